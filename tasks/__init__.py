@@ -1,0 +1,1 @@
+"""The steps of a retraining run: thin Prefect shells round plain functions, one step a file."""

@@ -1,0 +1,91 @@
+"""Files that are complete or absent: written aside, synced, then renamed; and their digests."""
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_CHUNK = 1 << 20
+
+
+def digest_file(path: Path) -> str:
+    """sha256 of a file's bytes, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with one spelling for one value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest_json(value: Any) -> str:
+    """sha256 of :func:`canonical_json`."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its name, durably, when the block succeeds; else it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        yield aside
+        with aside.open("rb") as stream:
+            os.fsync(stream.fileno())
+        aside.replace(path)
+        sync_folder(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file atomically."""
+    with atomic_file(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that takes its name, durably, when the block succeeds.
+
+    When `path` exists already by then, another process made the same thing first: its work is kept.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    aside.mkdir()
+    try:
+        yield aside
+        for file in aside.rglob("*"):
+            if file.is_file():
+                with file.open("rb") as stream:
+                    os.fsync(stream.fileno())
+        if not path.exists():
+            aside.rename(path)
+            sync_folder(path.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def copy_checked(read: Callable[[int], bytes], target: Path) -> tuple[str, int]:
+    """Copy a stream into `target`; returns its sha256 and size in bytes."""
+    digest, size = hashlib.sha256(), 0
+    with target.open("wb") as out:
+        while chunk := read(_CHUNK):
+            digest.update(chunk)
+            size += out.write(chunk)
+    return digest.hexdigest(), size

@@ -1,0 +1,75 @@
+"""The run key: the hash of everything that the weights depend on, and what changed when it changed."""
+
+import hashlib
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from training.files import digest_json
+from training.paths import Home
+from training.recipe import RecipeRef
+from training.settings import Settings
+
+_LIBRARIES = ("torch", "torchvision", "numpy")
+# Of the other sections nothing changes the weights; of `scaling`, the workers and threads do, as they set the
+# order in which gradients are summed.
+_SCALING = {"num_workers", "threads_per_worker"}
+Ingredients = dict[str, Any]
+
+
+def code_digest() -> str:
+    """sha256 over the source of `training/`, without the recipes: each counts for its own runs only."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        relative = file.relative_to(package)
+        if relative.parts[0] != "recipes":
+            content = file.read_bytes()
+            digest.update(f"{relative.as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def ingredients(recipe: RecipeRef, settings: Settings, fingerprint: str, nonce: str | None) -> Ingredients:
+    """The ingredients of the run key, as JSON. `nonce` makes a forced run differ from all others."""
+    values = settings.model_dump(
+        mode="json", include={"seed": True, "data": {"feed", "validation_share"}, "training": True, "scaling": _SCALING}
+    )
+    made: Ingredients = {
+        "data": fingerprint,
+        "recipe": {"name": recipe.name, "source": recipe.digest},
+        "settings": values,
+        "code": code_digest(),
+        "versions": {name: version(name).partition("+")[0] for name in _LIBRARIES},
+    }
+    return made | ({"forced": nonce} if nonce else {})
+
+
+def run_key(parts: Ingredients) -> str:
+    """sha256 over the canonical JSON of the ingredients."""
+    return digest_json(parts)
+
+
+def latest_ingredients(home: Home, recipe: str) -> Ingredients | None:
+    """Ingredients of the newest run of `recipe`, or None when there was none."""
+    kept = sorted(home.runs(recipe).glob("*/ingredients.json"), key=lambda path: path.stat().st_mtime)
+    if not kept:
+        return None
+    latest: Ingredients = json.loads(kept[-1].read_text())["ingredients"]
+    return latest
+
+
+def changes(before: Ingredients, after: Ingredients, prefix: str = "") -> list[str]:
+    """Which ingredients differ, for people: `settings.training.epochs: 5 -> 3`; digests are shortened."""
+    found = []
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name), after.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += changes(old, new, f"{prefix}{name}.")
+        elif old != new:
+            found.append(f"{prefix}{name}: {_short(old)} -> {_short(new)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    return f"{value[:12]}…" if isinstance(value, str) and len(value) > 20 else str(value)

@@ -1,0 +1,105 @@
+"""Which row is trained on when: a pure function of (seed, epoch, step), entered anywhere at the same cost.
+
+`shuffled(positions)` maps positions of an epoch to row numbers through a format-preserving permutation: a
+balanced Feistel network over the next even power of two, walked until it lands inside the range (J. Black and
+P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Nothing is stored and nothing is shuffled, so
+step s costs the same whether it is entered from step s-1 or after a crash, and no matter who computes it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.uint64]
+
+_ROUNDS = 6
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def mix(words: _Words) -> _Words:
+    """Finaliser of SplitMix64 (Steele, Lea, Flood 2014): 64 bits in, 64 well-mixed bits out, elementwise."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def stream_key(*parts: int) -> np.uint64:
+    """One 64-bit key out of several integers, order mattering."""
+    key = np.zeros(1, dtype=np.uint64)
+    for part in parts:
+        key = mix(key + _GOLDEN + np.array([part % 2**64], dtype=np.uint64))
+    return np.uint64(key[0])
+
+
+def uniforms(key: np.uint64, rows: Rows, draws: int) -> npt.NDArray[np.float32]:
+    """Numbers in [0, 1) of shape (len(rows), draws) that depend on `key` and each row number alone."""
+    lanes = mix(key + _GOLDEN * (np.arange(draws, dtype=np.uint64) + np.uint64(1)))
+    words = mix(mix(rows.astype(np.uint64)[:, None] + lanes[None, :]) + key)
+    return ((words >> np.uint64(40)).astype(np.float32)) * np.float32(2.0**-24)
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """A permutation of range(n), keyed by `key`, evaluated only where it is asked."""
+
+    n: int
+    key: np.uint64
+
+    def __call__(self, positions: Rows) -> Rows:
+        """Images of `positions`, each in range(n)."""
+        half = np.uint64(max(1, (max(1, self.n - 1).bit_length() + 1) // 2))
+        image = self._encipher(positions.astype(np.uint64), half)
+        # The domain is less than 4 n wide, so a walk takes four turns on average at the most.
+        while (outside := image >= np.uint64(self.n)).any():
+            image[outside] = self._encipher(image[outside], half)
+        return image.astype(np.int64)
+
+    def _encipher(self, words: _Words, half: np.uint64) -> _Words:
+        mask = (np.uint64(1) << half) - np.uint64(1)
+        left, right = words >> half, words & mask
+        for turn in range(_ROUNDS):
+            scramble = mix(right + self.key + _GOLDEN * np.uint64(turn + 1)) & mask
+            left, right = right, left ^ scramble
+        return (left << half) | right
+
+
+@dataclass(frozen=True)
+class SampleOrder:
+    """The steps of one training: which rows of range(rows) step s of an epoch takes, and who computes which.
+
+    Step s takes positions [s*B, (s+1)*B) of the epoch's permutation, B being `global_batch_size`; the last step
+    takes what is left. A rest smaller than B/8 joins the step before it, so that no worker is left with a row or
+    two, which batch normalisation can't use. Every row is used exactly once an epoch.
+    """
+
+    rows: int
+    global_batch_size: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of one epoch."""
+        full, rest = divmod(self.rows, self.global_batch_size)
+        return max(1, full + (rest >= max(2, self.global_batch_size // 8)))
+
+    def bounds(self, step: int) -> tuple[int, int]:
+        """Positions [start, stop) of step `step` (0 for an epoch's first)."""
+        start = step * self.global_batch_size
+        last = step == self.steps_per_epoch - 1
+        return start, self.rows if last else start + self.global_batch_size
+
+    def global_batch(self, epoch: int, step: int) -> Rows:
+        """Row numbers of one step, in order; the same for every world size."""
+        start, stop = self.bounds(step)
+        permutation = Permutation(self.rows, stream_key(self.seed, epoch, _ORDER))
+        return permutation(np.arange(start, stop, dtype=np.int64))
+
+    def share(self, epoch: int, step: int, rank: int, world_size: int) -> Rows:
+        """The part of :meth:`global_batch` that `rank` computes; parts differ by one row at most."""
+        return np.array_split(self.global_batch(epoch, step), world_size)[rank]
+
+
+_ORDER = 1
+AUGMENTATION = 2

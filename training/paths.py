@@ -1,0 +1,139 @@
+"""The one place that names paths. Everything Evergreen keeps lies under one folder, `EVERGREEN_HOME`."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.errors import ResourceError
+
+HOME_VARIABLE = "EVERGREEN_HOME"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """What one retraining run keeps, under its run key."""
+
+    root: Path
+
+    @property
+    def ingredients(self) -> Path:
+        """The four ingredients of the run key and the resolved settings, as JSON."""
+        return self.root / "ingredients.json"
+
+    @property
+    def recipe(self) -> Path:
+        """The recipe's source as it was hashed; workers load this copy."""
+        return self.root / "recipe"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One folder a checkpoint."""
+        return self.root / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        """Metric points, one JSON object a line, each (name, step) once."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def model(self) -> Path:
+        """The finished training: weights and `trained.json`; appears complete or not at all."""
+        return self.root / "model"
+
+    @property
+    def evaluation(self) -> Path:
+        """Predictions and scores on the test rows."""
+        return self.root / "evaluation"
+
+    @property
+    def figures(self) -> Path:
+        """Pictures for MLflow and Prefect."""
+        return self.root / "figures"
+
+    @property
+    def report(self) -> Path:
+        """The report page."""
+        return self.root / "report.html"
+
+    @property
+    def release(self) -> Path:
+        """The outcome; written last."""
+        return self.root / "release.json"
+
+    @property
+    def ray(self) -> Path:
+        """Ray Train's own folder."""
+        return self.root / "ray"
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder that holds all state; two empty homes are two independent installations."""
+
+    root: Path
+
+    @property
+    def sources(self) -> Path:
+        """Downloaded and unpacked source files."""
+        return self.root / "sources"
+
+    @property
+    def raw(self) -> Path:
+        """Raw rows as Parquet, by dataset fingerprint; may be deleted at any time."""
+        return self.root / "raw"
+
+    @property
+    def datasets(self) -> Path:
+        """Immutable dataset versions, `<name>/<fingerprint>`."""
+        return self.root / "datasets"
+
+    @property
+    def mlflow_uri(self) -> str:
+        """Tracking URI of the embedded MLflow store."""
+        return f"sqlite:///{self.root / 'mlflow.db'}"
+
+    @property
+    def mlflow_artifacts(self) -> Path:
+        """Artifacts of the embedded MLflow store."""
+        return self.root / "mlflow-artifacts"
+
+    @property
+    def prefect(self) -> Path:
+        """Home of the Prefect server that a local run brings along."""
+        return self.root / "prefect"
+
+    @property
+    def locks(self) -> Path:
+        """Lock files; the operating system frees a lock when its holder dies."""
+        return self.root / "locks"
+
+    def dataset(self, name: str, fingerprint: str) -> Path:
+        """Folder of one dataset version."""
+        return self.datasets / name / fingerprint[:16]
+
+    def runs(self, recipe: str) -> Path:
+        """All runs of a recipe."""
+        return self.root / "runs" / recipe
+
+    def run(self, recipe: str, run_key: str) -> RunPaths:
+        """Paths of the run with `run_key` (its first 16 hex digits name the folder)."""
+        return RunPaths(self.runs(recipe) / run_key[:16])
+
+
+def home() -> Home:
+    """The home that the environment names, by default `.evergreen` in the working directory.
+
+    Raises :class:`ResourceError` when it cannot be made or written.
+    """
+    root = Path(os.environ.get(HOME_VARIABLE) or ".evergreen").expanduser().resolve()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe = root / f".writable-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ResourceError(
+            f"{root} is not writable ({error.strerror}). Point {HOME_VARIABLE} to a folder that is, "
+            "or mend its permissions or free space."
+        ) from error
+    return Home(root)

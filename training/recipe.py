@@ -1,0 +1,160 @@
+"""A recipe: what one model is made of, in one short Python file.
+
+A recipe file defines `recipe = Recipe(...)`. It imports torch inside `build_model`, so that listing, planning
+and a run that finds its work done stay fast.
+"""
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from training.errors import SettingError
+from training.records import DatasetVersion, Record, Split
+from training.settings import Settings
+from training.sources import Source
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.utils.data import Dataset
+
+ImageShape = tuple[int, int, int]
+BUILT_IN = ("digits", "fashion-mnist", "mnist", "cifar10-resnet", "cifar10-vit")
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes to training images; each draw depends on (seed, epoch, row) alone.
+
+    `shift` is in pixels, `rotation` in degrees, `scale` a share of the size, each the largest change either way;
+    `flip` mirrors left and right with probability 1/2. Pixels from outside the image are black.
+    """
+
+    shift: int = 0
+    rotation: float = 0.0
+    scale: float = 0.0
+    flip: bool = False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model, its data and its settings.
+
+    `build_model(shape, classes)` returns a fresh module that maps float images of (rows, channels, height, width),
+    normalised per channel, to logits of (rows, classes). `dataset(version, split)` may return a map-style torch
+    Dataset of (uint8 image, label) pairs for `data.feed=loader`; by default it reads the dataset version.
+    """
+
+    name: str
+    summary: str
+    source: Source
+    build_model: Callable[[ImageShape, int], "nn.Module"]
+    settings: Settings = field(default_factory=Settings)
+    augmentation: Augmentation = Augmentation()
+    dataset: Callable[[DatasetVersion, Split], "Dataset[Any]"] | None = None
+
+
+class RecipeRef(Record):
+    """Where a recipe's source lies and what it was when it was hashed; passes between processes."""
+
+    name: str
+    path: str
+    files: tuple[str, ...]
+    digest: str
+
+
+def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
+    """The recipe called `name_or_path`: one of :data:`BUILT_IN`, or a path ending in `.py`.
+
+    Raises :class:`SettingError` when there is no such recipe or its file does not define one.
+    """
+    if name_or_path.endswith(".py"):
+        path = Path(name_or_path).expanduser().resolve()
+    elif name_or_path in BUILT_IN:
+        path = Path(__file__).parent / "recipes" / f"{name_or_path.replace('-', '_')}.py"
+    else:
+        raise SettingError(
+            f"recipe {name_or_path!r}: no such recipe; take one of {', '.join(BUILT_IN)}, or a path ending in .py"
+        )
+    if not path.is_file():
+        raise SettingError(f"recipe {path}: no such file")
+    module, files = _import_file(path)
+    recipe = getattr(module, "recipe", None)
+    if not isinstance(recipe, Recipe):
+        raise SettingError(f"recipe {path}: the file must define `recipe = Recipe(...)`")
+    return recipe, RecipeRef(
+        name=recipe.name, path=str(path), files=tuple(str(file) for file in files), digest=_digest(files)
+    )
+
+
+def reload(ref: RecipeRef, folder: Path) -> Recipe:
+    """The recipe that `ref` names, from the copy that the run keeps in `folder`."""
+    module, files = _import_file(folder / Path(ref.path).name)
+    if _digest(files) != ref.digest:
+        raise SettingError(f"recipe {folder}: the copy kept with the run was changed; remove the folder and run again")
+    recipe: Recipe = module.recipe
+    return recipe
+
+
+def keep_copy(ref: RecipeRef, folder: Path) -> None:
+    """Copy the recipe's files into `folder`, so that every attempt of a run executes what was hashed."""
+    base = Path(ref.path).parent
+    for file in map(Path, ref.files):
+        target = folder / file.relative_to(base)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+
+
+def _import_file(path: Path) -> tuple[ModuleType, list[Path]]:
+    """Execute a recipe file; returns it with the files of its folder that it imports."""
+    folder = path.parent
+    name = f"evergreen_recipe_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(folder))
+    sys.modules[name] = module  # lets classes that the recipe defines be pickled within the process
+    try:
+        spec.loader.exec_module(module)
+    except SettingError:
+        raise
+    except Exception as error:
+        raise SettingError(f"recipe {path}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(folder))
+    return module, sorted(_local_files(path, folder))
+
+
+def _local_files(path: Path, folder: Path) -> set[Path]:
+    """`path` and the files beside it that it imports, directly or through each other."""
+    found, queue = {path}, [path]
+    while queue:
+        for node in ast.walk(ast.parse(queue.pop().read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            else:
+                continue
+            tops = {name.partition(".")[0] for name in names} - {"", "training", "tasks", "flows"}
+            near = [folder / f"{top}.py" for top in tops]
+            near += [file for top in tops if (folder / top / "__init__.py").is_file() for file in (folder / top).rglob("*.py")]
+            new = {file for file in near if file.is_file()} - found
+            found |= new
+            queue += new
+    return found
+
+
+def _digest(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()

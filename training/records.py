@@ -1,0 +1,214 @@
+"""What passes between steps: small frozen JSON records of paths, digests and numbers, never data."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Split = Literal["train", "test"]
+
+
+class Record(BaseModel):
+    """Base of all records: immutable, no unknown fields, JSON both ways."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SourceFiles(Record):
+    """Source files that lie complete and checked on this machine (the outcome of `download`)."""
+
+    kind: str = Field(description="which reader understands them: digits, idx, cifar, folder or parquet")
+    root: str = Field(description="folder that holds them")
+    origin: str = Field(description="where they came from, for people: a URL, a path or a package")
+    digest: str = Field(description="sha256 over the content alone: no paths, names or times")
+    files: int
+    bytes: int
+    classes: tuple[str, ...] = Field((), description="class names in label order, where the source knows them")
+
+
+class RawShard(Record):
+    """One shard of raw rows, as typed Parquet (the outcome of `parquet`)."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+class PartFile(Record):
+    """One Parquet file of a dataset version; `path` is relative to the version's folder."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class DatasetVersion(Record):
+    """An immutable, validated dataset (the outcome of `transform`); its `manifest.json` is this record.
+
+    Images are uint8, channels first: `shape` is (channels, height, width). `mean` and `std` are per channel,
+    of pixel/255, over the train split. `label_counts[split][k]` counts the rows of class `classes[k]`.
+    """
+
+    name: str
+    fingerprint: str
+    path: str
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    parts: dict[Split, tuple[PartFile, ...]]
+    label_counts: dict[Split, tuple[int, ...]]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    source_digest: str
+    source_origin: str
+    dropped: tuple[str, ...] = Field((), description="rows left out under data.max_dropped_share, each with its reason")
+    format: int = 1
+
+    def rows(self, split: Split) -> int:
+        """Number of rows in `split`."""
+        return sum(part.rows for part in self.parts[split])
+
+    @property
+    def bytes(self) -> int:
+        """Size of all part files."""
+        return sum(part.bytes for parts in self.parts.values() for part in parts)
+
+
+class EpochMetrics(Record):
+    """One epoch's numbers, reduced over all ranks; `train_*` over training rows, `validation_*` over rows kept back."""
+
+    epoch: int = Field(description="1 for the first")
+    step: int = Field(description="optimizer steps done when the epoch ended")
+    train_loss: float
+    train_accuracy: float
+    validation_loss: float
+    validation_accuracy: float
+    learning_rate: float
+    images_per_s: float
+
+
+class Goodput(Record):
+    """Where the wall time of a run went, in seconds; the parts add up to `total_s`."""
+
+    total_s: float
+    parts: dict[str, float] = Field(description="seconds by part, in order of occurrence")
+
+    @property
+    def useful_share(self) -> float:
+        """Share of the wall time spent computing gradient steps."""
+        return self.parts.get("compute", 0.0) / self.total_s if self.total_s else 0.0
+
+
+class TrainedModel(Record):
+    """A finished training (the outcome of `train`): weights, their digest and how they came about."""
+
+    run_key: str
+    weights: str = Field(description="path of the safetensors file with the selected epoch's weights")
+    weights_digest: str = Field(description="sha256 over names, dtypes, shapes and bytes of all tensors")
+    selected_epoch: int
+    steps: int
+    world_size: int
+    device: str
+    history: tuple[EpochMetrics, ...]
+    attempts: int = 1
+    seconds: float
+    goodput: Goodput = Field(description="of the training step alone, this attempt")
+
+    def selected(self) -> EpochMetrics:
+        """The epoch whose weights were kept."""
+        return next(row for row in self.history if row.epoch == self.selected_epoch)
+
+
+class ClassScore(Record):
+    """Scores of one class on the test rows."""
+
+    name: str
+    rows: int
+    precision: float
+    recall: float
+    f1: float
+
+
+class Score(Record):
+    """What one model reached on the held-back test rows. `low` and `high` bound accuracy at `confidence`."""
+
+    accuracy: float
+    low: float
+    high: float
+    confidence: float
+    log_loss: float
+    macro_f1: float
+    calibration_error: float = Field(description="expected calibration error over 15 equal-width bins")
+    classes: tuple[ClassScore, ...]
+    confusion: tuple[tuple[int, ...], ...] = Field(description="rows: true class, columns: predicted")
+    latency_ms: float = Field(description="median time to score one image, one image a batch")
+    images_per_s: float
+
+
+class Mistake(Record):
+    """A test row that the candidate got wrong with high confidence."""
+
+    row: int = Field(description="row number in the test split")
+    truth: str
+    predicted: str
+    probability: float = Field(description="probability given to the wrong class")
+
+
+class Evaluation(Record):
+    """Candidate and champion on the same rows (the outcome of `evaluate`).
+
+    `predictions` is a Parquet file with one row per test row: label, candidate and champion class and
+    probability of the true class.
+    """
+
+    rows: int
+    candidate: Score
+    champion: Score | None
+    champion_version: str | None
+    both_right: int = 0
+    only_candidate_right: int = 0
+    only_champion_right: int = 0
+    both_wrong: int = 0
+    class_changes: tuple[tuple[int, int], ...] = Field(
+        (), description="per class: rows that only the candidate, only the champion got right"
+    )
+    mistakes: tuple[Mistake, ...] = ()
+    predictions: str
+
+
+class Rule(Record):
+    """One rule of the gate with its numbers: `value` was held against `limit`."""
+
+    name: str
+    passed: bool
+    value: float
+    limit: float
+    explanation: str
+
+
+class Verdict(Record):
+    """The gate's decision and every reason for it."""
+
+    promote: bool
+    summary: str
+    rules: tuple[Rule, ...]
+    champion_version: str | None = Field(description="what the champion alias pointed to when the comparison began")
+    policy: dict[str, str | float] = Field({}, description="the gate's settings that led to this verdict")
+
+
+class Release(Record):
+    """What a retraining run left in the registry; also written as `release.json` beside the run."""
+
+    recipe: str
+    run_key: str
+    dataset_fingerprint: str
+    weights_digest: str
+    model: str
+    version: str
+    alias: Literal["champion", "challenger", "none"]
+    verdict: Verdict
+    metrics: dict[str, float]
+    mlflow_run_id: str
+    report: str
+    seconds: float
+    goodput: Goodput
+    reused: bool = False

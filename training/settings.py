@@ -1,0 +1,278 @@
+"""The one settings tree. Defaults live here, a recipe overrides them, the run form or `--set` overrides the recipe.
+
+Unknown keys, impossible values and contradictions are refused by :func:`resolve` before any work starts.
+"""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, create_model, model_validator
+from pydantic.fields import FieldInfo
+
+from training.errors import SettingError
+
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DataSettings(Section):
+    """Which rows a model learns from."""
+
+    path: str | None = Field(
+        None,
+        description="Folder or archive (.tar, .tar.gz, .tar.xz, .zip) to read instead of downloading: class folders "
+        "under train/ and test/, torchvision's raw files, or Parquet",
+    )
+    image_size: PositiveInt | None = Field(None, description="Height and width in pixels; larger or smaller images are resized")
+    max_train_rows: PositiveInt | None = Field(None, description="Use a fixed random subset of the training rows")
+    max_test_rows: PositiveInt | None = Field(None, description="Use a fixed random subset of the test rows")
+    test_share: Share = Field(0.2, description="Share of rows kept for the test, for sources without a test split")
+    validation_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.1, description="Share of the training rows kept back to validate each epoch"
+    )
+    max_dropped_share: Share = Field(0.0, description="Share of bad rows that may be left out; 0 refuses the first one")
+    feed: Literal["auto", "memory", "stream", "loader"] = Field(
+        "auto",
+        description="How rows reach the model: memory (memory-mapped, exact), stream (Ray Data, for data larger than "
+        "memory), loader (torch DataLoader); auto takes memory when the data fit",
+    )
+
+
+class TrainingSettings(Section):
+    """How the weights come about."""
+
+    epochs: PositiveInt = Field(5, description="Passes over the training rows")
+    max_steps: PositiveInt | None = Field(None, description="End after this many optimizer steps, for trials")
+    global_batch_size: PositiveInt = Field(128, description="Rows of one optimizer step, over all workers")
+    accumulation_steps: PositiveInt = Field(1, description="Split each worker's share of a step into this many passes")
+    optimizer: Literal["adamw", "adam", "sgd"] = Field("adamw", description="Update rule")
+    learning_rate: PositiveFloat = Field(1e-3, description="Peak learning rate")
+    weight_decay: NonNegativeFloat = Field(1e-2, description="Decoupled weight decay (adamw) or L2 penalty (adam, sgd)")
+    momentum: Share = Field(0.9, description="Momentum of sgd")
+    schedule: Literal["constant", "cosine", "one_cycle", "step"] = Field("cosine", description="Learning rate over time")
+    warmup_share: Share = Field(0.05, description="Share of all steps over which the learning rate rises to its peak")
+    label_smoothing: Share = Field(0.0, description="Probability spread over the other classes in the loss")
+    clip_norm: PositiveFloat | None = Field(None, description="Scale gradients down to this total norm")
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="Arithmetic of the forward and backward pass; float16 uses loss scaling and needs CUDA"
+    )
+    augment: bool = Field(True, description="Apply the recipe's augmentation to training rows")
+    select: Literal["best", "last"] = Field("best", description="Epoch whose weights are kept, by validation loss")
+    deterministic: bool = Field(True, description="Refuse operations whose result varies from run to run")
+    compile: bool = Field(False, description="Compile the model with torch.compile")
+    channels_last: bool = Field(False, description="Keep images channels-last in memory")
+
+
+class ScalingSettings(Section):
+    """On how many processes and devices training runs."""
+
+    num_workers: Annotated[int, Field(ge=0)] = Field(
+        2, description="Training processes, one model replica each; 0 trains in this process, without Ray"
+    )
+    cpus_per_worker: PositiveFloat | None = Field(None, description="CPUs reserved for each worker; none: as many as fit, at most 1")
+    threads_per_worker: PositiveInt = Field(1, description="Threads of torch in each worker")
+    use_gpu: Literal["auto", "yes", "no"] = Field("auto", description="Train on GPUs; auto when every worker can have one")
+    gpus_per_worker: PositiveFloat = Field(1.0, description="GPUs for each worker when GPUs are used; may be a fraction")
+    accelerator_type: str | None = Field(None, description="Ray's name of the accelerator to train on, such as A100")
+    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
+        "PACK", description="How Ray places workers on nodes"
+    )
+    backend: Literal["auto", "gloo", "nccl"] = Field("auto", description="Communication between workers; auto: nccl on GPUs")
+    network_interface: str | None = Field(None, description="Network interface for the communication, such as eth0")
+
+
+class CheckpointSettings(Section):
+    """When training state is saved and how much of it is kept. None of it changes the weights."""
+
+    every_s: PositiveFloat = Field(30.0, description="Seconds between checkpoints inside an epoch")
+    every_steps: PositiveInt | None = Field(None, description="Steps between checkpoints inside an epoch, besides every_s")
+    keep_newest: Annotated[int, Field(ge=2)] = Field(2, description="Newest checkpoints kept")
+    keep_best: PositiveInt = Field(1, description="Best checkpoints kept, by validation loss")
+
+
+class GateSettings(Section):
+    """When a candidate replaces the champion."""
+
+    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="Accuracy every candidate must reach")
+    policy: Literal["better", "not_worse"] = Field(
+        "better", description="better: more accurate than the champion; not_worse: at most `margin` less accurate"
+    )
+    margin: Annotated[float, Field(ge=0, lt=1)] = Field(0.005, description="Accuracy that policy not_worse may give away")
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(0.95, description="Confidence of every comparison")
+    max_class_drop: Annotated[float, Field(ge=0, le=1)] = Field(0.05, description="Recall that any one class may lose")
+
+
+class FailureSettings(Section):
+    """How often a run may fail before it stops, over all layers."""
+
+    max_failures: Annotated[int, Field(ge=0)] = Field(3, description="Lost workers survived by one run")
+    worker_start_timeout_s: PositiveFloat = Field(120.0, description="Longest wait for the workers to start")
+    collective_timeout_s: PositiveFloat = Field(300.0, description="Longest wait of one worker for the others")
+
+
+class TrackingSettings(Section):
+    """Where metrics and models are recorded."""
+
+    uri: str | None = Field(None, description="MLflow tracking URI; none: SQLite and files under EVERGREEN_HOME")
+    experiment: str | None = Field(None, description="MLflow experiment; none: the recipe's name")
+    model: str | None = Field(None, description="Registered model; none: the recipe's name")
+    log_interval_s: PositiveFloat = Field(5.0, description="Seconds between telemetry lines and metric points")
+
+
+class RaySettings(Section):
+    """The Ray cluster to compute on."""
+
+    address: str | None = Field(None, description="host:port of a running cluster; none: one for this run on this machine")
+    num_cpus: PositiveInt | None = Field(None, description="CPUs of the local cluster; none: all of this machine's")
+    dashboard: bool = Field(False, description="Serve Ray's dashboard on this machine")
+    object_store_mb: PositiveInt | None = Field(None, description="Memory for Ray's objects, in MiB; none: Ray decides")
+
+
+class Settings(Section):
+    """Everything that can be set for a retraining run."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Seed of order, augmentation and initial weights")
+    data: DataSettings = Field(DataSettings(), description="Which rows a model learns from")
+    training: TrainingSettings = Field(TrainingSettings(), description="How the weights come about")
+    scaling: ScalingSettings = Field(ScalingSettings(), description="On how many processes and devices")
+    checkpoint: CheckpointSettings = Field(CheckpointSettings(), description="When training state is saved")
+    gate: GateSettings = Field(GateSettings(), description="When a candidate replaces the champion")
+    failure: FailureSettings = Field(FailureSettings(), description="How often a run may fail")
+    tracking: TrackingSettings = Field(TrackingSettings(), description="Where metrics and models are recorded")
+    ray: RaySettings = Field(RaySettings(), description="The Ray cluster to compute on")
+
+    @model_validator(mode="after")
+    def _no_contradictions(self) -> Self:
+        _check_batch(self.training.global_batch_size, max(1, self.scaling.num_workers), self.training.accumulation_steps)
+        if self.scaling.num_workers == 0 and self.data.feed == "stream":
+            raise ValueError("data.feed: stream needs Ray; use scaling.num_workers >= 1, or data.feed=memory")
+        if self.scaling.use_gpu == "no" and self.scaling.backend == "nccl":
+            raise ValueError("scaling.backend: nccl needs GPUs; use scaling.backend=gloo, or scaling.use_gpu=auto")
+        if self.scaling.use_gpu == "no" and self.training.precision == "float16":
+            raise ValueError("training.precision: float16 needs CUDA; use bfloat16 or float32")
+        return self
+
+    @property
+    def local_batch_size(self) -> int:
+        """Rows of one optimizer step on one worker."""
+        return self.training.global_batch_size // max(1, self.scaling.num_workers)
+
+
+def _check_batch(batch: int, workers: int, accumulation: int) -> None:
+    unit = workers * accumulation
+    if batch % unit:
+        below, above = batch - batch % unit, batch - batch % unit + unit
+        nearest = above if not below or above - batch < batch - below else below
+        raise ValueError(
+            f"training.global_batch_size: {batch} rows do not divide among {workers} workers x {accumulation} "
+            f"accumulation steps; the nearest that does is {nearest}"
+        )
+
+
+def resolve(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
+    """`base` with nested `overrides` merged in, later ones winning.
+
+    Raises :class:`SettingError` that names the key, the rule and, for an unknown key, the nearest valid one.
+    """
+    merged = base.model_dump()
+    for override in overrides:
+        merged = _merge(merged, override, ())
+    try:
+        return Settings.model_validate(merged)
+    except ValidationError as error:
+        raise SettingError(_explain(error)) from None
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """`["training.epochs=3", ...]` as nested overrides; values are JSON, or else plain text."""
+    tree: dict[str, Any] = {}
+    for assignment in assignments:
+        dotted, equals, text = assignment.partition("=")
+        if not equals or not dotted.strip():
+            raise SettingError(f"--set {assignment!r}: expected section.name=value, such as training.epochs=3")
+        *sections, name = dotted.strip().split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+            if not isinstance(branch, dict):
+                raise SettingError(f"--set {assignment!r}: {section} was given a value of its own before")
+        branch[name] = _json_or_text(text)
+    return tree
+
+
+def describe(settings: Settings) -> dict[str, Any]:
+    """All settings as one flat mapping from dotted name to value."""
+    flat: dict[str, Any] = {}
+
+    def walk(prefix: str, tree: Mapping[str, Any]) -> None:
+        for name, value in tree.items():
+            if isinstance(value, Mapping):
+                walk(f"{prefix}{name}.", value)
+            else:
+                flat[prefix + name] = value
+
+    walk("", settings.model_dump(mode="json"))
+    return flat
+
+
+def optional(model: type[BaseModel], name: str) -> type[BaseModel]:
+    """`model` with every field optional, for a run form: what is left empty keeps the recipe's value."""
+
+    def field(info: FieldInfo) -> tuple[Any, Any]:
+        kind: Any = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            section = optional(kind, f"{kind.__name__}Form")
+            return section, Field(default_factory=section, description=info.description)
+        constrained: Any = Annotated[kind, *info.metadata] if info.metadata else kind
+        return constrained | None, Field(None, description=f"{info.description} (empty: the recipe's value)")
+
+    fields: dict[str, Any] = {key: field(info) for key, info in model.model_fields.items()}
+    return create_model(name, __config__=ConfigDict(extra="forbid"), __doc__=model.__doc__, **fields)
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _merge(base: dict[str, Any], override: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in override.items():
+        dotted = ".".join((*path, key))
+        if key not in base:
+            raise SettingError(_unknown(dotted))
+        if isinstance(base[key], dict):
+            if not isinstance(value, Mapping):
+                raise SettingError(f"{dotted} is a section; set one of {', '.join(f'{dotted}.{name}' for name in base[key])}")
+            merged[key] = _merge(base[key], value, (*path, key))
+        else:
+            merged[key] = value
+    return merged
+
+
+def _unknown(dotted: str) -> str:
+    known = list(describe(Settings()))
+    leaves = {name.rsplit(".", 1)[-1]: name for name in known}
+    close = difflib.get_close_matches(dotted, known, n=1, cutoff=0.5)
+    close = close or [leaves[leaf] for leaf in difflib.get_close_matches(dotted.rsplit(".", 1)[-1], leaves, n=1, cutoff=0.5)]
+    return f"{dotted}: no such setting" + (f"; did you mean {close[0]}?" if close else "; `evergreen retrain --help` lists all")
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for one in error.errors(include_url=False):
+        where = ".".join(str(part) for part in one["loc"])
+        rule = str(one["msg"]).removeprefix("Value error, ")
+        lines.append(f"{where}: {rule}, got {one['input']!r}" if where else rule)
+    return "\n".join(lines)
