@@ -63,6 +63,9 @@ _RESOURCE_ERRNO = {
     errno.EPERM: "the operation is not permitted",
     errno.EFBIG: "the file would exceed the size limit",
 }
+# Attributes in which Ray keeps the error that it wraps.
+_WRAPPED = ("cause", "_base_exc", "controller_failure")
+_LOST_PEER = ("connection closed by peer", "connection reset", "connection refused", "socket timeout", "timed out", "nccl")
 _TRANSIENT_NAMES = frozenset(
     {
         "ActorDiedError",
@@ -91,7 +94,8 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         yield one
         failures = getattr(one, "worker_failures", None)  # ray.train.WorkerGroupError: {rank: error}
         queue += list(failures.values()) if isinstance(failures, dict) else []
-        queue += [getattr(one, "cause", None), one.__cause__, one.__context__]
+        queue += [getattr(one, name, None) for name in _WRAPPED]
+        queue += [one.__cause__, one.__context__]
 
 
 def classify(error: BaseException) -> EvergreenError | None:
@@ -112,6 +116,14 @@ def classify(error: BaseException) -> EvergreenError | None:
                 "or free some, and run the same command: it resumes."
             )
     for one in chain:
+        if _is_lost_peer(one):
+            return TransientError(f"a training worker lost its peers ({one}). Run the same command again: it resumes.")
         if isinstance(one, ConnectionError | TimeoutError) or type(one).__name__ in _TRANSIENT_NAMES:
             return TransientError(f"{type(one).__name__}: {one}. Run the same command again: it resumes.")
     return None
+
+
+def _is_lost_peer(error: BaseException) -> bool:
+    """Whether a collective failed because another worker went away; gloo says so with a plain RuntimeError."""
+    text = str(error).lower()
+    return type(error) is RuntimeError and any(sign in text for sign in _LOST_PEER)

@@ -31,6 +31,7 @@ class RawShard(Record):
     path: str
     rows: int
     bytes: int
+    labels: dict[str, int] = Field(description="rows of each label")
 
 
 class PartFile(Record):

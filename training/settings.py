@@ -33,6 +33,7 @@ class DataSettings(Section):
         "under train/ and test/, torchvision's raw files, or Parquet",
     )
     image_size: PositiveInt | None = Field(None, description="Height and width in pixels; larger or smaller images are resized")
+    channels: Literal[1, 3] | None = Field(None, description="Convert images to grey (1) or RGB (3); none: as they are")
     max_train_rows: PositiveInt | None = Field(None, description="Use a fixed random subset of the training rows")
     max_test_rows: PositiveInt | None = Field(None, description="Use a fixed random subset of the test rows")
     test_share: Share = Field(0.2, description="Share of rows kept for the test, for sources without a test split")
@@ -44,6 +45,9 @@ class DataSettings(Section):
         "auto",
         description="How rows reach the model: memory (memory-mapped, exact), stream (Ray Data, for data larger than "
         "memory), loader (torch DataLoader); auto takes memory when the data fit",
+    )
+    loader_processes: Annotated[int, Field(ge=0)] = Field(
+        0, description="Processes of each worker's DataLoader, for feed loader"
     )
 
 
@@ -67,7 +71,9 @@ class TrainingSettings(Section):
     )
     augment: bool = Field(True, description="Apply the recipe's augmentation to training rows")
     select: Literal["best", "last"] = Field("best", description="Epoch whose weights are kept, by validation loss")
-    deterministic: bool = Field(True, description="Refuse operations whose result varies from run to run")
+    deterministic: Literal["off", "warn", "refuse"] = Field(
+        "warn", description="Use deterministic kernels; where one is missing, warn and go on, or refuse"
+    )
     compile: bool = Field(False, description="Compile the model with torch.compile")
     channels_last: bool = Field(False, description="Keep images channels-last in memory")
 
@@ -125,7 +131,8 @@ class TrackingSettings(Section):
     uri: str | None = Field(None, description="MLflow tracking URI; none: SQLite and files under EVERGREEN_HOME")
     experiment: str | None = Field(None, description="MLflow experiment; none: the recipe's name")
     model: str | None = Field(None, description="Registered model; none: the recipe's name")
-    log_interval_s: PositiveFloat = Field(5.0, description="Seconds between telemetry lines and metric points")
+    log_every_steps: PositiveInt | None = Field(None, description="Steps between metric points; none: 10 an epoch")
+    system_metrics: bool = Field(True, description="Record CPU, memory and GPU use with the run")
 
 
 class RaySettings(Section):

@@ -1,0 +1,81 @@
+"""Retrain a model: download -> Parquet -> Ray Data transform -> train -> evaluate -> register -> report.
+
+    evergreen retrain digits
+    python -m flows.retrain digits
+    prefect deployment run retrain/digits
+
+All three run the flow below. A run whose key was seen before ends at once with the version it made; a run that
+was interrupted goes on where it stopped.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
+from prefect import flow
+from prefect.runtime import flow_run
+
+from flows.prepare import prepare
+from flows.stopwatch import Stopwatch
+from tasks.download import download
+from tasks.evaluate import evaluate
+from tasks.register import register
+from tasks.report import report
+from tasks.reuse import find_release
+from tasks.train import keep_plan, train
+from training.cluster import check_workers_fit, run_lock, ray_for
+from training.files import write_text
+from training.paths import home
+from training.plan import identify
+from training.recipe import load
+from training.records import Release
+from training.settings import Settings, optional, resolve
+
+if TYPE_CHECKING:
+
+    class SettingsForm(Settings):
+        """Every setting, each optional: what is left empty keeps the recipe's value."""
+else:
+    SettingsForm = optional(Settings, "SettingsForm")
+
+
+@flow(name="retrain", flow_run_name="retrain-{recipe}", log_prints=False)
+def retrain(recipe: str = "digits", settings: SettingsForm = SettingsForm(), force: bool = False) -> Release:  # noqa: B008
+    """Bring the model of a recipe up to date.
+
+    Args:
+        recipe: Name of a recipe that comes with Evergreen, or path of a recipe file.
+        settings: Overrides of the recipe's settings; what is left empty keeps the recipe's value.
+        force: Train anew even if nothing changed.
+    """
+    clock = Stopwatch()
+    chosen, ref = load(recipe)
+    resolved = resolve(chosen.settings, settings.model_dump(exclude_none=True))
+    check_workers_fit(resolved)
+    place = home()
+    with run_lock(place, ref.name):
+        with clock.time("download"):
+            files = download(recipe, resolved, str(place.root))
+            plan = identify(place, ref, resolved, files, nonce=str(flow_run.id) if force else None)
+        if (done := find_release(plan)) is not None:
+            return done
+        keep_plan(plan)
+        with ray_for(resolved, clock.time("start-up")):
+            with clock.time("preparation"):
+                version = plan.find_dataset() or prepare(plan)
+            with clock.time("training"):
+                trained = train(plan, version)
+        with clock.time("evaluation"):
+            evaluation = evaluate(plan, version, trained)
+        with clock.time("registration"):
+            release = register(plan, version, trained, evaluation)
+        goodput = clock.goodput(trained)
+        release = release.model_copy(update={"seconds": goodput.total_s, "goodput": goodput})
+        report(plan, version, trained, evaluation, release)
+        write_text(plan.paths.release, release.model_dump_json(indent=1))
+    return release
+
+
+if __name__ == "__main__":
+    from flows.cli import main
+
+    sys.exit(main(["retrain", *sys.argv[1:]]))

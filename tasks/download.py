@@ -1,0 +1,41 @@
+"""In: a recipe's source. Out: its files, whole and checked, with a digest of their content.
+
+Fails with DataError for wrong bytes (final) and TransientError for a network that may come back (retried).
+"""
+
+import logging
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.tasks import exponential_backoff
+
+from tasks.retry import worth_retrying
+from training.paths import Home
+from training.plan import choose_source
+from training.recipe import load
+from training.records import SourceFiles
+from training.settings import Settings
+
+log = logging.getLogger("evergreen.download")
+
+
+@task(
+    name="download",
+    retries=3,
+    retry_delay_seconds=exponential_backoff(2),
+    retry_jitter_factor=0.5,
+    retry_condition_fn=worth_retrying,
+    cache_policy=NO_CACHE,
+)
+def download(recipe: str, settings: Settings, home: str) -> SourceFiles:
+    """Fetch the source files, or find them."""
+    return fetch(recipe, settings, Home(Path(home)))
+
+
+def fetch(recipe_name: str, settings: Settings, home: Home) -> SourceFiles:
+    """Fetch a recipe's source files into `home`, or find them there."""
+    recipe, _ = load(recipe_name)
+    files = choose_source(recipe, settings, home).fetch(home.sources / recipe.name)
+    log.info("source: %d files, %.1f MB, from %s", files.files, files.bytes / 1e6, files.origin)
+    return files

@@ -1,0 +1,168 @@
+"""In: a trained model. Out: its scores and the champion's on the same held-back test rows.
+
+The test split is touched here and nowhere else. Fails with SettingError when the champion can't take these images.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.registry import CLASSES_TAG, champion_of, load_version, version_tags
+from tasks.retry import worth_retrying
+from tasks.tracking import RUN_KEY_TAG, connect
+from training.dataset import Columns, open_columns
+from training.errors import DataError, SettingError
+from training.files import atomic_file, atomic_folder
+from training.images import Pixels
+from training.paths import Home
+from training.plan import RunPlan
+from training.recipe import reload
+from training.records import DatasetVersion, Evaluation, Score, TrainedModel
+from training.scoring import paired, score, worst_mistakes
+from training.serving import Probabilities, latency_ms, predictor, serving_module
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.evaluate")
+
+EVALUATION = "evaluation.json"
+Predict = Callable[[Pixels], Probabilities]
+
+
+class Champion(NamedTuple):
+    """The version now in service, and how to ask it."""
+
+    version: str
+    predict: Predict
+    classes: tuple[str, ...]
+
+
+@task(name="evaluate", retries=2, retry_delay_seconds=2, retry_condition_fn=worth_retrying, cache_policy=NO_CACHE)
+def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> Evaluation:
+    """Score candidate and champion, or find that done against the same champion."""
+    client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
+    number = champion_of(client, plan.model)
+    if number is not None and version_tags(client, plan.model, number).get(RUN_KEY_TAG) == plan.run_key:
+        number = _judged_against(plan)  # promoted by an attempt that died before it could say so
+    folder = plan.paths.evaluation / f"against-{number or 'none'}"
+    if not (folder / EVALUATION).is_file():
+        with atomic_folder(folder) as aside:
+            made = compare(plan, version, trained, _champion(client, plan, version, number), aside)
+            (aside / EVALUATION).write_text(made.model_dump_json(indent=1))
+    found = json.loads((folder / EVALUATION).read_text())
+    return Evaluation.model_validate({**found, "predictions": str(folder / "predictions.parquet")})
+
+
+def compare(
+    plan: RunPlan, version: DatasetVersion, trained: TrainedModel, champion: Champion | None, folder: Path
+) -> Evaluation:
+    """Score both models on all test rows and keep the predictions in `folder`."""
+    test = open_columns(version, "test")
+    module = serving_module(reload(plan.recipe, plan.paths.recipe), version, trained)
+    ours = predictor(module)(test.images)
+    theirs = _align(champion.predict(test.images), champion.classes, version.classes) if champion else None
+    confidence = plan.settings.gate.confidence
+    candidate = _score(test, ours, version, confidence, predictor(module))
+    other = _score(test, theirs, version, confidence, champion.predict) if champion and theirs is not None else None
+    pairs = paired(test.labels, ours, theirs)
+    _keep_predictions(folder / "predictions.parquet", test, ours, theirs)
+    log.info(
+        "test accuracy %.4f (%.4f to %.4f at %g%% confidence)%s",
+        candidate.accuracy,
+        candidate.low,
+        candidate.high,
+        100 * confidence,
+        f", champion {other.accuracy:.4f}" if other else "",
+    )
+    return Evaluation(
+        rows=len(test),
+        candidate=candidate,
+        champion=other,
+        champion_version=champion.version if champion else None,
+        **pairs.model_dump(),
+        mistakes=worst_mistakes(test.labels, ours, version.classes),
+        predictions=str(folder / "predictions.parquet"),
+    )
+
+
+def _score(
+    test: Columns, probabilities: Probabilities, version: DatasetVersion, confidence: float, predict: Predict
+) -> Score:
+    import time
+
+    one = latency_ms(predict, test.images)
+    sample = np.array(test.images[:512])
+    began = time.perf_counter()
+    predict(sample)
+    per_second = len(sample) / (time.perf_counter() - began)
+    return score(test.labels, probabilities, version.classes, confidence, one, per_second)
+
+
+def _judged_against(plan: RunPlan) -> str | None:
+    """Champion that this run was compared with before it became the champion itself."""
+    done = sorted(plan.paths.evaluation.glob(f"against-*/{EVALUATION}"), key=lambda path: path.stat().st_mtime)
+    number: str | None = json.loads(done[-1].read_text())["champion_version"] if done else None
+    return number
+
+
+def _champion(client: "MlflowClient", plan: RunPlan, version: DatasetVersion, number: str | None) -> Champion | None:
+    if number is None:
+        return None
+    tags = version_tags(client, plan.model, number)
+    classes = tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
+    model = load_version(plan.model, number)
+    shape = tuple(model.metadata.signature.inputs.inputs[0].shape[1:])
+    if shape != version.shape:
+        raise SettingError(
+            f"tracking.model: champion {plan.model} version {number} takes images of {shape} (channels, height, "
+            f"width), the data are {version.shape}, so the two can't be compared. Set data.image_size and "
+            "data.channels to match, or register under another name with tracking.model."
+        )
+    log.info("champion: %s version %s", plan.model, number)
+    return Champion(number, lambda images: _in_batches(model.predict, images), classes)
+
+
+def _in_batches(predict: Predict, images: Pixels) -> Probabilities:
+    return np.concatenate([predict(np.array(images[start : start + 512])) for start in range(0, len(images), 512)])
+
+
+def _align(theirs: Probabilities, names: tuple[str, ...], classes: tuple[str, ...]) -> Probabilities:
+    """Columns in the order of `classes`; a class that the champion never learned gets probability 0."""
+    if not np.isfinite(theirs).all():
+        raise DataError(
+            "the champion gives probabilities that are not finite; point the alias to a sound version with "
+            "`evergreen rollback`."
+        )
+    if names == classes:
+        return theirs
+    log.warning("the champion knows other classes: %s; it is compared on the rows as they are", ", ".join(names))
+    aligned = np.zeros((len(theirs), len(classes)), np.float32)
+    for column, name in enumerate(classes):
+        if name in names:
+            aligned[:, column] = theirs[:, names.index(name)]
+    left = aligned.sum(axis=1, keepdims=True)
+    # A row whose whole probability went to classes that are gone counts as a guess.
+    shared: Probabilities = np.where(left > 1e-6, aligned / np.maximum(left, 1e-6), np.float32(1 / len(classes)))
+    return shared.astype(np.float32)
+
+
+def _keep_predictions(path: Path, test: Columns, ours: Probabilities, theirs: Probabilities | None) -> None:
+    rows = np.arange(len(test))
+    columns = {
+        "label": test.labels,
+        "candidate": ours.argmax(1),
+        "candidate_probability": ours[rows, test.labels],
+    }
+    if theirs is not None:
+        columns |= {"champion": theirs.argmax(1), "champion_probability": theirs[rows, test.labels]}
+    with atomic_file(path) as aside:
+        pq.write_table(pa.table(columns), aside)

@@ -1,0 +1,70 @@
+"""The trained model in MLflow's own form: loadable and servable by plain MLflow, without Evergreen on the path."""
+
+from importlib.metadata import version as installed
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from training.errors import TrainingError
+from training.images import Pixels
+from training.records import DatasetVersion
+from training.serving import predictor
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_SAME = 1e-4  # largest difference of a probability between the trained and the loaded model
+_TRIED_BATCHES = (1, 3, 64)
+
+
+def log_serving_model(
+    run_id: str, module: "nn.Module", version: DatasetVersion, example: Pixels, metadata: dict[str, Any]
+) -> str:
+    """Export `module` with torch.export and log it under the run; returns the model's URI.
+
+    Input is uint8 (rows, channels, height, width), output float32 probabilities (rows, classes). The example has
+    several rows, since torch.export would fix a batch of one. Raises :class:`TrainingError` when the model can't
+    be exported.
+    """
+    import mlflow.pytorch
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    signature = ModelSignature(
+        inputs=Schema([TensorSpec(np.dtype("uint8"), (-1, *version.shape), "images")]),
+        outputs=Schema([TensorSpec(np.dtype("float32"), (-1, len(version.classes)))]),
+    )
+    try:
+        with mlflow.start_run(run_id=run_id):
+            info = mlflow.pytorch.log_model(
+                module,
+                name="model",
+                signature=signature,
+                input_example=example,
+                pip_requirements=[f"{name}=={installed(name).partition('+')[0]}" for name in ("mlflow", "torch", "numpy")],
+                model_type="classifier",
+                serialization_format="pt2",
+                metadata=metadata,
+            )
+    except Exception as error:
+        if type(error).__module__.startswith(("torch", "builtins")) and not isinstance(error, OSError):
+            raise TrainingError(
+                f"the recipe's model can't be exported by torch.export ({error}). Keep data-dependent control flow "
+                "out of its forward pass."
+            ) from error
+        raise
+    uri: str = info.model_uri
+    return uri
+
+
+def check_same(module: "nn.Module", loaded: Any, images: Pixels) -> None:
+    """Hold the loaded model against the trained one at several batch sizes. Raises :class:`TrainingError`."""
+    trained = predictor(module)
+    for rows in _TRIED_BATCHES:
+        batch = np.array(images[:rows])
+        difference = float(np.abs(loaded.predict(batch) - trained(batch)).max())
+        if not difference <= _SAME:
+            raise TrainingError(
+                f"the registered model differs from the trained one by {difference:.2g} in a probability (batch of "
+                f"{rows}; at most {_SAME:g} is allowed). It was not promoted; the trained weights are kept."
+            )

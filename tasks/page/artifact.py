@@ -1,0 +1,78 @@
+"""The report in short Markdown, for places that show an artifact and not a page."""
+
+import re
+
+from tasks.page import tables
+from tasks.page.inputs import ReportInputs
+from tasks.page.wording import duration, headline, number, percent
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~&$])")
+
+
+def markdown(inputs: ReportInputs) -> str:
+    """Verdict, rules, scores, goodput and what changed. Text from data can't become markup."""
+    release, verdict = inputs.release, inputs.release.verdict
+    headlined = headline(release)
+    candidate = inputs.evaluation.candidate
+    blocks = [
+        f"# {headlined.badge}: {escape(headlined.title)}",
+        escape(verdict.summary),
+        f"**{percent(candidate.accuracy)}** accurate on {inputs.evaluation.rows:,} test rows "
+        f"({percent(candidate.confidence, 0)} confidence: {percent(candidate.low)} to "
+        f"{percent(candidate.high)}). The run of *{escape(release.recipe)}* took "
+        f"{duration(release.seconds)}.",
+        "## Gate",
+        _table(("Rule", "Value", "Limit", "Outcome"), _rules(inputs)),
+        "## Scores",
+        _scores(inputs),
+        "## Time",
+        _time(inputs),
+    ]
+    if inputs.changes:
+        blocks += [
+            "## Changed since the last run",
+            "\n".join(f"- {escape(change)}" for change in inputs.changes),
+        ]
+    return "\n\n".join(blocks).encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
+
+
+def escape(text: str) -> str:
+    """`text` on one line, with everything that Markdown or HTML would read as markup taken literally."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table whose first column is text and whose others are numbers; the cells are escaped already."""
+    lines = [head, (":--", *("--:" for _ in head[1:])), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _rules(inputs: ReportInputs) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{escape(rule.name.replace('_', ' '))}: {escape(rule.explanation)}",
+            number(rule.value),
+            number(rule.limit),
+            "passed" if rule.passed else "**failed**",
+        )
+        for rule in inputs.release.verdict.rules
+    ]
+
+
+def _scores(inputs: ReportInputs) -> str:
+    rows = tables.score_rows(inputs.evaluation)
+    if inputs.evaluation.champion is None:
+        return _table(("Measure", "Candidate"), [(row.name, row.candidate) for row in rows])
+    columns: list[tuple[str, ...]] = [
+        (row.name, row.candidate, row.champion, f"{row.change} {row.unit}".strip()) for row in rows
+    ]
+    champion = f"Champion {escape(str(inputs.evaluation.champion_version))}"
+    return _table(("Measure", f"Candidate {escape(inputs.release.version)}", champion, "Change"), columns)
+
+
+def _time(inputs: ReportInputs) -> str:
+    goodput = inputs.release.goodput
+    rows = [(escape(part.name), part.seconds, part.share) for part in tables.goodput_parts(goodput)]
+    return _table(
+        ("Part", "Seconds", "Share"), [*rows, ("**all**", f"**{tables.total_seconds(goodput)}**", "")]
+    )

@@ -1,0 +1,106 @@
+"""Progress of a training for people: a bar in a terminal, one telemetry line an interval elsewhere."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from training.metrics import Point
+
+log = logging.getLogger("evergreen.train")
+
+
+def telemetry(point: Point, epochs: int, eta_s: float) -> str:
+    """All that matters about a training on one line."""
+    values = point.values
+    return (
+        f"epoch {point.epoch}/{epochs}  step {point.step}/{point.total_steps}  "
+        f"{100 * point.step / max(1, point.total_steps):3.0f}%  loss {values['train/loss']:.4f}  "
+        f"accuracy {values['train/accuracy']:.4f}  {values['speed/images_per_s']:,.0f} images/s  "
+        f"data wait {100 * values['speed/data_wait_share']:.0f}%  ETA {_clock(eta_s)}"
+    )
+
+
+@dataclass
+class TelemetryLog:
+    """Logs a line for a metric point, at most one every `interval_s` seconds, and one for each epoch's validation."""
+
+    epochs: int
+    interval_s: float = 5.0
+    _last: float = 0.0
+    _first: Point | None = None
+
+    def __call__(self, point: Point) -> None:
+        """Hear of a new point."""
+        if "validation/loss" in point.values:
+            log.info(
+                "epoch %d/%d  validation loss %.4f  accuracy %.4f",
+                point.epoch,
+                self.epochs,
+                point.values["validation/loss"],
+                point.values["validation/accuracy"],
+            )
+            return
+        self._first = self._first or point
+        now = time.monotonic()
+        if now - self._last >= self.interval_s or point.step == point.total_steps:
+            self._last = now
+            log.info("%s", telemetry(point, self.epochs, _eta(self._first, point)))
+
+
+@dataclass
+class Bar:
+    """A progress bar on the terminal, for as long as the block of :meth:`shown` lasts."""
+
+    epochs: int
+    _progress: Any = None
+    _task: Any = None
+    _state: dict[str, str] = field(default_factory=lambda: {"loss": "-", "accuracy": "-"})
+
+    @contextmanager
+    def shown(self, console: Any) -> Iterator["Bar"]:
+        """Draw on `console` (a `rich.console.Console`)."""
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("  [bold]training[/] {task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[telemetry]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as self._progress:
+            self._task = self._progress.add_task("starting workers", total=None, telemetry="")
+            yield self
+        self._progress = None
+
+    def __call__(self, point: Point) -> None:
+        """Hear of a new point."""
+        if self._progress is None:
+            return
+        if "train/loss" in point.values:
+            self._state["loss"] = f"{point.values['train/loss']:.3f}"
+            self._state["speed"] = f"{point.values['speed/images_per_s']:,.0f} images/s"
+        if "validation/accuracy" in point.values:
+            self._state["accuracy"] = f"{point.values['validation/accuracy']:.3f}"
+        text = f"loss {self._state['loss']}  val. accuracy {self._state['accuracy']}  {self._state.get('speed', '')}"
+        self._progress.update(
+            self._task,
+            completed=point.step,
+            total=point.total_steps,
+            description=f"epoch {point.epoch}/{self.epochs}",
+            telemetry=text,
+        )
+
+
+def _eta(first: Point, now: Point) -> float:
+    done = now.step - first.step
+    return (now.total_steps - now.step) * (now.at - first.at) / done if done else 0.0
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,151 @@
+"""In: a scored candidate. Out: exactly one model version under the run key, and the champion alias where it belongs.
+
+Order makes it safe to die anywhere: version (looked up by run key first), comparison of the loaded model, verdict,
+alias last. Fails with TransientError when the champion changed since the comparison.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.tasks import exponential_backoff
+
+from tasks.export import check_same, log_serving_model
+from tasks.gate import judge
+from tasks.registry import (
+    CHALLENGER,
+    CLASSES_TAG,
+    champion_of,
+    find_version,
+    load_version,
+    move_alias,
+    record_decision,
+    registry_lock,
+)
+from tasks.retry import worth_retrying
+from tasks.tracking import RUN_KEY_TAG, connect, log_final, open_run
+from training.dataset import open_columns
+from training.files import digest_json
+from training.paths import Home
+from training.plan import RunPlan
+from training.recipe import reload
+from training.records import DatasetVersion, Evaluation, Goodput, Release, TrainedModel, Verdict
+from training.serving import serving_module
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.register")
+
+
+@task(
+    name="register",
+    retries=3,
+    retry_delay_seconds=exponential_backoff(2),
+    retry_condition_fn=worth_retrying,
+    cache_policy=NO_CACHE,
+)
+def register(plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation) -> Release:
+    """Register, check, judge and promote or keep."""
+    home = Home(Path(plan.home))
+    client = connect(plan.settings.tracking.uri, home)
+    run_id = open_run(client, plan)
+    module = serving_module(reload(plan.recipe, plan.paths.recipe), version, trained)
+    images = open_columns(version, "test").images
+    with registry_lock(home, plan.model):
+        number = find_version(client, plan.model, RUN_KEY_TAG, plan.run_key)
+        if number is None:
+            example = np.array(images[: max(2, min(4, len(images)))])
+            uri = log_serving_model(run_id, module, version, example, {"classes": list(version.classes)})
+            number = create_version(client, plan, version, trained, run_id, uri)
+        check_same(module, load_version(plan.model, number), np.array(images[:64]))
+        verdict = judge(evaluation, plan.settings.gate)
+        alias = settle(client, home, plan.model, number, verdict)
+    note_verdict(client, plan, number, verdict, run_id)
+    metrics = final_metrics(trained, evaluation)
+    log_final(client, run_id, metrics, trained.steps, int(client.get_run(run_id).info.start_time))
+    log.info("%s version %s: %s", plan.model, number, verdict.summary)
+    return Release(
+        recipe=plan.recipe.name,
+        run_key=plan.run_key,
+        dataset_fingerprint=version.fingerprint,
+        weights_digest=trained.weights_digest,
+        model=plan.model,
+        version=number,
+        alias=alias,
+        verdict=verdict,
+        metrics=metrics,
+        mlflow_run_id=run_id,
+        report=str(plan.paths.report),
+        seconds=0.0,
+        goodput=Goodput(total_s=0.0, parts={}),
+    )
+
+
+def create_version(
+    client: "MlflowClient", plan: RunPlan, version: DatasetVersion, trained: TrainedModel, run_id: str, uri: str
+) -> str:
+    """Register the logged model with the four ingredients as its tags; returns the version number."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(plan.model)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    tags = {
+        RUN_KEY_TAG: plan.run_key,
+        "evergreen.dataset": version.fingerprint,
+        "evergreen.recipe": plan.ingredients["recipe"]["source"],
+        "evergreen.code": plan.ingredients["code"],
+        "evergreen.settings": digest_json(plan.ingredients["settings"]),
+        "evergreen.weights": trained.weights_digest,
+        CLASSES_TAG: json.dumps(version.classes),
+    }
+    model_id = uri.removeprefix("models:/")
+    made = client.create_model_version(plan.model, source=uri, run_id=run_id, tags=tags, model_id=model_id)
+    return str(made.version)
+
+
+def settle(
+    client: "MlflowClient", home: Home, model: str, number: str, verdict: Verdict
+) -> Literal["champion", "challenger"]:
+    """Put the alias where the verdict says."""
+    if champion_of(client, model) == number:
+        return "champion"
+    if verdict.promote:
+        move_alias(client, home, model, number, verdict.champion_version, verdict.summary)
+        return "champion"
+    record_decision(home, model, {"action": "keep", "candidate": number, "why": verdict.summary})
+    client.set_registered_model_alias(model, CHALLENGER, number)
+    return "challenger"
+
+
+def note_verdict(client: "MlflowClient", plan: RunPlan, number: str, verdict: Verdict, run_id: str) -> None:
+    """Store the verdict with its numbers: in full with the run, in short on the version."""
+    client.log_dict(run_id, verdict.model_dump(mode="json"), "verdict.json")
+    client.set_model_version_tag(plan.model, number, "evergreen.verdict", "promote" if verdict.promote else "keep")
+    client.set_model_version_tag(plan.model, number, "evergreen.why", verdict.summary[:500])
+
+
+def final_metrics(trained: TrainedModel, evaluation: Evaluation) -> dict[str, float]:
+    """The numbers of a release, by name."""
+    candidate, selected = evaluation.candidate, trained.selected()
+    numbers: dict[str, Any] = {
+        "accuracy": candidate.accuracy,
+        "accuracy_low": candidate.low,
+        "accuracy_high": candidate.high,
+        "log_loss": candidate.log_loss,
+        "macro_f1": candidate.macro_f1,
+        "calibration_error": candidate.calibration_error,
+        "validation_loss": selected.validation_loss,
+        "validation_accuracy": selected.validation_accuracy,
+        "latency_ms": candidate.latency_ms,
+    }
+    if evaluation.champion is not None:
+        numbers["champion_accuracy"] = evaluation.champion.accuracy
+    return {name: float(value) for name, value in numbers.items()}

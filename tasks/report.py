@@ -1,0 +1,83 @@
+"""In: everything about a finished run. Out: the report page, and the same in MLflow and in the Prefect UI.
+
+A report that can't be made is logged and does not undo a release.
+"""
+
+import base64
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from prefect import task
+from prefect.artifacts import create_image_artifact, create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+
+from tasks.page import ReportInputs, markdown, render
+from tasks.page.figures import figures
+from tasks.tracking import close_run, connect
+from training.dataset import open_columns
+from training.files import write_text
+from training.paths import Home
+from training.plan import RunPlan
+from training.records import DatasetVersion, Evaluation, Release, TrainedModel
+from training.settings import describe
+
+log = logging.getLogger("evergreen.report")
+
+
+@task(name="report", retries=1, cache_policy=NO_CACHE)
+def report(
+    plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation, release: Release
+) -> None:
+    """Write the page and hand it, with its pictures, to MLflow and Prefect; closes the MLflow run."""
+    inputs = gather(plan, version, trained, evaluation, release)
+    write_text(plan.paths.report, render(inputs))
+    plan.paths.figures.mkdir(exist_ok=True)
+    pictures = figures(inputs, plan.paths.figures)
+    create_markdown_artifact(markdown(inputs), key="report", description=release.verdict.summary)
+    for picture in pictures:
+        create_image_artifact(_data_uri(picture), key=picture.stem.replace("_", "-"), description=picture.stem)
+    client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
+    client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
+    for picture in pictures:
+        client.log_artifact(release.mlflow_run_id, str(picture), "figures")
+    numbers = {f"goodput/{name.replace(' ', '_')}_s": value for name, value in release.goodput.parts.items()}
+    for name, text in numbers.items():
+        client.set_tag(release.mlflow_run_id, f"evergreen.{name}", f"{text:.2f}")
+    for name, text in ("goodput", f"{release.goodput.useful_share:.3f}"), ("seconds", f"{release.seconds:.1f}"):
+        client.set_model_version_tag(release.model, release.version, f"evergreen.{name}", text)
+    close_run(client, release.mlflow_run_id, "FINISHED")
+
+
+def gather(
+    plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation, release: Release
+) -> ReportInputs:
+    """All that the page shows."""
+    images = open_columns(version, "test").images
+    return ReportInputs(
+        release=release,
+        trained=trained,
+        evaluation=evaluation,
+        dataset=version,
+        settings=describe(plan.settings),
+        ingredients=plan.ingredients,
+        changes=plan.changes,
+        mistakes=tuple(np.array(images[mistake.row]) for mistake in evaluation.mistakes),
+        commands=next_commands(release),
+        created=datetime.now(UTC),
+    )
+
+
+def next_commands(release: Release) -> tuple[tuple[str, str], ...]:
+    """Commands worth knowing after a run, with what they do."""
+    return (
+        (f"evergreen predict {release.model} IMAGES OUTPUT.parquet", "score images with the champion"),
+        (f"evergreen plan {release.recipe}", "what the next run would do, and why"),
+        (f"evergreen rollback {release.model}", "return to the champion before this one"),
+        ("evergreen ui", "open MLflow on this store"),
+    )
+
+
+def _data_uri(picture: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()

@@ -1,0 +1,197 @@
+"""MLflow: one run a run key, each metric point once, and nothing of the user's own MLflow state touched."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.errors import ResourceError, TransientError
+from training.metrics import MetricsFile, Point
+from training.paths import Home
+from training.plan import RunPlan
+from training.records import DatasetVersion
+from training.settings import describe
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.tracking")
+
+RUN_KEY_TAG = "evergreen.run_key"
+_ENVIRONMENT = {
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",  # a model from the registry must not run code
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # by default a dead server is waited for over four minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def connect(uri: str | None, home: Home) -> "MlflowClient":
+    """A client of the tracking store at `uri`, or of the one embedded under `home`.
+
+    Raises :class:`ResourceError` when the embedded store can't be opened, :class:`TransientError` when a server
+    does not answer.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    place = uri or home.mlflow_uri
+    mlflow.set_tracking_uri(place)
+    mlflow.set_registry_uri(place)
+    client = mlflow.MlflowClient(tracking_uri=place, registry_uri=place)
+    try:
+        client.search_experiments(max_results=1)
+    except MlflowException as error:
+        if place.startswith("sqlite"):
+            raise ResourceError(f"MLflow store {place}: {error.message}. Mend or remove the file.") from error
+        raise TransientError(f"tracking.uri {place}: MLflow does not answer ({error.message})") from error
+    return client
+
+
+def open_run(client: "MlflowClient", plan: RunPlan) -> str:
+    """Id of the MLflow run with this run key, made when there is none; it goes on where it stopped."""
+    name = plan.settings.tracking.experiment or plan.recipe.name
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        place = None
+        if plan.settings.tracking.uri is None:
+            place = (Home(Path(plan.home)).mlflow_artifacts / name).as_uri()
+        experiment_id = client.create_experiment(name, artifact_location=place)
+    else:
+        experiment_id = experiment.experiment_id
+    found = client.search_runs([experiment_id], f"tags.`{RUN_KEY_TAG}` = '{plan.run_key}'", max_results=1)
+    if found:
+        run_id: str = found[0].info.run_id
+        client.update_run(run_id, status="RUNNING")
+        return run_id
+    tags = {RUN_KEY_TAG: plan.run_key, "evergreen.recipe": plan.recipe.name, "mlflow.source.name": "evergreen"}
+    created = client.create_run(experiment_id, run_name=f"{plan.recipe.name}-{plan.run_key[:8]}", tags=tags)
+    new_id: str = created.info.run_id
+    return new_id
+
+
+def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: DatasetVersion) -> None:
+    """Settings as parameters, the ingredients as a file, the dataset version as the run's input."""
+    from mlflow.data.http_dataset_source import HTTPDatasetSource
+    from mlflow.data.meta_dataset import MetaDataset
+    from mlflow.entities import DatasetInput, InputTag, Param
+
+    known = client.get_run(run_id).data.params
+    params = [Param(name, str(value)) for name, value in describe(plan.settings).items() if name not in known]
+    client.log_batch(run_id, params=params)
+    client.log_dict(run_id, {"run_key": plan.run_key, "ingredients": plan.ingredients}, "ingredients.json")
+    client.log_dict(run_id, version.model_dump(mode="json"), "dataset.json")
+    source = HTTPDatasetSource(url=version.source_origin)
+    data = MetaDataset(source, name=version.name, digest=version.fingerprint[:32])._to_mlflow_entity()
+    client.log_inputs(run_id, [DatasetInput(data, [InputTag("mlflow.data.context", "training")])])
+
+
+def close_run(client: "MlflowClient", run_id: str, status: str) -> None:
+    """Set the final status: FINISHED, FAILED or KILLED."""
+    client.set_terminated(run_id, status)
+
+
+@contextmanager
+def system_metrics(run_id: str, wanted: bool) -> Iterator[None]:
+    """Record CPU, memory, disk and GPU use of this machine with the run, while the block lasts."""
+    if not wanted:
+        yield
+        return
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    monitor = SystemMetricsMonitor(run_id, sampling_interval=2, samples_before_logging=5, resume_logging=True)
+    monitor.start()
+    try:
+        yield
+    finally:
+        monitor.finish()
+
+
+@dataclass
+class Publisher:
+    """Reads new metric points while workers write them; hands them to listeners and, in batches, to MLflow.
+
+    A point goes to MLflow once: what is there already is read first, and the timestamp is the point's own, so
+    that a repeated batch is the same row.
+    """
+
+    client: "MlflowClient"
+    run_id: str
+    file: MetricsFile
+    listeners: tuple[Callable[[Point], None], ...] = ()
+    interval_s: float = 2.0
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _heard: set[tuple[int, str]] = field(default_factory=set)
+    _sent: set[tuple[int, str]] = field(default_factory=set)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Publish in the background; the rest is sent before the block is left."""
+        self._sent = self._already_there()
+        thread = threading.Thread(target=self._work, name="evergreen-metrics", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+            self._publish(last=True)
+
+    def _work(self) -> None:
+        while not self._stop.wait(self.interval_s):
+            self._publish()
+
+    def _publish(self, last: bool = False) -> None:
+        points = self.file.read()
+        for point in points:
+            name = (point.step, ",".join(point.values))
+            if name not in self._heard:
+                self._heard.add(name)
+                for listener in self.listeners:
+                    listener(point)
+        try:
+            self._send(points)
+        except Exception as error:  # MLflow may come back; the file keeps every point until then
+            if last:
+                raise TransientError(
+                    f"MLflow took not all metrics ({error}). They are kept in {self.file.path}: run the same command again."
+                ) from error
+            log.warning("MLflow does not take metrics now, they are kept and sent later: %s", error)
+
+    def _send(self, points: list[Point]) -> None:
+        from mlflow.entities import Metric
+
+        new = [
+            (point, name, value)
+            for point in points
+            for name, value in point.values.items()
+            if (point.step, name) not in self._sent
+        ]
+        for start in range(0, len(new), 500):
+            batch = new[start : start + 500]
+            metrics = [Metric(name, value, int(point.at * 1000), point.step) for point, name, value in batch]
+            self.client.log_batch(self.run_id, metrics=metrics)
+            self._sent |= {(point.step, name) for point, name, _ in batch}
+
+    def _already_there(self) -> set[tuple[int, str]]:
+        names = self.client.get_run(self.run_id).data.metrics
+        ours = [name for name in names if not name.startswith("system/")]
+        return {(metric.step, name) for name in ours for metric in self.client.get_metric_history(self.run_id, name)}
+
+
+def log_final(client: "MlflowClient", run_id: str, metrics: dict[str, float], step: int, at_ms: int) -> None:
+    """Final numbers, each once however often this is called for the same run."""
+    from mlflow.entities import Metric
+
+    known: dict[str, Any] = client.get_run(run_id).data.metrics
+    client.log_batch(run_id, metrics=[Metric(n, v, at_ms, step) for n, v in metrics.items() if n not in known])

@@ -1,0 +1,60 @@
+"""In: raw rows. Out: an immutable, validated dataset version of uint8 images, by way of Ray Data.
+
+Fails with DataError that names the rows which break a rule; nothing is left under the version's name then.
+"""
+
+import logging
+import shutil
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.retry import worth_retrying
+from training.paths import Home
+from training.plan import RunPlan
+from training.prepare import make_version
+from training.records import DatasetVersion, RawShard
+
+log = logging.getLogger("evergreen.transform")
+
+
+@task(
+    name="transform",
+    retries=2,
+    retry_delay_seconds=1,
+    retry_condition_fn=worth_retrying,
+    cache_policy=NO_CACHE,
+)
+def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVersion:
+    """Decode, validate, split and commit; the raw rows are not needed after that."""
+    place = Home(Path(plan.home)).dataset(plan.recipe.name, plan.fingerprint)
+    set_damaged_aside(place)
+    version = make_version(
+        plan.recipe.name,
+        plan.fingerprint,
+        plan.files,
+        raw,
+        plan.settings.data,
+        place,
+        with_ray=plan.settings.scaling.num_workers > 0,
+    )
+    shutil.rmtree(raw_folder, ignore_errors=True)
+    log.info(
+        "dataset %s: %d train and %d test images of %dx%dx%d in %d classes",
+        version.fingerprint[:12],
+        version.rows("train"),
+        version.rows("test"),
+        *version.shape,
+        len(version.classes),
+    )
+    return version
+
+
+def set_damaged_aside(place: Path) -> None:
+    """Move what stands at a version's place, but is no whole version, out of the way."""
+    if place.exists():
+        number = sum(1 for _ in place.parent.glob(f"{place.name}.damaged-*"))
+        aside = place.with_name(f"{place.name}.damaged-{number}")
+        place.rename(aside)
+        log.warning("%s is damaged and was set aside as %s; it is made anew", place, aside.name)

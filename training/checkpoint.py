@@ -1,0 +1,202 @@
+"""Checkpoints as a commit log: a new folder each, complete and digested or not there at all.
+
+A folder holds `state.pt` (loaded with `weights_only=True`: nothing is unpickled) and `MANIFEST.json` with the
+sha256 and size of it. It is written aside, synced and renamed. The newest folder whose manifest verifies is the
+one to resume from; a damaged one is skipped aloud. Ray's own bookkeeping is never asked.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors
+
+from training.errors import DataError
+from training.files import atomic_folder, canonical_json, digest_file
+from training.settings import CheckpointSettings
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger("evergreen.checkpoint")
+
+FORMAT = 1
+MANIFEST = "MANIFEST.json"
+STATE = "state.pt"
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a training is: `step` optimizer steps in all, `epoch` (0 for the first) and the step inside it."""
+
+    epoch: int
+    step_in_epoch: int
+    step: int
+
+
+@dataclass
+class CheckpointLog:
+    """The checkpoints of one run, newest last, under `folder`."""
+
+    folder: Path
+    settings: CheckpointSettings
+    run_key: str
+    _writer: threading.Thread | None = field(default=None, repr=False)
+    _failure: list[BaseException] = field(default_factory=list, repr=False)
+
+    def entries(self) -> list[Path]:
+        """Folders of finished checkpoints, oldest first."""
+        return sorted(path for path in self.folder.glob("step-*") if (path / MANIFEST).is_file())
+
+    def save(self, position: Position, state: dict[str, Any], score: float | None, wait: bool = False) -> None:
+        """Commit `state` (tensors already copied to memory of their own) while training goes on.
+
+        `score` is the validation loss when the checkpoint ends an epoch; lower is better. A write that is still
+        under way is waited for first, and an error of it raised here.
+        """
+        self.wait()
+        self._writer = threading.Thread(target=self._write, args=(position, state, score), daemon=True)
+        self._writer.start()
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Return when nothing is being written; raises what a write raised."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        if self._failure:
+            raise self._failure.pop()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a write is under way."""
+        return self._writer is not None and self._writer.is_alive()
+
+    def load_newest(self) -> "tuple[Position, dict[str, Any]] | None":
+        """The newest checkpoint that verifies, or None."""
+        for path in reversed(self.entries()):
+            try:
+                return self._load(path)
+            except DataError as error:
+                log.warning("%s; the checkpoint before it is used", error)
+        return None
+
+    def _write(self, position: Position, state: dict[str, Any], score: float | None) -> None:
+        import torch
+
+        try:
+            with atomic_folder(self.folder / f"step-{position.step:09d}") as aside:
+                torch.save(state, aside / STATE)
+                manifest = {
+                    "format": FORMAT,
+                    "run_key": self.run_key,
+                    "epoch": position.epoch,
+                    "step_in_epoch": position.step_in_epoch,
+                    "step": position.step,
+                    "score": score,
+                    "sha256": digest_file(aside / STATE),
+                    "bytes": (aside / STATE).stat().st_size,
+                    "contract": contract(),
+                }
+                (aside / MANIFEST).write_text(json.dumps(manifest, indent=1))
+            self._prune()
+        except BaseException as error:  # handed to the training thread, which decides
+            self._failure.append(error)
+
+    def _load(self, path: Path) -> tuple[Position, dict[str, Any]]:
+        import torch
+
+        try:
+            manifest = json.loads((path / MANIFEST).read_text())
+            position = Position(manifest["epoch"], manifest["step_in_epoch"], manifest["step"])
+            whole = manifest["format"] == FORMAT and manifest["run_key"] == self.run_key
+        except (OSError, ValueError, KeyError, TypeError):
+            raise DataError(f"checkpoint {path}: its manifest can't be read") from None
+        if not whole or not (path / STATE).is_file() or digest_file(path / STATE) != manifest["sha256"]:
+            raise DataError(f"checkpoint {path}: not the bytes that its manifest lists")
+        if changed := _differences(manifest.get("contract", {}), contract()):
+            log.warning("resuming under other conditions, so the last bits may differ: %s", "; ".join(changed))
+        return position, torch.load(path / STATE, map_location="cpu", weights_only=True)
+
+    def _prune(self) -> None:
+        """Keep the newest and the best; a folder leaves its name before it is emptied."""
+        entries = self.entries()
+        scores = {path: json.loads((path / MANIFEST).read_text())["score"] for path in entries}
+        scored = sorted((score, path) for path, score in scores.items() if score is not None)
+        keep = set(entries[-self.settings.keep_newest :]) | {path for _, path in scored[: self.settings.keep_best]}
+        for path in entries:
+            if path not in keep:
+                doomed = path.with_name(f".{path.name}.removed")
+                path.rename(doomed)
+                shutil.rmtree(doomed, ignore_errors=True)
+
+    def load_step(self, step: int) -> dict[str, Any]:
+        """State of the checkpoint at `step`. Raises :class:`DataError` when it is damaged or gone."""
+        return self._load(self.folder / f"step-{step:09d}")[1]
+
+
+def contract() -> dict[str, str]:
+    """What bit-identical results depend on beside the run key."""
+    import torch
+
+    return {
+        "torch": torch.__version__,
+        "threads": str(torch.get_num_threads()),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "omp": os.environ.get("OMP_NUM_THREADS", ""),
+    }
+
+
+def _differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    return [f"{name} {before.get(name)} -> {value}" for name, value in now.items() if before.get(name) != value]
+
+
+def copy_state(value: Any) -> Any:
+    """A copy of nested state whose tensors live in ordinary memory, so that training may go on changing them."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: copy_state(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(copy_state(item) for item in value)
+    return value
+
+
+def weights_digest(weights: "dict[str, torch.Tensor]") -> str:
+    """sha256 over name, dtype, shape and bytes of each tensor, in the order of their names."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def save_weights(weights: "dict[str, torch.Tensor]", path: Path) -> None:
+    """Write tensors as safetensors: no code in the file, nothing to unpickle."""
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}, path)
+
+
+def load_weights(path: Path) -> "dict[str, torch.Tensor]":
+    """Tensors of a safetensors file. Raises :class:`DataError` when it is damaged."""
+    from safetensors.torch import load_file
+
+    try:
+        loaded: dict[str, torch.Tensor] = load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DataError(f"weights {path}: {error}. Remove {path.parent} and run again: training resumes.") from error
+    return loaded

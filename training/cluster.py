@@ -1,0 +1,140 @@
+"""The Ray cluster of a run: found or started, checked for room before anything waits for it, and ended with it."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+from filelock import FileLock, Timeout
+
+from training.errors import SettingError, TransientError
+from training.paths import Home
+from training.settings import Settings
+
+log = logging.getLogger("evergreen.cluster")
+
+# Set before the first import of Ray; a user's own values win.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # `uv run` would rebuild the environment on each worker
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
+}
+
+
+@contextmanager
+def ray_cluster(settings: Settings) -> Iterator[None]:
+    """A connection to Ray for the block. A cluster that this call started ends with it; one it found stays.
+
+    Raises :class:`TransientError` when `ray.address` does not answer.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    _start(settings)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _start(settings: Settings) -> None:
+    import ray
+
+    options = settings.ray
+    if options.address:
+        try:
+            ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError as error:
+            raise TransientError(f"ray.address: no Ray cluster answers at {options.address} ({error})") from error
+        return
+    cpus = options.num_cpus or available_cpus()
+    log.info("starting Ray on this machine with %d CPUs", cpus)
+    ray.init(
+        num_cpus=cpus,
+        include_dashboard=options.dashboard,
+        object_store_memory=options.object_store_mb * 2**20 if options.object_store_mb else None,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=False,
+    )
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use, which a container or taskset can make fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_workers_fit(settings: Settings) -> None:
+    """Refuse more workers than this machine has CPUs, before a cluster is started. Raises :class:`SettingError`."""
+    if settings.ray.address:
+        return
+    cpus = settings.ray.num_cpus or available_cpus()
+    wanted = settings.scaling.num_workers * (settings.scaling.cpus_per_worker or 1)
+    if settings.scaling.num_workers > cpus or wanted > cpus:
+        raise SettingError(
+            f"scaling.num_workers: {settings.scaling.num_workers} workers of "
+            f"{settings.scaling.cpus_per_worker or 1:g} CPU need more than the {cpus} CPUs of this machine. "
+            f"Use at most {cpus}, or a cluster (ray.address)."
+        )
+
+
+def cpus_per_worker(settings: Settings, feed: str) -> float:
+    """CPUs to reserve for each worker.
+
+    With feed `stream`, one CPU at least is left to Ray Data: it gets only what the workers leave, and without any
+    it waits for ever without an error. Raises :class:`SettingError` when that is impossible.
+    """
+    import ray
+
+    nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    workers, total = settings.scaling.num_workers, sum(nodes)
+    free = total - (1 if feed == "stream" else 0)
+    share = settings.scaling.cpus_per_worker or min(1.0, free / workers)
+    fits = sum(int(cpus / share) for cpus in nodes) if share > 0 else 0
+    if share <= 0 or share * workers > free + 1e-9 or fits < workers:
+        raise SettingError(
+            f"scaling: {workers} workers of {share:g} CPU do not fit {total:g} CPUs on {len(nodes)} nodes"
+            + (" with one CPU left for Ray Data" if feed == "stream" else "")
+            + ". Lower scaling.num_workers or scaling.cpus_per_worker, or add nodes."
+        )
+    log.info("%d workers of %.2g CPU on a cluster of %g CPUs", workers, share, total)
+    return share
+
+
+@contextmanager
+def ray_for(settings: Settings, start_up: AbstractContextManager[None]) -> Iterator[None]:
+    """Ray for the block when there are workers to run on it; its start is booked on `start_up`."""
+    if not settings.scaling.num_workers:
+        yield
+        return
+    with ExitStack() as stack:
+        with start_up:
+            stack.enter_context(ray_cluster(settings))
+        yield
+
+
+@contextmanager
+def run_lock(home: Home, recipe: str) -> Iterator[None]:
+    """One run of a recipe at a time in a home; the lock dies with its holder.
+
+    Raises :class:`TransientError` when another run holds it.
+    """
+    home.locks.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(home.locks / f"run-{recipe}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise TransientError(
+            f"recipe {recipe}: another run holds {lock.lock_file}. Wait for it to end, then run the same command."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,199 @@
+"""How rows reach a worker: from memory-mapped columns, from Ray Data shards, or from a torch DataLoader.
+
+All three give :class:`Batch`es of this worker's share of each global step. Only `memory` is exact: it can be
+entered at any step, and every row is used exactly once an epoch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from training.dataset import Columns, is_validation
+from training.errors import SettingError
+from training.order import Rows, SampleOrder
+from training.ranks import Ranks
+from training.settings import Settings
+
+if TYPE_CHECKING:
+    import torch
+    from ray.data import DataIterator
+    from torch.utils.data import DataLoader, Dataset
+
+
+@dataclass(frozen=True)
+class Batch:
+    """This worker's share of one step: uint8 images (rows, channels, height, width) and labels on its device.
+
+    `rows` identifies each row for the random draws of augmentation; `global_rows` counts the step's rows on all
+    workers, by which the loss is divided.
+    """
+
+    images: "torch.Tensor"
+    labels: "torch.Tensor"
+    rows: Rows
+    global_rows: int
+
+
+class Feed(Protocol):
+    """Training rows in steps."""
+
+    exact: bool
+    steps_per_epoch: int
+
+    def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
+        """This worker's batches of an epoch, from step `first_step` on (0 unless the feed is exact)."""
+
+
+def training_rows(columns: Columns, settings: Settings) -> tuple[Rows, Rows]:
+    """Row numbers of the train split to learn from, and those kept back for validation.
+
+    Raises :class:`SettingError` when either is too small to work with.
+    """
+    kept_back = is_validation(columns.digests, settings.data.validation_share)
+    learn, validate = np.flatnonzero(~kept_back), np.flatnonzero(kept_back)
+    workers = max(1, settings.scaling.num_workers)
+    if len(learn) < 2 * workers or not len(validate):
+        raise SettingError(
+            f"data.validation_share: {settings.data.validation_share} of {len(columns)} rows leaves {len(learn)} to "
+            f"learn from and {len(validate)} to validate on; {workers} workers need at least {2 * workers} and 1. "
+            "Add rows or change the share."
+        )
+    return learn, validate
+
+
+@dataclass(frozen=True)
+class MemoryFeed:
+    """Rows gathered from memory-mapped columns in the order that (seed, epoch, step) gives."""
+
+    columns: Columns
+    learn: Rows
+    order: SampleOrder
+    ranks: Ranks
+    exact: bool = True
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of one epoch."""
+        return self.order.steps_per_epoch
+
+    def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
+        """See :class:`Feed`."""
+        import torch
+
+        for step in range(first_step, self.steps_per_epoch):
+            start, stop = self.order.bounds(step)
+            rows = self.learn[self.order.share(epoch, step, self.ranks.rank, self.ranks.world_size)]
+            images = torch.from_numpy(self.columns.images[rows])
+            labels = torch.from_numpy(self.columns.labels[rows])
+            yield Batch(_to(images, self.ranks), _to(labels, self.ranks), rows, stop - start)
+
+
+@dataclass(frozen=True)
+class StreamFeed:
+    """Ray Data shards, decoded and filtered on other CPUs than training's; resumes at whole epochs.
+
+    Every worker takes the same number of whole batches, so no rank waits for a step that another lacks; the
+    shuffle buffer holds eight batches, as a buffer below two gives ranks different numbers of batches.
+    """
+
+    shard: "DataIterator"
+    learn_count: int
+    settings: Settings
+    ranks: Ranks
+    exact: bool = False
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches that every worker has."""
+        return self.learn_count // self.ranks.world_size // self.settings.local_batch_size
+
+    def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
+        """See :class:`Feed`; `first_step` is 0."""
+        size = self.settings.local_batch_size
+        stream = self.shard.iter_torch_batches(
+            batch_size=size,
+            drop_last=True,
+            prefetch_batches=4,
+            device=str(self.ranks.device),
+            local_shuffle_buffer_size=8 * size,
+            local_shuffle_seed=self.settings.seed + epoch,
+        )
+        for batch in islice(stream, first_step, self.steps_per_epoch):
+            # A row's content names it, as its place in the stream is not fixed.
+            rows = batch["digest"].cpu().numpy().view(np.int64)
+            yield Batch(batch["image"], batch["label"], rows, size * self.ranks.world_size)
+
+
+@dataclass(frozen=True)
+class LoaderFeed:
+    """A torch DataLoader over a map-style Dataset, sharded by DistributedSampler; resumes at whole epochs.
+
+    The sampler repeats up to world_size - 1 rows an epoch so that all ranks have as many.
+    """
+
+    loader: "DataLoader[Any]"
+    ranks: Ranks
+    exact: bool = False
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of one worker."""
+        return len(self.loader)
+
+    def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
+        """See :class:`Feed`; `first_step` is 0."""
+        self.loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        for images, labels, rows in islice(self.loader, first_step, None):
+            numbers = rows.cpu().numpy()
+            yield Batch(_to(images, self.ranks), _to(labels, self.ranks), numbers, len(numbers) * self.ranks.world_size)
+
+
+def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks: Ranks) -> LoaderFeed:
+    """A :class:`LoaderFeed` over rows `learn` of `dataset`, through Ray Train's `prepare_data_loader` on Ray."""
+    from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+    class Numbered(Dataset[Any]):
+        """Pairs of the wrapped dataset with their row numbers, which augmentation needs."""
+
+        def __len__(self) -> int:
+            return len(learn)
+
+        def __getitem__(self, index: int) -> tuple[Any, Any, int]:
+            row = int(learn[index])
+            image, label = dataset[row]
+            return image, label, row
+
+    numbered = Numbered()
+    sampler: DistributedSampler[Any] = DistributedSampler(numbered, ranks.world_size, ranks.rank, seed=settings.seed)
+    loader: DataLoader[Any] = DataLoader(
+        numbered, settings.local_batch_size, sampler=sampler, num_workers=settings.data.loader_processes
+    )
+    if ranks.distributed:
+        from ray.train.torch import prepare_data_loader
+
+        loader = prepare_data_loader(loader, add_dist_sampler=False)
+    return LoaderFeed(loader, ranks)
+
+
+def columns_dataset(columns: Columns) -> "Dataset[Any]":
+    """The dataset version's rows as a map-style torch Dataset of (uint8 image, label)."""
+    import torch
+    from torch.utils.data import Dataset
+
+    class ColumnsDataset(Dataset[Any]):
+        def __len__(self) -> int:
+            return len(columns)
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            return torch.from_numpy(np.array(columns.images[index])), int(columns.labels[index])
+
+    return ColumnsDataset()
+
+
+def _to(tensor: "torch.Tensor", ranks: Ranks) -> "torch.Tensor":
+    if ranks.device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(ranks.device, non_blocking=True)

@@ -1,0 +1,35 @@
+"""What a training process is told: one JSON record that crosses from the driver to the workers."""
+
+from pathlib import Path
+from typing import Literal
+
+from training.paths import RunPaths
+from training.recipe import RecipeRef
+from training.records import DatasetVersion, Record
+from training.settings import Settings
+
+
+class TrainingJob(Record):
+    """One training: its identity, where it keeps its state, and how rows are fed."""
+
+    run_key: str
+    root: str
+    recipe: RecipeRef
+    settings: Settings
+    dataset: DatasetVersion
+    feed: Literal["memory", "stream", "loader"]
+    use_gpu: bool
+
+    @property
+    def paths(self) -> RunPaths:
+        """Paths of the run."""
+        return RunPaths(Path(self.root))
+
+
+class Attempt(Record):
+    """One start of the loop in the first worker; `began` and `ready` are seconds since 1970."""
+
+    began: float
+    ready: float
+    world_size: int
+    device: str

@@ -1,0 +1,191 @@
+"""Model, optimizer and the arithmetic of one step, the same for one device and for many."""
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch  # noqa: TID253 - imported by processes that train, never by ones that plan or list
+import torch.nn.functional as functional  # noqa: TID253
+import torch.distributed as dist  # noqa: TID253
+from torch import nn  # noqa: TID253
+
+from training.checkpoint import copy_state
+from training.dataset import Columns
+from training.feeds import Batch
+from training.order import Rows, stream_key
+from training.preprocess import augment, normaliser
+from training.ranks import Ranks
+from training.recipe import Augmentation, Recipe
+from training.records import DatasetVersion
+from training.schedule import build_optimizer, learning_rate, set_learning_rate
+from training.settings import Settings
+
+_INITIAL, _STEP = 3, 4  # streams of random numbers
+_VALIDATION_ROWS = 512
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class CommunicationClock:
+    """Seconds in which a step waited for other workers after its own last gradient was ready."""
+
+    last_bucket: float = 0.0
+    exposed_s: float = 0.0
+
+
+class Learner:
+    """One replica of the model with its optimizer."""
+
+    def __init__(self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks, total_steps: int):
+        self.settings, self.ranks, self.total_steps = settings, ranks, total_steps
+        self.communication = CommunicationClock()
+        torch.manual_seed(int(stream_key(settings.seed, _INITIAL)))
+        self.module = build_module(recipe, version).to(ranks.device)
+        if settings.training.channels_last:
+            self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if settings.training.compile:
+            self.module.compile()
+        self.normalise = normaliser(version.mean, version.std).to(ranks.device)
+        self.black = self.normalise(torch.zeros((1, version.shape[0], 1, 1), dtype=torch.uint8, device=ranks.device))
+        self.augmentation = recipe.augmentation if settings.training.augment else Augmentation()
+        self.optimizer = build_optimizer(settings.training, self.module.parameters())
+        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=settings.training.precision == "float16")
+        self.model = self._wrap()
+
+    def _wrap(self) -> nn.Module:
+        if not self.ranks.distributed:
+            return self.module
+        from ray.train.torch import prepare_model
+
+        model: Any = prepare_model(self.module, parallel_strategy_kwargs={"gradient_as_bucket_view": True})
+        model.register_comm_hook(self.communication, _timed_allreduce)
+        return model  # type: ignore[no-any-return]
+
+    def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """One optimizer step; returns the sum of the losses and the number of hits over this worker's rows.
+
+        The loss is summed and divided by the step's rows on *all* workers; times the world size, since DDP
+        averages over ranks. So shares of unequal size and accumulation leave the mean over the global batch.
+        """
+        options = self.settings.training
+        set_learning_rate(self.optimizer, learning_rate(options, step, self.total_steps))
+        # Dropout and the like draw from (seed, step, rank): nothing to save, nothing to restore.
+        torch.manual_seed(int(stream_key(self.settings.seed, _STEP, step, self.ranks.rank)))
+        images = self._inputs(batch, epoch)
+        weight = self.ranks.world_size / batch.global_rows
+        losses = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        hits = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
+        chunks = list(zip(images.chunk(options.accumulation_steps), batch.labels.chunk(options.accumulation_steps), strict=True))
+        for number, (inputs, labels) in enumerate(chunks, start=1):
+            with self._sync_only_if(number == len(chunks)):
+                with self._autocast():
+                    logits = self.model(inputs)
+                loss = functional.cross_entropy(
+                    logits.float(), labels, reduction="sum", label_smoothing=options.label_smoothing
+                )
+                self._backward(loss * weight)
+            losses += loss.detach()
+            hits += (logits.detach().argmax(1) == labels).sum()
+        self._update()
+        return losses, hits
+
+    def validate(self, columns: Columns, rows: Rows) -> tuple[float, float]:
+        """Mean loss and accuracy over `rows`, computed by all ranks together."""
+        self._same_buffers()
+        self.module.eval()
+        mine = rows[self.ranks.rank :: self.ranks.world_size]
+        loss = torch.zeros((), dtype=torch.float64)
+        hits = 0
+        with torch.inference_mode(), self._autocast():
+            for start in range(0, len(mine), _VALIDATION_ROWS):
+                part = mine[start : start + _VALIDATION_ROWS]
+                labels = torch.from_numpy(columns.labels[part]).to(self.ranks.device)
+                logits = self.module(self._normalised(torch.from_numpy(columns.images[part]).to(self.ranks.device)))
+                loss += functional.cross_entropy(logits.float(), labels, reduction="sum").double().cpu()
+                hits += int((logits.argmax(1) == labels).sum())
+        self.module.train()
+        total_loss, total_hits, count = self.ranks.add_up(loss, hits, len(mine))
+        return total_loss / count, total_hits / count
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on, copied."""
+        parts = {"model": self.module, "optimizer": self.optimizer, "scaler": self.scaler}
+        return {name: copy_state(part.state_dict()) for name, part in parts.items()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        self.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+
+    def _inputs(self, batch: Batch, epoch: int) -> torch.Tensor:
+        images = self._normalised(batch.images)
+        images = augment(images, batch.rows, self.augmentation, self.settings.seed, epoch, self.black)
+        if self.settings.training.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return images
+
+    def _normalised(self, images: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.normalise(images)
+        return result
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        dtype = _DTYPES[self.settings.training.precision]
+        return torch.autocast(self.ranks.device.type, dtype, enabled=dtype is not torch.float32)
+
+    def _sync_only_if(self, last: bool) -> AbstractContextManager[None]:
+        waits: bool = last or not self.ranks.distributed
+        return nullcontext() if waits else self.model.no_sync()  # type: ignore[operator, return-value]
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        self.communication.last_bucket = 0.0
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        if self.communication.last_bucket:
+            self.communication.exposed_s += time.perf_counter() - self.communication.last_bucket
+
+    def _update(self) -> None:
+        if self.settings.training.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.training.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _same_buffers(self) -> None:
+        """Give all ranks the first one's running statistics, which is what the checkpoint holds."""
+        if self.ranks.distributed:
+            for buffer in self.module.buffers():
+                dist.broadcast(buffer, src=0)
+
+
+def build_module(recipe: Recipe, version: DatasetVersion) -> nn.Module:
+    """A fresh model of the recipe, checked to give one logit a class.
+
+    Raises :class:`training.errors.TrainingError` when it does not fit the data.
+    """
+    from training.errors import TrainingError
+
+    module = recipe.build_model(version.shape, len(version.classes))
+    module.eval()
+    try:
+        with torch.inference_mode():
+            shape = tuple(module(torch.zeros((2, *version.shape))).shape)
+    except (RuntimeError, ValueError) as error:
+        raise TrainingError(
+            f"recipe {recipe.name}: its model refuses images of {version.shape} (channels, height, width): {error}. "
+            "Build the model from the shape that build_model is given, or set data.image_size / data.channels."
+        ) from error
+    if shape != (2, len(version.classes)):
+        raise TrainingError(
+            f"recipe {recipe.name}: two images gave an output of shape {shape}; {len(version.classes)} classes need "
+            f"(2, {len(version.classes)}). Size the last layer by the `classes` that build_model is given."
+        )
+    return module.train()
+
+
+def _timed_allreduce(clock: CommunicationClock, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    clock.last_bucket = time.perf_counter()
+    return allreduce_hook(None, bucket)  # type: ignore[arg-type]

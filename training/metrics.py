@@ -1,0 +1,64 @@
+"""Metric points of a run: an append-only file beside the checkpoints, each (name, step) once.
+
+The first worker writes, anyone may read. A resumed training drops the points after the step it resumes from and
+writes them again with equal values, so readers never see a gap or a double.
+"""
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.errors import TrainingError
+from training.files import write_text
+from training.records import Record
+
+
+class Point(Record):
+    """Values at one optimizer step (`step` of `total_steps` done); `at` is the clock in seconds since 1970."""
+
+    step: int
+    total_steps: int
+    epoch: int
+    at: float
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class MetricsFile:
+    """Points of one run, in `path`."""
+
+    path: Path
+    total_steps: int = 0
+
+    def rewind(self, step: int) -> None:
+        """Forget all points after `step`."""
+        kept = [point.model_dump_json() + "\n" for point in self.read() if point.step <= step]
+        write_text(self.path, "".join(kept))
+
+    def append(self, step: int, epoch: int, values: dict[str, float]) -> None:
+        """Add a point. Raises :class:`TrainingError` when a value is not a finite number."""
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"{name} became {value} at step {step} (epoch {epoch}): training diverged. Lower "
+                    "training.learning_rate, set training.clip_norm, or use training.precision=float32."
+                )
+        point = Point(step=step, total_steps=self.total_steps, epoch=epoch, at=time.time(), values=values)
+        with self.path.open("a", encoding="utf-8") as out:
+            out.write(point.model_dump_json() + "\n")
+
+    def read(self) -> list[Point]:
+        """All points in order; a last line that a crash cut short is left out."""
+        if not self.path.is_file():
+            return []
+        points = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                fields: dict[str, Any] = json.loads(line)
+            except ValueError:
+                continue
+            points.append(Point.model_validate(fields))
+        return points

@@ -1,0 +1,65 @@
+"""A retraining run before it has run: what goes in, its run key, and what is there already."""
+
+from pathlib import Path
+
+from training import dataset, identity
+from training.paths import Home, RunPaths
+from training.recipe import Recipe, RecipeRef
+from training.records import DatasetVersion, Record, SourceFiles
+from training.settings import Settings
+from training.sources import Source
+from training.sources.locate import open_path
+
+
+class RunPlan(Record):
+    """One retraining run, identified. Paths follow from `home`, the recipe's name and the run key."""
+
+    home: str
+    recipe: RecipeRef
+    settings: Settings
+    files: SourceFiles
+    fingerprint: str
+    run_key: str
+    ingredients: identity.Ingredients
+    changes: tuple[str, ...]
+    first: bool
+
+    @property
+    def paths(self) -> RunPaths:
+        """Paths of the run."""
+        return Home(Path(self.home)).run(self.recipe.name, self.run_key)
+
+    @property
+    def model(self) -> str:
+        """Name of the registered model."""
+        return self.settings.tracking.model or self.recipe.name
+
+    def find_dataset(self) -> DatasetVersion | None:
+        """The dataset version, when it is prepared already."""
+        return dataset.find(Home(Path(self.home)), self.recipe.name, self.fingerprint)
+
+
+def choose_source(recipe: Recipe, settings: Settings, home: Home) -> Source:
+    """The recipe's own source, or what `data.path` points to."""
+    if settings.data.path is None:
+        return recipe.source
+    classes = getattr(recipe.source, "classes", ())
+    return open_path(Path(settings.data.path).expanduser(), home.sources, classes)
+
+
+def identify(home: Home, ref: RecipeRef, settings: Settings, files: SourceFiles, nonce: str | None) -> RunPlan:
+    """Work out the run key and what changed since the recipe's last run; `nonce` makes it a run of its own."""
+    fingerprint = dataset.fingerprint(files, settings.data)
+    parts = identity.ingredients(ref, settings, fingerprint, nonce)
+    before = identity.latest_ingredients(home, ref.name)
+    return RunPlan(
+        home=str(home.root),
+        recipe=ref,
+        settings=settings,
+        files=files,
+        fingerprint=fingerprint,
+        run_key=identity.run_key(parts),
+        ingredients=parts,
+        changes=tuple(identity.changes(before, parts)) if before else (),
+        first=before is None,
+    )

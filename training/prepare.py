@@ -1,0 +1,360 @@
+"""From source files to a dataset version: raw rows as typed Parquet, then decoded, validated, split and committed.
+
+Shards are cut by row number, so the parts of a version are the same however many processes made them.
+"""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.dataset import MANIFEST, binary_to_numpy, part_schema
+from training.errors import DataError
+from training.files import atomic_file, atomic_folder, digest_file, write_text
+from training.images import Pixels, Target, decode, first_shape
+from training.order import Permutation, stream_key
+from training.recipe import ImageShape
+from training.records import DatasetVersion, PartFile, RawShard, Record, SourceFiles, Split
+from training.settings import DataSettings
+from training.sources import RAW_SCHEMA
+from training.sources.locate import reader
+
+log = logging.getLogger("evergreen.prepare")
+
+SPLITS: tuple[Split, Split] = ("train", "test")
+_SHARD_ROWS = 8192
+_SHARD_BYTES = 64 << 20
+_BATCH_ROWS = 1024
+_SUBSET = 7  # stream of the permutation that picks a subset of rows
+_SHOWN = 5
+
+
+class Shard(Record):
+    """Rows number [start, stop) of the selected rows of one source split."""
+
+    index: int
+    split: str
+    start: int
+    stop: int
+
+
+class ShardPlan(Record):
+    """All that one transform task needs to know."""
+
+    raw: str
+    index: int
+    classes: tuple[str, ...]
+    shape: ImageShape
+    image_size: int | None
+    channels: int | None
+    test_share: float
+    folder: str
+
+
+class ShardOutcome(Record):
+    """What one transform task wrote and counted; `sums` and `squares` are exact integers per channel."""
+
+    index: int
+    parts: dict[Split, PartFile]
+    label_counts: dict[Split, tuple[int, ...]]
+    sums: tuple[int, ...]
+    squares: tuple[int, ...]
+    bad: tuple[str, ...]
+
+
+def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
+    """Cut the source's rows into shards of at most 8,192 rows and about 64 MiB."""
+    source = reader(files)
+    total = sum(source.count(files, split) for split in source.splits(files))
+    if not total:
+        raise DataError(f"{files.origin}: no rows. Check data.path, or remove {files.root} to fetch the source anew.")
+    by_bytes = _SHARD_BYTES * total // max(1, files.bytes)
+    size = max(1, min(_SHARD_ROWS, by_bytes))
+    shards: list[Shard] = []
+    for split in source.splits(files):
+        rows = min(source.count(files, split), _limit(split, settings) or total)
+        for start in range(0, rows, size):
+            shards.append(Shard(index=len(shards), split=split, start=start, stop=min(rows, start + size)))
+    return shards
+
+
+def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: Path) -> RawShard:
+    """Write one shard of raw rows as Parquet, or find it there.
+
+    Raises :class:`DataError` when a source file is damaged.
+    """
+    target = folder / f"raw-{shard.index:05d}.parquet"
+    if not target.is_file():
+        rows = _selected(files, shard, settings)
+        with atomic_file(target) as aside, pq.ParquetWriter(aside, RAW_SCHEMA, compression="zstd") as writer:
+            for batch in reader(files).read(files, shard.split, rows):
+                writer.write_batch(batch)
+    labels: Counter[str] = Counter()
+    file = pq.ParquetFile(target)
+    for batch in file.iter_batches(columns=["label"]):
+        labels.update(batch["label"].to_pylist())
+    return RawShard(
+        path=str(target), rows=file.metadata.num_rows, bytes=target.stat().st_size, labels=dict(sorted(labels.items()))
+    )
+
+
+def plan_transform(raw: list[RawShard], files: SourceFiles, settings: DataSettings, staging: Path) -> list[ShardPlan]:
+    """Fix classes and image shape once, from the first readable row, for all shards."""
+    classes = files.classes or tuple(sorted({label for shard in raw for label in shard.labels}))
+    target = Target(settings.image_size, settings.channels)
+    shape = next((found for shard in raw for rows in _batches(shard.path) if (found := first_shape(rows, target))), None)
+    if shape is None:
+        raise DataError(f"{files.origin}: none of the images can be read, so there is nothing to learn from.")
+    return [
+        ShardPlan(
+            raw=shard.path,
+            index=index,
+            classes=classes,
+            shape=shape,
+            image_size=settings.image_size,
+            channels=settings.channels,
+            test_share=settings.test_share,
+            folder=str(staging),
+        )
+        for index, shard in enumerate(raw)
+    ]
+
+
+def transform_shard(plan: ShardPlan) -> ShardOutcome:
+    """Decode, validate, split and write one shard; memory use is a batch, whatever the shard's size."""
+    folder, width = Path(plan.folder), math.prod(plan.shape)
+    target = Target(plan.image_size, plan.channels, plan.shape)
+    counts = {split: np.zeros(len(plan.classes), np.int64) for split in SPLITS}
+    sums, squares = (np.zeros(plan.shape[0], np.int64) for _ in range(2))
+    paths = {split: folder / split / f"part-{plan.index:05d}.parquet" for split in SPLITS}
+    writers = {split: _open_writer(path, width) for split, path in paths.items()}
+    bad: list[str] = []
+    try:
+        for rows in _batches(plan.raw):
+            table, pixels, wrong = _validated(rows, plan, target)
+            bad += wrong
+            for split, mask in _assign(rows, table, plan.test_share).items():
+                part = table.filter(pa.array(mask))
+                writers[split].write_table(part)
+                counts[split] += np.bincount(part["label"].to_numpy(), minlength=len(plan.classes))
+                if split == "train":
+                    _add_moments(pixels[mask], sums, squares)
+    finally:
+        for writer in writers.values():
+            writer.close()
+    return ShardOutcome(
+        index=plan.index,
+        parts={split: _part(folder, path) for split, path in paths.items()},
+        label_counts={split: tuple(map(int, count)) for split, count in counts.items()},
+        sums=tuple(map(int, sums)),
+        squares=tuple(map(int, squares)),
+        bad=tuple(bad),
+    )
+
+
+def run_transform(plans: list[ShardPlan], with_ray: bool) -> list[ShardOutcome]:
+    """All shards through :func:`transform_shard`, as a Ray Data pipeline or in this process."""
+    if not with_ray:
+        return [transform_shard(plan) for plan in plans]
+    import ray.data
+
+    rows = [{"plan": plan.model_dump_json()} for plan in plans]
+    dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map(_transform_row)
+    outcomes = [ShardOutcome.model_validate_json(row["outcome"]) for row in dataset.iter_rows()]
+    return sorted(outcomes, key=lambda outcome: outcome.index)
+
+
+def _transform_row(row: dict[str, str]) -> dict[str, str]:
+    return {"outcome": transform_shard(ShardPlan.model_validate_json(row["plan"])).model_dump_json()}
+
+
+def make_version(
+    name: str, identity: str, files: SourceFiles, raw: list[RawShard], settings: DataSettings, place: Path, with_ray: bool
+) -> DatasetVersion:
+    """Transform all raw shards and commit the version at `place`, complete or not at all.
+
+    Raises :class:`DataError` that names the rows which break a rule; nothing is left at `place` then.
+    """
+    with atomic_folder(place) as staging:
+        for split in SPLITS:
+            (staging / split).mkdir()
+        plans = plan_transform(raw, files, settings, staging)
+        outcomes = run_transform(plans, with_ray)
+        version = _summarise(name, identity, files, plans[0], outcomes, settings, place)
+        _check_version(version, staging)
+        write_text(staging / MANIFEST, version.model_dump_json(indent=1))
+    return version
+
+
+def _summarise(
+    name: str,
+    identity: str,
+    files: SourceFiles,
+    plan: ShardPlan,
+    outcomes: list[ShardOutcome],
+    settings: DataSettings,
+    place: Path,
+) -> DatasetVersion:
+    bad = [row for outcome in outcomes for row in outcome.bad]
+    counts = {split: tuple(map(sum, zip(*(o.label_counts[split] for o in outcomes), strict=True))) for split in SPLITS}
+    _check_dropped(bad, sum(map(sum, counts.values())), settings.max_dropped_share)
+    pixels = sum(counts["train"]) * plan.shape[1] * plan.shape[2] * 255
+    mean = [sum(o.sums[channel] for o in outcomes) / max(1, pixels) for channel in range(plan.shape[0])]
+    power = [sum(o.squares[channel] for o in outcomes) / max(1, pixels * 255) for channel in range(plan.shape[0])]
+    return DatasetVersion(
+        name=name,
+        fingerprint=identity,
+        path=str(place),
+        classes=plan.classes,
+        shape=plan.shape,
+        parts={split: tuple(o.parts[split] for o in outcomes if o.parts[split].rows) for split in SPLITS},
+        label_counts=counts,
+        mean=tuple(mean),
+        std=tuple(math.sqrt(max(p - m * m, 1e-12)) for p, m in zip(power, mean, strict=True)),
+        source_digest=files.digest,
+        source_origin=files.origin,
+        dropped=tuple(bad),
+    )
+
+
+def _check_dropped(bad: list[str], kept: int, limit: float) -> None:
+    share = len(bad) / max(1, kept + len(bad))
+    if share > limit:
+        shown = "\n  ".join(bad[:_SHOWN]) + (f"\n  and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else "")
+        raise DataError(
+            f"{len(bad)} of {kept + len(bad)} rows can't be used:\n  {shown}\n"
+            f"Mend or remove them, or allow it with data.max_dropped_share above {share:.4g} (now {limit:.4g})."
+        )
+    for row in bad:
+        log.warning("row left out: %s", row)
+
+
+def _check_version(version: DatasetVersion, staging: Path) -> None:
+    """Rules over the whole dataset: no empty split or class, no image in both splits."""
+    for split in SPLITS:
+        empty = [name for name, count in zip(version.classes, version.label_counts[split], strict=True) if not count]
+        if empty:
+            raise DataError(
+                f"{version.source_origin}: no {split} rows of class {', '.join(empty[:_SHOWN])}. Every class needs "
+                "rows in both splits: add some, remove the class, or raise data.max_train_rows / data.max_test_rows."
+            )
+    train, test = (_digests(staging, version, split) for split in SPLITS)
+    if leaked := sorted(train.keys() & test.keys(), key=lambda digest: train[digest]):
+        shown = "\n  ".join(f"{train[digest]} and {test[digest]}" for digest in leaked[:_SHOWN])
+        raise DataError(
+            f"{len(leaked)} images stand in both the train and the test split, which would flatter the model:\n"
+            f"  {shown}\nRemove them from one split."
+        )
+
+
+def _digests(staging: Path, version: DatasetVersion, split: Split) -> dict[bytes, str]:
+    found: dict[bytes, str] = {}
+    for part in version.parts[split]:
+        table = pq.read_table(staging / part.path, columns=["digest", "where"])
+        found.update(zip(table["digest"].to_pylist(), table["where"].to_pylist(), strict=True))
+    return found
+
+
+def _limit(split: str, settings: DataSettings) -> int | None:
+    if split:
+        return settings.max_train_rows if split == "train" else settings.max_test_rows
+    limits = (settings.max_train_rows, settings.max_test_rows)
+    return sum(limit for limit in limits if limit) if all(limits) else None
+
+
+def _selected(files: SourceFiles, shard: Shard, settings: DataSettings) -> list[int]:
+    """Row numbers of a shard: all rows in order, or a fixed random subset in order."""
+    total = reader(files).count(files, shard.split)
+    limit = _limit(shard.split, settings)
+    if limit is None or limit >= total:
+        return list(range(shard.start, shard.stop))
+    subset = Permutation(total, stream_key(_SUBSET))(np.arange(limit, dtype=np.int64))
+    chosen: list[int] = np.sort(subset)[shard.start : shard.stop].tolist()
+    return chosen
+
+
+def _batches(raw: str) -> Iterator[pa.RecordBatch]:
+    yield from pq.ParquetFile(raw).iter_batches(batch_size=_BATCH_ROWS)
+
+
+def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[pa.Table, Pixels, list[str]]:
+    """The usable rows of a batch in the schema of a part file, their pixels, and what is wrong with the others."""
+    decoded = decode(rows, target)
+    numbers = {name: number for number, name in enumerate(plan.classes)}
+    names: list[str] = rows["label"].to_pylist()
+    labels = np.array([numbers.get(names[row], -1) for row in decoded.good], np.int32)
+    known = labels >= 0
+    where = rows["where"].take(pa.array(decoded.good))
+    outside = [
+        f"{where[int(index)].as_py()}: label {names[decoded.good[index]]!r} is none of the classes {_some(plan.classes)}"
+        for index in np.flatnonzero(~known)
+    ]
+    pixels = decoded.pixels[known]
+    table = pa.table(
+        [
+            _binary(pixels.reshape(len(pixels), -1)),
+            pa.array(labels[known]),
+            _binary(_hash_rows(pixels)),
+            where.filter(pa.array(known)),
+        ],
+        schema=part_schema(math.prod(plan.shape)),
+    )
+    return table, pixels, [*decoded.bad, *outside]
+
+
+def _hash_rows(pixels: Pixels) -> Pixels:
+    import hashlib
+
+    digests = b"".join(hashlib.sha256(row).digest()[:16] for row in pixels)
+    return np.frombuffer(digests, np.uint8).reshape(-1, 16)
+
+
+def _binary(rows: Pixels) -> pa.Array:
+    """(rows, width) bytes as one fixed-width binary array, without a copy."""
+    flat = np.ascontiguousarray(rows)
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(rows.shape[1]), len(rows), [None, pa.py_buffer(flat)])
+
+
+def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Split, npt.NDArray[np.bool_]]:
+    """Which rows of `table` belong to which split: as the source says, or else by the image's content."""
+    if rows.num_rows and (given := rows["split"][0].as_py()):
+        everything = np.ones(len(table), bool)
+        return {"train": everything} if given == "train" else {"test": everything}
+    second_half = binary_to_numpy(table["digest"], np.uint64)[:, 1]
+    test = (second_half >> np.uint64(11)).astype(np.float64) < test_share * 2.0**53
+    return {"train": ~test, "test": test}
+
+
+def _add_moments(pixels: Pixels, sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64]) -> None:
+    """Add exact per-channel sums, by way of a histogram: 256 counts instead of a wide copy of all pixels."""
+    values = np.arange(256, dtype=np.int64)
+    for channel in range(pixels.shape[1]):
+        counts = np.bincount(pixels[:, channel].ravel(), minlength=256)
+        sums[channel] += counts @ values
+        squares[channel] += counts @ (values * values)
+
+
+def _open_writer(path: Path, width: int) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        path, part_schema(width), compression="zstd", compression_level=1, use_dictionary=False, write_page_checksum=True
+    )
+
+
+def _part(folder: Path, path: Path) -> PartFile:
+    return PartFile(
+        path=path.relative_to(folder).as_posix(),
+        rows=pq.read_metadata(path).num_rows,
+        bytes=path.stat().st_size,
+        sha256=digest_file(path),
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:10]) + (", …" if len(listed) > 10 else "")

@@ -1,0 +1,69 @@
+"""Who computes what: one value that names rank, world size and device, and the few collectives the loop needs."""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place in the training. `world_size` 1 with `distributed` False needs no process group."""
+
+    rank: int
+    world_size: int
+    device: "torch.device"
+    distributed: bool
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes what is written once."""
+        return self.rank == 0
+
+    @classmethod
+    def of_this_process(cls, use_gpu: bool) -> "Ranks":
+        """The only process of a training without Ray."""
+        import torch
+
+        return cls(0, 1, torch.device("cuda" if use_gpu else "cpu"), distributed=False)
+
+    @classmethod
+    def of_ray_worker(cls) -> "Ranks":
+        """This Ray Train worker's place."""
+        import ray.train
+        import ray.train.torch
+
+        context = ray.train.get_context()
+        size = context.get_world_size()
+        return cls(context.get_world_rank(), size, ray.train.torch.get_device(), distributed=size > 1)
+
+    def add_up(self, *values: "float | torch.Tensor") -> list[float]:
+        """Sum each value over all ranks; every rank gets the sums."""
+        import torch
+        import torch.distributed
+
+        numbers = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
+        if self.distributed:
+            torch.distributed.all_reduce(numbers)
+        sums: list[float] = numbers.tolist()
+        return sums
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        import torch.distributed
+
+        if self.distributed:
+            torch.distributed.barrier()
+
+
+def prepare_process(threads: int, deterministic: str) -> None:
+    """Set threads and determinism of torch for this process."""
+    import torch
+
+    torch.set_num_threads(threads)
+    if deterministic != "off":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True, warn_only=deterministic == "warn")

@@ -1,0 +1,181 @@
+"""What a model's probabilities are worth on labelled rows: pure statistics on numpy arrays.
+
+Throughout, `labels` is int64 of shape (rows,), `probabilities` is float32 of shape (rows, classes) whose rows
+are distributions (softmax outputs, not logits), and a row's predicted class is its first largest probability.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from training.errors import TrainingError
+from training.records import ClassScore, Mistake, Record, Score
+
+Labels = npt.NDArray[np.int64]
+Probabilities = npt.NDArray[np.float32]
+
+CALIBRATION_BINS = 15
+_SUM_TOLERANCE = 1e-2  # a softmax in bfloat16 misses 1 by up to 0.4 %; logits miss it by far more
+
+
+class Paired(Record):
+    """Rows by which of two models got them right; the fields are named as in :class:`Evaluation`.
+
+    `class_changes[k]` counts the rows of class k that only the candidate, only the champion got right.
+    Without a champion all counts are 0 and `class_changes` is empty.
+    """
+
+    both_right: int = 0
+    only_candidate_right: int = 0
+    only_champion_right: int = 0
+    both_wrong: int = 0
+    class_changes: tuple[tuple[int, int], ...] = ()
+
+
+def score(
+    labels: Labels,
+    probabilities: Probabilities,
+    classes: Sequence[str],
+    confidence: float,
+    latency_ms: float,
+    images_per_s: float,
+) -> Score:
+    """All numbers of one model; `low` and `high` are Wilson's interval for the accuracy at `confidence`.
+
+    A class with no test rows, or never predicted, scores 0 where its precision, recall or F1 is undefined and
+    counts as such in `macro_f1`. `log_loss` is in nats.
+
+    Raises :class:`TrainingError` when a probability is NaN or infinite, and ValueError when shapes, labels or
+    `confidence` are impossible or a row of `probabilities` is no distribution.
+    """
+    from scipy.stats import binomtest
+
+    _check(labels, probabilities)
+    if len(classes) != probabilities.shape[1]:
+        raise ValueError(f"probabilities have {probabilities.shape[1]} columns for {len(classes)} classes")
+    predicted = probabilities.argmax(axis=1)
+    right = int((predicted == labels).sum())
+    interval = binomtest(right, len(labels)).proportion_ci(confidence, method="wilson")
+    by_class, confusion = _by_class(labels, predicted, classes)
+    return Score(
+        accuracy=right / len(labels),
+        low=float(interval.low),
+        high=float(interval.high),
+        confidence=confidence,
+        log_loss=_log_loss(labels, probabilities),
+        macro_f1=sum(one.f1 for one in by_class) / len(by_class),
+        calibration_error=_calibration_error(predicted == labels, probabilities.max(axis=1)),
+        classes=by_class,
+        confusion=confusion,
+        latency_ms=latency_ms,
+        images_per_s=images_per_s,
+    )
+
+
+def paired(labels: Labels, candidate: Probabilities, champion: Probabilities | None) -> Paired:
+    """On which rows two models, given by their probabilities for the same rows, agree with the labels.
+
+    Raises :class:`TrainingError` and ValueError as :func:`score` does, and ValueError when the two models
+    have different numbers of classes.
+    """
+    _check(labels, candidate)
+    if champion is None:
+        return Paired()
+    if champion.shape != candidate.shape:
+        raise ValueError(
+            f"the candidate's probabilities are {candidate.shape}, the champion's {champion.shape}"
+        )
+    _check(labels, champion)
+    ours, theirs = candidate.argmax(axis=1) == labels, champion.argmax(axis=1) == labels
+    count = candidate.shape[1]
+    gained = np.bincount(labels[ours & ~theirs], minlength=count)
+    lost = np.bincount(labels[theirs & ~ours], minlength=count)
+    return Paired(
+        both_right=int((ours & theirs).sum()),
+        only_candidate_right=int(gained.sum()),
+        only_champion_right=int(lost.sum()),
+        both_wrong=int((~ours & ~theirs).sum()),
+        class_changes=tuple(zip(gained.tolist(), lost.tolist(), strict=True)),
+    )
+
+
+def worst_mistakes(
+    labels: Labels, probabilities: Probabilities, classes: Sequence[str], limit: int = 24
+) -> tuple[Mistake, ...]:
+    """At most `limit` wrong rows, those first whose wrong class got the most probability; ties by row number.
+
+    Raises as :func:`score` does.
+    """
+    _check(labels, probabilities)
+    predicted = probabilities.argmax(axis=1)
+    given = probabilities.max(axis=1)
+    wrong = np.flatnonzero(predicted != labels)
+    wrong = wrong[np.argsort(-given[wrong], kind="stable")][:limit]
+
+    def mistake(row: int) -> Mistake:
+        truth, guess = classes[labels[row]], classes[predicted[row]]
+        return Mistake(row=row, truth=truth, predicted=guess, probability=float(given[row]))
+
+    return tuple(mistake(row) for row in wrong.tolist())
+
+
+def _check(labels: Labels, probabilities: Probabilities) -> None:
+    rows, least, most = len(labels), labels.min(initial=0), labels.max(initial=0)
+    if labels.ndim != 1 or rows == 0 or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"labels must be one or more integers in a row, got {labels.dtype} {labels.shape}")
+    if probabilities.ndim != 2 or len(probabilities) != rows or probabilities.shape[1] < 1:
+        raise ValueError(f"probabilities must have shape ({rows}, classes), got {probabilities.shape}")
+    if least < 0 or most >= probabilities.shape[1]:
+        raise ValueError(f"labels must lie in 0..{probabilities.shape[1] - 1}, got {least}..{most}")
+    _check_distributions(probabilities)
+
+
+def _check_distributions(probabilities: Probabilities) -> None:
+    broken = np.flatnonzero(~np.isfinite(probabilities).all(axis=1))
+    if len(broken):
+        raise TrainingError(
+            f"test row {broken[0]}: the model's probabilities are not finite ({len(broken)} of "
+            f"{len(probabilities)} rows). Its weights or activations overflowed: lower "
+            "training.learning_rate, set training.clip_norm, or use training.precision=float32."
+        )
+    off = np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1) > _SUM_TOLERANCE
+    odd = np.flatnonzero(off | (probabilities < 0).any(axis=1))
+    if len(odd):
+        raise ValueError(f"test row {odd[0]}: not a distribution; pass probabilities (softmax), not logits")
+
+
+def _by_class(
+    labels: Labels, predicted: npt.NDArray[np.int64], classes: Sequence[str]
+) -> tuple[tuple[ClassScore, ...], tuple[tuple[int, ...], ...]]:
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    every = list(range(len(classes)))
+    columns = precision_recall_fscore_support(labels, predicted, labels=every, zero_division=0)
+    scores = tuple(
+        ClassScore(name=name, rows=int(rows), precision=float(precision), recall=float(recall), f1=float(f1))
+        for name, precision, recall, f1, rows in zip(classes, *columns, strict=True)
+    )
+    confusion = confusion_matrix(labels, predicted, labels=every).tolist()
+    return scores, tuple(tuple(row) for row in confusion)
+
+
+def _log_loss(labels: Labels, probabilities: Probabilities) -> float:
+    """Mean of -ln(probability of the true class), in nats, clipped at float32's epsilon as scikit-learn does.
+
+    scikit-learn's own builds a one-hot (rows, classes) matrix, which a large test split can't afford.
+    """
+    truth = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    smallest = float(np.finfo(np.float32).eps)
+    return float(-np.log(np.clip(truth, smallest, 1 - smallest)).mean())
+
+
+def _calibration_error(right: npt.NDArray[np.bool_], top: npt.NDArray[np.float32]) -> float:
+    """Expected calibration error: mean over rows of |accuracy - confidence| of the bin that the row falls in.
+
+    Equation 3 of C. Guo et al., "On Calibration of Modern Neural Networks", ICML 2017; bins are (low, high].
+    """
+    confidence = top.astype(np.float64)
+    bins = np.clip(np.ceil(confidence * CALIBRATION_BINS) - 1, 0, CALIBRATION_BINS - 1).astype(np.int64)
+    gap = np.bincount(bins, weights=right - confidence)
+    return float(np.abs(gap).sum() / len(right))

@@ -1,0 +1,177 @@
+"""Download a file over HTTP: whole and checked, or not at all.
+
+In: a URL, what its content must be. Out: a file under its final name. Nothing is retried here; an error says
+whether a retry makes sense. Bytes are never taken from another host than the one named.
+"""
+
+import hashlib
+import http.client
+import logging
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from email.message import Message
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+from training.errors import DataError, EvergreenError, SettingError, TransientError
+from training.files import atomic_file, copy_checked
+
+log = logging.getLogger("evergreen.sources")
+T = TypeVar("T")
+
+_RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+_ELSEWHERE = "If the file is on this machine already, set data.path to it"
+
+
+def fetch_file(
+    url: str,
+    target: Path,
+    *,
+    size: int | None = None,
+    sha256: str | None = None,
+    md5: str | None = None,
+    timeout_s: float = 30.0,
+) -> None:
+    """Bring `url` to `target`, unless a file with the given digest is there already.
+
+    `size` is in bytes, digests are in hex; `timeout_s` bounds each wait for the server, not the transfer.
+    Raises :class:`SettingError` for a URL that isn't http(s), :class:`TransientError` for what may pass
+    (network, 5xx, a transfer cut short) and :class:`DataError` for what won't (404, wrong bytes, a redirect
+    to another host).
+    """
+    if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
+        raise SettingError(f"{url}: only http:// and https:// addresses can be downloaded. {_ELSEWHERE}.")
+    expected = {"sha256": sha256, "md5": md5}
+    if any(expected.values()) and target.is_file() and not _wrong_digests(target, expected):
+        return
+    log.info("downloading %s", url)
+    with atomic_file(target) as aside:
+        received = _transfer(url, aside, size, timeout_s)
+        if size is not None and received != size:
+            raise DataError(f"{url}: expected {size:,} bytes, got {received:,}. {_ELSEWHERE}.")
+        for name, (wanted, got) in _wrong_digests(aside, expected).items():
+            raise DataError(
+                f"{url}: wrong {name}: expected {wanted}, got {got}. The file at this address was changed or "
+                f"damaged on its way and is not used. {_ELSEWHERE}."
+            )
+
+
+def fetch_any(
+    urls: Sequence[str],
+    target: Path,
+    *,
+    size: int | None = None,
+    sha256: str | None = None,
+    md5: str | None = None,
+    timeout_s: float = 30.0,
+) -> None:
+    """:func:`fetch_file` from the first of several mirrors that works.
+
+    Raises :class:`TransientError` when at least one mirror may work later, else :class:`DataError`; both list
+    what each mirror answered.
+    """
+    failures: list[EvergreenError] = []
+    for url in urls:
+        try:
+            return fetch_file(url, target, size=size, sha256=sha256, md5=md5, timeout_s=timeout_s)
+        except (DataError, TransientError) as error:
+            log.warning("%s", error)
+            failures.append(error)
+    kind = TransientError if any(error.transient for error in failures) else DataError
+    raise kind("\n".join(str(error) for error in failures))
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect on the same host only: what answers in its stead is not what was trusted."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> urllib.request.Request | None:
+        before, after = urlsplit(req.full_url), urlsplit(newurl)
+        if _origin(before) != _origin(after) or (before.scheme, after.scheme) == ("https", "http"):
+            raise DataError(
+                f"{req.full_url}: redirects to {newurl}, which is another host, port or an insecure scheme; "
+                f"that is not followed. If you trust it, use that address. {_ELSEWHERE}."
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+
+
+def _origin(url: SplitResult) -> tuple[str | None, int | None]:
+    return url.hostname, url.port
+
+
+def _transfer(url: str, target: Path, size: int | None, timeout_s: float) -> int:
+    """Write what `url` answers to `target`; returns the number of bytes."""
+    request = urllib.request.Request(url, headers={"User-Agent": "evergreen"})
+    response = _from_network(
+        url, lambda: urllib.request.build_opener(_SameHost).open(request, timeout=timeout_s)
+    )
+    with response:
+        announced = response.headers.get("Content-Length")
+        limit = size if size is not None else (int(announced) if announced else None)
+        _, received = copy_checked(_bounded(url, response, limit), target)
+    if announced and received < int(announced):
+        raise TransientError(
+            f"{url}: the transfer ended after {received:,} of {int(announced):,} bytes. "
+            "Run the same command again."
+        )
+    return received
+
+
+def _bounded(url: str, response: Any, limit: int | None) -> Callable[[int], bytes]:
+    """A `read` over `response` that stops a server which sends more than `limit` bytes."""
+    received = 0
+
+    def read(amount: int) -> bytes:
+        nonlocal received
+        # Only the network is inside: a full disk must stay what it is.
+        chunk: bytes = _from_network(url, lambda: response.read(amount))
+        received += len(chunk)
+        if limit is not None and received > limit:
+            raise DataError(f"{url}: expected {limit:,} bytes, got more. {_ELSEWHERE}.")
+        return chunk
+
+    return read
+
+
+def _from_network(url: str, action: Callable[[], T]) -> T:
+    try:
+        return action()
+    except urllib.error.HTTPError as error:
+        raise _answer(url, error) from error
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            raise DataError(
+                f"{url}: its certificate is not valid ({reason.verify_message}). {_ELSEWHERE}."
+            ) from error
+        raise TransientError(
+            f"{url}: {type(error).__name__}: {reason}. Check the network and run the same command again. "
+            f"{_ELSEWHERE}."
+        ) from error
+
+
+def _answer(url: str, error: urllib.error.HTTPError) -> EvergreenError:
+    what = f"{url}: the server answered {error.code} {error.reason}."
+    if error.code in _RETRY_STATUS or error.code >= 500:
+        return TransientError(f"{what} Run the same command again later. {_ELSEWHERE}.")
+    return DataError(f"{what} Check the address. {_ELSEWHERE}.")
+
+
+def _wrong_digests(path: Path, expected: dict[str, str | None]) -> dict[str, tuple[str, str]]:
+    """For each digest that differs: what it should be and what it is."""
+    wrong = {}
+    for name, wanted in expected.items():
+        if wanted:
+            with path.open("rb") as stream:
+                # md5 is what many publishers give; it guards against damage, not against its own publisher.
+                got = hashlib.file_digest(
+                    stream, partial(hashlib.new, name, usedforsecurity=False)
+                ).hexdigest()
+            if got != wanted.lower():
+                wrong[name] = (wanted, got)
+    return wrong
