@@ -31,7 +31,7 @@ def log_serving_model(
     from mlflow.types import Schema, TensorSpec
 
     signature = ModelSignature(
-        inputs=Schema([TensorSpec(np.dtype("uint8"), (-1, *version.shape), "images")]),
+        inputs=Schema([TensorSpec(np.dtype("uint8"), (-1, *version.shape))]),
         outputs=Schema([TensorSpec(np.dtype("float32"), (-1, len(version.classes)))]),
     )
     try:

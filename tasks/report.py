@@ -14,6 +14,7 @@ from prefect.artifacts import create_image_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
 from tasks.page import ReportInputs, markdown, render
+from tasks.next_commands import next_commands
 from tasks.page.figures import figures
 from tasks.tracking import close_run, connect
 from training.dataset import open_columns
@@ -66,16 +67,6 @@ def gather(
         mistakes=tuple(np.array(images[mistake.row]) for mistake in evaluation.mistakes),
         commands=next_commands(release),
         created=datetime.now(UTC),
-    )
-
-
-def next_commands(release: Release) -> tuple[tuple[str, str], ...]:
-    """Commands worth knowing after a run, with what they do."""
-    return (
-        (f"evergreen predict {release.model} IMAGES OUTPUT.parquet", "score images with the champion"),
-        (f"evergreen plan {release.recipe}", "what the next run would do, and why"),
-        (f"evergreen rollback {release.model}", "return to the champion before this one"),
-        ("evergreen ui", "open MLflow on this store"),
     )
 
 

@@ -35,15 +35,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    spelling = (
-        wording.percent,
-        wording.points,
-        wording.number,
-        wording.duration,
-        wording.size,
-        wording.unbroken,
-    )
-    environment.filters.update({function.__name__: function for function in spelling})
+    for name in ("percent", "points", "number", "duration", "size", "unbroken"):
+        environment.filters[name] = getattr(wording, name)
     return environment
 
 
@@ -114,10 +107,11 @@ def _agreement(inputs: ReportInputs) -> list[tuple[str, str, int]]:
 def _time_context(inputs: ReportInputs) -> dict[str, Any]:
     """The bar of the whole run, and of training alone where it says more."""
     whole, training = inputs.release.goodput, inputs.trained.goodput
+    colours = tables.part_colours(whole, training)
     bars = [("The whole run", whole)] + ([("Training alone", training)] if training != whole else [])
     return {
         "time_bars": [
-            {"title": title, "parts": tables.goodput_parts(one), "total": tables.total_seconds(one)}
+            {"title": title, "parts": tables.goodput_parts(one, colours), "total": tables.total_seconds(one)}
             for title, one in bars
         ]
     }

@@ -12,7 +12,7 @@ _LARGEST_PX = 192
 
 
 def to_image(pixels: Picture) -> Image.Image:
-    """A picture of uint8 `pixels` (channels, height, width); the first channel as grey unless it has 3 or 4."""
+    """A picture of uint8 `pixels` (channels, height, width): RGB of 3 or 4 channels, else the first."""
     if pixels.shape[0] in (3, 4):
         return Image.fromarray(np.ascontiguousarray(pixels[:3].transpose(1, 2, 0)))
     return Image.fromarray(np.ascontiguousarray(pixels[0]))

@@ -1,7 +1,7 @@
 """Rows of the page's tables, worked out from the records; the template only places them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks.page.wording import NOTHING, Tone, number, percent, points, signed, tone_of
@@ -155,8 +155,12 @@ class Part:
     colour: str
 
 
-def goodput_parts(goodput: Goodput) -> tuple[Part, ...]:
-    """Where the time went, in order. Time that no part claims is shown as such, never left out."""
+def goodput_parts(goodput: Goodput, colours: dict[str, str] | None = None) -> tuple[Part, ...]:
+    """Where the time went, in order. Time that no part claims is shown as such, never left out.
+
+    `colours` are :func:`part_colours` of all the bars on a page.
+    """
+    colours = colours or part_colours(goodput)
     parts = claimed(goodput)
     decimals = _decimals(goodput)
     seconds = round_together(list(parts.values()), round(sum(parts.values()) * 10**decimals))
@@ -167,9 +171,9 @@ def goodput_parts(goodput: Goodput) -> tuple[Part, ...]:
             f"{seconds[at] / 10**decimals:,.{decimals}f}",
             percent(shares[at] / 1000, 1),
             max(parts[name], 0.0),
-            colour,
+            colours[name],
         )
-        for at, (name, colour) in enumerate(zip(parts, _colours(parts), strict=True))
+        for at, name in enumerate(parts)
     )
 
 
@@ -203,17 +207,23 @@ def round_together(values: Sequence[float], total: int) -> list[int]:
     return floors
 
 
-def _colours(parts: Mapping[str, float]) -> list[str]:
-    """Useful time in the accent, lost time in red, unclaimed time grey, the others apart from each other."""
-    colours, turn = [], 0
-    for name in parts:
+def part_colours(*goodputs: Goodput) -> dict[str, str]:
+    """A style class for each part, the same in every bar.
+
+    Useful time has the accent, lost time red, unclaimed time grey; the others are told apart.
+    """
+    colours: dict[str, str] = {}
+    turn = 0
+    for name in (name for goodput in goodputs for name in claimed(goodput)):
+        if name in colours:
+            continue
         if name == "compute":
-            colours.append("compute")
+            colours[name] = "compute"
         elif "lost" in name or "fail" in name:
-            colours.append("lost")
+            colours[name] = "lost"
         elif name == _REST:
-            colours.append("rest")
+            colours[name] = "rest"
         else:
-            colours.append(f"part-{turn % 7}")
+            colours[name] = f"part-{turn % 7}"
             turn += 1
     return colours

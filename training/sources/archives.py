@@ -4,7 +4,6 @@ Every member is checked here and written by this module: Python 3.11's extractio
 a plain write into a fresh folder has no links to follow. A damaged archive leaves nothing behind.
 """
 
-import bz2
 import errno
 import gzip
 import lzma
@@ -23,7 +22,7 @@ from typing import IO, Any, cast
 from training.errors import DataError
 from training.files import atomic_folder, copy_checked
 
-SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".zip")
+SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".zip")
 
 _BLOCK = 512
 _CHUNK = 1 << 20
@@ -198,8 +197,6 @@ def _decompressed(archive: Path) -> Iterator[IO[bytes]]:
             yield cast(IO[bytes], stack.enter_context(gzip.open(archive, "rb")))
         elif name.endswith((".xz", ".txz")):
             yield cast(IO[bytes], stack.enter_context(lzma.open(archive, "rb")))
-        elif name.endswith(".bz2"):
-            yield cast(IO[bytes], stack.enter_context(bz2.open(archive, "rb")))
         else:
             yield stack.enter_context(archive.open("rb"))
 

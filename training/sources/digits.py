@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import importlib.util
 import io
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +88,11 @@ def _installed_file() -> Path:
 
 def _content(file: Path) -> bytes:
     try:
-        return gzip.decompress(file.read_bytes())
-    except (EOFError, gzip.BadGzipFile) as error:
+        content = gzip.decompress(file.read_bytes())
+        if not content:
+            raise EOFError("no rows")
+        return content
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file}: damaged ({error}). Install scikit-learn anew.") from error
 
 

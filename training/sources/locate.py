@@ -67,10 +67,10 @@ def _recognise(place: Path, classes: tuple[str, ...]) -> tuple[Source, str]:
             break
         place = inner
     raise DataError(
-        f"{place}: no source that Evergreen knows. Looked for idx files ({idx.FILES['train', 'images']} ...), "
-        "CIFAR-10's binary version (data_batch_1.bin ...), *.parquet here or in train/ and test/, folders of "
-        "images (train/<class>/ and test/<class>/, or <class>/), and archives of these "
-        f"({', '.join(SUFFIXES)})."
+        f"{place}: no source that Evergreen knows. Looked for idx files (such as "
+        f"{idx.FILES['train', 'images']}), CIFAR-10's binary version (such as data_batch_1.bin), *.parquet "
+        "here or in train/ and test/, folders of images (train/<class>/ and test/<class>/, or <class>/), and "
+        f"archives of these ({', '.join(SUFFIXES)})."
     )
 
 

@@ -7,6 +7,7 @@ Keep row groups below some 10,000 rows: one is decoded from its start for each s
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from training.sources.parquet_index import (
     index_file,
     readable,
 )
-from training.sources.parquet_pixels import CellError, cells, describe
+from training.sources.parquet_pixels import Cell, CellError, cells, describe
 from training.sources.places import given_path, listing_folder
 from training.sources.rows import Numbers, RawImage, checked_rows, raw_batch
 
@@ -209,18 +210,36 @@ def _from_file(file: Path, column: str, rows: Numbers) -> Iterator[_Found]:
 def _from_group(
     parquet: pq.ParquetFile, file: Path, group: int, column: str, start: int, rows: Numbers
 ) -> Iterator[_Found]:
-    with readable(file):
-        batches = parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=[column])
-        for batch in batches:
-            stop = start + len(batch)
-            wanted = rows[(rows >= start) & (rows < stop)]
-            cell = cells(batch[column])
-            for row in wanted.tolist():
-                where = f"{file} row {row}"
-                try:
-                    yield _Found(cell(row - start), where)
-                except CellError as error:
-                    raise DataError(f"{where}: column {column!r} {error}.") from error
+    begin = start
+    try:
+        for batch in parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=[column]):
+            stop, cell = start + len(batch), cells(batch[column])
+            for row in rows[(rows >= start) & (rows < stop)].tolist():
+                yield _found(cell, row - start, f"{file} row {row}", column)
             start = stop
             if start > rows[-1]:
                 return
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the machine's trouble, not the file's
+        row = begin + _readable_rows(parquet, group, column)
+        raise DataError(
+            f"{file} row {row}: column {column!r} can't be decoded ({error}): the file is damaged, or the "
+            "row is null where Arrow expects a tensor. Write or fetch it anew."
+        ) from error
+
+
+def _found(cell: Cell, position: int, where: str, column: str) -> _Found:
+    try:
+        return _Found(cell(position), where)
+    except CellError as error:
+        raise DataError(f"{where}: column {column!r} {error}.") from error
+
+
+def _readable_rows(parquet: pq.ParquetFile, group: int, column: str) -> int:
+    """Number of rows of a group that can be decoded before the first that can't."""
+    count = 0
+    with suppress(pa.ArrowException, OSError):
+        for _ in parquet.iter_batches(1, row_groups=[group], columns=[column]):
+            count += 1
+    return count

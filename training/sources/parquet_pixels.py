@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from training.sources.rows import RawImage, UInt8, raw_pixels
 
 Cell = Callable[[int], RawImage]
-_CHANNELS = (1, 3, 4)
 
 
 class CellError(ValueError):
@@ -117,15 +116,17 @@ def _channels_last(values: UInt8) -> UInt8:
 
 
 def _order(shape: tuple[int, ...]) -> str:
-    """What the axes of an image mean. Where both ends could be channels, the last one is taken."""
+    """What the axes of an image mean; where both ends could be channels, grey and RGB last come first."""
     if not all(shape):
         raise CellError(f"has shape {shape}, which holds no pixels")
     if len(shape) == 2:
         return "height x width"
-    if len(shape) == 3 and shape[-1] in _CHANNELS:
-        return "height x width x channels"
-    if len(shape) == 3 and shape[0] in _CHANNELS:
-        return "channels x height x width"
+    if len(shape) == 3:
+        for channels in ((1, 3), (4,)):
+            if shape[-1] in channels:
+                return "height x width x channels"
+            if shape[0] in channels:
+                return "channels x height x width"
     raise CellError(f"has shape {shape}; images are height x width, with 1, 3 or 4 channels last or first")
 
 

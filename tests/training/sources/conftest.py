@@ -51,7 +51,7 @@ class Site(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     server: Site
 
-    def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+    def do_GET(self) -> None:
         self.server.requests.append(self.path)
         self.server.answers[self.path](self)
 

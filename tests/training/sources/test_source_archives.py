@@ -14,6 +14,7 @@ import pytest
 from training.errors import DataError
 from training.sources.archives import Limits, unpack
 
+STANDARD = Limits()
 FILES = {"train/cat/1.jpg": b"one" * 1000, "train/dog/2.jpg": b"", "test/cat/ä.jpg": os.urandom(3000)}
 
 
@@ -41,7 +42,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-def refused(archive: Path, limits: Limits = Limits()) -> str:
+def refused(archive: Path, limits: Limits = STANDARD) -> str:
     before = set(archive.parent.parent.rglob("*"))
     with pytest.raises(DataError) as caught:
         unpack(archive, archive.parent / "out", limits)
@@ -59,7 +60,13 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("suffix", "pack"),
-    [(".tar", bytes), (".tar.gz", gzip.compress), (".tgz", gzip.compress), (".tar.xz", lzma.compress)],
+    [
+        (".tar", bytes),
+        (".tar.gz", gzip.compress),
+        (".tgz", gzip.compress),
+        (".tar.xz", lzma.compress),
+        (".txz", lzma.compress),
+    ],
 )
 def test_good_tar(place: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     folders = [special("./", tarfile.DIRTYPE), special("train/", tarfile.DIRTYPE)]

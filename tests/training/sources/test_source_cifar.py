@@ -83,7 +83,7 @@ def test_the_official_archive_is_pinned(site, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        (lambda content: b"", "0 bytes"),
+        (lambda _: b"", "0 bytes"),
         (lambda content: content[:-1], "cut short or damaged"),
         (lambda content: b"\x0a" + content[1:], "row 0: label 10"),
     ],

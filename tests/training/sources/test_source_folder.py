@@ -103,8 +103,8 @@ def test_what_systems_leave_behind_is_ignored(tmp_path: Path) -> None:
 
 REFUSALS = {
     "a class missing in test": (lambda root: clear(root / "test/dog"), "test/dog", ()),
-    "a class missing though declared": (lambda root: None, "train/fox", ("cat", "dog", "fox")),
-    "a class not declared": (lambda root: None, "/dog", ("cat",)),
+    "a class missing though declared": (lambda _: None, "train/fox", ("cat", "dog", "fox")),
+    "a class not declared": (lambda _: None, "/dog", ("cat",)),
     "an empty class": (lambda root: (root / "train/fox").mkdir(), "train/fox", ()),
     "no test": (lambda root: clear(root / "test"), "/test: missing", ()),
     "a text file": (lambda root: (root / "train/cat/note.txt").write_text("x"), "note.txt", ()),

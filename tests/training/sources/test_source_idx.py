@@ -84,17 +84,17 @@ def test_digest_sees_content_only(tmp_path: Path) -> None:
 
 IMAGES, LABELS = FILES["train", "images"], FILES["train", "labels"]
 DAMAGE = {
-    "empty": (IMAGES, lambda content: b"", "0 bytes"),
+    "empty": (IMAGES, lambda _: b"", "0 bytes"),
     "header cut": (LABELS, lambda content: content[:7], "7 bytes"),
     "one byte short": (IMAGES, lambda content: content[:-1], "calls for"),
     "one byte more": (LABELS, lambda content: content + b"\0", "calls for"),
     "still packed": (IMAGES, gzip.compress, "1f8b"),
-    "labels as images": (IMAGES, lambda content: idx_bytes(np.zeros(7, np.uint8)) + bytes(9), "00000801"),
+    "labels as images": (IMAGES, lambda _: idx_bytes(np.zeros(7, np.uint8)) + bytes(9), "00000801"),
     "other type": (IMAGES, lambda content: b"\0\0\x0d\x03" + content[4:], "00000d03"),
-    "no rows": (IMAGES, lambda content: idx_bytes(np.zeros((0, 5, 4), np.uint8)), "no images"),
+    "no rows": (IMAGES, lambda _: idx_bytes(np.zeros((0, 5, 4), np.uint8)), "no images"),
     "other count": (
         IMAGES,
-        lambda content: idx_bytes(np.zeros((6, 5, 4), np.uint8)),
+        lambda _: idx_bytes(np.zeros((6, 5, 4), np.uint8)),
         "6 images, but 7 labels",
     ),
     "huge header": (IMAGES, lambda content: content[:4] + b"\xff" * 12 + content[16:], "calls for"),

@@ -99,7 +99,7 @@ def test_recognised_in_place_and_packed(tmp_path: Path, make, caplog) -> None:
     with caplog.at_level(logging.INFO, "evergreen.sources"):
         files, rows = opened(tmp_path / "data", tmp_path / "home")
     assert (files.kind, rows) == (kind, counts)
-    assert sum("recognised" in message for message in caplog.messages) == 1
+    assert sum(": recognised as " in message for message in caplog.messages) == 1
     for name, top in (
         ("flat.tar", ""),
         ("top.tar.gz", "data"),

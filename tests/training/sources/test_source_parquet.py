@@ -1,4 +1,4 @@
-"""Parquet sources: every column type comes back pixel for pixel, and bad cells are refused by file and row."""
+"""Parquet sources: every column type comes back pixel for pixel, and bad cells are named."""
 
 import json
 from pathlib import Path
@@ -192,7 +192,11 @@ def test_bad_cells_are_refused_by_row(tmp_path: Path, bad: str, rows_of) -> None
         rows_of(files, "")
     assert f"{file} row 8: " in str(caught.value)
     assert rule in str(caught.value)
-    assert len(rows_of(files, "", [0, 7, 9])) == 3
+
+
+def test_rows_beside_a_bad_one_can_be_read(tmp_path: Path, rows_of) -> None:
+    file = write(tmp_path / "data.parquet", BAD_CELLS["NaN"][0])
+    assert len(rows_of(ParquetImages(file).fetch(tmp_path), "", [0, 7, 9])) == 3
 
 
 BAD_COLUMNS = {

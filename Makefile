@@ -1,0 +1,99 @@
+# Evergreen, one command each. `make` alone lists them.
+#
+# Everything is installed into .venv from requirements.lock. The package index and its certificates are pip's usual
+# ones (PIP_INDEX_URL, PIP_CERT, ...) unless the environment names uv's own (UV_DEFAULT_INDEX, SSL_CERT_FILE, ...).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+UV_VERSION := 0.13.8
+UV := $(BIN)/uv-$(UV_VERSION)
+RECIPE ?= digits
+ARGS ?=
+
+IS_SUPPORTED := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
+PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
+	if $$python -c '$(IS_SUPPORTED)' 2> /dev/null; then echo $$python; break; fi; done)
+
+# A user's or a company's uv.toml must not change what the lock resolves to.
+export UV_NO_CONFIG := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+ifdef PIP_CERT
+export SSL_CERT_FILE ?= $(PIP_CERT)
+endif
+ifdef PIP_DEFAULT_TIMEOUT
+export UV_HTTP_TIMEOUT ?= $(PIP_DEFAULT_TIMEOUT)
+endif
+
+.PHONY: help setup retrain test check check-format check-lint check-types check-imports check-dead-code lock clean
+
+help: ## List the commands
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
+
+setup: $(READY) ## Install everything into .venv (about 6 GB; only when the lock or the project changed)
+
+retrain: $(READY) ## Retrain a model: make retrain [RECIPE=digits] [ARGS="--set training.epochs=3"]
+	@$(BIN)/evergreen retrain $(RECIPE) $(ARGS)
+
+test: $(READY) ## Run the tests: make test [ARGS="tests/training -k order"]
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: check-format check-lint check-types check-imports check-dead-code ## Format, lint, types, layers, dead code (-k: all, even after a failure)
+
+check-format: $(READY)
+	@echo "== format"
+	@$(BIN)/ruff format --check .
+
+check-lint: $(READY)
+	@echo "== lint"
+	@$(BIN)/ruff check .
+
+check-types: $(READY)
+	@echo "== types"
+	@$(BIN)/mypy
+
+check-imports: $(READY)
+	@echo "== layers"
+	@$(BIN)/lint-imports --no-logo
+
+check-dead-code: $(READY)
+	@echo "== dead code"
+	@$(BIN)/vulture
+
+lock: $(UV) ## Write requirements.lock from pyproject.toml: make lock [ARGS="--upgrade"]
+	@echo "Resolving into requirements.lock"
+	@$(UV) pip compile pyproject.toml --extra dev --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+		--generate-hashes --no-header --no-annotate --quiet $(ARGS) --output-file requirements.lock
+	@sed -i '1i # What Evergreen runs on: Linux x86-64, Python 3.11 or 3.12. Written by `make lock` from pyproject.toml.' \
+		requirements.lock
+
+clean: ## Remove .venv and caches; models, data and runs in .evergreen stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find benchmarks deployments flows tasks tests training -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): $(UV) requirements.lock pyproject.toml
+	@echo "Installing the packages of requirements.lock into $(VENV)"
+	@quiet=--quiet; if [ -t 2 ]; then quiet=; fi; \
+	$(UV) pip install --python $(BIN)/python --require-hashes $$quiet -r requirements.lock; \
+	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation $$quiet --editable .
+	@touch $@
+
+# The file name carries the version, so that another pin installs anew.
+$(UV):
+	@if [ -z "$(PYTHON)" ] || ! $(PYTHON) -c '$(IS_SUPPORTED)'; then \
+		echo "Evergreen needs Python 3.11 or 3.12; python3 is $$(python3 --version 2>&1 || true)." >&2; \
+		echo "Install one of them, or name it: make setup PYTHON=/path/to/python3.12" >&2; exit 1; fi
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV) || { \
+		echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu install python3-venv." >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
+	@ln -sf uv $@

@@ -1,0 +1,91 @@
+"""The `evergreen` command: a thin door to the flows. `--help`, `plan` and a reused run import neither torch nor Ray."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from training.errors import (
+    EXIT_BAD_DATA,
+    EXIT_BAD_SETTING,
+    EXIT_BUG,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_RESOURCE,
+    EXIT_RETRY,
+    EXIT_TRAINING_FAILED,
+    classify,
+)
+
+log = logging.getLogger("evergreen")
+
+_EXIT_STATUSES = f"""exit status:
+  {EXIT_OK}   promoted, kept on purpose, or nothing to do
+  {EXIT_BUG}   a bug in Evergreen; please report it with the traceback
+  {EXIT_BAD_SETTING}   a setting is unknown or impossible; nothing was started
+  {EXIT_BAD_DATA}   the data break a rule; nothing was registered
+  {EXIT_TRAINING_FAILED}   training failed for good
+  {EXIT_RESOURCE}   the machine lacks something: disk, memory, a writable folder
+  {EXIT_RETRY}  worth retrying: the same command goes on where it stopped
+  {EXIT_INTERRUPTED} interrupted; the same command goes on where it stopped
+"""
+
+
+class Command(NamedTuple):
+    """A subcommand: how it reads its arguments and what it does."""
+
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    from flows.commands import COMMANDS
+
+    options = _parser(COMMANDS).parse_args(argv)
+    try:
+        return COMMANDS[options.command].run(options)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on where it stopped", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        return _fail(error, getattr(options, "json", False), getattr(options, "verbose", False))
+
+
+def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="evergreen",
+        description="Keeps PyTorch models up to date: retrains, compares with the model in service, and promotes "
+        "only what is really better.",
+        epilog=_EXIT_STATUSES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in commands.items():
+        one = subparsers.add_parser(
+            name, help=command.help, description=command.help, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        command.arguments(one)
+    return parser
+
+
+def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
+    """Say what went wrong in the user's terms; a traceback only for a bug, or when asked for."""
+    known = classify(error)
+    if known is None or verbose:
+        import traceback
+
+        traceback.print_exception(error)
+    message = str(known) if known else f"{type(error).__name__}: {error} (a bug in Evergreen; please report it)"
+    status = known.exit_status if known else EXIT_BUG
+    print(f"evergreen: {message}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": message, "exit_status": status}))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""What each subcommand of `evergreen` reads and does. Heavy modules are imported by the command that needs them."""
+
+import argparse
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from flows.cli import Command
+from training.errors import EXIT_OK, EXIT_RESOURCE
+
+if TYPE_CHECKING:
+    from training.records import Release
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--verbose", action="store_true", help="show debug messages and tracebacks")
+    parser.add_argument("--quiet", action="store_true", help="show warnings only while it runs")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of standard output")
+
+
+def _settings(parser: argparse.ArgumentParser) -> None:
+    from flows.help import settings_help
+
+    parser.add_argument("recipe", help="a recipe's name (see `evergreen recipes`) or the path of a recipe file")
+    parser.add_argument("--set", dest="assignments", action="append", default=[], metavar="NAME=VALUE", help="override a setting")
+    parser.add_argument("--force", action="store_true", help="train anew even if nothing changed")
+    parser.epilog = settings_help()
+    _common(parser)
+
+
+def _retrain(options: argparse.Namespace) -> int:
+    from flows.environment import log_to_terminal, prepare
+    from flows.preview import release_if_unchanged
+    from flows.summary import print_release
+    from training.paths import home
+    from training.settings import parse_assignments
+
+    place = home()
+    prepare(place)
+    log_to_terminal(options.verbose, options.quiet)
+    overrides = parse_assignments(options.assignments)
+    release = None if options.force else release_if_unchanged(options.recipe, overrides, place)
+    if release is None:
+        release = _run_flow(options, overrides)
+    print_release(release)
+    if options.json:
+        print(json.dumps(_as_json(release)))
+    return EXIT_OK
+
+
+def _run_flow(options: argparse.Namespace, overrides: dict[str, object]) -> "Release":
+    from flows.environment import quieten
+    from flows.retrain import SettingsForm, retrain
+
+    quieten()  # Prefect set its own levels when it was imported
+    return retrain(options.recipe, SettingsForm.model_validate(overrides), force=options.force)
+
+
+def _as_json(release: "Release") -> dict[str, object]:
+    return {
+        "run_key": release.run_key,
+        "dataset_fingerprint": release.dataset_fingerprint,
+        "weights_digest": release.weights_digest,
+        "model": release.model,
+        "version": release.version,
+        "alias": release.alias,
+        "verdict": "promoted" if release.verdict.promote else "kept",
+        "metrics": release.metrics,
+        "reused": release.reused,
+        "seconds": round(release.seconds, 2),
+        "report": release.report,
+    }
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from flows.environment import log_to_terminal, prepare
+    from flows.preview import preview
+    from flows.summary import print_preview
+    from training.paths import home
+    from training.settings import parse_assignments
+
+    place = home()
+    prepare(place)
+    log_to_terminal(options.verbose, quiet=True)
+    made = preview(options.recipe, parse_assignments(options.assignments), place, options.force)
+    print_preview(made)
+    if options.json:
+        print(made.model_dump_json())
+    return EXIT_OK
+
+
+def _recipes(options: argparse.Namespace) -> int:
+    from flows.summary import print_recipes
+    from training.recipe import BUILT_IN, load
+
+    listed = [load(name)[0] for name in BUILT_IN]
+    print_recipes(listed)
+    if options.json:
+        print(json.dumps([{"name": recipe.name, "summary": recipe.summary} for recipe in listed]))
+    return EXIT_OK
+
+
+def _predict_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="registered model")
+    parser.add_argument("input", help="folder of images, or Parquet file or folder with a column `image`")
+    parser.add_argument("output", help="Parquet file (.parquet) or folder to write")
+    parser.add_argument("--alias", default="champion", help="which version (default: champion)")
+    parser.add_argument("--skip-bad", action="store_true", help="leave unreadable images out instead of refusing")
+    parser.add_argument("--overwrite", action="store_true", help="replace OUTPUT")
+    _common(parser)
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from flows.environment import log_to_terminal, prepare, quieten
+    from flows.summary import print_prediction
+    from training.paths import home
+
+    prepare(home())
+    log_to_terminal(options.verbose, options.quiet)
+    from flows.predict import predict
+
+    quieten()
+    summary = predict(
+        options.model,
+        options.input,
+        options.output,
+        alias=options.alias,
+        skip_bad=options.skip_bad,
+        overwrite=options.overwrite,
+    )
+    print_prediction(summary)
+    if options.json:
+        print(summary.model_dump_json())
+    return EXIT_OK
+
+
+def _rollback_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="registered model")
+    parser.add_argument("--why", default="", help="a reason, kept with the decision")
+    _common(parser)
+
+
+def _rollback(options: argparse.Namespace) -> int:
+    from flows.environment import log_to_terminal, prepare, quieten
+    from training.paths import home
+
+    prepare(home())
+    log_to_terminal(options.verbose, options.quiet)
+    from flows.rollback import rollback
+
+    quieten()
+    before, now = rollback(options.model, options.why)
+    print(f"{options.model}: champion is version {now} again (was version {before})")
+    if options.json:
+        print(json.dumps({"model": options.model, "from": before, "to": now}))
+    return EXIT_OK
+
+
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--deep", action="store_true", help="also start Ray and look for GPUs (half a minute)")
+    _common(parser)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from flows.doctor import checks
+    from flows.environment import prepare
+    from flows.summary import print_checks
+    from training.paths import home
+
+    place = home()
+    prepare(place)
+    found = list(checks(place, deep=options.deep))
+    print_checks(found)
+    return EXIT_RESOURCE if any(check.ok is False for check in found) else EXIT_OK
+
+
+def _ui_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=5000, help="port on this machine (default: 5000)")
+
+
+def _ui(options: argparse.Namespace) -> int:
+    """Become MLflow's own server on the embedded store, reachable from this machine only."""
+    from training.paths import home
+
+    place = home()
+    command = ["-m", "mlflow", "ui", "--backend-store-uri", place.mlflow_uri, "--port", str(options.port)]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *command, "--host", "127.0.0.1", "--workers", "1"])
+
+
+COMMANDS: dict[str, Command] = {
+    "retrain": Command("bring a model up to date: train, compare, promote or keep", _settings, _retrain),
+    "plan": Command("say what `retrain` would do, and what it would find done", _settings, _plan),
+    "recipes": Command("list the recipes that come with Evergreen", _common, _recipes),
+    "predict": Command("score images with a registered model", _predict_arguments, _predict),
+    "rollback": Command("return to the champion before the present one", _rollback_arguments, _rollback),
+    "doctor": Command("check the installation and say how to mend it", _doctor_arguments, _doctor),
+    "ui": Command("open MLflow on this home's store", _ui_arguments, _ui),
+}

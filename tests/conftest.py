@@ -1,0 +1,102 @@
+"""What all tests share. Nothing of a user's installation is touched: homes, servers and stores are fresh folders."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_BACKGROUND_SERVICES = (
+    "SCHEDULER",
+    "LATE_RUNS",
+    "FOREMAN",
+    "PAUSE_EXPIRATIONS",
+    "REPOSSESSOR",
+    "CANCELLATION_CLEANUP",
+    "TRIGGERS",
+    "EVENT_PERSISTER",
+    "EVENT_LOGGER",
+)
+
+
+def _isolate() -> None:
+    """Prefect and Ray read the environment at their first import, which collecting the tests may be."""
+    folder = tempfile.mkdtemp(prefix="evergreen-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "RAY_ADDRESS", "EVERGREEN_HOME"):
+        os.environ.pop(name, None)
+    os.environ |= {
+        "PREFECT_HOME": f"{folder}/prefect",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+        "PREFECT_LOGGING_TO_API_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    os.environ |= {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _BACKGROUND_SERVICES}
+
+
+_isolate()
+
+import hypothesis  # noqa: E402
+import pytest  # noqa: E402
+import small_runs  # noqa: E402
+
+from training.paths import HOME_VARIABLE, Home  # noqa: E402
+from training.paths import home as home_of_environment  # noqa: E402
+from training.records import DatasetVersion  # noqa: E402
+from training.settings import Settings  # noqa: E402
+
+# Cores are shared, so an example's time says nothing about the code.
+hypothesis.settings.register_profile("shared-cores", deadline=None, max_examples=50)
+hypothesis.settings.load_profile("shared-cores")
+
+
+@pytest.fixture(scope="session")
+def prefect_harness() -> Iterator[None]:
+    """A Prefect server of the tests' own, started once; flows end without waiting for their heartbeat."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
+
+    with (
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        prefect_test_harness(server_startup_timeout=120),
+    ):
+        yield
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """A Ray cluster of two CPUs on this machine, started once and shared."""
+    from training.cluster import ray_cluster
+
+    with ray_cluster(Settings.model_validate({"ray": {"num_cpus": 2}})):
+        yield
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """An installation of the test's own."""
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
+    return home_of_environment()
+
+
+@pytest.fixture(scope="session")
+def digits_version(tmp_path_factory: pytest.TempPathFactory) -> DatasetVersion:
+    """All 1,797 digits, prepared in this process."""
+    return small_runs.prepared(Home(tmp_path_factory.mktemp("digits")))
+
+
+@pytest.fixture(scope="session")
+def small_version(tmp_path_factory: pytest.TempPathFactory) -> DatasetVersion:
+    """A fixed random subset of 400 digits: an epoch takes a fraction of a second."""
+    few = {"max_train_rows": 300, "max_test_rows": 100}
+    return small_runs.prepared(Home(tmp_path_factory.mktemp("few-digits")), data=few)
+
+
+@pytest.fixture
+def tiny_settings() -> Callable[..., Settings]:
+    """:func:`small_runs.tiny_settings`."""
+    return small_runs.tiny_settings

@@ -1,0 +1,69 @@
+"""Real data, recipes and trainings, small enough for a test: no worker processes, seconds each."""
+
+from pathlib import Path
+from typing import Any
+
+from training import dataset, identity
+from training.job import TrainingJob
+from training.launch import make_job
+from training.paths import Home
+from training.prepare import make_version, plan_shards, write_raw
+from training.recipe import load
+from training.records import DatasetVersion, SourceFiles
+from training.settings import DataSettings, Settings, resolve
+from training.sources import Source
+from training.sources.digits import Digits
+
+LINEAR = "nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))"
+_RECIPE = """
+from training.recipe import Augmentation, Recipe
+from training.sources.digits import Digits
+
+def build_model(shape, classes):
+    from torch import nn
+    return {model}
+
+recipe = Recipe("{name}", "for a test", Digits(), build_model, augmentation=Augmentation({augmentation}))
+"""
+
+
+def tiny_settings(**overrides: Any) -> Settings:
+    """Settings of recipe digits for two epochs in this process; `overrides` are sections, as in `training={...}`."""
+    base = {
+        "scaling": {"num_workers": 0, "use_gpu": "no"},
+        "training": {"epochs": 2},
+        "tracking": {"system_metrics": False},
+    }
+    return resolve(load("digits")[0].settings, base, overrides)
+
+
+def prepared(
+    home: Home, source: Source | None = None, name: str = "digits", data: dict[str, Any] | None = None
+) -> DatasetVersion:
+    """A dataset version of `source`, made in this process."""
+    files = (source or Digits()).fetch(home.sources / name)
+    return prepared_from(home, files, name, DataSettings.model_validate(data or {}))
+
+
+def prepared_from(home: Home, files: SourceFiles, name: str, settings: DataSettings) -> DatasetVersion:
+    """A dataset version of fetched files, made in this process."""
+    identity_of_data = dataset.fingerprint(files, settings)
+    raw_folder = home.raw / identity_of_data[:16]
+    raw = [write_raw(files, shard, settings, raw_folder) for shard in plan_shards(files, settings)]
+    place = home.dataset(name, identity_of_data)
+    return make_version(name, identity_of_data, files, raw, settings, place, with_ray=False)
+
+
+def write_recipe(folder: Path, model: str = LINEAR, name: str = "plain", augmentation: str = "") -> str:
+    """A recipe file whose `build_model` returns the expression `model`; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{name}.py"
+    file.write_text(_RECIPE.format(model=model, name=name, augmentation=augmentation))
+    return str(file)
+
+
+def job_for(home: Home, version: DatasetVersion, settings: Settings, recipe: str = "digits") -> TrainingJob:
+    """The training of `recipe` on `version`, as the train step would describe it."""
+    _, ref = load(recipe)
+    key = identity.run_key(identity.ingredients(ref, settings, version.fingerprint, None))
+    return make_job(key, home.run(ref.name, key), ref, settings, version)
