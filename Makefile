@@ -90,7 +90,7 @@ $(READY): $(UV) requirements.lock pyproject.toml
 # The file name carries the version, so that another pin installs anew.
 $(UV):
 	@if [ -z "$(PYTHON)" ] || ! $(PYTHON) -c '$(IS_SUPPORTED)'; then \
-		echo "Evergreen needs Python 3.11 or 3.12; python3 is $$(python3 --version 2>&1 || true)." >&2; \
+		echo "Evergreen needs Python 3.11 or 3.12; $(or $(PYTHON),python3) is $$($(or $(PYTHON),python3) --version 2>&1 | head -1)." >&2; \
 		echo "Install one of them, or name it: make setup PYTHON=/path/to/python3.12" >&2; exit 1; fi
 	@echo "Making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv --clear $(VENV) || { \

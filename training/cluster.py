@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
@@ -32,6 +33,9 @@ def ray_cluster(settings: Settings) -> Iterator[None]:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if not settings.ray.address and "RAY_AUTH_MODE" not in os.environ:
+        # Ray would keep a token in the home directory; a token for this run alone does as well and leaves nothing.
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     import ray
 
     if ray.is_initialized():
@@ -64,6 +68,11 @@ def _start(settings: Settings) -> None:
         logging_level=logging.ERROR,
         configure_logging=False,
     )
+    import ray.data
+
+    # Its import sets levels of its own; an execution plan a pipeline is nothing that a user can act on.
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    ray.data.DataContext.get_current().enable_progress_bars = False
 
 
 def available_cpus() -> int:

@@ -16,6 +16,8 @@ _Words = npt.NDArray[np.uint64]
 
 _ROUNDS = 6
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+# An array, as numpy warns of wrap-around in products of scalars.
+_ROUND_KEYS = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * _GOLDEN
 
 
 def mix(words: _Words) -> _Words:
@@ -60,7 +62,7 @@ class Permutation:
         mask = (np.uint64(1) << half) - np.uint64(1)
         left, right = words >> half, words & mask
         for turn in range(_ROUNDS):
-            scramble = mix(right + self.key + _GOLDEN * np.uint64(turn + 1)) & mask
+            scramble = mix(right + self.key + _ROUND_KEYS[turn]) & mask
             left, right = right, left ^ scramble
         return (left << half) | right
 

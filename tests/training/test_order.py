@@ -1,5 +1,7 @@
 """The sample order: every row once an epoch, the same for every world size, entered anywhere."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,8 @@ from training.order import AUGMENTATION, Permutation, SampleOrder, stream_key, u
 
 SEEDS = st.integers(0, 2**63 - 1)
 EPOCHS = st.integers(0, 10_000)
-ORDERS = st.builds(SampleOrder, st.integers(1, 5000), st.integers(1, 700), SEEDS)
+ORDERS = st.builds(SampleOrder, st.integers(1, 2000), st.integers(1, 700), SEEDS)
+pytestmark = pytest.mark.filterwarnings("error")
 IMPROBABLE = 1e-4  # of fixed draws: a good generator passes for good, a bad one misses by far
 
 
@@ -42,6 +45,7 @@ def test_asking_does_not_change_the_question() -> None:
 
 @given(order=ORDERS, epoch=EPOCHS, world_size=st.integers(1, 9))
 def test_every_row_once_an_epoch_over_all_ranks(order: SampleOrder, epoch: int, world_size: int) -> None:
+    order = replace(order, global_batch_size=max(order.global_batch_size, order.rows // 20))
     shares = [
         order.share(epoch, step, rank, world_size)
         for step in range(order.steps_per_epoch)

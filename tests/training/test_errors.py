@@ -1,0 +1,130 @@
+"""One classification of failures: what a user's error is wherever it is wrapped, and what a bug is."""
+
+import errno
+
+import pytest
+
+from training import errors
+from training.errors import DataError, ResourceError, SettingError, TrainingError, TransientError, classify
+
+
+def raised_from(outer: BaseException, inner: BaseException) -> BaseException:
+    try:
+        raise outer from inner
+    except type(outer) as error:
+        return error
+
+
+class RayTaskError(Exception):
+    """Keeps the worker's error in `cause`, as Ray does."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__("a task failed")
+        self.cause = cause
+
+
+class WorkerGroupError(Exception):
+    """Keeps one error a rank, as Ray Train does."""
+
+    def __init__(self, failures: dict[int, BaseException]) -> None:
+        super().__init__("workers failed")
+        self.worker_failures = failures
+
+
+class ActorDiedError(Exception):
+    """Named as Ray names it."""
+
+
+def test_exit_statuses_differ_and_only_transient_asks_for_a_retry() -> None:
+    kinds = [SettingError, DataError, TrainingError, ResourceError, TransientError]
+    statuses = {kind.exit_status for kind in kinds}
+    assert len(statuses | {errors.EXIT_OK, errors.EXIT_BUG, errors.EXIT_INTERRUPTED}) == 8
+    assert [kind for kind in kinds if kind.transient] == [TransientError]
+    assert TransientError.exit_status == 75
+
+
+@pytest.mark.parametrize(
+    "kind", [SettingError, DataError, TrainingError, ResourceError, TransientError, errors.EvergreenError]
+)
+def test_a_users_error_is_found_however_it_is_wrapped(kind: type[errors.EvergreenError]) -> None:
+    known = kind("message")
+    assert classify(known) is known
+    assert classify(raised_from(RuntimeError("outside"), known)) is known
+    assert classify(RayTaskError(known)) is known
+    assert classify(RayTaskError(RayTaskError(raised_from(ValueError("between"), known)))) is known
+    assert classify(WorkerGroupError({0: RuntimeError("other rank"), 1: RayTaskError(known)})) is known
+
+
+def test_context_counts_as_a_cause() -> None:
+    with pytest.raises(ValueError, match="while handling") as caught:
+        try:
+            raise DataError("row 3")
+        except DataError:
+            raise ValueError("while handling it")  # noqa: B904 - what is tested
+    assert str(classify(caught.value)) == "row 3"
+
+
+def test_a_permanent_error_beats_the_lost_peers_that_it_leaves() -> None:
+    lost = RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:4711")
+    known = classify(WorkerGroupError({0: lost, 1: RayTaskError(TrainingError("loss became nan"))}))
+    assert isinstance(known, TrainingError)
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG]
+)
+def test_what_the_machine_lacks_is_named_with_its_place(number: int) -> None:
+    known = classify(raised_from(RuntimeError("outside"), OSError(number, "words", "/data/file")))
+    assert isinstance(known, ResourceError)
+    assert "/data/file" in str(known)
+    assert "run the same command" in str(known)
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's and Ray's are."""
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OutOfMemoryError("CUDA out of memory")])
+def test_out_of_memory_says_what_to_lower(error: BaseException) -> None:
+    known = classify(error)
+    assert isinstance(known, ResourceError)
+    assert "training.global_batch_size" in str(known)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError("reset"),
+        TimeoutError("too late"),
+        ActorDiedError("gone"),
+        RayTaskError(ActorDiedError("gone")),
+        RuntimeError("[/pytorch/gloo] Connection reset by peer"),
+        RuntimeError("Socket Timeout"),
+        RuntimeError("NCCL communicator was aborted"),
+    ],
+)
+def test_what_may_pass_is_transient(error: BaseException) -> None:
+    known = classify(error)
+    assert isinstance(known, TransientError)
+    assert "resumes" in str(known)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("connection reset by peer"),
+        RuntimeError("shapes do not match"),
+        KeyError("x"),
+        FileNotFoundError(errno.ENOENT, "none"),
+        NotImplementedError("timed out"),
+    ],
+)
+def test_a_bug_stays_a_bug(error: BaseException) -> None:
+    assert classify(error) is None
+
+
+def test_a_circle_of_causes_ends() -> None:
+    one, two = ValueError("one"), RayTaskError(KeyError("two"))
+    one.__cause__, two.cause = two, one
+    assert classify(one) is None
+    assert len(list(errors.causes(one))) == 2
