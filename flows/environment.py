@@ -71,6 +71,13 @@ def api_is_configured() -> bool:
     return bool(profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL"))
 
 
+def speak() -> None:
+    """Let Evergreen's log through from INFO on where nobody chose a level; Prefect only attaches its handler."""
+    logger = logging.getLogger("evergreen")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+
+
 def quieten() -> None:
     """Silence what a user of this command can't act on; errors still come through."""
     warnings.filterwarnings("ignore")

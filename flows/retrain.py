@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from prefect import flow
 from prefect.runtime import flow_run
 
+from flows.environment import speak
 from flows.prepare import prepare
 from flows.stopwatch import Stopwatch
 from tasks.download import download
@@ -47,6 +48,7 @@ def retrain(recipe: str = "digits", settings: SettingsForm = SettingsForm(), for
         settings: Overrides of the recipe's settings; what is left empty keeps the recipe's value.
         force: Train anew even if nothing changed.
     """
+    speak()
     clock = Stopwatch()
     chosen, ref = load(recipe)
     resolved = resolve(chosen.settings, settings.model_dump(exclude_none=True))

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,9 @@ class Publisher:
     def running(self) -> Iterator[None]:
         """Publish in the background; the rest is sent before the block is left."""
         self._sent = self._already_there()
-        thread = threading.Thread(target=self._work, name="evergreen-metrics", daemon=True)
+        # In a copy of the context: what a listener logs belongs to this task run in Prefect.
+        run = copy_context().run
+        thread = threading.Thread(target=run, args=(self._work,), name="evergreen-metrics", daemon=True)
         thread.start()
         try:
             yield

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import pickle
 import shutil
 import threading
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ log = logging.getLogger("evergreen.checkpoint")
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
 STATE = "state.pt"
+_FIELDS = {"format", "run_key", "epoch", "step_in_epoch", "step", "score", "sha256", "contract"}
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,12 @@ class CheckpointLog:
     def _write(self, position: Position, state: dict[str, Any], score: float | None) -> None:
         import torch
 
+        target = self.folder / f"step-{position.step:09d}"
         try:
-            with atomic_folder(self.folder / f"step-{position.step:09d}") as aside:
-                torch.save(state, aside / STATE)
+            self._make_way(target)
+            with atomic_folder(target) as aside:
+                with (aside / STATE).open("wb") as out:  # a file of torch's own hides why a write failed
+                    torch.save(state, out)
                 manifest = {
                     "format": FORMAT,
                     "run_key": self.run_key,
@@ -113,29 +118,42 @@ class CheckpointLog:
     def _load(self, path: Path) -> tuple[Position, dict[str, Any]]:
         import torch
 
+        manifest = self._verified(path)
+        if changed := _differences(manifest["contract"], contract()):
+            log.warning("resuming under other conditions, so the last bits may differ: %s", "; ".join(changed))
         try:
-            manifest = json.loads((path / MANIFEST).read_text())
-            position = Position(manifest["epoch"], manifest["step_in_epoch"], manifest["step"])
-            whole = manifest["format"] == FORMAT and manifest["run_key"] == self.run_key
-        except (OSError, ValueError, KeyError, TypeError):
+            state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise DataError(f"checkpoint {path}: holds more than data ({str(error).splitlines()[0]})") from None
+        return Position(manifest["epoch"], manifest["step_in_epoch"], manifest["step"]), state
+
+    def _verified(self, path: Path) -> dict[str, Any]:
+        """The manifest of a whole checkpoint of this run. Raises :class:`DataError` for any other."""
+        try:
+            manifest: dict[str, Any] = json.loads((path / MANIFEST).read_bytes())
+            whole = _FIELDS <= manifest.keys() and manifest["format"] == FORMAT and manifest["run_key"] == self.run_key
+        except (OSError, ValueError, AttributeError):
             raise DataError(f"checkpoint {path}: its manifest can't be read") from None
         if not whole or not (path / STATE).is_file() or digest_file(path / STATE) != manifest["sha256"]:
             raise DataError(f"checkpoint {path}: not the bytes that its manifest lists")
-        if changed := _differences(manifest.get("contract", {}), contract()):
-            log.warning("resuming under other conditions, so the last bits may differ: %s", "; ".join(changed))
-        return position, torch.load(path / STATE, map_location="cpu", weights_only=True)
+        return manifest
+
+    def _make_way(self, path: Path) -> None:
+        """Remove a damaged checkpoint: the one that takes its place would else be given up for it."""
+        try:
+            if path.exists():
+                self._verified(path)
+        except DataError:
+            _remove(path)
 
     def _prune(self) -> None:
-        """Keep the newest and the best; a folder leaves its name before it is emptied."""
+        """Keep the newest and the best."""
         entries = self.entries()
-        scores = {path: json.loads((path / MANIFEST).read_text())["score"] for path in entries}
-        scored = sorted((score, path) for path, score in scores.items() if score is not None)
+        scored = sorted((score, path) for path in entries if (score := _score(path)) is not None)
         keep = set(entries[-self.settings.keep_newest :]) | {path for _, path in scored[: self.settings.keep_best]}
         for path in entries:
             if path not in keep:
-                doomed = path.with_name(f".{path.name}.removed")
-                path.rename(doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
+                _remove(path)
 
     def load_step(self, step: int) -> dict[str, Any]:
         """State of the checkpoint at `step`. Raises :class:`DataError` when it is damaged or gone."""
@@ -153,6 +171,23 @@ def contract() -> dict[str, str]:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "omp": os.environ.get("OMP_NUM_THREADS", ""),
     }
+
+
+def _score(path: Path) -> float | None:
+    """Validation loss at a checkpoint, if it has one and its manifest can be read."""
+    try:
+        score: float | None = json.loads((path / MANIFEST).read_bytes())["score"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return score
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder, which leaves its name before it is emptied."""
+    doomed = path.with_name(f".{path.name}.removed")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _differences(before: dict[str, str], now: dict[str, str]) -> list[str]:

@@ -61,12 +61,15 @@ def fingerprint(files: SourceFiles, settings: DataSettings) -> str:
 
 
 def find(home: Home, name: str, identity: str) -> DatasetVersion | None:
-    """The finished version with this fingerprint, or None: a missing or shortened part file makes it none."""
+    """The finished version with this fingerprint, or None: a damaged manifest, a missing or shortened part makes it none."""
     folder = home.dataset(name, identity)
     manifest = folder / MANIFEST
     if not manifest.is_file():
         return None
-    version = DatasetVersion.model_validate({**json.loads(manifest.read_text()), "path": str(folder)})
+    try:
+        version = DatasetVersion.model_validate({**json.loads(manifest.read_bytes()), "path": str(folder)})
+    except (ValueError, TypeError):
+        return None
     for parts in version.parts.values():
         for part in parts:
             file = folder / part.path

@@ -298,7 +298,7 @@ def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[p
     pixels = decoded.pixels[known]
     table = pa.table(
         [
-            _binary(pixels.reshape(len(pixels), -1)),
+            _binary(pixels.reshape(len(pixels), math.prod(plan.shape))),
             pa.array(labels[known]),
             _binary(_hash_rows(pixels)),
             where.filter(pa.array(known)),

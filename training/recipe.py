@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from training.errors import SettingError
+from training.files import atomic_file
 from training.records import DatasetVersion, Record, Split
 from training.settings import Settings
 from training.sources import Source
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 ImageShape = tuple[int, int, int]
 BUILT_IN = ("digits", "fashion-mnist", "mnist", "cifar10-resnet", "cifar10-vit")
+_folders: set[Path] = set()  # of the recipes with files beside them that this process has loaded
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,8 @@ def keep_copy(ref: RecipeRef, folder: Path) -> None:
     for file in map(Path, ref.files):
         target = folder / file.relative_to(base)
         if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.read_bytes())
+            with atomic_file(target) as aside:
+                aside.write_bytes(file.read_bytes())
 
 
 def _import_file(path: Path) -> tuple[ModuleType, list[Path]]:
@@ -119,17 +121,34 @@ def _import_file(path: Path) -> tuple[ModuleType, list[Path]]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(folder))
     sys.modules[name] = module  # lets classes that the recipe defines be pickled within the process
     try:
+        files = sorted(_local_files(path, folder))
+        _make_importable(path, files)
         spec.loader.exec_module(module)
     except SettingError:
         raise
     except Exception as error:
         raise SettingError(f"recipe {path}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(folder))
-    return module, sorted(_local_files(path, folder))
+    return module, files
+
+
+def _make_importable(path: Path, files: list[Path]) -> None:
+    """Let a recipe import the files beside it as they are now, inside its functions too.
+
+    Python keeps modules by name alone: it would take another recipe's file of that name, or an older text.
+    """
+    folder = path.parent
+    names = {file.relative_to(folder).parts[0].removesuffix(".py") for file in files if file != path}
+    if not names:
+        return
+    for name, module in list(sys.modules.items()):
+        origin = Path(getattr(module, "__file__", None) or "/")
+        if name.partition(".")[0] in names and any(map(origin.is_relative_to, _folders)):
+            del sys.modules[name]
+    _folders.add(folder)
+    sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
+    importlib.invalidate_caches()
 
 
 def _local_files(path: Path, folder: Path) -> set[Path]:

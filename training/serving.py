@@ -77,7 +77,7 @@ def predictor(module: "nn.Module") -> "Callable[[Pixels], Probabilities]":
         parts = []
         with torch.inference_mode():
             for start in range(0, len(images), _BATCH_ROWS):
-                batch = torch.from_numpy(np.ascontiguousarray(images[start : start + _BATCH_ROWS]))
+                batch = torch.from_numpy(np.array(images[start : start + _BATCH_ROWS]))
                 parts.append(module(batch).numpy())
         return np.concatenate(parts)
 

@@ -1,0 +1,42 @@
+"""Score images with the model in service: image folder or Parquet -> Parquet with class and probabilities.
+
+evergreen predict digits IMAGES OUTPUT.parquet
+prefect deployment run predict/digits
+"""
+
+from prefect import flow
+
+from tasks import predict as step
+from tasks.predict import PredictionSummary
+from training.paths import home
+from training.settings import RaySettings
+
+
+@flow(name="predict", flow_run_name="predict-{model}")
+def predict(
+    model: str,
+    input: str,
+    output: str,
+    alias: str = "champion",
+    skip_bad: bool = False,
+    overwrite: bool = False,
+    with_ray: bool | None = None,
+    tracking_uri: str | None = None,
+    ray: RaySettings = RaySettings(),  # noqa: B008 - frozen
+) -> PredictionSummary:
+    """Score all images of a folder or of Parquet files with a registered model.
+
+    Args:
+        model: Name of the registered model, by default its recipe's.
+        input: Image file, folder of image files at any depth, or Parquet with a column `image`.
+        output: A name that ends in .parquet makes one file, any other a folder of part files.
+        alias: Which version scores: champion, challenger or previous.
+        skip_bad: Leave images that can't be read out of the result, and log each; by default the first one is refused.
+        overwrite: Replace predictions that stand at the output.
+        with_ray: Score on Ray or in this process; empty: on Ray from 2,000 images.
+        tracking_uri: MLflow tracking URI; empty: the store under EVERGREEN_HOME.
+        ray: The Ray cluster to compute on.
+    """
+    return step.predict(
+        str(home().root), model, input, output, alias, skip_bad, overwrite, with_ray, tracking_uri, ray
+    )

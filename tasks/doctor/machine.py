@@ -1,0 +1,127 @@
+"""The machine: disks, memory, CPUs, shared memory, open files, and Ray processes that nobody waits for."""
+
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from tasks.doctor import Check
+from training.cluster import available_cpus
+
+_GB = 1e9
+_DISK_LOW, _DISK_TOO_LOW = 5 * _GB, 1 * _GB
+_RAY_FULL = 0.95  # Ray writes no more objects to a disk that is fuller
+_MEMORY_LOW = 2 * _GB
+_SHM_LOW = 1 * _GB
+_FILES_LOW = 1024
+_SHM = Path("/dev/shm")
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_RAY_PROCESSES = ("raylet", "gcs_server")
+_INITS = ("systemd", "init", "tini", "dumb-init")
+
+
+def machine_checks(home: Path) -> Iterator[Check]:
+    """Everything about this machine that is found out in milliseconds."""
+    yield disk_check(home, shutil.disk_usage(home).free)
+    yield temporary_disk_check(Path(tempfile.gettempdir()))
+    memory = psutil.virtual_memory()
+    limit = min([memory.total, *_container_limits()])
+    yield memory_check(min(memory.available, limit), limit)
+    yield cpu_check(available_cpus())
+    if _SHM.is_dir():
+        yield shared_memory_check(shutil.disk_usage(_SHM).total)
+    yield open_files_check(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield stray_check()
+
+
+def disk_check(home: Path, free: int) -> Check:
+    """Space for datasets, checkpoints and models, in bytes."""
+    ok = False if free < _DISK_TOO_LOW else None if free < _DISK_LOW else True
+    remedy = "" if ok else f"Free some space, or point EVERGREEN_HOME to a larger disk (now {home})."
+    return Check(name="disk", ok=ok, found=f"{free / _GB:.1f} GB free at {home}", remedy=remedy)
+
+
+def temporary_disk_check(folder: Path) -> Check:
+    """Ray keeps its sessions and spilled objects here."""
+    usage = shutil.disk_usage(folder)
+    share = usage.used / max(1, usage.used + usage.free)
+    full = share > _RAY_FULL
+    return Check(
+        name="temporary files",
+        ok=not full,
+        found=f"{folder} is {share:.0%} full",
+        remedy="Free some space: above 95% Ray writes no more objects there and waits." if full else "",
+    )
+
+
+def memory_check(free: int, limit: int) -> Check:
+    """Memory that a run can have, in bytes; a container's limit counts."""
+    enough = free >= _MEMORY_LOW
+    return Check(
+        name="memory",
+        ok=True if enough else None,
+        found=f"{free / _GB:.1f} GB free of {limit / _GB:.1f} GB",
+        remedy=""
+        if enough
+        else "Close something, or lower scaling.num_workers: each worker needs about 1 GB.",
+    )
+
+
+def cpu_check(cpus: int) -> Check:
+    """CPUs of this process; recipes train on two workers unless they say otherwise."""
+    remedy = "" if cpus > 1 else "Train with scaling.num_workers=1, or 0 to train without Ray."
+    return Check(name="CPUs", ok=True if cpus > 1 else None, found=str(cpus), remedy=remedy)
+
+
+def shared_memory_check(size: int) -> Check:
+    """Ray's object store lies in shared memory; containers get 64 MB of it unless told otherwise."""
+    small = size < _SHM_LOW
+    return Check(
+        name="shared memory",
+        ok=None if small else True,
+        found=f"{size / _GB:.1f} GB at {_SHM}",
+        remedy="Ray falls back to the disk, which is slow: start the container with --shm-size=2g."
+        if small
+        else "",
+    )
+
+
+def open_files_check(limit: int) -> Check:
+    """Ray and MLflow keep hundreds of files and sockets open."""
+    unlimited = limit == resource.RLIM_INFINITY
+    ok = unlimited or limit >= _FILES_LOW
+    remedy = "" if ok else "Raise it before a run: ulimit -n 65536"
+    return Check(
+        name="open files", ok=ok, found="no limit" if unlimited else f"at most {limit}", remedy=remedy
+    )
+
+
+def stray_check() -> Check:
+    """Ray processes of this user whose parent is gone: a cluster started on purpose, or the rest of a killed run."""
+    found = stray_processes()
+    if not found:
+        return Check(name="Ray processes", ok=True, found="none left over")
+    now = time.time()
+    listed = ", ".join(f"{one.name()} {one.pid} ({(now - one.create_time()) / 60:.0f} min)" for one in found)
+    remedy = "If no Ray cluster should run here, end them: kill " + " ".join(str(one.pid) for one in found)
+    return Check(name="Ray processes", ok=None, found=f"without a parent: {listed}", remedy=remedy)
+
+
+def stray_processes() -> list[psutil.Process]:
+    """Ray's own processes of this user that belong to init now, of the machine or of the container."""
+    me = psutil.Process().username()
+    everything = psutil.process_iter(["name", "username"])
+    ours = [one for one in everything if one.info["username"] == me and one.info["name"] in _RAY_PROCESSES]
+    return [
+        one for one in ours if (parent := one.parent()) is None or parent.pid == 1 or parent.name() in _INITS
+    ]
+
+
+def _container_limits() -> Iterator[int]:
+    for file in _CGROUP_LIMITS:
+        if file.is_file() and (text := file.read_text().strip()).isdigit():
+            yield int(text)

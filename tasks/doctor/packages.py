@@ -1,0 +1,99 @@
+"""Python and the installed packages, held against what Evergreen declares."""
+
+import platform
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from tasks.doctor import Check
+
+PROJECT = "evergreen"
+# Pins whose breach shows up as something else entirely.
+_WHY = {
+    "fastapi": "with this one Prefect's server does not start (Body() got an unexpected keyword argument)",
+    "sqlalchemy": "with this one Prefect's schedules never start a run, and nothing says so",
+    "ray": "a cluster takes clients of its own version only",
+}
+
+
+class Declared(NamedTuple):
+    """What the project asks for, and where that was read."""
+
+    python: str
+    requirements: list[Requirement]
+    origin: str
+
+
+def package_checks() -> Iterator[Check]:
+    """Python's version, then one line for all packages that are as declared and one for each that is not."""
+    wanted = declared()
+    if wanted is None:
+        yield Check(
+            name="packages",
+            ok=False,
+            found=f"no installed {PROJECT} and no pyproject.toml beside the code",
+            remedy="Install the project: `pip install .` in its folder.",
+        )
+        return
+    yield python_check(wanted.python)
+    wrong = [check for one in wanted.requirements if (check := requirement_check(one)) is not None]
+    right = len(wanted.requirements) - len(wrong)
+    found = f"{right} of {len(wanted.requirements)} as declared in {wanted.origin}"
+    yield Check(name="packages", ok=not wrong, found=found, remedy="See below." if wrong else "")
+    yield from wrong
+
+
+def declared() -> Declared | None:
+    """What the installed project declares, or the checkout that this code lies in; None when there is neither."""
+    try:
+        about = metadata.metadata(PROJECT)
+    except metadata.PackageNotFoundError:
+        return _of_checkout(Path(__file__).parents[2] / "pyproject.toml")
+    requirements = _needed(metadata.requires(PROJECT) or [])
+    return Declared(about["Requires-Python"], requirements, f"{PROJECT} {about['Version']}")
+
+
+def python_check(wanted: str) -> Check:
+    """This interpreter against `requires-python`."""
+    found = platform.python_version()
+    fits = SpecifierSet(wanted).contains(found, prereleases=True)
+    remedy = "" if fits else f"Make the environment anew with Python {wanted}."
+    return Check(name="Python", ok=fits, found=f"{found} ({sys.executable})", remedy=remedy)
+
+
+def requirement_check(wanted: Requirement) -> Check | None:
+    """What is wrong with one package, or None when it is as declared."""
+    try:
+        found = metadata.version(wanted.name)
+    except metadata.PackageNotFoundError:
+        found = ""
+    if found and wanted.specifier.contains(found, prereleases=True):
+        return None
+    why = f" ({_WHY[wanted.name]})" if found and wanted.name in _WHY else ""
+    return Check(
+        name=f"package {wanted.name}",
+        ok=False,
+        found=f"{found or 'not installed'}; wanted is {wanted.specifier or 'any version'}{why}",
+        remedy=f"pip install '{wanted}'",
+    )
+
+
+def _of_checkout(file: Path) -> Declared | None:
+    if not file.is_file():
+        return None
+    project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    if project["name"] != PROJECT:
+        return None
+    return Declared(project["requires-python"], _needed(project["dependencies"]), str(file))
+
+
+def _needed(lines: list[str]) -> list[Requirement]:
+    """Requirements of this platform, without those of extras."""
+    parsed = map(Requirement, lines)
+    return [one for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})]

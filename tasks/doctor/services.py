@@ -1,0 +1,85 @@
+"""What Evergreen works with: the Prefect server, and on request Ray and the GPUs, which take seconds to start."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tasks.doctor import Check
+from training.cluster import ray_cluster
+from training.settings import RaySettings, Settings
+
+_TIMEOUT_S = 3.0
+_RAY_TIMEOUT_S = 60.0
+_NVIDIA = Path("/proc/driver/nvidia/version")
+
+
+def service_checks(deep: bool) -> Iterator[Check]:
+    """The Prefect server; `deep` also starts Ray and asks torch for GPUs."""
+    yield prefect_check()
+    if not deep:
+        yield Check(name="Ray and GPUs", ok=None, found="not tried", remedy="`evergreen doctor --deep` does.")
+        return
+    yield ray_check()
+    yield gpu_check()
+
+
+def prefect_check() -> Check:
+    """Whether the configured Prefect server answers and has this client's version."""
+    import prefect
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL
+
+    url = PREFECT_API_URL.value()
+    if not url:
+        return Check(name="Prefect server", ok=None, found="none configured: a local run brings its own")
+    try:
+        with get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client:
+            server = client.api_version()
+    except Exception as error:  # httpx, TLS and JSON raise many kinds
+        remedy = "Start it (`prefect server start`), or do without: `prefect config unset PREFECT_API_URL`."
+        return Check(
+            name="Prefect server", ok=False, found=f"{url}: {type(error).__name__}: {error}", remedy=remedy
+        )
+    same = server == prefect.__version__
+    remedy = "" if same else f"Run Prefect {prefect.__version__} on the server, or install {server} here."
+    return Check(name="Prefect server", ok=same, found=f"{url} answers, version {server}", remedy=remedy)
+
+
+def ray_check() -> Check:
+    """Start Ray with one CPU (or use the Ray that this process is connected to), run a task, and stop."""
+    began = time.perf_counter()
+    try:
+        with ray_cluster(Settings(ray=RaySettings(num_cpus=1))):
+            import ray
+
+            ray.get(ray.remote(cpus_of_worker).remote(), timeout=_RAY_TIMEOUT_S)
+    except Exception as error:  # whatever goes wrong here is what was asked for
+        remedy = (
+            "Look into /tmp/ray/session_latest/logs; often /tmp, memory or the host's own name is the cause."
+        )
+        return Check(name="Ray", ok=False, found=f"{type(error).__name__}: {error}", remedy=remedy)
+    return Check(
+        name="Ray", ok=True, found=f"came up, ran a task and stopped in {time.perf_counter() - began:.0f} s"
+    )
+
+
+def cpus_of_worker() -> int:
+    """CPUs of a Ray worker; running it there shows that workers can import Evergreen."""
+    from training.cluster import available_cpus
+
+    return available_cpus()
+
+
+def gpu_check() -> Check:
+    """What torch sees, held against whether NVIDIA's driver is loaded."""
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        return Check(name="GPUs", ok=True, found=", ".join(names))
+    if _NVIDIA.is_file():
+        remedy = "Compare the driver with torch's CUDA version, and look at CUDA_VISIBLE_DEVICES."
+        return Check(
+            name="GPUs", ok=False, found=f"a driver, but torch {torch.__version__} sees none", remedy=remedy
+        )
+    return Check(name="GPUs", ok=None, found="none: training runs on CPUs")

@@ -1,0 +1,160 @@
+"""Where Evergreen keeps its state: the home, its locks, and MLflow's store."""
+
+import json
+import sqlite3
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import quote
+
+import psutil  # type: ignore[import-untyped]
+from filelock import FileLock, Timeout
+
+from tasks.doctor import Check
+from tasks.tracking import connect
+from training.errors import EvergreenError
+from training.paths import HOME_VARIABLE, Home
+
+_REMOTE = ("9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs", "smb")
+_SEARCHED_BYTES = 256 << 20
+_TIMEOUT_S = 3.0
+_COUNTS = "select (select count(*) from registered_models), (select count(*) from model_versions)"
+_RUNNING = (
+    "select distinct tags.value from runs join tags on tags.run_uuid = runs.run_uuid "
+    "where runs.status = 'RUNNING' and runs.lifecycle_stage = 'active' and tags.key = 'evergreen.recipe'"
+)
+
+
+def store_checks(home: Home, tracking_uri: str | None, deep: bool) -> Iterator[Check]:
+    """The home's file system and locks, then MLflow; `deep` opens MLflow's store with MLflow itself."""
+    yield file_system_check(home.root)
+    yield lock_check(home)
+    if tracking_uri is not None and tracking_uri.startswith("http"):
+        yield mlflow_server_check(tracking_uri)
+    elif tracking_uri is None:
+        yield from embedded_store_checks(home)
+    if deep:
+        yield opened_store_check(home, tracking_uri)
+
+
+def file_system_check(root: Path) -> Check:
+    """SQLite and locks want a disk of this machine."""
+    kind = file_system(root)
+    if not kind.startswith(_REMOTE):
+        return Check(name="home", ok=True, found=f"{root} is writable, on {kind}")
+    remedy = f"SQLite may be damaged there: point {HOME_VARIABLE} to a local disk, or use an MLflow server."
+    return Check(
+        name="home", ok=None, found=f"{root} is writable, on {kind}: shared over a network", remedy=remedy
+    )
+
+
+def file_system(path: Path) -> str:
+    """Type of the file system that holds `path`, such as ext4; `unknown` where the system does not say."""
+    mounts = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
+    return next((mounts[place] for place in (path, *path.parents) if place in mounts), "unknown")
+
+
+def lock_check(home: Home) -> Check:
+    """Whether a lock that is held keeps another holder out."""
+    file = home.locks / "doctor.lock"
+    try:
+        home.locks.mkdir(parents=True, exist_ok=True)
+        with FileLock(file, timeout=_TIMEOUT_S):
+            works = _is_held(file)
+    except Timeout:
+        works = True  # another doctor holds it, and kept this one out
+    except OSError as error:
+        return Check(name="locks", ok=False, found=f"{file}: {error.strerror}", remedy=_lock_remedy())
+    if works:
+        return Check(name="locks", ok=True, found="a held lock keeps others out")
+    return Check(name="locks", ok=False, found=f"{file}: two holders at once", remedy=_lock_remedy())
+
+
+def embedded_store_checks(home: Home) -> Iterator[Check]:
+    """MLflow's SQLite file under the home, read without MLflow, whose import takes seconds."""
+    file = home.root / "mlflow.db"
+    if not file.is_file():
+        yield Check(name="MLflow store", ok=None, found=f"{file}: none yet, the first run makes it")
+        return
+    try:
+        # Writable, since only such a connection undoes what a killed writer left half done.
+        with closing(
+            sqlite3.connect(f"file:{quote(str(file))}?mode=rw", uri=True, timeout=_TIMEOUT_S)
+        ) as store:
+            yield _contents_check(file, store)
+            recipes = [row[0] for row in store.execute(_RUNNING)]
+    except sqlite3.Error as error:
+        remedy = "Bring back a backup of the file, or move it away: the next run makes a new, empty one."
+        yield Check(name="MLflow store", ok=False, found=f"{file}: {error}", remedy=remedy)
+        return
+    yield from (_unfinished(recipe) for recipe in recipes if not _runs(home, recipe))
+
+
+def mlflow_server_check(uri: str) -> Check:
+    """Whether an MLflow server answers, and with which version."""
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/version", timeout=_TIMEOUT_S) as answer:
+            server = answer.read(100).decode().strip()
+    except (OSError, ValueError) as error:
+        return Check(
+            name="MLflow server", ok=False, found=f"{uri}: {error}", remedy="Start it, or mend tracking.uri."
+        )
+    ours = version("mlflow")
+    remedy = (
+        ""
+        if server == ours
+        else f"Run MLflow {ours} on the server: versions do not always understand each other."
+    )
+    found = f"{uri} answers, version {server}"
+    return Check(name="MLflow server", ok=True if server == ours else None, found=found, remedy=remedy)
+
+
+def opened_store_check(home: Home, tracking_uri: str | None) -> Check:
+    """The store through MLflow's own client, which also sees a store of another version."""
+    try:
+        models = connect(tracking_uri, home).search_registered_models()
+    except EvergreenError as error:
+        return Check(
+            name="MLflow client", ok=False, found=str(error), remedy="Mend the store, or tracking.uri."
+        )
+    listed = ", ".join(f"{one.name} {json.dumps(dict(one.aliases))}" for one in models) or "no model yet"
+    return Check(name="MLflow client", ok=True, found=listed)
+
+
+def _contents_check(file: Path, store: sqlite3.Connection) -> Check:
+    searched = file.stat().st_size <= _SEARCHED_BYTES
+    damage = store.execute("pragma quick_check(1)").fetchone()[0] if searched else "ok"
+    if damage != "ok":
+        raise sqlite3.DatabaseError(damage)
+    models, versions = store.execute(_COUNTS).fetchone()
+    unsearched = "" if searched else "; not searched for damage, as it is large"
+    return Check(name="MLflow store", ok=True, found=f"{models} models, {versions} versions{unsearched}")
+
+
+def _unfinished(recipe: str) -> Check:
+    return Check(
+        name=f"run of {recipe}",
+        ok=None,
+        found="MLflow says RUNNING, and no process of this home works on it",
+        remedy=f"`evergreen retrain {recipe}` goes on where it stopped.",
+    )
+
+
+def _runs(home: Home, recipe: str) -> bool:
+    """Whether a process works on `recipe` now: it holds the recipe's lock until it dies."""
+    file = home.locks / f"run-{recipe}.lock"
+    return file.is_file() and _is_held(file)
+
+
+def _is_held(file: Path) -> bool:
+    try:
+        with FileLock(file, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _lock_remedy() -> str:
+    return f"Point {HOME_VARIABLE} to a disk of this machine: without locks two runs could write one model."

@@ -1,0 +1,182 @@
+"""In: a registered model and images. Out: class and probabilities of each, as Parquet, in the order of their paths.
+
+Fails with SettingError for a model, an alias or a place that can't be, and with DataError that names the images
+which can't be read; nothing is left at the output then.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from pydantic import Field
+
+from tasks.inference import Served, in_process, open_served, over_ray
+from tasks.predictions import PredictionWriter, check_places, is_one_file, staged
+from tasks.registry import CHAMPION, champion_of
+from tasks.retry import worth_retrying
+from tasks.tracking import connect
+from tasks.unlabelled import Batch, find_chunks
+from training.cluster import ray_cluster
+from training.errors import DataError, SettingError
+from training.paths import Home
+from training.records import Record
+from training.settings import RaySettings, Settings
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.predict")
+
+RAY_FROM_ROWS = 2000
+_LOG_EVERY_S = 10.0
+_SHOWN = 5
+
+
+class PredictionSummary(Record):
+    """What a batch of predictions came to; the rows themselves are at `output`."""
+
+    model: str
+    version: str
+    output: str
+    rows: int
+    skipped: int = Field(0, description="images left out since they could not be read")
+    counts: dict[str, int] = Field(description="rows of each predicted class")
+    seconds: float
+    images_per_s: float
+
+
+@task(
+    name="predict", retries=2, retry_delay_seconds=2, retry_condition_fn=worth_retrying, cache_policy=NO_CACHE
+)
+def predict(
+    home: str,
+    model: str,
+    source: str,
+    output: str,
+    alias: str = CHAMPION,
+    skip_bad: bool = False,
+    overwrite: bool = False,
+    with_ray: bool | None = None,
+    tracking_uri: str | None = None,
+    ray: RaySettings = RaySettings(),  # noqa: B008 - frozen
+) -> PredictionSummary:
+    """Score all images at `source` with the version that `alias` names."""
+    began = time.perf_counter()
+    place, target = (Path(given).expanduser().resolve() for given in (source, output))
+    check_places(place, target, overwrite)
+    client = connect(tracking_uri, Home(Path(home)))
+    number = find_alias(client, model, alias)
+    chunks = find_chunks(place)
+    rows = sum(chunk.rows for chunk in chunks)
+    served = open_served(model, number, tracking_uri, Home(Path(home)))
+    log.info("%s version %s (%s) on %d images from %s", model, number, alias, rows, place)
+    on_ray = choose_ray(rows, with_ray, ray)
+    with ray_cluster(Settings(ray=ray)) if on_ray else nullcontext(), staged(target, overwrite) as aside:
+        batches = over_ray(chunks, served) if on_ray else in_process(chunks, served)
+        writer = PredictionWriter(aside, is_one_file(target), served.classes, model, number)
+        skipped = write_good(shown_progress(batches, rows), writer, skip_bad)
+    return _summary(served, target, writer, skipped, time.perf_counter() - began)
+
+
+def find_alias(client: "MlflowClient", model: str, alias: str) -> str:
+    """The version that `alias` of `model` points to.
+
+    Raises :class:`SettingError` that lists what is registered.
+    """
+    number = champion_of(client, model, alias)
+    if number is not None:
+        return number
+    known = {one.name: dict(one.aliases) for one in client.search_registered_models()}
+    listed = "; ".join(f"{name} ({_aliases(aliases)})" for name, aliases in sorted(known.items()))
+    missing = f"no alias {alias!r}" if model in known else "no such model"
+    raise SettingError(
+        f"model {model!r}: {missing}. "
+        + (
+            f"Registered are: {listed}."
+            if known
+            else "None is registered yet: `evergreen retrain` makes the first."
+        )
+    )
+
+
+def choose_ray(rows: int, wanted: bool | None, ray: RaySettings) -> bool:
+    """Whether Ray is worth its start; said once, with the reason."""
+    if wanted is not None:
+        return wanted
+    if ray.address or rows >= RAY_FROM_ROWS:
+        return True
+    log.info(
+        "%d images are scored in this process: starting Ray for them would take longer (about 10 s)", rows
+    )
+    return False
+
+
+def write_good(batches: Iterable[Batch], writer: PredictionWriter, skip_bad: bool) -> int:
+    """Write the rows that could be read; returns how many could not.
+
+    Raises :class:`DataError` at the first batch with a bad row, unless they may be left out, and when none is good.
+    """
+    skipped = 0
+    for batch in batches:
+        good = batch["error"] == ""
+        reasons = [str(reason) for reason in batch["error"][~good]]
+        if reasons and not skip_bad:
+            raise DataError(
+                "can't be used:\n  "
+                + "\n  ".join(reasons[:_SHOWN])
+                + "\nThere may be more. Mend or remove them, or leave them out of the result with skip_bad."
+            )
+        for reason in reasons:
+            log.warning("left out: %s", reason)
+        skipped += len(reasons)
+        writer.write(batch["where"][good], batch["probabilities"][good])
+    writer.close()
+    if not writer.counts.sum():
+        raise DataError(f"none of the {skipped} images can be used, so there is no result.")
+    return skipped
+
+
+def shown_progress(batches: Iterable[Batch], total: int) -> Iterator[Batch]:
+    """The same batches, with a line in the log every 10 s."""
+    began = said = time.perf_counter()
+    done = 0
+    for batch in batches:
+        yield batch
+        done += len(batch["where"])
+        now = time.perf_counter()
+        if now - said > _LOG_EVERY_S:
+            said = now
+            log.info(
+                "%d of %d images (%.0f%%), %.0f images/s",
+                done,
+                total,
+                100 * done / total,
+                done / (now - began),
+            )
+
+
+def _aliases(aliases: dict[str, str]) -> str:
+    return ", ".join(f"{alias} -> {number}" for alias, number in sorted(aliases.items())) or "no alias"
+
+
+def _summary(
+    served: Served, output: Path, writer: PredictionWriter, skipped: int, seconds: float
+) -> PredictionSummary:
+    rows = int(np.sum(writer.counts))
+    log.info("%d predictions in %s (%.1f s, %.0f images/s)", rows, output, seconds, rows / seconds)
+    return PredictionSummary(
+        model=served.model,
+        version=served.version,
+        output=str(output),
+        rows=rows,
+        skipped=skipped,
+        counts=dict(zip(served.classes, map(int, writer.counts), strict=True)),
+        seconds=seconds,
+        images_per_s=rows / seconds,
+    )

@@ -1,0 +1,28 @@
+"""In: a registered model. Out: its champion alias on the version before, after a try whether that still loads.
+
+Fails with SettingError when there is no version to return to.
+"""
+
+import logging
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.registry import roll_back
+from tasks.tracking import connect
+from training.paths import Home
+
+log = logging.getLogger("evergreen.rollback")
+
+
+# No retries: a swap that was interrupted would be swapped again.
+@task(name="rollback", cache_policy=NO_CACHE)
+def rollback(home: str, model: str, why: str = "", tracking_uri: str | None = None) -> tuple[str, str]:
+    """Swap champion and previous; returns the version numbers (from, to)."""
+    place = Home(Path(home))
+    before, now = roll_back(connect(tracking_uri, place), place, model, why)
+    log.info(
+        "%s: champion moved from version %s back to %s%s", model, before, now, f" ({why})" if why else ""
+    )
+    return before, now

@@ -1,0 +1,106 @@
+"""The command line as a user meets it: real processes, exit statuses, messages."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.errors import EXIT_BAD_DATA, EXIT_BAD_SETTING, EXIT_RESOURCE
+from training.paths import Home
+
+HEAVY = {"torch", "torchvision", "ray", "mlflow", "prefect", "pandas", "sklearn", "matplotlib"}
+
+
+def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    environment = os.environ | {"EVERGREEN_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-m", "flows.cli", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("training.epoch=3", "did you mean training.epochs?"),
+        ("training.learning_rate=-1", "training.learning_rate"),
+        ("training.global_batch_size=65", "the nearest that does is 64"),
+        ("scaling.num_workers=300", "CPUs of this machine"),
+        ("epochs", "expected section.name=value"),
+        ("training=3", "training is a section"),
+    ],
+)
+def test_a_bad_setting_is_refused_at_once(tmp_path: Path, assignment: str, said: str) -> None:
+    more = ["--set", "training.global_batch_size=300"] if "workers" in assignment else []
+    done = evergreen("retrain", "digits", "--set", assignment, *more, "--json", home=tmp_path)
+    assert done.returncode == EXIT_BAD_SETTING
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["exit_status"] == EXIT_BAD_SETTING
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_an_unknown_recipe_lists_those_there_are(tmp_path: Path) -> None:
+    done = evergreen("retrain", "digit", home=tmp_path)
+    assert done.returncode == EXIT_BAD_SETTING
+    assert "fashion-mnist" in done.stderr
+
+
+def test_data_that_are_not_there_and_data_that_are_damaged(tmp_path: Path) -> None:
+    missing = evergreen(
+        "retrain", "digits", "--set", f"data.path={tmp_path / 'none'}", home=tmp_path / "home"
+    )
+    assert missing.returncode == EXIT_BAD_SETTING
+    assert "data.path" in missing.stderr
+    damaged = tmp_path / "rows.parquet"
+    damaged.write_bytes(b"PAR1 cut short")
+    refused = evergreen("plan", "digits", "--set", f"data.path={damaged}", home=tmp_path / "home")
+    assert refused.returncode == EXIT_BAD_DATA
+    assert str(damaged) in refused.stderr
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    done = evergreen("retrain", "digits", home=blocked)
+    assert done.returncode == EXIT_RESOURCE
+    assert "EVERGREEN_HOME" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["recipes"], ["plan", "digits"], ["retrain", "--help"]])
+def test_light_commands_import_nothing_heavy(tmp_path: Path, command: list[str]) -> None:
+    program = (
+        "import sys\nfrom flows.cli import main\n"
+        f"try:\n    main({command!r})\nexcept SystemExit:\n    pass\n"
+        f"print('heavy:', sorted({HEAVY!r} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"EVERGREEN_HOME": str(tmp_path)},
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+def test_plan_says_what_would_run(home: Home) -> None:
+    done = evergreen("plan", "digits", "--set", "training.epochs=7", "--json", home=home.root)
+    made = json.loads(done.stdout.splitlines()[-1])
+    assert made["outcome"] == "first run of this recipe in this home"
+    assert (made["settings"]["training.epochs"], made["batch_per_worker"], made["world_size"]) == (7, 32, 2)
+    assert made["steps"]["prepare"].startswith("runs")
+
+
+def test_help_lists_every_setting(tmp_path: Path) -> None:
+    from training.settings import Settings, describe
+
+    text = evergreen("retrain", "--help", home=tmp_path).stdout
+    assert [name for name in describe(Settings()) if name not in text] == []

@@ -1,0 +1,360 @@
+"""Batch prediction with a registered model: what comes in, what comes out, and what is refused."""
+
+import io
+import itertools
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import registered
+from hypothesis import given
+from hypothesis import strategies as st
+from registered import CLASSES, MODEL, SHAPE, picture
+
+from tasks import predict as step
+from tasks.inference import score_batch
+from tasks.predictions import CLASSES_KEY, PredictionWriter, staged
+from tasks.tracking import connect
+from tasks.unlabelled import find_chunks, read_chunk
+from training.errors import DataError, SettingError
+from training.paths import Home
+from training.settings import RaySettings
+
+BROKEN = b"\x89PNG\r\n\x1a\n and then nothing that a decoder knows"
+
+
+@pytest.fixture(scope="module")
+def served_home(tmp_path_factory):
+    home = Home(tmp_path_factory.mktemp("served"))
+    registered.register(home, versions=2)
+    return home
+
+
+@pytest.fixture
+def predict(served_home):
+    def run(source, output, model=MODEL, **options):
+        return step.predict.fn(str(served_home.root), model, str(source), str(output), **options)
+
+    return run
+
+
+def encoded(label, size=8, kind="PNG"):
+    out = io.BytesIO()
+    picture(label, size).save(out, kind)
+    return out.getvalue()
+
+
+def save(folder, names_and_labels, size=8):
+    for name, label in names_and_labels:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        picture(label, size).save(file)
+
+
+def rows_of(place):
+    return pq.read_table(place).to_pylist()
+
+
+def test_folder_at_any_depth_to_one_file(predict, tmp_path):
+    source = tmp_path / "images"
+    save(source, [("b/deep/er/1.png", "red top"), ("a.bmp", "blue bottom"), ("b/0.png", "green top")])
+    picture("red bottom").convert("P").save(source / "palette.gif")
+    picture("green bottom").convert("RGBA").save(source / "alpha.png")
+    save(source, [("large.JPG", "blue top")], size=64)
+    (source / "notes.txt").write_text("no image")
+    summary = predict(source, tmp_path / "made" / "result.parquet")
+
+    expected = {
+        "a.bmp": "blue bottom",
+        "alpha.png": "green bottom",
+        "b/0.png": "green top",
+        "b/deep/er/1.png": "red top",
+        "large.JPG": "blue top",
+        "palette.gif": "red bottom",
+    }
+    rows = rows_of(tmp_path / "made" / "result.parquet")
+    assert [(row["where"], row["class"]) for row in rows] == list(expected.items())  # sorted by path
+    assert {(row["model"], row["version"]) for row in rows} == {(MODEL, "1")}
+    assert summary.counts == dict.fromkeys(CLASSES, 1)
+    assert (summary.rows, summary.skipped, summary.version) == (6, 0, "1")
+    assert Path(summary.output) == tmp_path / "made" / "result.parquet"
+
+
+def test_probabilities_are_the_models(predict, tmp_path):
+    save(tmp_path / "images", [("0.png", "green bottom")])
+    predict(tmp_path / "images" / "0.png", tmp_path / "result.parquet")  # one file is an input, too
+    table = pq.read_table(tmp_path / "result.parquet")
+    row = table.to_pylist()[0]
+    logits = np.zeros(6)
+    logits[3] = 20 * 200 / 255
+    wanted = np.exp(logits) / np.exp(logits).sum()
+    assert np.allclose(row["probabilities"], wanted, atol=1e-6)
+    assert row["probability"] == max(row["probabilities"])
+    assert row["where"] == "0.png"
+    assert table.schema.field("probabilities").type == pa.list_(pa.float32(), 6)
+    assert json.loads(table.schema.metadata[CLASSES_KEY]) == list(CLASSES)
+
+
+def as_tensors(labels):
+    pixels = np.stack([np.asarray(picture(label)) for label in labels])
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(pixels)
+
+
+def as_lists(labels):
+    return pa.array([np.asarray(picture(label)).transpose(2, 0, 1).tolist() for label in labels])
+
+
+def as_structs(labels):
+    return pa.array([{"bytes": encoded(label, kind="JPEG"), "path": None} for label in labels])
+
+
+def as_bytes(labels):
+    return pa.array([encoded(label, size=16) for label in labels])
+
+
+@pytest.mark.parametrize("column", [as_bytes, as_structs, as_tensors, as_lists])
+def test_parquet_to_a_folder(predict, tmp_path, column):
+    labels = [CLASSES[number % 6] for number in (0, 1, 2, 3, 4, 5, 3, 2, 1)]
+    source = tmp_path / "tables"
+    (source / "inner").mkdir(parents=True)
+    pq.write_table(pa.table({"image": column(labels[:7])}), source / "b.parquet", row_group_size=3)
+    pq.write_table(
+        pa.table({"image": column(labels[7:]), "label": ["x", "y"]}), source / "inner" / "a.parquet"
+    )
+    summary = predict(source, tmp_path / "result", alias="challenger")
+    assert [file.name for file in (tmp_path / "result").iterdir()] == ["part-00000.parquet"]
+    rows = rows_of(tmp_path / "result")
+    where = [f"b.parquet:{row}" for row in range(7)] + ["inner/a.parquet:0", "inner/a.parquet:1"]
+    assert [row["where"] for row in rows] == where
+    assert [row["class"] for row in rows] == labels
+    assert summary.version == "2"
+
+
+def test_unreadable_image_is_named_and_nothing_is_left(predict, tmp_path):
+    source = tmp_path / "images"
+    save(source, [("0.png", "red top"), ("2.png", "blue top")])
+    (source / "1.png").write_bytes(BROKEN)
+    with pytest.raises(DataError, match=r"images/1\.png: is not a readable image"):
+        predict(source, tmp_path / "out" / "result.parquet")
+    with pytest.raises(DataError, match=r"images/1\.png"):
+        predict(source, tmp_path / "out" / "result")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_unreadable_images_are_left_out_on_request(predict, tmp_path, caplog):
+    source = tmp_path / "images"
+    save(source, [("0.png", "red top"), ("2.png", "blue top")])
+    (source / "1.png").write_bytes(BROKEN)
+    (source / "3.png").write_bytes(b"")
+    with caplog.at_level(logging.WARNING, "evergreen.predict"):
+        summary = predict(source, tmp_path / "result.parquet", skip_bad=True)
+    rows = rows_of(tmp_path / "result.parquet")
+    assert [(row["where"], row["class"]) for row in rows] == [("0.png", "red top"), ("2.png", "blue top")]
+    assert (summary.rows, summary.skipped) == (2, 2)
+    named = {record.getMessage().split(": ")[1] for record in caplog.records}
+    assert named == {str(source / "1.png"), str(source / "3.png")}
+
+
+def test_nothing_readable_is_no_result(predict, tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "0.png").write_bytes(BROKEN)
+    with pytest.raises(DataError, match="none of the 1 images"):
+        predict(tmp_path / "images", tmp_path / "result.parquet", skip_bad=True)
+    assert not (tmp_path / "result.parquet").exists()
+
+
+def test_bad_parquet_row_is_named(predict, tmp_path):
+    images = pa.array([encoded("red top"), None, encoded("blue top"), BROKEN])
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"image": images}), file, row_group_size=2)
+    with pytest.raises(DataError, match=r"rows\.parquet row 1: has no bytes"):
+        predict(file, tmp_path / "result.parquet")
+    summary = predict(file, tmp_path / "result.parquet", skip_bad=True)
+    assert [row["where"] for row in rows_of(tmp_path / "result.parquet")] == [
+        "rows.parquet:0",
+        "rows.parquet:2",
+    ]
+    assert summary.skipped == 2
+
+
+def test_damaged_parquet_is_named(predict, tmp_path):
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"image": [encoded("red top")] * 50}), file, compression="none")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"rows\.parquet: not a whole Parquet file"):
+        predict(file, tmp_path / "result.parquet")
+
+
+def test_inputs_that_cannot_be(predict, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="nothing to score"):
+        predict(tmp_path / "empty", tmp_path / "result.parquet")
+    mixed = tmp_path / "mixed"
+    save(mixed, [("0.png", "red top")])
+    pq.write_table(pa.table({"image": [b"x"]}), mixed / "rows.parquet")
+    with pytest.raises(DataError, match="one kind at a time"):
+        predict(mixed, tmp_path / "result.parquet")
+    pq.write_table(pa.table({"picture": [b"x"]}), tmp_path / "other.parquet")
+    with pytest.raises(DataError, match="no column 'image'; there are picture"):
+        predict(tmp_path / "other.parquet", tmp_path / "result.parquet")
+    with pytest.raises(SettingError, match="gone does not exist"):
+        predict(tmp_path / "gone", tmp_path / "result.parquet")
+
+
+def test_linked_folders_are_read_once(tmp_path):
+    save(tmp_path / "elsewhere", [("0.png", "red top")])
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "images")
+    assert [chunk.files for chunk in find_chunks(tmp_path / "images")] == [("link/0.png",)]
+
+
+def test_existing_output_is_kept_unless_overwritten(predict, tmp_path):
+    save(tmp_path / "images", [("0.png", "red top"), ("1.png", "blue top")])
+    for output in (tmp_path / "result.parquet", tmp_path / "result"):
+        predict(tmp_path / "images" / "0.png", output)
+        with pytest.raises(SettingError, match="exists"):
+            predict(tmp_path / "images", output)
+        assert [row["class"] for row in rows_of(output)] == ["red top"]
+        predict(tmp_path / "images", output, overwrite=True)
+        assert [row["class"] for row in rows_of(output)] == ["red top", "blue top"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["images", "result", "result.parquet"]
+
+
+def test_overwriting_destroys_predictions_only(predict, tmp_path):
+    save(tmp_path / "images", [("0.png", "red top")])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("three years")
+    with pytest.raises(SettingError, match=r"holds thesis\.txt"):
+        predict(tmp_path / "images", tmp_path / "mine", overwrite=True)
+    for output in (tmp_path / "images", tmp_path / "images" / "result.parquet", tmp_path):
+        with pytest.raises(SettingError, match="one in the other"):
+            predict(tmp_path / "images", output, overwrite=True)
+    (tmp_path / "folder.parquet").mkdir()
+    with pytest.raises(SettingError, match="its name asks for a file"):
+        predict(tmp_path / "images", tmp_path / "folder.parquet", overwrite=True)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "three years"
+
+
+def test_what_another_process_made_meanwhile_is_kept(tmp_path):
+    def meanwhile(output):
+        with staged(output, overwrite=False) as aside:
+            (aside if output.suffix else aside / "part-00000.parquet").write_text("ours")
+            output.write_text("theirs")
+
+    for name in ("result", "result.parquet"):
+        with pytest.raises(SettingError, match="meanwhile"):
+            meanwhile(tmp_path / name)
+        assert (tmp_path / name).read_text() == "theirs"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["result", "result.parquet"]
+
+
+def test_unknown_model_or_alias_lists_what_there_is(predict, tmp_path):
+    save(tmp_path / "images", [("0.png", "red top")])
+    listed = r"Registered are: .*halves \(challenger -> 2, champion -> 1\)"
+    with pytest.raises(SettingError, match=f"'digits': no such model.*{listed}"):
+        predict(tmp_path / "images", tmp_path / "result.parquet", model="digits")
+    with pytest.raises(SettingError, match=f"'halves': no alias 'previous'.*{listed}"):
+        predict(tmp_path / "images", tmp_path / "result.parquet", alias="previous")
+    with pytest.raises(SettingError, match="None is registered yet"):
+        step.find_alias(connect(None, Home(tmp_path)), "digits", "champion")
+
+
+def test_a_model_that_does_not_name_its_classes_is_refused(served_home, predict, tmp_path):
+    save(tmp_path / "images", [("0.png", "red top")])
+    registered.register(served_home, versions=1, metadata={"classes": ["red", "green"]}, model="nameless")
+    with pytest.raises(SettingError, match="gives 6 numbers a row and names 2 classes"):
+        predict(tmp_path / "images", tmp_path / "result.parquet", model="nameless")
+
+
+def test_a_model_that_gives_nan_is_refused():
+    batch = {
+        "where": np.array(["a", "bad", "b"], object),
+        "error": np.array(["", "unreadable", ""], object),
+        "image": np.zeros((3, *SHAPE), np.uint8),
+    }
+    answers = np.array([[0.5, 0.5], [np.nan, 0.5]], np.float32)
+    with pytest.raises(DataError, match=r"^b: the model gives a probability that is not finite"):
+        score_batch(lambda images: answers[: len(images)], batch)
+
+
+def test_non_square_models_take_images_of_their_size_only(tmp_path):
+    save(tmp_path, [("0.png", "red top")])
+    chunk = find_chunks(tmp_path)[0]
+    errors = [str(error) for batch in read_chunk(chunk, (3, 8, 10)) for error in batch["error"]]
+    assert errors == [
+        f"{tmp_path}/0.png: has shape (3, 8, 8), the model takes (3, 8, 10) (channels, height, width)"
+    ]
+
+
+@given(sizes=st.lists(st.integers(0, 23), min_size=1, max_size=12))
+def test_parts_do_not_depend_on_how_rows_arrive(tmp_path_factory, sizes):
+    rows = sum(sizes)
+    probabilities = np.random.default_rng(rows).random((rows, 3), np.float32)
+    where = np.array([f"{row}.png" for row in range(rows)], object)
+
+    def written(cuts):
+        place = tmp_path_factory.mktemp("parts")
+        writer = PredictionWriter(place, False, ("a", "b", "c"), MODEL, "1", group_rows=4)
+        for start, stop in itertools.pairwise([0, *cuts]):
+            writer.write(where[start:stop], probabilities[start:stop])
+        writer.close()
+        return {file.name: pq.ParquetFile(file) for file in sorted(place.iterdir())}
+
+    one_by_one = written(range(1, rows + 1))
+    at_once = written(list(itertools.accumulate(sizes)))
+    assert one_by_one.keys() == at_once.keys()
+    for name, part in at_once.items():
+        assert part.read() == one_by_one[name].read()
+        assert part.metadata.num_row_groups == one_by_one[name].metadata.num_row_groups
+    found = [row for part in at_once.values() for row in part.read().to_pylist()]
+    assert [row["where"] for row in found] == where.tolist()
+    assert [row["class"] for row in found] == ["abc"[best] for best in probabilities.argmax(1)]
+
+
+def test_ray_is_chosen_by_size_and_wish():
+    here, cluster = RaySettings(), RaySettings(address="head:6379")
+    assert [step.choose_ray(rows, None, here) for rows in (1, 1999, 2000)] == [False, False, True]
+    assert step.choose_ray(1, None, cluster)
+    assert step.choose_ray(1, True, here)
+    assert not step.choose_ray(10**6, False, cluster)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_ray_gives_the_same_rows_in_the_same_order(predict, tmp_path):
+    source = tmp_path / "images"
+    save(source, [(f"{number % 7}/{number}.png", CLASSES[number % 6]) for number in range(700)])
+    (source / "3" / "143.png").write_bytes(BROKEN)
+    on_ray = predict(source, tmp_path / "ray.parquet", with_ray=True, skip_bad=True)
+    here = predict(source, tmp_path / "here.parquet", with_ray=False, skip_bad=True)
+    theirs, ours = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("ray", "here"))
+    assert len(theirs) == 699
+    exact = ["where", "class", "model", "version"]
+    assert theirs.select(exact) == ours.select(exact)
+    probabilities = [np.array(table["probabilities"].to_pylist()) for table in (theirs, ours)]
+    assert np.allclose(*probabilities, atol=1e-6)
+    assert on_ray.counts == here.counts
+
+    # What a worker raises arrives as what it is.
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"image": [encoded("red top")] * 5}), file, compression="zstd")
+    content = bytearray(file.read_bytes())
+    content[40:80] = bytes(40)
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"rows\.parquet: not a whole Parquet file"):
+        predict(file, tmp_path / "rows", with_ray=True)
+    assert not (tmp_path / "rows").exists()
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_the_flow_returns_the_summary(served_home, tmp_path, monkeypatch):
+    from flows.predict import predict
+
+    monkeypatch.setenv("EVERGREEN_HOME", str(served_home.root))
+    save(tmp_path / "images", [("0.png", "red top")])
+    summary = predict(MODEL, str(tmp_path / "images"), str(tmp_path / "result.parquet"))
+    assert summary.counts["red top"] == summary.rows == 1

@@ -1,0 +1,273 @@
+"""The whole flow on real data, in one process: every step is the real one, only Ray is left out (`num_workers` 0)."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from flows.retrain import SettingsForm, retrain
+from tasks.registry import CHALLENGER, champion_of
+from tasks.tracking import RUN_KEY_TAG, connect
+from training.errors import DataError, SettingError, TrainingError
+from training.files import digest_file
+from training.paths import Home
+from training.records import Release
+from training.sources.digits import Digits
+
+pytestmark = pytest.mark.usefixtures("prefect_harness")
+
+
+def run(recipe: str = "digits", force: bool = False, **sections: dict[str, Any]) -> Release:
+    """A retraining of seconds: two epochs in this process, unless `sections` say otherwise."""
+    settings: dict[str, Any] = {
+        "training": {"epochs": 2},
+        "scaling": {"num_workers": 0},
+        "tracking": {"system_metrics": False},
+        "gate": {"floor": 0.5},
+    }
+    for name, section in sections.items():
+        settings[name] = settings.get(name, {}) | section
+    return retrain(recipe, SettingsForm.model_validate(settings), force=force)
+
+
+def client_of(home: Home) -> Any:
+    """MLflow's client on the home's own store."""
+    return connect(None, home)
+
+
+def model_versions(home: Home, model: str = "digits") -> list[Any]:
+    """All registered versions of a model."""
+    return list(client_of(home).search_model_versions(f"name = '{model}'"))
+
+
+def write_images(folder: Path, rows: int = 240) -> Path:
+    """Digits as PNG files in class folders, a third of them for the test."""
+    files = Digits().fetch(folder)
+    batches = Digits().read(files, "", range(rows))
+    number = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            split = "test" if number % 3 == 0 else "train"
+            place = folder / "images" / split / row["label"]
+            place.mkdir(parents=True, exist_ok=True)
+            pixels = np.frombuffer(row["image"], np.uint8).reshape(8, 8)
+            Image.fromarray(pixels).save(place / f"{number:04d}.png")
+            number += 1
+    return folder / "images"
+
+
+def test_a_first_run_promotes_and_the_same_run_again_trains_nothing(home: Home) -> None:
+    first = run()
+    weights = home.run("digits", first.run_key).model / "weights.safetensors"
+    written = weights.stat().st_mtime_ns
+    again = run()
+
+    assert (first.alias, first.version, first.reused) == ("champion", "1", False)
+    assert first.metrics["accuracy"] > 0.8
+    assert (again.version, again.reused, again.weights_digest) == ("1", True, first.weights_digest)
+    assert weights.stat().st_mtime_ns == written
+    assert len(model_versions(home)) == 1
+    assert champion_of(client_of(home), "digits") == "1"
+
+
+def test_the_same_run_in_another_home_gives_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    releases = []
+    for name in ("one", "other"):
+        monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / name))
+        releases.append(run())
+    assert releases[0].run_key == releases[1].run_key
+    assert releases[0].weights_digest == releases[1].weights_digest
+    assert releases[0].report != releases[1].report
+
+
+def test_a_changed_setting_makes_a_new_version_and_force_another(home: Home) -> None:
+    first, changed, forced = run(), run(training={"epochs": 1}), run(force=True)
+    assert len({first.run_key, changed.run_key, forced.run_key}) == 3
+    assert forced.weights_digest == first.weights_digest  # the same computation, on purpose once more
+    assert sorted(version.version for version in model_versions(home)) == [1, 2, 3]
+    assert not forced.verdict.promote  # equal to the champion is not better than it
+    assert forced.verdict.champion_version == first.version
+
+
+def test_a_worse_candidate_is_kept_as_challenger_with_reasons(home: Home) -> None:
+    champion = run(training={"epochs": 4})
+    worse = run(training={"epochs": 1, "learning_rate": 1e-5}, gate={"floor": 0.0})
+    client = client_of(home)
+    assert (worse.alias, champion_of(client, "digits"), champion_of(client, "digits", CHALLENGER)) == (
+        "challenger",
+        champion.version,
+        worse.version,
+    )
+    failed = [rule for rule in worse.verdict.rules if not rule.passed]
+    assert "better" in [rule.name for rule in failed]
+    assert worse.metrics["champion_accuracy"] == champion.metrics["accuracy"]
+
+
+def test_a_gate_set_differently_judges_again_without_training(home: Home) -> None:
+    kept = run(gate={"floor": 0.999})
+    assert kept.alias == "challenger"
+    checkpoint = home.run("digits", kept.run_key).model / "trained.json"
+    written = checkpoint.stat().st_mtime_ns
+    promoted = run(gate={"floor": 0.5})
+    assert (promoted.alias, promoted.version, promoted.run_key) == ("champion", kept.version, kept.run_key)
+    assert checkpoint.stat().st_mtime_ns == written
+    assert len(model_versions(home)) == 1
+
+
+def test_one_mlflow_run_a_key_with_every_point_once(home: Home) -> None:
+    release = run()
+    client = client_of(home)
+    found = client.search_runs(
+        [e.experiment_id for e in client.search_experiments()], f"tags.`{RUN_KEY_TAG}` = '{release.run_key}'"
+    )
+    assert [one.info.status for one in found] == ["FINISHED"]
+    for name in ("train/loss", "validation/loss", "validation/accuracy"):
+        steps = Counter(metric.step for metric in client.get_metric_history(release.mlflow_run_id, name))
+        assert steps
+        assert set(steps.values()) == {1}
+    assert found[0].data.params["training.epochs"] == "2"
+    assert found[0].inputs.dataset_inputs[0].dataset.digest == release.dataset_fingerprint[:32]
+    names = {file.path for file in client.list_artifacts(release.mlflow_run_id)}
+    assert {"report.html", "figures", "verdict.json", "ingredients.json", "dataset.json"} <= names
+
+
+def test_a_crash_after_registration_ends_in_the_same_single_version(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def power_cut(*_: Any, **__: Any) -> None:
+        raise OSError("power cut")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="power cut"):
+        patch.setattr("flows.retrain.report", power_cut)
+        run()
+    assert champion_of(client_of(home), "digits") == "1"
+    mended = run()
+    assert (mended.version, mended.alias, mended.reused) == ("1", "champion", False)
+    assert mended.verdict.promote
+    assert len(model_versions(home)) == 1
+    assert run().reused
+
+
+def test_the_champion_loads_in_plain_mlflow_without_evergreen(home: Home, tmp_path: Path) -> None:
+    release = run()
+    program = """
+import sys, mlflow, numpy as np
+mlflow.set_tracking_uri(sys.argv[1])
+model = mlflow.pyfunc.load_model("models:/digits@champion")
+answers = [model.predict(np.zeros((n, 1, 8, 8), np.uint8)) for n in (1, 3, 64)]
+assert [a.shape for a in answers] == [(1, 10), (3, 10), (64, 10)]
+assert all(np.allclose(a.sum(1), 1, atol=1e-5) for a in answers)
+ours = [name for name in sys.modules if name.partition(".")[0] in ("training", "tasks", "flows")]
+assert not ours, ours
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, home.mlflow_uri],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert release.version == "1"
+
+
+def test_one_changed_image_makes_a_new_run_and_says_what_changed(home: Home, tmp_path: Path) -> None:
+    images = write_images(tmp_path)
+    data = {"path": str(images)}
+    first = run(data=data, tracking={"model": "folder"})
+    assert run(data=data, tracking={"model": "folder"}).reused
+    victim = sorted((images / "train" / "3").glob("*.png"))[0]
+    pixels = np.array(Image.open(victim))
+    pixels[0, 0] ^= 1
+    Image.fromarray(pixels).save(victim)
+
+    second = run(data=data, tracking={"model": "folder"})
+    assert not second.reused
+    assert second.dataset_fingerprint != first.dataset_fingerprint
+    kept = json.loads(home.run("digits", second.run_key).ingredients.read_text())
+    assert [change.partition(":")[0] for change in kept["changes"]] == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("corrupt", "not a readable image"),
+        ("zero bytes", "0005.png"),
+        ("missing class", "class"),
+        ("leak", "both the train and the test split"),
+    ],
+)
+def test_bad_images_are_named_and_nothing_is_registered(
+    home: Home, tmp_path: Path, damage: str, said: str
+) -> None:
+    images = write_images(tmp_path)
+    before = {path: digest_file(path) for path in images.rglob("*.png")}
+    victim = next(images.glob("train/*/0005.png"))
+    if damage == "corrupt":
+        victim.write_bytes(victim.read_bytes()[:60])
+    elif damage == "zero bytes":
+        victim.write_bytes(b"")
+    elif damage == "missing class":
+        for path in (images / "test" / "7").iterdir():
+            path.unlink()
+        (images / "test" / "7").rmdir()
+    else:
+        target = images / "test" / victim.parent.name / "copy.png"
+        target.write_bytes(victim.read_bytes())
+
+    with pytest.raises(DataError, match=said):
+        run(data={"path": str(images)})
+    assert model_versions(home) == []
+    assert not any(path.name.endswith(".tmp") for path in home.root.rglob("*"))
+    assert before.keys() >= {victim}
+
+    good = write_images(tmp_path / "good")
+    assert run(data={"path": str(good)}).version == "1"
+
+
+def test_a_diverging_training_fails_for_good_and_registers_nothing(home: Home) -> None:
+    with pytest.raises(TrainingError, match="diverged"):
+        run(training={"learning_rate": 1e38, "optimizer": "sgd", "warmup_share": 0.0})
+    assert model_versions(home) == []
+    statuses = [found.info.status for found in client_of(home).search_runs(["1"])]
+    assert statuses == ["FAILED"]
+    assert run().version == "1"
+
+
+def test_more_workers_than_cpus_are_refused_before_anything_starts(home: Home) -> None:
+    with pytest.raises(SettingError, match="CPUs of this machine"):
+        run(scaling={"num_workers": 512}, training={"global_batch_size": 512})
+    assert not home.datasets.exists()
+
+
+def test_a_recipe_file_of_the_users_own(home: Home, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine" / "flat.py"
+    recipe.parent.mkdir()
+    recipe.write_text(
+        "from layers import head\n"
+        "from training.recipe import Recipe\n"
+        "from training.sources.digits import Digits\n"
+        "def build_model(shape, classes):\n"
+        "    return head(shape, classes)\n"
+        "recipe = Recipe(name='flat', summary='one layer', source=Digits(), build_model=build_model)\n"
+    )
+    layers = recipe.parent / "layers.py"
+    layers.write_text(
+        "def head(shape, classes):\n"
+        "    from torch import nn\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))\n"
+    )
+    first = run(str(recipe))
+    assert run(str(recipe)).reused
+    layers.write_text(layers.read_text() + "# a change of the code that computes\n")
+    second = run(str(recipe))
+    assert (first.model, second.version) == ("flat", "2")

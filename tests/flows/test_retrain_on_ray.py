@@ -1,0 +1,101 @@
+"""The flow with two Ray Train workers on one shared cluster: what only shows with real processes."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flows.retrain import SettingsForm, retrain
+from tasks.tracking import connect
+from training.errors import TrainingError
+from training.paths import Home
+from training.records import Release
+
+pytestmark = pytest.mark.usefixtures("prefect_harness", "ray_session")
+
+
+def run(recipe: str = "digits", **sections: dict[str, Any]) -> Release:
+    """A short retraining on two workers."""
+    settings: dict[str, Any] = {
+        "training": {"epochs": 2},
+        "tracking": {"system_metrics": False},
+        "gate": {"floor": 0.3},
+        "ray": {"num_cpus": 2},
+    }
+    for name, section in sections.items():
+        settings[name] = settings.get(name, {}) | section
+    return retrain(recipe, SettingsForm.model_validate(settings))
+
+
+def points(home: Home, release: Release, name: str) -> list[tuple[int, float]]:
+    """(step, value) of a metric in MLflow."""
+    history = connect(None, home).get_metric_history(release.mlflow_run_id, name)
+    return [(metric.step, metric.value) for metric in history]
+
+
+def kill_a_worker_when(checkpoints: Path, rank_name: str = "RayTrainWorker") -> threading.Thread:
+    """SIGKILL one training worker as soon as a checkpoint is there."""
+
+    def work() -> None:
+        for _ in range(1200):
+            if any(checkpoints.glob("step-*")):
+                victims = [p for p in psutil.process_iter(["cmdline"]) if rank_name in " ".join(p.info["cmdline"] or [])]
+                if victims:
+                    os.kill(max(victim.pid for victim in victims), signal.SIGKILL)
+                    return
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_killed_worker_changes_nothing_but_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Long enough that a kill after the first checkpoint falls into the training.
+    settings = {"training": {"epochs": 30}, "checkpoint": {"every_steps": 2}}
+    monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / "calm"))
+    calm = run(**settings)
+    monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / "hit"))
+    hit_home = Home(tmp_path / "hit")
+    killer = kill_a_worker_when(hit_home.run("digits", calm.run_key).checkpoints)
+    hit = run(**settings)
+    killer.join()
+
+    assert hit.run_key == calm.run_key
+    assert hit.weights_digest == calm.weights_digest
+    assert "lost to failures" in hit.goodput.parts
+    assert "lost to failures" not in calm.goodput.parts
+    assert hit.version == "1"
+    for name in ("train/loss", "validation/loss"):
+        assert points(hit_home, hit, name) == points(Home(tmp_path / "calm"), calm, name)
+    assert calm.goodput.total_s == pytest.approx(sum(calm.goodput.parts.values()))
+
+
+@pytest.mark.parametrize("feed", ["stream", "loader"])
+def test_rows_may_come_by_ray_data_or_a_data_loader(home: Home, feed: str) -> None:
+    release = run(data={"feed": feed}, training={"epochs": 4})
+    assert release.metrics["accuracy"] > 0.5
+    assert len(points(home, release, "validation/loss")) == 4
+
+
+def test_what_a_recipe_does_wrong_is_not_tried_again(home: Home, tmp_path: Path) -> None:
+    recipe = tmp_path / "wrong.py"
+    recipe.write_text(
+        "from training.recipe import Recipe\n"
+        "from training.sources.digits import Digits\n"
+        "def build_model(shape, classes):\n"
+        "    from torch import nn\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes + 1))\n"
+        "recipe = Recipe(name='wrong', summary='a class too many', source=Digits(), build_model=build_model)\n"
+    )
+    with pytest.raises(TrainingError, match="Size the last layer"):
+        run(str(recipe))
+    attempts = list((home.runs("wrong")).glob("*/ray/attempt-*"))
+    assert len(attempts) == 1

@@ -1,0 +1,94 @@
+"""Rolling back: the champion before, a record of it, and nothing when there is nothing to return to."""
+
+import json
+import shutil
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+import registered
+from registered import MODEL
+
+from tasks import rollback as step
+from tasks.registry import CHAMPION, PREVIOUS, champion_of, move_alias
+from training.errors import DataError, SettingError
+from training.paths import Home
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory):
+    home = Home(tmp_path_factory.mktemp("registry"))
+    return home, registered.register(home, versions=2)
+
+
+@pytest.fixture
+def promoted(registry):
+    """Version 2 as champion, in place of version 1."""
+    home, client = registry
+    client.set_registered_model_alias(MODEL, CHAMPION, "1")
+    if champion_of(client, MODEL, PREVIOUS):
+        client.delete_registered_model_alias(MODEL, PREVIOUS)
+    move_alias(client, home, MODEL, "2", expected="1", why="better")
+    return home, client
+
+
+def rollback(home, model=MODEL, why=""):
+    return step.rollback.fn(str(home.root), model, why)
+
+
+def decisions(home):
+    return [
+        json.loads(line) for line in (home.root / "decisions" / f"{MODEL}.jsonl").read_text().splitlines()
+    ]
+
+
+def test_returns_to_the_champion_before_and_back(promoted):
+    home, client = promoted
+    assert rollback(home, why="wrong on new cameras") == ("2", "1")
+    assert champion_of(client, MODEL) == "1"
+    last = decisions(home)[-1]
+    assert {name: last[name] for name in ("action", "from", "to", "why")} == {
+        "action": "rollback",
+        "from": "2",
+        "to": "1",
+        "why": "wrong on new cameras",
+    }
+    assert client.get_model_version(MODEL, "2").tags["evergreen.rolled_back"] == "wrong on new cameras"
+    assert rollback(home) == ("1", "2")
+    assert champion_of(client, MODEL) == "2"
+
+
+def test_without_a_predecessor_nothing_moves(promoted):
+    home, client = promoted
+    client.delete_registered_model_alias(MODEL, PREVIOUS)
+    before = decisions(home)
+    with pytest.raises(SettingError, match="no predecessor"):
+        rollback(home)
+    with pytest.raises(SettingError, match="model gone: there is no champion"):
+        rollback(home, model="gone")
+    assert champion_of(client, MODEL) == "2"
+    assert decisions(home) == before
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_the_flow_returns_from_and_to(promoted, monkeypatch):
+    from flows.rollback import rollback as flow
+
+    home, _ = promoted
+    monkeypatch.setenv("EVERGREEN_HOME", str(home.root))
+    assert tuple(flow(MODEL, why="by test")) == ("2", "1")
+    assert decisions(home)[-1]["why"] == "by test"
+
+
+def test_a_predecessor_that_does_not_load_is_not_taken(promoted):
+    home, client = promoted
+    files = Path(urlparse(client.get_model_version_download_uri(MODEL, "1")).path)
+    spared = files.with_name("spared")
+    files.rename(spared)
+    try:
+        with pytest.raises(DataError, match=f"model {MODEL} version 1 can't be loaded"):
+            rollback(home)
+    finally:
+        shutil.rmtree(files, ignore_errors=True)
+        spared.rename(files)
+    assert champion_of(client, MODEL) == "2"

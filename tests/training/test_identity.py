@@ -1,0 +1,219 @@
+"""The run key: what changes the weights changes it, and nothing else does."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import tiny_settings, write_recipe
+
+from training import identity
+from training.identity import changes, code_digest, ingredients, latest_ingredients, run_key
+from training.paths import Home
+from training.plan import identify
+from training.recipe import load
+from training.settings import Settings, describe, parse_assignments, resolve
+from training.sources.digits import Digits
+
+_, REF = load("digits")
+BASE = tiny_settings()
+DATA = "d" * 64
+# Section by section: another valid value of every setting that the weights depend on.
+WEIGHTS = {
+    "seed": 1,
+    "data.feed": "loader",
+    "data.validation_share": 0.2,
+    "training.epochs": 3,
+    "training.max_steps": 5,
+    "training.global_batch_size": 128,
+    "training.accumulation_steps": 2,
+    "training.optimizer": "sgd",
+    "training.learning_rate": 0.5,
+    "training.weight_decay": 0.5,
+    "training.momentum": 0.5,
+    "training.schedule": "constant",
+    "training.warmup_share": 0.5,
+    "training.label_smoothing": 0.5,
+    "training.clip_norm": 0.5,
+    "training.precision": "bfloat16",
+    "training.augment": False,
+    "training.select": "last",
+    "training.deterministic": "off",
+    "training.compile": True,
+    "training.channels_last": True,
+    "scaling.num_workers": 2,
+    "scaling.threads_per_worker": 2,
+}
+# What the dataset's fingerprint holds already.
+DATASET = {
+    "data.image_size": 16,
+    "data.channels": 3,
+    "data.max_train_rows": 100,
+    "data.max_test_rows": 100,
+    "data.test_share": 0.3,
+    "data.max_dropped_share": 0.1,
+}
+OTHERS = {
+    "data.path": "/data",
+    "data.loader_processes": 2,
+    "scaling.cpus_per_worker": 0.5,
+    "scaling.use_gpu": "auto",
+    "scaling.gpus_per_worker": 0.5,
+    "scaling.accelerator_type": "A100",
+    "scaling.placement_strategy": "SPREAD",
+    "scaling.backend": "gloo",
+    "scaling.network_interface": "eth0",
+    "checkpoint.every_s": 1.0,
+    "checkpoint.every_steps": 1,
+    "checkpoint.keep_newest": 3,
+    "checkpoint.keep_best": 2,
+    "gate.floor": 0.5,
+    "gate.policy": "not_worse",
+    "gate.margin": 0.1,
+    "gate.confidence": 0.9,
+    "gate.max_class_drop": 0.1,
+    "failure.max_failures": 1,
+    "failure.worker_start_timeout_s": 1.0,
+    "failure.collective_timeout_s": 1.0,
+    "tracking.uri": "http://127.0.0.1:5000",
+    "tracking.experiment": "other",
+    "tracking.model": "other",
+    "tracking.log_every_steps": 1,
+    "tracking.system_metrics": True,
+    "ray.address": "127.0.0.1:6379",
+    "ray.num_cpus": 1,
+    "ray.dashboard": True,
+    "ray.object_store_mb": 100,
+}
+
+
+def changed(name: str, value: object) -> Settings:
+    settings = resolve(BASE, parse_assignments([f"{name}={json.dumps(value)}"]))
+    assert describe(settings)[name] != describe(BASE)[name]
+    return settings
+
+
+def parts_of(settings: Settings = BASE, **others: Any) -> identity.Ingredients:
+    return ingredients(others.get("ref", REF), settings, others.get("data", DATA), others.get("nonce"))
+
+
+def test_every_setting_is_sorted_into_one_of_three() -> None:
+    assert (WEIGHTS | DATASET | OTHERS).keys() == describe(BASE).keys()
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_a_setting_that_changes_the_weights_changes_the_key(name: str) -> None:
+    before, after = parts_of(), parts_of(changed(name, WEIGHTS[name]))
+    assert run_key(before) != run_key(after)
+    (said,) = changes(before, after)
+    old, new = describe(BASE)[name], WEIGHTS[name]
+    assert said == f"settings.{name}: {old} -> {new}"
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_settings_do_not(name: str, tmp_path: Path) -> None:
+    settings = changed(name, OTHERS[name])
+    files = Digits().fetch(tmp_path)
+    plans = [identify(Home(tmp_path), REF, one, files, None) for one in (BASE, settings)]
+    assert plans[0].run_key == plans[1].run_key
+    assert plans[0].fingerprint == plans[1].fingerprint
+
+
+@pytest.mark.parametrize("name", DATASET)
+def test_settings_of_the_dataset_count_by_its_fingerprint(name: str, tmp_path: Path) -> None:
+    files = Digits().fetch(tmp_path)
+    plans = [
+        identify(Home(tmp_path), REF, one, files, None) for one in (BASE, changed(name, DATASET[name]))
+    ]
+    assert plans[0].run_key != plans[1].run_key
+    (said,) = changes(plans[0].ingredients, plans[1].ingredients)
+    assert said == f"data: {plans[0].fingerprint[:12]}… -> {plans[1].fingerprint[:12]}…"
+
+
+def test_the_same_ingredients_make_the_same_key() -> None:
+    assert run_key(parts_of()) == run_key(json.loads(json.dumps(parts_of())))
+    assert changes(parts_of(), parts_of()) == []
+    assert len(run_key(parts_of())) == 64
+
+
+def test_data_recipe_code_and_versions_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = parts_of()
+    assert changes(before, parts_of(data="e" * 64)) == [f"data: {'d' * 12}… -> {'e' * 12}…"]
+    other = load(write_recipe(tmp_path))[1].model_copy(update={"name": "digits"})
+    assert [one.partition(":")[0] for one in changes(before, parts_of(ref=other))] == ["recipe.source"]
+    renamed = REF.model_copy(update={"name": "other"})
+    assert changes(before, parts_of(ref=renamed)) == ["recipe.name: digits -> other"]
+    monkeypatch.setattr(identity, "version", lambda name: "9.9+cpu")
+    assert [one.partition(":")[0] for one in changes(before, parts_of())] == [
+        "versions.numpy",
+        "versions.torch",
+        "versions.torchvision",
+    ]
+    assert parts_of()["versions"]["torch"] == "9.9"
+
+
+def test_a_forced_run_has_a_key_of_its_own() -> None:
+    keys = {run_key(parts_of(nonce=nonce)) for nonce in (None, "a", "b")}
+    assert len(keys) == 3
+    assert run_key(parts_of(nonce="a")) in keys
+    assert changes(parts_of(), parts_of(nonce="a")) == ["forced: None -> a"]
+
+
+def test_moving_the_recipe_does_not_count(tmp_path: Path) -> None:
+    first = write_recipe(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    second = shutil.copy(first, tmp_path / "b" / "plain.py")
+    keys = {run_key(parts_of(ref=load(str(path))[1])) for path in (first, second)}
+    assert len(keys) == 1
+
+
+def test_moving_the_home_does_not_count(tmp_path: Path) -> None:
+    homes = [Home(tmp_path / name) for name in ("one", "another")]
+    plans = [identify(home, REF, BASE, Digits().fetch(home.sources), None) for home in homes]
+    assert plans[0].run_key == plans[1].run_key
+    assert plans[0].paths.root != plans[1].paths.root
+
+
+def test_a_file_beside_the_recipe_counts(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path, model="__import__('beside').build(shape, classes)")
+    Path(path).write_text("import beside\n" + Path(path).read_text())
+    (tmp_path / "beside.py").write_text("def build(shape, classes): ...\n")
+    before = parts_of(ref=load(path)[1])
+    (tmp_path / "beside.py").write_text("def build(shape, classes): return None\n")
+    after = parts_of(ref=load(path)[1])
+    assert run_key(before) != run_key(after)
+    assert [one.partition(":")[0] for one in changes(before, after)] == ["recipe.source"]
+
+
+def test_the_code_is_that_of_training_without_the_recipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = code_digest()
+    copy = tmp_path / "training"
+    shutil.copytree(Path(identity.__file__).parent, copy)
+    monkeypatch.setattr(identity, "__file__", str(copy / "identity.py"))
+    assert code_digest() == original
+    (copy / "notes.txt").write_text("no code")
+    (copy / "recipes" / "digits.py").write_text("# other recipes count for their own runs")
+    assert code_digest() == original
+    (copy / "sources" / "digits.py").write_text("# another reader")
+    assert code_digest() != original
+    digest = code_digest()
+    (copy / "loop.py").rename(copy / "loops.py")
+    assert code_digest() != digest
+
+
+def test_the_newest_run_tells_what_changed(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert latest_ingredients(home, "digits") is None
+    for age, seed in ((10, 1), (5, 3), (20, 2)):
+        file = home.run("digits", f"{seed}" * 64).ingredients
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"ingredients": parts_of(changed("seed", seed))}))
+        os.utime(file, (1e9 - age, 1e9 - age))
+    plan = identify(home, REF, BASE, Digits().fetch(tmp_path), None)
+    assert not plan.first
+    assert "settings.seed: 3 -> 0" in plan.changes
+    assert identify(home, load(write_recipe(tmp_path))[1], BASE, Digits().fetch(tmp_path), None).first

@@ -1,0 +1,158 @@
+"""A recipe is what its files say: found, hashed, copied and executed as the same text."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from small_runs import write_recipe
+
+from training.errors import SettingError
+from training.recipe import BUILT_IN, keep_copy, load, reload
+
+RECIPE = """
+from training.recipe import Recipe
+from training.sources.digits import Digits
+{imports}
+
+recipe = Recipe("mine", {summary}, Digits(), build_model=lambda shape, classes: {model})
+"""
+
+
+def write(folder: Path, imports: str = "", summary: str = "'a test'", model: str = "None") -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "mine.py"
+    file.write_text(RECIPE.format(imports=imports, summary=summary, model=model))
+    return str(file)
+
+
+def test_a_built_in_recipe_is_found_by_its_name() -> None:
+    recipe, ref = load("digits")
+    assert (recipe.name, ref.name, Path(ref.path).name) == ("digits", "digits", "digits.py")
+    assert ref.files == (ref.path,)
+    assert load("digits")[1] == ref
+
+
+def test_an_unknown_name_is_answered_with_all_names() -> None:
+    with pytest.raises(SettingError) as caught:
+        load("digitz")
+    assert all(name in str(caught.value) for name in ("digitz", *BUILT_IN))
+
+
+def test_a_path_is_found_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "here")
+    monkeypatch.chdir(tmp_path)
+    recipe, ref = load("here/mine.py")
+    assert (recipe.name, ref.path) == ("mine", path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "must define `recipe = Recipe"),
+        ("recipe = 3", "must define `recipe = Recipe"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("def broken(:", "SyntaxError"),
+        ("import no_such_module_anywhere", "no_such_module_anywhere"),
+        ("from training.settings import TrainingSettings\nTrainingSettings(epochs=0)", "epochs"),
+        ("import beside", "SyntaxError"),
+        ("def later():\n    import beside", "SyntaxError"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_error(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "beside.py").write_text("def broken(:")
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    with pytest.raises(SettingError) as caught:
+        load(str(file))
+    assert str(file) in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=f"{tmp_path}/none.py: no such file"):
+        load(str(tmp_path / "none.py"))
+
+
+def test_files_beside_a_recipe_belong_to_it(tmp_path: Path) -> None:
+    (tmp_path / "layers").mkdir()
+    (tmp_path / "layers" / "__init__.py").write_text("from layers.deep import WORD\n")
+    (tmp_path / "layers" / "deep.py").write_text("import depths\nWORD = depths.WORD\n")
+    (tmp_path / "depths.py").write_text("WORD = 'found'\n")
+    (tmp_path / "stranger.py").write_text("WORD = 'not imported'\n")
+    path = write(tmp_path, "import layers", "layers.WORD")
+    recipe, ref = load(path)
+    assert recipe.summary == "found"
+    names = {str(Path(file).relative_to(tmp_path)) for file in ref.files}
+    assert names == {"mine.py", "depths.py", "layers/__init__.py", "layers/deep.py"}
+
+
+@pytest.mark.parametrize("changed", ["mine.py", "beside.py"])
+def test_any_of_its_files_changes_the_digest(tmp_path: Path, changed: str) -> None:
+    (tmp_path / "beside.py").write_text("WORD = 'one'\n")
+    path = write(tmp_path, "import beside", "beside.WORD")
+    before = load(path)[1].digest
+    with (tmp_path / changed).open("a") as out:
+        out.write("# a comment, as code is hashed and not understood\n")
+    assert load(path)[1].digest != before
+
+
+def test_place_and_strangers_do_not_change_the_digest(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "beside.py").write_text("WORD = 'one'\n")
+    path = write(tmp_path / "a", "import beside", "beside.WORD")
+    before = load(path)[1].digest
+    shutil.copytree(tmp_path / "a", tmp_path / "z" / "deeper")
+    (tmp_path / "a" / "stranger.py").write_text("WORD = 'nobody imports it'\n")
+    assert load(path)[1].digest == before
+    assert load(str(tmp_path / "z" / "deeper" / "mine.py"))[1].digest == before
+
+
+def test_two_recipes_may_have_files_of_the_same_name_beside_them(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "beside.py").write_text(f"WORD = 'of {name}'\n")
+    paths = [write(tmp_path / name, "import beside", "beside.WORD") for name in ("a", "b")]
+    assert [load(path)[0].summary for path in (*paths, paths[0])] == ["of a", "of b", "of a"]
+
+
+def test_an_edited_file_is_executed_as_it_is_hashed(tmp_path: Path) -> None:
+    beside = tmp_path / "beside.py"
+    beside.write_text("WORD = 'one'\n")
+    path = write(tmp_path, "import beside", "beside.WORD")
+    first, before = load(path)
+    beside.write_text("WORD = 'one hundred'\n")
+    second, after = load(path)
+    assert (first.summary, second.summary) == ("one", "one hundred")
+    assert before.digest != after.digest
+
+
+def test_build_model_may_import_a_file_beside_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("def build(shape, classes):\n    return (shape, classes)\n")
+    path = write(tmp_path, model="__import__('beside').build(shape, classes)")
+    text = Path(path).read_text() + "def mention():\n    import beside\n"
+    Path(path).write_text(text)
+    recipe, ref = load(path)
+    assert len(ref.files) == 2
+    assert recipe.build_model((1, 8, 8), 10) == ((1, 8, 8), 10)
+
+
+def test_a_run_executes_the_copy_that_it_keeps(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    beside = tmp_path / "own" / "beside.py"
+    beside.write_text("WORD = 'as hashed'\n")
+    _, ref = load(write(tmp_path / "own", "import beside", "beside.WORD"))
+    copy = tmp_path / "copy"
+    keep_copy(ref, copy)
+    beside.write_text("WORD = 'edited since'\n")
+    assert reload(ref, copy).summary == "as hashed"
+    keep_copy(ref, copy)
+    assert reload(ref, copy).summary == "as hashed"
+
+
+def test_a_changed_copy_is_refused(tmp_path: Path) -> None:
+    _, ref = load(write_recipe(tmp_path / "own"))
+    keep_copy(ref, tmp_path / "copy")
+    with (tmp_path / "copy" / "plain.py").open("a") as out:
+        out.write("# changed\n")
+    with pytest.raises(SettingError, match=f"{tmp_path}/copy"):
+        reload(ref, tmp_path / "copy")
