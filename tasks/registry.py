@@ -104,7 +104,7 @@ def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple
     """
     with registry_lock(home, model):
         now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
-        if now is None or before is None:
+        if now is None or before is None or now == before:
             raise SettingError(
                 f"model {model}: " + ("there is no champion" if now is None else "the champion has no predecessor")
                 + ", so there is nothing to return to. `evergreen recipes` lists models and aliases."

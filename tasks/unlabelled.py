@@ -185,7 +185,7 @@ def _parquet_rows(chunk: Chunk) -> Iterator[_Row]:
     name, row = chunk.files[0], chunk.first_row
     file = Path(chunk.root) / name
     with readable(file):
-        parquet = pq.ParquetFile(file, memory_map=True)
+        parquet = pq.ParquetFile(file, memory_map=True, page_checksum_verification=True)
         for batch in parquet.iter_batches(_READ_ROWS, row_groups=[chunk.row_group], columns=[IMAGE_COLUMN]):
             cell = cells(batch[IMAGE_COLUMN])
             for position in range(len(batch)):

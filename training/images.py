@@ -94,7 +94,7 @@ def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) 
 
     Raises :class:`BadImage` when the bytes are no whole image.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     if not data:
         raise BadImage("has zero bytes")
@@ -102,6 +102,8 @@ def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) 
         try:
             image = Image.open(BytesIO(data))
             image.load()
+        except UnidentifiedImageError:
+            raise BadImage("is not a readable image (of no known format)") from None
         except Exception as error:  # Pillow's decoders raise many kinds, down to struct.error
             raise BadImage(f"is not a readable image ({error})") from None
         return image

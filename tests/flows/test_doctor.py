@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
+from pathlib import Path
 
 import psutil
 import pytest
@@ -166,10 +167,16 @@ def test_locks_that_work(home):
     assert not store._is_held(home.locks / "doctor.lock")
 
 
-def test_file_systems(tmp_path):
+def test_a_home_on_a_local_file_system(tmp_path):
+    assert store.file_system_check(tmp_path).ok
     assert store.file_system(tmp_path) != "unknown"
-    if os.path.isdir("/proc"):
-        assert store.file_system_check(store.Path("/proc/self")).found.endswith("on proc")
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self").is_dir(), reason="needs Linux's /proc, a file system of its own type"
+)
+def test_file_systems_are_told_apart():
+    assert store.file_system(Path("/proc/self")) == "proc"
 
 
 @contextmanager

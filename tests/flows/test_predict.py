@@ -341,7 +341,9 @@ def test_ray_gives_the_same_rows_in_the_same_order(predict, tmp_path):
 
     # What a worker raises arrives as what it is.
     file = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"image": [encoded("red top")] * 5}), file, compression="zstd")
+    pq.write_table(
+        pa.table({"image": [encoded("red top")] * 5}), file, compression="zstd", write_page_checksum=True
+    )
     content = bytearray(file.read_bytes())
     content[40:80] = bytes(40)
     file.write_bytes(content)

@@ -86,7 +86,11 @@ def fresh() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 def test_training_goes_on_bit_for_bit(log: CheckpointLog) -> None:
     module, optimizer = fresh()
     trained(5, module, optimizer)
-    log.save(at(5), {"model": copy_state(module.state_dict()), "optimizer": copy_state(optimizer.state_dict())}, None)
+    log.save(
+        at(5),
+        {"model": copy_state(module.state_dict()), "optimizer": copy_state(optimizer.state_dict())},
+        None,
+    )
     trained(5, module, optimizer, first=5)  # while the checkpoint is being written
     log.wait()
     other, other_optimizer = fresh()
@@ -179,7 +183,17 @@ def no_manifest(path: Path) -> None:
     (path / MANIFEST).unlink()
 
 
-LOUD = [truncated, flipped, emptied, stateless, torn_manifest, empty_manifest, binary_manifest, poor_manifest, wrong_manifest]
+LOUD = [
+    truncated,
+    flipped,
+    emptied,
+    stateless,
+    torn_manifest,
+    empty_manifest,
+    binary_manifest,
+    poor_manifest,
+    wrong_manifest,
+]
 
 
 @pytest.mark.parametrize("damage", LOUD)
@@ -300,7 +314,16 @@ def test_a_malicious_state_is_not_executed(log: CheckpointLog, tmp_path: Path, h
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     log = opened(tmp_path, keep_newest=2, keep_best=2)
-    for step, score in ((10, 0.5), (20, 0.2), (25, None), (30, 0.3), (35, None), (40, 0.4), (45, None), (50, 0.6)):
+    for step, score in (
+        (10, 0.5),
+        (20, 0.2),
+        (25, None),
+        (30, 0.3),
+        (35, None),
+        (40, 0.4),
+        (45, None),
+        (50, 0.6),
+    ):
         save(log, step, score=score)
     assert steps(log) == [20, 30, 45, 50]
     assert [path.name for path in log.folder.iterdir() if path.name.startswith(".")] == []
@@ -376,7 +399,10 @@ def test_weights_come_back_bit_for_bit(tmp_path: Path) -> None:
     save_weights(WEIGHTS, tmp_path / "weights.safetensors")
     found = load_weights(tmp_path / "weights.safetensors")
     assert found.keys() == WEIGHTS.keys()
-    assert all(torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in WEIGHTS.items())
+    assert all(
+        torch.equal(found[name], value) and found[name].dtype == value.dtype
+        for name, value in WEIGHTS.items()
+    )
     assert weights_digest(found) == weights_digest(WEIGHTS)
 
 
@@ -409,4 +435,3 @@ def test_damaged_weights_are_named(tmp_path: Path, size: int) -> None:
     file.unlink()
     with pytest.raises(DataError, match=str(file)):
         load_weights(file)
-

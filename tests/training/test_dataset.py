@@ -159,7 +159,9 @@ def test_settings_of_the_transform_change_the_fingerprint(change: dict[str, Any]
     assert fingerprint(FILES, DataSettings(**change)) != fingerprint(FILES, DataSettings())
 
 
-@pytest.mark.parametrize("change", [{"path": "/x"}, {"feed": "loader"}, {"loader_processes": 1}, {"validation_share": 0.3}])
+@pytest.mark.parametrize(
+    "change", [{"path": "/x"}, {"feed": "loader"}, {"loader_processes": 1}, {"validation_share": 0.3}]
+)
 def test_other_settings_do_not(change: dict[str, Any]) -> None:
     assert fingerprint(FILES, DataSettings(**change)) == fingerprint(FILES, DataSettings())
 
@@ -200,7 +202,9 @@ def test_a_larger_share_keeps_what_a_smaller_one_kept_back() -> None:
 
 
 def test_validation_and_test_are_chosen_independently(digits_version: DatasetVersion) -> None:
-    shares = [is_validation(open_columns(digits_version, split).digests, 0.5).mean() for split in ("train", "test")]
+    shares = [
+        is_validation(open_columns(digits_version, split).digests, 0.5).mean() for split in ("train", "test")
+    ]
     assert abs(shares[0] - 0.5) < 4 * np.sqrt(0.25 / digits_version.rows("train"))
     assert abs(shares[1] - 0.5) < 4 * np.sqrt(0.25 / digits_version.rows("test"))
 

@@ -124,9 +124,7 @@ def test_other_settings_do_not(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", DATASET)
 def test_settings_of_the_dataset_count_by_its_fingerprint(name: str, tmp_path: Path) -> None:
     files = Digits().fetch(tmp_path)
-    plans = [
-        identify(Home(tmp_path), REF, one, files, None) for one in (BASE, changed(name, DATASET[name]))
-    ]
+    plans = [identify(Home(tmp_path), REF, one, files, None) for one in (BASE, changed(name, DATASET[name]))]
     assert plans[0].run_key != plans[1].run_key
     (said,) = changes(plans[0].ingredients, plans[1].ingredients)
     assert said == f"data: {plans[0].fingerprint[:12]}… -> {plans[1].fingerprint[:12]}…"

@@ -24,7 +24,11 @@ def steps(file: MetricsFile) -> list[int]:
 
 def test_points_come_back_in_order_and_exactly(metrics: MetricsFile) -> None:
     points = metrics.read()
-    assert [(one.step, one.epoch, one.total_steps) for one in points] == [(10, 1, 100), (20, 2, 100), (30, 2, 100)]
+    assert [(one.step, one.epoch, one.total_steps) for one in points] == [
+        (10, 1, 100),
+        (20, 2, 100),
+        (30, 2, 100),
+    ]
     assert [one.values["train/loss"] for one in points] == [1 / 10, 1 / 20, 1 / 30]
     assert points[0].at <= points[1].at <= points[2].at
 
@@ -50,7 +54,7 @@ def test_a_step_done_again_is_there_once(metrics: MetricsFile) -> None:
 @pytest.mark.parametrize("length", [1, 20, -1, -2])
 def test_a_torn_last_line_is_left_out(metrics: MetricsFile, length: int) -> None:
     *whole, last = metrics.path.read_text().splitlines(keepends=True)
-    metrics.path.write_text("".join(whole) + last[: -1][:length])
+    metrics.path.write_text("".join(whole) + last[:-1][:length])
     assert steps(metrics) == [10, 20]
     metrics.rewind(30)
     metrics.append(30, 2, {"train/loss": 1.0})

@@ -22,7 +22,14 @@ from training.sources.folder import ImageFolder
 from training.sources.parquet import ParquetImages
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-PARTS = ("train/cat/0.png", "train/cat/1.png", "train/dog/0.png", "train/dog/1.png", "test/cat/0.png", "test/dog/0.png")
+PARTS = (
+    "train/cat/0.png",
+    "train/cat/1.png",
+    "train/dog/0.png",
+    "train/dog/1.png",
+    "test/cat/0.png",
+    "test/dog/0.png",
+)
 
 
 def random_pixels(count: int, seed: int = 0, shape: tuple[int, ...] = (6, 6, 3)) -> Pixels:
@@ -140,7 +147,9 @@ def test_a_subset_is_fixed_and_spread_over_the_source(home: Home, tmp_path: Path
     assert where == sorted(set(where))
     assert min(where) < 100
     assert 800 <= max(where) < 900
-    again = prepared(Home(tmp_path / "other"), ParquetImages(rows), "pets", {"max_train_rows": 100, "max_test_rows": 50})
+    again = prepared(
+        Home(tmp_path / "other"), ParquetImages(rows), "pets", {"max_train_rows": 100, "max_test_rows": 50}
+    )
     assert files_of(again) == files_of(version)
 
 
@@ -220,7 +229,9 @@ def test_exactly_the_allowed_share_is_left_out_and_listed(
     cells = [b"junk"] * bad + [
         encoded(pixels, tmp_path) for pixels in random_pixels(20 - bad, shape=(4, 4, 1))
     ]
-    table = pa.table({"image": cells, "label": ["cat", "dog"] * 10, "split": ["train", "train", "test", "test"] * 5})
+    table = pa.table(
+        {"image": cells, "label": ["cat", "dog"] * 10, "split": ["train", "train", "test", "test"] * 5}
+    )
     pq.write_table(table, tmp_path / "rows.parquet")
     source = ParquetImages(tmp_path / "rows.parquet")
     with caplog.at_level(logging.WARNING, "evergreen.prepare"):
@@ -246,13 +257,19 @@ def test_a_label_outside_of_the_classes_is_refused_by_row(home: Home, tmp_path: 
         prepared_from(home, known, "pets", DataSettings(test_share=0.5))
     version = prepared_from(home, known, "pets", DataSettings(test_share=0.5, max_dropped_share=0.1))
     assert (len(version.dropped), version.rows("train") + version.rows("test")) == (1, 19)
-    pixels = np.concatenate([np.asarray(dataset.open_columns(version, split).images) for split in prepare.SPLITS])
+    pixels = np.concatenate(
+        [np.asarray(dataset.open_columns(version, split).images) for split in prepare.SPLITS]
+    )
     left_out = random_pixels(20)[18].transpose(2, 0, 1)
     assert not (pixels == left_out).all(axis=(1, 2, 3)).any()
 
 
-@pytest.mark.parametrize(("split", "said"), [("test", "no test rows of class dog"), ("train", "no train rows of class dog")])
-def test_a_class_without_rows_in_a_split_is_refused(home: Home, tmp_path: Path, split: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("split", "said"), [("test", "no test rows of class dog"), ("train", "no train rows of class dog")]
+)
+def test_a_class_without_rows_in_a_split_is_refused(
+    home: Home, tmp_path: Path, split: str, said: str
+) -> None:
     other = "train" if split == "test" else "test"
     splits = [split, other] * 10
     labels = ["cat", "dog", "cat", "cat"] * 5
@@ -286,9 +303,17 @@ def test_no_rows_are_refused(home: Home) -> None:
 
 
 def empty_listing(home: Home) -> Path:
-    names = {"path": pa.string(), "label": pa.string(), "split": pa.string(), "size": pa.int64(), "sha256": pa.string()}
+    names = {
+        "path": pa.string(),
+        "label": pa.string(),
+        "split": pa.string(),
+        "size": pa.int64(),
+        "sha256": pa.string(),
+    }
     home.sources.mkdir()
-    pq.write_table(pa.table({name: pa.array([], kind) for name, kind in names.items()}), home.sources / "listing.parquet")
+    pq.write_table(
+        pa.table({name: pa.array([], kind) for name, kind in names.items()}), home.sources / "listing.parquet"
+    )
     return home.sources
 
 
@@ -338,4 +363,3 @@ def test_an_interrupted_commit_leaves_nothing(home: Home, monkeypatch: pytest.Mo
     with pytest.raises(Stop):
         prepared(home)
     assert list((home.datasets / "digits").iterdir()) == []
-

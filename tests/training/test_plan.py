@@ -1,0 +1,93 @@
+"""A run before it has run: its paths, what is there already, and what is left for this machine to decide."""
+
+import logging
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from small_runs import job_for, prepared, tiny_settings, write_recipe
+
+from training.errors import SettingError
+from training.launch import make_job
+from training.paths import Home
+from training.plan import RunPlan, choose_source, identify
+from training.recipe import load
+from training.records import DatasetVersion
+from training.settings import Settings
+from training.sources.digits import Digits
+from training.sources.parquet import ParquetImages
+
+
+def planned(home: Home, settings: Settings | None = None, nonce: str | None = None) -> RunPlan:
+    _, ref = load("digits")
+    return identify(home, ref, settings or tiny_settings(), Digits().fetch(home.sources), nonce)
+
+
+def test_a_plan_passes_between_processes(home: Home) -> None:
+    plan = planned(home)
+    assert RunPlan.model_validate_json(plan.model_dump_json()) == plan
+    assert plan.paths.root == home.root / "runs" / "digits" / plan.run_key[:16]
+    assert (plan.first, plan.changes) == (True, ())
+
+
+def test_planning_writes_nothing(home: Home) -> None:
+    planned(home)
+    assert list(home.root.iterdir()) == []
+
+
+def test_a_prepared_dataset_is_found_by_the_plan(home: Home) -> None:
+    assert planned(home).find_dataset() is None
+    version = prepared(home)
+    assert planned(home).find_dataset() == version
+    assert planned(home, nonce="forced").find_dataset() == version
+    assert planned(home, tiny_settings(data={"test_share": 0.5})).find_dataset() is None
+
+
+def test_the_models_name_is_the_recipes_or_as_set(home: Home) -> None:
+    assert planned(home).model == "digits"
+    named = planned(home, tiny_settings(tracking={"model": "numbers"}))
+    assert (named.model, named.run_key) == ("numbers", planned(home).run_key)
+
+
+def test_the_source_is_the_recipes_or_where_the_path_points(home: Home, tmp_path: Path) -> None:
+    recipe, _ = load("digits")
+    assert choose_source(recipe, tiny_settings(), home) is recipe.source
+    pq.write_table(pa.table({"image": [b"x"], "label": [3]}), tmp_path / "rows.parquet")
+    source = choose_source(recipe, tiny_settings(data={"path": str(tmp_path / "rows.parquet")}), home)
+    assert isinstance(source, ParquetImages)
+    assert source.classes == tuple("0123456789")
+    with pytest.raises(SettingError, match="nowhere"):
+        choose_source(recipe, tiny_settings(data={"path": str(tmp_path / "nowhere")}), home)
+
+
+@pytest.mark.parametrize(
+    ("memory", "workers", "feed"), [(10**12, 2, "memory"), (1000, 2, "stream"), (1000, 0, "memory")]
+)
+def test_the_feed_is_chosen_by_size_and_said(
+    home: Home,
+    digits_version: DatasetVersion,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    memory: int,
+    workers: int,
+    feed: str,
+) -> None:
+    found = psutil.virtual_memory()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: found._replace(total=memory))
+    settings = tiny_settings(scaling={"num_workers": workers})
+    with caplog.at_level(logging.INFO, "evergreen.launch"):
+        assert job_for(home, digits_version, settings).feed == feed
+    assert f"data.feed={feed}: 0.1 MB" in caplog.text
+
+
+def test_a_chosen_feed_stays(home: Home, digits_version: DatasetVersion) -> None:
+    assert job_for(home, digits_version, tiny_settings(data={"feed": "loader"})).feed == "loader"
+
+
+def test_more_gpus_than_there_are_are_refused(home: Home, digits_version: DatasetVersion) -> None:
+    _, ref = load(write_recipe(home.root / "own"))
+    settings = tiny_settings(scaling={"use_gpu": "yes", "gpus_per_worker": 1000.0})
+    with pytest.raises(SettingError, match=r"scaling\.use_gpu: 1000 GPUs are needed"):
+        make_job("0" * 64, home.run("plain", "0" * 64), ref, settings, digits_version)
