@@ -16,8 +16,11 @@ from training.errors import (
     EXIT_RESOURCE,
     EXIT_RETRY,
     EXIT_TRAINING_FAILED,
+    EvergreenError,
+    ResourceError,
     classify,
 )
+from training.paths import home
 
 log = logging.getLogger("evergreen")
 
@@ -66,7 +69,10 @@ def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in commands.items():
         one = subparsers.add_parser(
-            name, help=command.help, description=command.help, formatter_class=argparse.RawDescriptionHelpFormatter
+            name,
+            help=command.help,
+            description=command.help,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.arguments(one)
     return parser
@@ -74,17 +80,30 @@ def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:
 
 def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
     """Say what went wrong in the user's terms; a traceback only for a bug, or when asked for."""
-    known = classify(error)
+    known = _explain(error)
     if known is None or verbose:
         import traceback
 
         traceback.print_exception(error)
-    message = str(known) if known else f"{type(error).__name__}: {error} (a bug in Evergreen; please report it)"
+    message = (
+        str(known) if known else f"{type(error).__name__}: {error} (a bug in Evergreen; please report it)"
+    )
     status = known.exit_status if known else EXIT_BUG
     print(f"evergreen: {message}", file=sys.stderr)
     if as_json:
         print(json.dumps({"error": message, "exit_status": status}))
     return status
+
+
+def _explain(error: Exception) -> EvergreenError | None:
+    """What `error` means; a full disk has many symptoms, so it is looked for before a symptom is believed."""
+    known = classify(error)
+    if known is None or known.transient:
+        try:
+            home()
+        except ResourceError as lacking:
+            return lacking
+    return known
 
 
 if __name__ == "__main__":

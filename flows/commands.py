@@ -16,14 +16,25 @@ if TYPE_CHECKING:
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="show debug messages and tracebacks")
     parser.add_argument("--quiet", action="store_true", help="show warnings only while it runs")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of standard output")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object as the last line of standard output"
+    )
 
 
 def _settings(parser: argparse.ArgumentParser) -> None:
     from flows.help import settings_help
 
-    parser.add_argument("recipe", help="a recipe's name (see `evergreen recipes`) or the path of a recipe file")
-    parser.add_argument("--set", dest="assignments", action="append", default=[], metavar="NAME=VALUE", help="override a setting")
+    parser.add_argument(
+        "recipe", help="a recipe's name (see `evergreen recipes`) or the path of a recipe file"
+    )
+    parser.add_argument(
+        "--set",
+        dest="assignments",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="override a setting",
+    )
     parser.add_argument("--force", action="store_true", help="train anew even if nothing changed")
     parser.epilog = settings_help()
     _common(parser)
@@ -106,7 +117,9 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="folder of images, or Parquet file or folder with a column `image`")
     parser.add_argument("output", help="Parquet file (.parquet) or folder to write")
     parser.add_argument("--alias", default="champion", help="which version (default: champion)")
-    parser.add_argument("--skip-bad", action="store_true", help="leave unreadable images out instead of refusing")
+    parser.add_argument(
+        "--skip-bad", action="store_true", help="leave unreadable images out instead of refusing"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace OUTPUT")
     _common(parser)
 
@@ -158,7 +171,9 @@ def _rollback(options: argparse.Namespace) -> int:
 
 
 def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--deep", action="store_true", help="also start Ray and look for GPUs (half a minute)")
+    parser.add_argument(
+        "--deep", action="store_true", help="also start Ray and look for GPUs (half a minute)"
+    )
     _common(parser)
 
 

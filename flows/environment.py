@@ -35,7 +35,18 @@ _SERVICES = (
     "EVENT_PERSISTER",
     "EVENT_LOGGER",
 )
-_NOISY = ("mlflow", "alembic", "ray", "ray.data", "ray.train", "ray.tune", "httpx", "prefect", "torch", "py.warnings")
+_NOISY = (
+    "mlflow",
+    "alembic",
+    "ray",
+    "ray.data",
+    "ray.train",
+    "ray.tune",
+    "httpx",
+    "prefect",
+    "torch",
+    "py.warnings",
+)
 
 
 def prepare(place: Home) -> None:
@@ -93,7 +104,9 @@ def log_to_terminal(verbose: bool, quiet: bool) -> None:
         from rich.logging import RichHandler
 
         console = Console(stderr=True)
-        handler = RichHandler(console=console, show_path=False, show_level=verbose, log_time_format="%H:%M:%S")
+        handler = RichHandler(
+            console=console, show_path=False, show_level=verbose, log_time_format="%H:%M:%S"
+        )
     else:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))

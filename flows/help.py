@@ -11,7 +11,9 @@ _WIDTH = 100
 
 def settings_help() -> str:
     """Every setting with its description and default, section by section."""
-    lines = ["settings (--set NAME=VALUE; a recipe may have other defaults, `evergreen plan RECIPE` shows them):"]
+    lines = [
+        "settings (--set NAME=VALUE; a recipe may have other defaults, `evergreen plan RECIPE` shows them):"
+    ]
     lines += _lines(Settings, "")
     return "\n".join(lines)
 

@@ -114,7 +114,9 @@ def _steps(plan: RunPlan, prepared: bool) -> dict[str, str]:
     return {
         "download": "files are here and checked",
         "prepare": "cached" if prepared else "runs: " + _why(plan, ("data",)),
-        "train": "cached" if trained else "runs: " + _why(plan, ("data", "settings", "recipe", "code", "versions", "forced")),
+        "train": "cached"
+        if trained
+        else "runs: " + _why(plan, ("data", "settings", "recipe", "code", "versions", "forced")),
         "evaluate, register, report": "done" if find_release(plan) else "run",
     }
 
@@ -128,7 +130,9 @@ def _why(plan: RunPlan, ingredients: tuple[str, ...]) -> str:
 
 def _estimate(plan: RunPlan, total_steps: int | None) -> float | None:
     """Seconds, from the speed of the newest finished run of this recipe; None without one."""
-    kept = sorted(Home(Path(plan.home)).runs(plan.recipe.name).glob("*/release.json"), key=lambda p: p.stat().st_mtime)
+    kept = sorted(
+        Home(Path(plan.home)).runs(plan.recipe.name).glob("*/release.json"), key=lambda p: p.stat().st_mtime
+    )
     if not kept or not total_steps:
         return None
     last = Release.model_validate_json(kept[-1].read_text())

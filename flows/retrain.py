@@ -23,7 +23,7 @@ from tasks.register import register
 from tasks.report import report
 from tasks.reuse import find_release
 from tasks.train import keep_plan, train
-from training.cluster import check_workers_fit, run_lock, ray_for
+from training.cluster import check_workers_fit, ray_for, run_lock
 from training.files import write_text
 from training.paths import home
 from training.plan import identify

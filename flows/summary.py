@@ -57,7 +57,8 @@ def _facts(release: Release) -> Table:
         mark = "[green]✓[/]" if rule.passed else "[red]✗[/]"
         table.add_row("", f"{mark} {rule.explanation}")
     confidence = float(release.verdict.policy.get("confidence", 0.95))
-    accuracy = f"{metrics['accuracy']:.4f}  ({metrics['accuracy_low']:.4f} to {metrics['accuracy_high']:.4f} at {confidence:.0%})"
+    low, high = metrics["accuracy_low"], metrics["accuracy_high"]
+    accuracy = f"{metrics['accuracy']:.4f}  ({low:.4f} to {high:.4f} at {confidence:.0%})"
     if "champion_accuracy" in metrics:
         accuracy += f"   champion {metrics['champion_accuracy']:.4f}"
     table.add_row("test accuracy", accuracy)
@@ -83,13 +84,21 @@ def print_preview(made: "Preview") -> None:
     console.print(Text(f"{made.recipe}: {made.outcome}", style="bold"))
     table.add_row("source", f"{made.source}, {_size(made.source_bytes)}")
     if made.train_rows is not None:
-        table.add_row("data", f"{made.train_rows} train and {made.test_rows} test rows, {_size(made.dataset_bytes or 0)}")
+        table.add_row(
+            "data",
+            f"{made.train_rows} train and {made.test_rows} test rows, {_size(made.dataset_bytes or 0)}",
+        )
     table.add_row(
-        "batch", f"{made.global_batch_size} rows a step, {made.batch_per_worker} on each of {made.world_size} workers"
+        "batch",
+        f"{made.global_batch_size} rows a step, {made.batch_per_worker} on each of {made.world_size} workers",
     )
     if made.total_steps is not None:
         table.add_row("steps", f"{made.total_steps}, about {made.steps_per_epoch} an epoch")
-    estimate = "not known before a first run" if made.estimated_seconds is None else f"about {made.estimated_seconds:.0f} s"
+    estimate = (
+        "not known before a first run"
+        if made.estimated_seconds is None
+        else f"about {made.estimated_seconds:.0f} s"
+    )
     table.add_row("time", estimate)
     for name, state in made.steps.items():
         table.add_row(name, state)

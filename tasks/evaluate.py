@@ -5,9 +5,10 @@ The test split is touched here and nowhere else. Fails with SettingError when th
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +47,13 @@ class Champion(NamedTuple):
     classes: tuple[str, ...]
 
 
-@task(name="evaluate", retries=2, retry_delay_seconds=2, retry_condition_fn=worth_retrying, cache_policy=NO_CACHE)
+@task(
+    name="evaluate",
+    retries=2,
+    retry_delay_seconds=2,
+    retry_condition_fn=worth_retrying,
+    cache_policy=NO_CACHE,
+)
 def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> Evaluation:
     """Score candidate and champion, or find that done against the same champion."""
     client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
@@ -68,11 +75,11 @@ def compare(
     """Score both models on all test rows and keep the predictions in `folder`."""
     test = open_columns(version, "test")
     module = serving_module(reload(plan.recipe, plan.paths.recipe), version, trained)
-    ours = predictor(module)(test.images)
-    theirs = _align(champion.predict(test.images), champion.classes, version.classes) if champion else None
     confidence = plan.settings.gate.confidence
-    candidate = _score(test, ours, version, confidence, predictor(module))
-    other = _score(test, theirs, version, confidence, champion.predict) if champion and theirs is not None else None
+    ours, candidate = _scored(test, predictor(module), version.classes, version, confidence)
+    theirs, other = None, None
+    if champion is not None:
+        theirs, other = _scored(test, champion.predict, champion.classes, version, confidence)
     pairs = paired(test.labels, ours, theirs)
     _keep_predictions(folder / "predictions.parquet", test, ours, theirs)
     log.info(
@@ -94,27 +101,30 @@ def compare(
     )
 
 
-def _score(
-    test: Columns, probabilities: Probabilities, version: DatasetVersion, confidence: float, predict: Predict
-) -> Score:
-    import time
-
+def _scored(
+    test: Columns, predict: Predict, names: tuple[str, ...], version: DatasetVersion, confidence: float
+) -> tuple[Probabilities, Score]:
+    """A model's probabilities for all test rows, in the order of the dataset's classes, and what they are worth."""
     one = latency_ms(predict, test.images)
-    sample = np.array(test.images[:512])
     began = time.perf_counter()
-    predict(sample)
-    per_second = len(sample) / (time.perf_counter() - began)
-    return score(test.labels, probabilities, version.classes, confidence, one, per_second)
+    found = predict(test.images)
+    per_second = len(test) / (time.perf_counter() - began)
+    aligned = _align(found, names, version.classes)
+    return aligned, score(test.labels, aligned, version.classes, confidence, one, per_second)
 
 
 def _judged_against(plan: RunPlan) -> str | None:
     """Champion that this run was compared with before it became the champion itself."""
-    done = sorted(plan.paths.evaluation.glob(f"against-*/{EVALUATION}"), key=lambda path: path.stat().st_mtime)
+    done = sorted(
+        plan.paths.evaluation.glob(f"against-*/{EVALUATION}"), key=lambda path: path.stat().st_mtime
+    )
     number: str | None = json.loads(done[-1].read_text())["champion_version"] if done else None
     return number
 
 
-def _champion(client: "MlflowClient", plan: RunPlan, version: DatasetVersion, number: str | None) -> Champion | None:
+def _champion(
+    client: "MlflowClient", plan: RunPlan, version: DatasetVersion, number: str | None
+) -> Champion | None:
     if number is None:
         return None
     tags = version_tags(client, plan.model, number)
@@ -128,30 +138,37 @@ def _champion(client: "MlflowClient", plan: RunPlan, version: DatasetVersion, nu
             "data.channels to match, or register under another name with tracking.model."
         )
     log.info("champion: %s version %s", plan.model, number)
-    return Champion(number, lambda images: _in_batches(model.predict, images), classes)
+    predict = cast(Predict, model.predict)
+    return Champion(number, lambda images: _in_batches(predict, images), classes)
 
 
 def _in_batches(predict: Predict, images: Pixels) -> Probabilities:
-    return np.concatenate([predict(np.array(images[start : start + 512])) for start in range(0, len(images), 512)])
+    return np.concatenate(
+        [predict(np.array(images[start : start + 512])) for start in range(0, len(images), 512)]
+    )
 
 
 def _align(theirs: Probabilities, names: tuple[str, ...], classes: tuple[str, ...]) -> Probabilities:
     """Columns in the order of `classes`; a class that the champion never learned gets probability 0."""
     if not np.isfinite(theirs).all():
         raise DataError(
-            "the champion gives probabilities that are not finite; point the alias to a sound version with "
-            "`evergreen rollback`."
+            "a model gives probabilities that are not finite: the candidate diverged, or the champion is damaged, in "
+            "which case `evergreen rollback` points the alias to a sound version."
         )
     if names == classes:
         return theirs
-    log.warning("the champion knows other classes: %s; it is compared on the rows as they are", ", ".join(names))
+    log.warning(
+        "the champion knows other classes: %s; it is compared on the rows as they are", ", ".join(names)
+    )
     aligned = np.zeros((len(theirs), len(classes)), np.float32)
     for column, name in enumerate(classes):
         if name in names:
             aligned[:, column] = theirs[:, names.index(name)]
     left = aligned.sum(axis=1, keepdims=True)
     # A row whose whole probability went to classes that are gone counts as a guess.
-    shared: Probabilities = np.where(left > 1e-6, aligned / np.maximum(left, 1e-6), np.float32(1 / len(classes)))
+    shared: Probabilities = np.where(
+        left > 1e-6, aligned / np.maximum(left, 1e-6), np.float32(1 / len(classes))
+    )
     return shared.astype(np.float32)
 
 

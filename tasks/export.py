@@ -41,7 +41,9 @@ def log_serving_model(
                 name="model",
                 signature=signature,
                 input_example=example,
-                pip_requirements=[f"{name}=={installed(name).partition('+')[0]}" for name in ("mlflow", "torch", "numpy")],
+                pip_requirements=[
+                    f"{name}=={installed(name).partition('+')[0]}" for name in ("mlflow", "torch", "numpy")
+                ],
                 model_type="classifier",
                 serialization_format="pt2",
                 metadata=metadata,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.predict")
 
+Predict = Callable[[Pixels], Probabilities]
+
 
 @dataclass(frozen=True)
 class Served:
@@ -36,7 +38,7 @@ class Served:
     version: str
     shape: ImageShape
     classes: tuple[str, ...]
-    predict: Callable[[Pixels], Probabilities]
+    predict: Predict
     tracking_uri: str | None
     home: str
 
@@ -55,7 +57,7 @@ def open_served(model: str, number: str, tracking_uri: str | None, home: Home) -
             f"model {model} version {number}: gives {outputs} numbers a row and names {len(classes)} classes "
             "(metadata `classes`), so it can't be said which is which. Register it with Evergreen, which names them."
         )
-    return Served(model, number, shape, classes, loaded.predict, tracking_uri, str(home.root))
+    return Served(model, number, shape, classes, cast(Predict, loaded.predict), tracking_uri, str(home.root))
 
 
 def in_process(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
@@ -92,7 +94,8 @@ def over_ray(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
         num_cpus=share.actor,
     )
     try:
-        yield from scored.iter_batches(batch_size=None, batch_format="numpy")
+        for batch in scored.iter_batches(batch_size=None, batch_format="numpy"):
+            yield cast(Batch, batch)
     except Exception as error:
         if (known := classify(error)) is not None:
             raise known from error
@@ -126,7 +129,7 @@ class ScoringActor:
 
     def __init__(self, model: str, number: str, tracking_uri: str | None, home: str) -> None:
         connect(tracking_uri, Home(Path(home)))
-        self._predict = load_version(model, number).predict
+        self._predict = cast(Predict, load_version(model, number).predict)
 
     def __call__(self, batch: Batch) -> Batch:
         return score_batch(self._predict, batch)

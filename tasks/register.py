@@ -49,7 +49,9 @@ log = logging.getLogger("evergreen.register")
     retry_condition_fn=worth_retrying,
     cache_policy=NO_CACHE,
 )
-def register(plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation) -> Release:
+def register(
+    plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation
+) -> Release:
     """Register, check, judge and promote or keep."""
     home = Home(Path(plan.home))
     client = connect(plan.settings.tracking.uri, home)
@@ -87,7 +89,12 @@ def register(plan: RunPlan, version: DatasetVersion, trained: TrainedModel, eval
 
 
 def create_version(
-    client: "MlflowClient", plan: RunPlan, version: DatasetVersion, trained: TrainedModel, run_id: str, uri: str
+    client: "MlflowClient",
+    plan: RunPlan,
+    version: DatasetVersion,
+    trained: TrainedModel,
+    run_id: str,
+    uri: str,
 ) -> str:
     """Register the logged model with the four ingredients as its tags; returns the version number."""
     from mlflow.exceptions import MlflowException
@@ -128,7 +135,9 @@ def settle(
 def note_verdict(client: "MlflowClient", plan: RunPlan, number: str, verdict: Verdict, run_id: str) -> None:
     """Store the verdict with its numbers: in full with the run, in short on the version."""
     client.log_dict(run_id, verdict.model_dump(mode="json"), "verdict.json")
-    client.set_model_version_tag(plan.model, number, "evergreen.verdict", "promote" if verdict.promote else "keep")
+    client.set_model_version_tag(
+        plan.model, number, "evergreen.verdict", "promote" if verdict.promote else "keep"
+    )
     client.set_model_version_tag(plan.model, number, "evergreen.why", verdict.summary[:500])
 
 

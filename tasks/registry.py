@@ -33,7 +33,9 @@ def registry_lock(home: Home, model: str) -> Iterator[None]:
         with FileLock(home.locks / f"registry-{model}.lock", timeout=_LOCK_TIMEOUT_S):
             yield
     except Timeout as error:
-        raise TransientError(f"model {model}: another process is registering for over {_LOCK_TIMEOUT_S} s") from error
+        raise TransientError(
+            f"model {model}: another process is registering for over {_LOCK_TIMEOUT_S} s"
+        ) from error
 
 
 def champion_of(client: "MlflowClient", model: str, alias: str = CHAMPION) -> str | None:
@@ -68,7 +70,8 @@ def load_version(model: str, number: str) -> "PyFuncModel":
     import mlflow.pyfunc
 
     try:
-        return mlflow.pyfunc.load_model(f"models:/{model}/{number}")
+        loaded: PyFuncModel = mlflow.pyfunc.load_model(f"models:/{model}/{number}")
+        return loaded
     except Exception as error:  # MLflow, torch and zip readers raise many kinds
         raise DataError(
             f"model {model} version {number} can't be loaded ({type(error).__name__}: {error}). Point the alias to a "
@@ -76,7 +79,9 @@ def load_version(model: str, number: str) -> "PyFuncModel":
         ) from error
 
 
-def move_alias(client: "MlflowClient", home: Home, model: str, number: str, expected: str | None, why: str) -> None:
+def move_alias(
+    client: "MlflowClient", home: Home, model: str, number: str, expected: str | None, why: str
+) -> None:
     """Make `number` the champion if the champion still is `expected`; the old one becomes `previous`.
 
     Raises :class:`TransientError` when someone else moved the alias meanwhile; running again judges anew.
@@ -106,7 +111,8 @@ def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple
         now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
         if now is None or before is None or now == before:
             raise SettingError(
-                f"model {model}: " + ("there is no champion" if now is None else "the champion has no predecessor")
+                f"model {model}: "
+                + ("there is no champion" if now is None else "the champion has no predecessor")
                 + ", so there is nothing to return to. `evergreen recipes` lists models and aliases."
             )
         load_version(model, before)

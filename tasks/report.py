@@ -13,8 +13,8 @@ from prefect import task
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
-from tasks.page import ReportInputs, markdown, render
 from tasks.next_commands import next_commands
+from tasks.page import ReportInputs, markdown, render
 from tasks.page.figures import figures
 from tasks.tracking import close_run, connect
 from training.dataset import open_columns
@@ -38,15 +38,20 @@ def report(
     pictures = figures(inputs, plan.paths.figures)
     create_markdown_artifact(markdown(inputs), key="report", description=release.verdict.summary)
     for picture in pictures:
-        create_image_artifact(_data_uri(picture), key=picture.stem.replace("_", "-"), description=picture.stem)
+        create_image_artifact(
+            _data_uri(picture), key=picture.stem.replace("_", "-"), description=picture.stem
+        )
     client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
     for picture in pictures:
         client.log_artifact(release.mlflow_run_id, str(picture), "figures")
     numbers = {f"goodput/{name.replace(' ', '_')}_s": value for name, value in release.goodput.parts.items()}
-    for name, text in numbers.items():
-        client.set_tag(release.mlflow_run_id, f"evergreen.{name}", f"{text:.2f}")
-    for name, text in ("goodput", f"{release.goodput.useful_share:.3f}"), ("seconds", f"{release.seconds:.1f}"):
+    for name, seconds in numbers.items():
+        client.set_tag(release.mlflow_run_id, f"evergreen.{name}", f"{seconds:.2f}")
+    for name, text in (
+        ("goodput", f"{release.goodput.useful_share:.3f}"),
+        ("seconds", f"{release.seconds:.1f}"),
+    ):
         client.set_model_version_tag(release.model, release.version, f"evergreen.{name}", text)
     close_run(client, release.mlflow_run_id, "FINISHED")
 

@@ -75,7 +75,11 @@ def open_run(client: "MlflowClient", plan: RunPlan) -> str:
         run_id: str = found[0].info.run_id
         client.update_run(run_id, status="RUNNING")
         return run_id
-    tags = {RUN_KEY_TAG: plan.run_key, "evergreen.recipe": plan.recipe.name, "mlflow.source.name": "evergreen"}
+    tags = {
+        RUN_KEY_TAG: plan.run_key,
+        "evergreen.recipe": plan.recipe.name,
+        "mlflow.source.name": "evergreen",
+    }
     created = client.create_run(experiment_id, run_name=f"{plan.recipe.name}-{plan.run_key[:8]}", tags=tags)
     new_id: str = created.info.run_id
     return new_id
@@ -93,7 +97,8 @@ def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: D
     client.log_dict(run_id, {"run_key": plan.run_key, "ingredients": plan.ingredients}, "ingredients.json")
     client.log_dict(run_id, version.model_dump(mode="json"), "dataset.json")
     source = HTTPDatasetSource(url=version.source_origin)
-    data = MetaDataset(source, name=version.name, digest=version.fingerprint[:32])._to_mlflow_entity()
+    described = MetaDataset(source, name=version.name, digest=version.fingerprint[:32])  # type: ignore[abstract]
+    data = described._to_mlflow_entity()
     client.log_inputs(run_id, [DatasetInput(data, [InputTag("mlflow.data.context", "training")])])
 
 
@@ -167,7 +172,8 @@ class Publisher:
         except Exception as error:  # MLflow may come back; the file keeps every point until then
             if last:
                 raise TransientError(
-                    f"MLflow took not all metrics ({error}). They are kept in {self.file.path}: run the same command again."
+                    f"MLflow took not all metrics ({error}). They are kept in {self.file.path}: "
+                    "run the same command again."
                 ) from error
             log.warning("MLflow does not take metrics now, they are kept and sent later: %s", error)
 
@@ -189,7 +195,11 @@ class Publisher:
     def _already_there(self) -> set[tuple[int, str]]:
         names = self.client.get_run(self.run_id).data.metrics
         ours = [name for name in names if not name.startswith("system/")]
-        return {(metric.step, name) for name in ours for metric in self.client.get_metric_history(self.run_id, name)}
+        return {
+            (metric.step, name)
+            for name in ours
+            for metric in self.client.get_metric_history(self.run_id, name)
+        }
 
 
 def log_final(client: "MlflowClient", run_id: str, metrics: dict[str, float], step: int, at_ms: int) -> None:
@@ -197,4 +207,6 @@ def log_final(client: "MlflowClient", run_id: str, metrics: dict[str, float], st
     from mlflow.entities import Metric
 
     known: dict[str, Any] = client.get_run(run_id).data.metrics
-    client.log_batch(run_id, metrics=[Metric(n, v, at_ms, step) for n, v in metrics.items() if n not in known])
+    client.log_batch(
+        run_id, metrics=[Metric(n, v, at_ms, step) for n, v in metrics.items() if n not in known]
+    )

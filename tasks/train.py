@@ -44,7 +44,9 @@ def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
     record_inputs(client, run_id, plan, version)
     job = make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version)
     with shown_progress(plan.settings.training.epochs) as listener:
-        publisher = Publisher(client, run_id, MetricsFile(plan.paths.metrics), (listener, _prefect_progress()))
+        publisher = Publisher(
+            client, run_id, MetricsFile(plan.paths.metrics), (listener, _prefect_progress())
+        )
         try:
             with publisher.running(), system_metrics(run_id, plan.settings.tracking.system_metrics):
                 return launch(job)

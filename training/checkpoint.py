@@ -56,7 +56,9 @@ class CheckpointLog:
         """Folders of finished checkpoints, oldest first."""
         return sorted(path for path in self.folder.glob("step-*") if (path / MANIFEST).is_file())
 
-    def save(self, position: Position, state: dict[str, Any], score: float | None, wait: bool = False) -> None:
+    def save(
+        self, position: Position, state: dict[str, Any], score: float | None, wait: bool = False
+    ) -> None:
         """Commit `state` (tensors already copied to memory of their own) while training goes on.
 
         `score` is the validation loss when the checkpoint ends an epoch; lower is better. A write that is still
@@ -120,18 +122,26 @@ class CheckpointLog:
 
         manifest = self._verified(path)
         if changed := _differences(manifest["contract"], contract()):
-            log.warning("resuming under other conditions, so the last bits may differ: %s", "; ".join(changed))
+            log.warning(
+                "resuming under other conditions, so the last bits may differ: %s", "; ".join(changed)
+            )
         try:
             state = torch.load(path / STATE, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
-            raise DataError(f"checkpoint {path}: holds more than data ({str(error).splitlines()[0]})") from None
+            raise DataError(
+                f"checkpoint {path}: holds more than data ({str(error).splitlines()[0]})"
+            ) from None
         return Position(manifest["epoch"], manifest["step_in_epoch"], manifest["step"]), state
 
     def _verified(self, path: Path) -> dict[str, Any]:
         """The manifest of a whole checkpoint of this run. Raises :class:`DataError` for any other."""
         try:
             manifest: dict[str, Any] = json.loads((path / MANIFEST).read_bytes())
-            whole = _FIELDS <= manifest.keys() and manifest["format"] == FORMAT and manifest["run_key"] == self.run_key
+            whole = (
+                manifest.keys() >= _FIELDS
+                and manifest["format"] == FORMAT
+                and manifest["run_key"] == self.run_key
+            )
         except (OSError, ValueError, AttributeError):
             raise DataError(f"checkpoint {path}: its manifest can't be read") from None
         if not whole or not (path / STATE).is_file() or digest_file(path / STATE) != manifest["sha256"]:
@@ -150,14 +160,19 @@ class CheckpointLog:
         """Keep the newest and the best."""
         entries = self.entries()
         scored = sorted((score, path) for path in entries if (score := _score(path)) is not None)
-        keep = set(entries[-self.settings.keep_newest :]) | {path for _, path in scored[: self.settings.keep_best]}
+        keep = set(entries[-self.settings.keep_newest :]) | {
+            path for _, path in scored[: self.settings.keep_best]
+        }
         for path in entries:
             if path not in keep:
                 _remove(path)
 
     def load_step(self, step: int) -> dict[str, Any]:
         """State of the checkpoint at `step`. Raises :class:`DataError` when it is damaged or gone."""
-        return self._load(self.folder / f"step-{step:09d}")[1]
+        try:
+            return self._load(self.folder / f"step-{step:09d}")[1]
+        except DataError as error:
+            raise DataError(f"{error}. Remove {self.folder} and run again: training starts anew.") from error
 
 
 def contract() -> dict[str, str]:
@@ -191,7 +206,9 @@ def _remove(path: Path) -> None:
 
 
 def _differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    return [f"{name} {before.get(name)} -> {value}" for name, value in now.items() if before.get(name) != value]
+    return [
+        f"{name} {before.get(name)} -> {value}" for name, value in now.items() if before.get(name) != value
+    ]
 
 
 def copy_state(value: Any) -> Any:
@@ -233,5 +250,7 @@ def load_weights(path: Path) -> "dict[str, torch.Tensor]":
     try:
         loaded: dict[str, torch.Tensor] = load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
-        raise DataError(f"weights {path}: {error}. Remove {path.parent} and run again: training resumes.") from error
+        raise DataError(
+            f"weights {path}: {error}. Remove {path.parent} and run again: training resumes."
+        ) from error
     return loaded

@@ -56,7 +56,9 @@ def _start(settings: Settings) -> None:
         try:
             ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError as error:
-            raise TransientError(f"ray.address: no Ray cluster answers at {options.address} ({error})") from error
+            raise TransientError(
+                f"ray.address: no Ray cluster answers at {options.address} ({error})"
+            ) from error
         return
     cpus = options.num_cpus or available_cpus()
     log.info("starting Ray on this machine with %d CPUs", cpus)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 MANIFEST = "manifest.json"
-_CODE = ("dataset.py", "images.py", "prepare.py")
+_CODE = ("dataset.py", "images.py", "order.py", "prepare.py", "sources/*.py")
 _SETTINGS = {"image_size", "channels", "max_train_rows", "max_test_rows", "test_share", "max_dropped_share"}
 
 
@@ -39,7 +39,9 @@ def part_schema(width: int) -> pa.Schema:
         [
             pa.field("image", pa.binary(width), nullable=False),
             pa.field("label", pa.int32(), nullable=False),
-            pa.field("digest", pa.binary(16), nullable=False),  # first half of the sha256 of the image's bytes
+            pa.field(
+                "digest", pa.binary(16), nullable=False
+            ),  # first half of the sha256 of the image's bytes
             pa.field("where", pa.string(), nullable=False),
         ]
     )
@@ -48,8 +50,9 @@ def part_schema(width: int) -> pa.Schema:
 def fingerprint(files: SourceFiles, settings: DataSettings) -> str:
     """sha256 over the source's content, the settings and the code that turn it into the dataset."""
     code = hashlib.sha256()
-    for name in _CODE:
-        code.update((Path(__file__).parent / name).read_bytes())
+    for pattern in _CODE:
+        for file in sorted(Path(__file__).parent.glob(pattern)):
+            code.update(file.read_bytes())
     return digest_json(
         {
             "source": files.digest,
@@ -61,7 +64,7 @@ def fingerprint(files: SourceFiles, settings: DataSettings) -> str:
 
 
 def find(home: Home, name: str, identity: str) -> DatasetVersion | None:
-    """The finished version with this fingerprint, or None: a damaged manifest, a missing or shortened part makes it none."""
+    """The finished version with this fingerprint, or None: damaged manifest, part missing or shortened."""
     folder = home.dataset(name, identity)
     manifest = folder / MANIFEST
     if not manifest.is_file():
@@ -115,7 +118,9 @@ def open_columns(version: DatasetVersion, split: Split) -> Columns:
         if not folder.is_dir():
             with atomic_folder(folder) as aside:
                 _unpack(version, split, aside)
-    images, labels, digests = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "labels", "digests"))
+    images, labels, digests = (
+        np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "labels", "digests")
+    )
     return Columns(images, np.asarray(labels), np.asarray(digests))
 
 
@@ -139,11 +144,14 @@ def binary_to_numpy(column: pa.ChunkedArray, dtype: Any) -> npt.NDArray[Any]:
     """A fixed-width binary column as one array of (rows, width / itemsize), without looking at single values."""
     width = column.type.byte_width
     chunks = [
-        np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
+        np.frombuffer(chunk.buffers()[1], np.uint8)[
+            chunk.offset * width : (chunk.offset + len(chunk)) * width
+        ]
         for chunk in column.chunks
     ]
-    flat = np.concatenate(chunks) if len(chunks) != 1 else chunks[0]
-    return flat.view(dtype).reshape(len(column), -1)
+    flat: npt.NDArray[Any] = np.concatenate(chunks) if len(chunks) != 1 else chunks[0]
+    rows: npt.NDArray[Any] = flat.view(dtype).reshape(len(column), -1)
+    return rows
 
 
 def is_validation(digests: npt.NDArray[np.uint64], share: float) -> npt.NDArray[np.bool_]:

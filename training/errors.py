@@ -65,11 +65,23 @@ _RESOURCE_ERRNO = {
 }
 # Attributes in which Ray keeps the error that it wraps.
 _WRAPPED = ("cause", "_base_exc", "controller_failure")
-_LOST_PEER = ("connection closed by peer", "connection reset", "connection refused", "socket timeout", "timed out", "nccl")
+# A collective whose other side went away; gloo and NCCL say so with a plain RuntimeError.
+_LOST_PEER = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
+_SHORT_OF = (
+    "disk is full",
+    "no space left",
+    "readonly database",
+    "unable to open database file",
+    "can't allocate memory",
+)
+_NO_SERVER = ("prefect api server",)
 _TRANSIENT_NAMES = frozenset(
     {
         "ActorDiedError",
         "ConnectError",
+        "DistBackendError",
+        "DistNetworkError",
+        "DistStoreError",
         "NodeDiedError",
         "OwnerDiedError",
         "PreemptionError",
@@ -105,25 +117,50 @@ def classify(error: BaseException) -> EvergreenError | None:
         if isinstance(one, EvergreenError):
             return one
     for one in chain:
-        if isinstance(one, OSError) and one.errno in _RESOURCE_ERRNO:
-            place = f" at {one.filename}" if one.filename else ""
-            return ResourceError(
-                f"{_RESOURCE_ERRNO[one.errno].capitalize()}{place}. Mend that and run the same command: it resumes."
-            )
-        if isinstance(one, MemoryError) or type(one).__name__ in {"OutOfMemoryError", "OutOfDiskError"}:
-            return ResourceError(
-                f"Out of memory or disk: {one}. Lower training.global_batch_size or scaling.num_workers, "
-                "or free some, and run the same command: it resumes."
-            )
+        if (lacking := _lacking(one)) is not None:
+            return lacking
     for one in chain:
-        if _is_lost_peer(one):
-            return TransientError(f"a training worker lost its peers ({one}). Run the same command again: it resumes.")
-        if isinstance(one, ConnectionError | TimeoutError) or type(one).__name__ in _TRANSIENT_NAMES:
-            return TransientError(f"{type(one).__name__}: {one}. Run the same command again: it resumes.")
+        if (passing := _passing(one)) is not None:
+            return passing
     return None
 
 
-def _is_lost_peer(error: BaseException) -> bool:
-    """Whether a collective failed because another worker went away; gloo says so with a plain RuntimeError."""
+def _lacking(error: BaseException) -> ResourceError | None:
+    """What the machine lacks, when that is what `error` says."""
+    if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNO:
+        place = f" at {error.filename}" if error.filename else ""
+        return ResourceError(
+            f"{_RESOURCE_ERRNO[error.errno].capitalize()}{place}. Mend that and run the same command: it resumes."
+        )
+    if isinstance(error, MemoryError) or type(error).__name__ in {"OutOfMemoryError", "OutOfDiskError"}:
+        return ResourceError(
+            f"Out of memory or disk: {error}. Lower training.global_batch_size or scaling.num_workers, "
+            "or free some, and run the same command: it resumes."
+        )
     text = str(error).lower()
-    return type(error) is RuntimeError and any(sign in text for sign in _LOST_PEER)
+    if any(sign in text for sign in _SHORT_OF):
+        return ResourceError(
+            f"The machine is short of disk or memory, or a store can't be written ({_first_line(error)}). "
+            "Mend that and run the same command: it resumes."
+        )
+    return None
+
+
+def _passing(error: BaseException) -> TransientError | None:
+    """What may be over at the next try, when that is what `error` says."""
+    text = str(error).lower()
+    if type(error) is RuntimeError and any(sign in text for sign in _NO_SERVER):
+        return TransientError(
+            f"Prefect's server did not start ({_first_line(error)}). See what it printed above, and `evergreen doctor`."
+        )
+    if type(error) is RuntimeError and any(sign in text for sign in _LOST_PEER):
+        return TransientError(
+            f"a training worker lost its peers ({_first_line(error)}). Run the same command again: it resumes."
+        )
+    if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ in _TRANSIENT_NAMES:
+        return TransientError(f"{type(error).__name__}: {error}. Run the same command again: it resumes.")
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -40,8 +40,13 @@ class Batch:
 class Feed(Protocol):
     """Training rows in steps."""
 
-    exact: bool
-    steps_per_epoch: int
+    @property
+    def exact(self) -> bool:
+        """Whether an epoch can be entered at any step."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of one pass."""
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
         """This worker's batches of an epoch, from step `first_step` on (0 unless the feed is exact)."""
@@ -148,7 +153,12 @@ class LoaderFeed:
         self.loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
         for images, labels, rows in islice(self.loader, first_step, None):
             numbers = rows.cpu().numpy()
-            yield Batch(_to(images, self.ranks), _to(labels, self.ranks), numbers, len(numbers) * self.ranks.world_size)
+            yield Batch(
+                _to(images, self.ranks),
+                _to(labels, self.ranks),
+                numbers,
+                len(numbers) * self.ranks.world_size,
+            )
 
 
 def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks: Ranks) -> LoaderFeed:
@@ -167,7 +177,9 @@ def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks:
             return image, label, row
 
     numbered = Numbered()
-    sampler: DistributedSampler[Any] = DistributedSampler(numbered, ranks.world_size, ranks.rank, seed=settings.seed)
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        numbered, ranks.world_size, ranks.rank, seed=settings.seed
+    )
     loader: DataLoader[Any] = DataLoader(
         numbered, settings.local_batch_size, sampler=sampler, num_workers=settings.data.loader_processes
     )

@@ -33,7 +33,8 @@ def code_digest() -> str:
 def ingredients(recipe: RecipeRef, settings: Settings, fingerprint: str, nonce: str | None) -> Ingredients:
     """The ingredients of the run key, as JSON. `nonce` makes a forced run differ from all others."""
     values = settings.model_dump(
-        mode="json", include={"seed": True, "data": {"feed", "validation_share"}, "training": True, "scaling": _SCALING}
+        mode="json",
+        include={"seed": True, "data": {"feed", "validation_share"}, "training": True, "scaling": _SCALING},
     )
     made: Ingredients = {
         "data": fingerprint,

@@ -27,7 +27,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Pixels of the good rows, (rows, channels, height, width), their row numbers, and what is wrong with the others."""
+    """Pixels of the good rows, (rows, channels, height, width), their numbers, and what is wrong with the others."""
 
     pixels: Pixels
     good: npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ def first_shape(rows: pa.RecordBatch, target: Target) -> ImageShape | None:
     """Shape that the first readable row gives under `target`, or None when no row is readable."""
     for index in range(rows.num_rows):
         try:
-            return _decode_row(rows, index, target).shape  # type: ignore[return-value]
+            return _decode_row(rows, index, target).shape
         except BadImage:
             continue
     return None
@@ -108,8 +108,12 @@ def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) 
             raise BadImage(f"is not a readable image ({error})") from None
         return image
     if len(data) != height * width * channels:
-        raise BadImage(f"has {len(data)} bytes, {height}x{width}x{channels} pixels need {height * width * channels}")
-    grid = np.frombuffer(data, np.uint8).reshape((height, width) if channels == 1 else (height, width, channels))
+        raise BadImage(
+            f"has {len(data)} bytes, {height}x{width}x{channels} pixels need {height * width * channels}"
+        )
+    grid = np.frombuffer(data, np.uint8).reshape(
+        (height, width) if channels == 1 else (height, width, channels)
+    )
     return Image.fromarray(grid)
 
 

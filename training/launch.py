@@ -4,8 +4,9 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from training.cluster import cpus_per_worker
 from training.dataset import ray_dataset
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.launch")
 
-_MEMORY_SHARE = 0.5  # of the machine's memory that `auto` lets a memory-mapped dataset take
+_MEMORY_SHARE = 0.7  # of the machine's memory that training images may take before it is worth a warning
 
 
 def launch(job: TrainingJob) -> TrainedModel:
@@ -44,7 +45,9 @@ def launch(job: TrainingJob) -> TrainedModel:
         run_worker(job, Ranks.of_this_process(job.use_gpu))
     trained = finished(job.paths, job.run_key)
     if trained is None:
-        raise TrainingError(f"training ended without a finished model in {job.paths.model}; this is a bug, please report it")
+        raise TrainingError(
+            f"training ended without a finished model in {job.paths.model}; this is a bug, please report it"
+        )
     return _with_wall_time(trained, job.paths, began, time.time())
 
 
@@ -52,13 +55,14 @@ def make_job(
     run_key: str, paths: RunPaths, recipe: RecipeRef, settings: Settings, version: DatasetVersion
 ) -> TrainingJob:
     """Take the decisions that are left to this machine, each said once in the log."""
+    _say_memory(settings, version)
     return TrainingJob(
         run_key=run_key,
         root=str(paths.root),
         recipe=recipe,
         settings=settings,
         dataset=version,
-        feed=_choose_feed(settings, version),  # type: ignore[arg-type]
+        feed=settings.data.feed,
         use_gpu=_choose_gpu(settings),
     )
 
@@ -74,17 +78,20 @@ def finished(paths: RunPaths, run_key: str) -> TrainedModel | None:
     return trained if trained.run_key == run_key else None
 
 
-def _choose_feed(settings: Settings, version: DatasetVersion) -> str:
-    if settings.data.feed != "auto":
-        return settings.data.feed
+def _say_memory(settings: Settings, version: DatasetVersion) -> None:
+    """Warn when memory-mapped training images will not stay in memory, as every batch then waits for the disk."""
     import psutil
 
     channels, height, width = version.shape
     needed = version.rows("train") * channels * height * width
     memory: int = psutil.virtual_memory().total
-    feed = "memory" if needed < _MEMORY_SHARE * memory or not settings.scaling.num_workers else "stream"
-    log.info("data.feed=%s: %.1f MB of training images, %.1f GB of memory", feed, needed / 1e6, memory / 1e9)
-    return feed
+    if settings.data.feed == "memory" and needed > _MEMORY_SHARE * memory:
+        log.warning(
+            "%.1f GB of training images on a machine with %.1f GB of memory: batches may wait for the disk. "
+            "data.feed=stream reads them in order instead.",
+            needed / 1e9,
+            memory / 1e9,
+        )
 
 
 def _choose_gpu(settings: Settings) -> bool:
@@ -100,8 +107,10 @@ def _choose_gpu(settings: Settings) -> bool:
         gpus = float(torch.cuda.device_count())
     wanted = max(1, settings.scaling.num_workers) * settings.scaling.gpus_per_worker
     if settings.scaling.use_gpu == "yes" and gpus < wanted:
-        raise SettingError(f"scaling.use_gpu: {wanted:g} GPUs are needed, there are {gpus:g}; use auto or no, or add GPUs")
-    chosen = gpus >= wanted
+        raise SettingError(
+            f"scaling.use_gpu: {wanted:g} GPUs are needed, there are {gpus:g}; use auto or no, or add GPUs"
+        )
+    chosen = bool(gpus >= wanted)
     log.info("training on %s (%g GPUs here, %g wanted)", "GPUs" if chosen else "CPUs", gpus, wanted)
     return chosen
 
@@ -120,7 +129,12 @@ def _fit_until_done(job: TrainingJob) -> None:
                 raise TrainingError(f"a worker failed: {_last_words(error)}") from error
             if not known.transient or failures == job.settings.failure.max_failures:
                 raise known from error
-            log.warning("%s Failure %d of %d allowed; going on.", known, failures + 1, job.settings.failure.max_failures)
+            log.warning(
+                "%s Failure %d of %d allowed; going on.",
+                known,
+                failures + 1,
+                job.settings.failure.max_failures,
+            )
     return None
 
 
@@ -146,11 +160,11 @@ def _fit(job: TrainingJob) -> None:
         train_loop_config={"job": job.model_dump_json()},
         scaling_config=_scaling(job, share),
         torch_config=TorchConfig(backend=_backend(job), timeout_s=int(settings.failure.collective_timeout_s)),
-        run_config=RunConfig(
+        run_config=RunConfig(  # type: ignore[call-arg]  # Ray's stubs describe Train V1
             # A name of its own each time: Ray would take up its own record of an older attempt, ours is the log.
             name=f"attempt-{attempt}-{os.getpid()}",
             storage_path=str(job.paths.ray),
-            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
             worker_runtime_env={"env_vars": _worker_environment(job)},
         ),
         datasets=datasets,
@@ -184,7 +198,9 @@ def _worker_environment(job: TrainingJob) -> dict[str, str]:
     return names | ({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {})
 
 
-def _streams(job: TrainingJob) -> "tuple[dict[str, Dataset] | None, DataConfig | None]":
+def _streams(
+    job: TrainingJob,
+) -> "tuple[dict[str, Dataset | Callable[[], Dataset]] | None, DataConfig | None]":
     """Training rows as a Ray Dataset for feed `stream`; validation rows are left out on the way."""
     if job.feed != "stream":
         return None, None
@@ -196,9 +212,9 @@ def _streams(job: TrainingJob) -> "tuple[dict[str, Dataset] | None, DataConfig |
 
     share = job.settings.data.validation_share
 
-    def learn_only(batch: dict[str, "np.ndarray[tuple[int, ...], np.dtype[np.uint64]]"]) -> dict[str, object]:
+    def learn_only(batch: Any) -> dict[str, Any]:
         keep = ~is_validation(batch["digest"], share)
-        kept: dict[str, object] = {name: values[keep] for name, values in batch.items()}
+        kept: dict[str, Any] = {name: values[keep] for name, values in batch.items()}
         return kept | {"digest": batch["digest"][keep].view(np.int64)}  # torch knows few unsigned types
 
     dataset = ray_dataset(job.dataset, "train").map_batches(learn_only)
@@ -234,4 +250,6 @@ def _with_wall_time(trained: TrainedModel, paths: RunPaths, began: float, ended:
     parts |= trained.goodput.parts
     parts["shutdown"] = max(0.0, ended - began - sum(parts.values()))
     goodput = Goodput(total_s=ended - began, parts=parts)
-    return trained.model_copy(update={"attempts": len(attempts), "seconds": ended - began, "goodput": goodput})
+    return trained.model_copy(
+        update={"attempts": len(attempts), "seconds": ended - began, "goodput": goodput}
+    )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch  # noqa: TID253 - imported by processes that train, never by ones that plan or list
-import torch.nn.functional as functional  # noqa: TID253
 import torch.distributed as dist  # noqa: TID253
+import torch.nn.functional as functional  # noqa: TID253
 from torch import nn  # noqa: TID253
 
 from training.checkpoint import copy_state
@@ -37,20 +37,26 @@ class CommunicationClock:
 class Learner:
     """One replica of the model with its optimizer."""
 
-    def __init__(self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks, total_steps: int):
+    def __init__(
+        self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks, total_steps: int
+    ):
         self.settings, self.ranks, self.total_steps = settings, ranks, total_steps
         self.communication = CommunicationClock()
         torch.manual_seed(int(stream_key(settings.seed, _INITIAL)))
         self.module = build_module(recipe, version).to(ranks.device)
         if settings.training.channels_last:
-            self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.module = self.module.to(memory_format=torch.channels_last)
         if settings.training.compile:
             self.module.compile()
         self.normalise = normaliser(version.mean, version.std).to(ranks.device)
-        self.black = self.normalise(torch.zeros((1, version.shape[0], 1, 1), dtype=torch.uint8, device=ranks.device))
+        self.black = self.normalise(
+            torch.zeros((1, version.shape[0], 1, 1), dtype=torch.uint8, device=ranks.device)
+        )
         self.augmentation = recipe.augmentation if settings.training.augment else Augmentation()
         self.optimizer = build_optimizer(settings.training, self.module.parameters())
-        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=settings.training.precision == "float16")
+        self.scaler = torch.amp.GradScaler(
+            ranks.device.type, enabled=settings.training.precision == "float16"
+        )
         self.model = self._wrap()
 
     def _wrap(self) -> nn.Module:
@@ -76,7 +82,13 @@ class Learner:
         weight = self.ranks.world_size / batch.global_rows
         losses = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         hits = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
-        chunks = list(zip(images.chunk(options.accumulation_steps), batch.labels.chunk(options.accumulation_steps), strict=True))
+        chunks = list(
+            zip(
+                images.chunk(options.accumulation_steps),
+                batch.labels.chunk(options.accumulation_steps),
+                strict=True,
+            )
+        )
         for number, (inputs, labels) in enumerate(chunks, start=1):
             with self._sync_only_if(number == len(chunks)):
                 with self._autocast():
@@ -101,7 +113,9 @@ class Learner:
             for start in range(0, len(mine), _VALIDATION_ROWS):
                 part = mine[start : start + _VALIDATION_ROWS]
                 labels = torch.from_numpy(columns.labels[part]).to(self.ranks.device)
-                logits = self.module(self._normalised(torch.from_numpy(columns.images[part]).to(self.ranks.device)))
+                logits = self.module(
+                    self._normalised(torch.from_numpy(columns.images[part]).to(self.ranks.device))
+                )
                 loss += functional.cross_entropy(logits.float(), labels, reduction="sum").double().cpu()
                 hits += int((logits.argmax(1) == labels).sum())
         self.module.train()
@@ -110,7 +124,7 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on, copied."""
-        parts = {"model": self.module, "optimizer": self.optimizer, "scaler": self.scaler}
+        parts: dict[str, Any] = {"model": self.module, "optimizer": self.optimizer, "scaler": self.scaler}
         return {name: copy_state(part.state_dict()) for name, part in parts.items()}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -136,7 +150,7 @@ class Learner:
 
     def _sync_only_if(self, last: bool) -> AbstractContextManager[None]:
         waits: bool = last or not self.ranks.distributed
-        return nullcontext() if waits else self.model.no_sync()  # type: ignore[operator, return-value]
+        return nullcontext() if waits else self.model.no_sync()  # type: ignore[operator]
 
     def _backward(self, loss: torch.Tensor) -> None:
         self.communication.last_bucket = 0.0
@@ -184,7 +198,7 @@ def build_module(recipe: Recipe, version: DatasetVersion) -> nn.Module:
     return module.train()
 
 
-def _timed_allreduce(clock: CommunicationClock, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _timed_allreduce(clock: CommunicationClock, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     clock.last_bucket = time.perf_counter()

@@ -3,8 +3,8 @@
 import logging
 import math
 import time
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +52,11 @@ class Sums:
 
     def add(self, other: "Sums") -> None:
         """Add `other` in place."""
-        self.loss, self.hits, self.rows = self.loss + other.loss, self.hits + other.hits, self.rows + other.rows
+        self.loss, self.hits, self.rows = (
+            self.loss + other.loss,
+            self.hits + other.hits,
+            self.rows + other.rows,
+        )
 
 
 @dataclass
@@ -69,12 +73,13 @@ class Loop:
     clock: Clock = field(default_factory=Clock)
     history: list[EpochMetrics] = field(default_factory=list)
     epoch_sums: Sums = field(default_factory=Sums)
-    epoch_seconds: float = 0.0
     saved_at: float = field(default_factory=time.perf_counter)
     saved_step: int = 0
 
     def __post_init__(self) -> None:
-        self.checkpoints = CheckpointLog(self.job.paths.checkpoints, self.job.settings.checkpoint, self.job.run_key)
+        self.checkpoints = CheckpointLog(
+            self.job.paths.checkpoints, self.job.settings.checkpoint, self.job.run_key
+        )
         self.metrics = MetricsFile(self.job.paths.metrics, self.total_steps)
         self.interval = self.job.settings.tracking.log_every_steps or max(
             1, min(_MOST_STEPS_A_POINT, self.feed.steps_per_epoch // _POINTS_PER_EPOCH)
@@ -97,7 +102,9 @@ class Loop:
         # Ranks read the same folder, but a damaged file may be seen by one alone: agree before anyone steps.
         total, largest = self.ranks.add_up(position.step, position.step**2)
         if total**2 != largest * self.ranks.world_size:
-            raise TrainingError("workers found different checkpoints; is the run's folder on storage that all of them share?")
+            raise TrainingError(
+                "workers found different checkpoints; is the run's folder on storage that all of them share?"
+            )
         if found:
             self.learner.load(found[1]["learner"])
             self.history = [EpochMetrics.model_validate(row) for row in found[1]["history"]]
@@ -178,7 +185,9 @@ class Loop:
             learning_rate=learning_rate(self.job.settings.training, step - 1, self.total_steps),
             images_per_s=sums.rows / seconds,
         )
-        self._write(step, epoch, {"validation/loss": loss, "validation/accuracy": accuracy, "epoch": float(epoch + 1)})
+        self._write(
+            step, epoch, {"validation/loss": loss, "validation/accuracy": accuracy, "epoch": float(epoch + 1)}
+        )
         self.history.append(row)
         if self.ranks.is_first:
             self._save(Position(epoch + 1, 0, step), score=loss)

@@ -72,7 +72,7 @@ class SampleOrder:
     """The steps of one training: which rows of range(rows) step s of an epoch takes, and who computes which.
 
     Step s takes positions [s*B, (s+1)*B) of the epoch's permutation, B being `global_batch_size`; the last step
-    takes what is left. A rest smaller than B/8 joins the step before it, so that no worker is left with a row or
+    takes what is left. A rest smaller than B/4 joins the step before it, so that no worker is left with a row or
     two, which batch normalisation can't use. Every row is used exactly once an epoch.
     """
 
@@ -84,7 +84,7 @@ class SampleOrder:
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
         full, rest = divmod(self.rows, self.global_batch_size)
-        return max(1, full + (rest >= max(2, self.global_batch_size // 8)))
+        return max(1, full + (rest >= max(2, self.global_batch_size // 4)))
 
     def bounds(self, step: int) -> tuple[int, int]:
         """Positions [start, stop) of step `step` (0 for an epoch's first)."""

@@ -1,12 +1,15 @@
 """The one place that names paths. Everything Evergreen keeps lies under one folder, `EVERGREEN_HOME`."""
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from training.errors import ResourceError
 
 HOME_VARIABLE = "EVERGREEN_HOME"
+# The two embedded databases alone take 5 MB; the rest leaves room for a model and its checkpoints.
+_NEEDED_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class Home:
 def home() -> Home:
     """The home that the environment names, by default `.evergreen` in the working directory.
 
-    Raises :class:`ResourceError` when it cannot be made or written.
+    Raises :class:`ResourceError` when it cannot be made or written, or its disk is nearly full.
     """
     root = Path(os.environ.get(HOME_VARIABLE) or ".evergreen").expanduser().resolve()
     try:
@@ -136,4 +139,9 @@ def home() -> Home:
             f"{root} is not writable ({error.strerror}). Point {HOME_VARIABLE} to a folder that is, "
             "or mend its permissions or free space."
         ) from error
+    if (free := shutil.disk_usage(root).free) < _NEEDED_BYTES:
+        raise ResourceError(
+            f"{root}: {free / 1e6:.0f} MB are free, a run needs at least {_NEEDED_BYTES / 1e6:.0f} MB. Free some, or "
+            f"point {HOME_VARIABLE} to another disk."
+        )
     return Home(root)

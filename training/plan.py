@@ -47,7 +47,9 @@ def choose_source(recipe: Recipe, settings: Settings, home: Home) -> Source:
     return open_path(Path(settings.data.path).expanduser(), home.sources, classes)
 
 
-def identify(home: Home, ref: RecipeRef, settings: Settings, files: SourceFiles, nonce: str | None) -> RunPlan:
+def identify(
+    home: Home, ref: RecipeRef, settings: Settings, files: SourceFiles, nonce: str | None
+) -> RunPlan:
     """Work out the run key and what changed since the recipe's last run; `nonce` makes it a run of its own."""
     fingerprint = dataset.fingerprint(files, settings.data)
     parts = identity.ingredients(ref, settings, fingerprint, nonce)

@@ -73,7 +73,9 @@ def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
     source = reader(files)
     total = sum(source.count(files, split) for split in source.splits(files))
     if not total:
-        raise DataError(f"{files.origin}: no rows. Check data.path, or remove {files.root} to fetch the source anew.")
+        raise DataError(
+            f"{files.origin}: no rows. Check data.path, or remove {files.root} to fetch the source anew."
+        )
     by_bytes = _SHARD_BYTES * total // max(1, files.bytes)
     size = max(1, min(_SHARD_ROWS, by_bytes))
     shards: list[Shard] = []
@@ -100,15 +102,23 @@ def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: 
     for batch in file.iter_batches(columns=["label"]):
         labels.update(batch["label"].to_pylist())
     return RawShard(
-        path=str(target), rows=file.metadata.num_rows, bytes=target.stat().st_size, labels=dict(sorted(labels.items()))
+        path=str(target),
+        rows=file.metadata.num_rows,
+        bytes=target.stat().st_size,
+        labels=dict(sorted(labels.items())),
     )
 
 
-def plan_transform(raw: list[RawShard], files: SourceFiles, settings: DataSettings, staging: Path) -> list[ShardPlan]:
+def plan_transform(
+    raw: list[RawShard], files: SourceFiles, settings: DataSettings, staging: Path
+) -> list[ShardPlan]:
     """Fix classes and image shape once, from the first readable row, for all shards."""
     classes = files.classes or tuple(sorted({label for shard in raw for label in shard.labels}))
     target = Target(settings.image_size, settings.channels)
-    shape = next((found for shard in raw for rows in _batches(shard.path) if (found := first_shape(rows, target))), None)
+    shape = next(
+        (found for shard in raw for rows in _batches(shard.path) if (found := first_shape(rows, target))),
+        None,
+    )
     if shape is None:
         raise DataError(f"{files.origin}: none of the images can be read, so there is nothing to learn from.")
     return [
@@ -175,7 +185,13 @@ def _transform_row(row: dict[str, str]) -> dict[str, str]:
 
 
 def make_version(
-    name: str, identity: str, files: SourceFiles, raw: list[RawShard], settings: DataSettings, place: Path, with_ray: bool
+    name: str,
+    identity: str,
+    files: SourceFiles,
+    raw: list[RawShard],
+    settings: DataSettings,
+    place: Path,
+    with_ray: bool,
 ) -> DatasetVersion:
     """Transform all raw shards and commit the version at `place`, complete or not at all.
 
@@ -202,11 +218,16 @@ def _summarise(
     place: Path,
 ) -> DatasetVersion:
     bad = [row for outcome in outcomes for row in outcome.bad]
-    counts = {split: tuple(map(sum, zip(*(o.label_counts[split] for o in outcomes), strict=True))) for split in SPLITS}
+    counts = {
+        split: tuple(map(sum, zip(*(o.label_counts[split] for o in outcomes), strict=True)))
+        for split in SPLITS
+    }
     _check_dropped(bad, sum(map(sum, counts.values())), settings.max_dropped_share)
     pixels = sum(counts["train"]) * plan.shape[1] * plan.shape[2] * 255
     mean = [sum(o.sums[channel] for o in outcomes) / max(1, pixels) for channel in range(plan.shape[0])]
-    power = [sum(o.squares[channel] for o in outcomes) / max(1, pixels * 255) for channel in range(plan.shape[0])]
+    power = [
+        sum(o.squares[channel] for o in outcomes) / max(1, pixels * 255) for channel in range(plan.shape[0])
+    ]
     return DatasetVersion(
         name=name,
         fingerprint=identity,
@@ -238,7 +259,11 @@ def _check_dropped(bad: list[str], kept: int, limit: float) -> None:
 def _check_version(version: DatasetVersion, staging: Path) -> None:
     """Rules over the whole dataset: no empty split or class, no image in both splits."""
     for split in SPLITS:
-        empty = [name for name, count in zip(version.classes, version.label_counts[split], strict=True) if not count]
+        empty = [
+            name
+            for name, count in zip(version.classes, version.label_counts[split], strict=True)
+            if not count
+        ]
         if empty:
             raise DataError(
                 f"{version.source_origin}: no {split} rows of class {', '.join(empty[:_SHOWN])}. Every class needs "
@@ -264,8 +289,14 @@ def _digests(staging: Path, version: DatasetVersion, split: Split) -> dict[bytes
 def _limit(split: str, settings: DataSettings) -> int | None:
     if split:
         return settings.max_train_rows if split == "train" else settings.max_test_rows
-    limits = (settings.max_train_rows, settings.max_test_rows)
-    return sum(limit for limit in limits if limit) if all(limits) else None
+    # Content decides the split later, so the limits can be met on average only.
+    if settings.max_train_rows and settings.max_test_rows:
+        return settings.max_train_rows + settings.max_test_rows
+    if settings.max_train_rows:
+        return round(settings.max_train_rows / (1 - settings.test_share))
+    if settings.max_test_rows and settings.test_share:
+        return round(settings.max_test_rows / settings.test_share)
+    return None
 
 
 def _selected(files: SourceFiles, shard: Shard, settings: DataSettings) -> list[int]:
@@ -292,7 +323,8 @@ def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[p
     known = labels >= 0
     where = rows["where"].take(pa.array(decoded.good))
     outside = [
-        f"{where[int(index)].as_py()}: label {names[decoded.good[index]]!r} is none of the classes {_some(plan.classes)}"
+        f"{where[int(index)].as_py()}: label {names[decoded.good[index]]!r} is none of the classes "
+        f"{_some(plan.classes)}"
         for index in np.flatnonzero(~known)
     ]
     pixels = decoded.pixels[known]
@@ -318,7 +350,9 @@ def _hash_rows(pixels: Pixels) -> Pixels:
 def _binary(rows: Pixels) -> pa.Array:
     """(rows, width) bytes as one fixed-width binary array, without a copy."""
     flat = np.ascontiguousarray(rows)
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(rows.shape[1]), len(rows), [None, pa.py_buffer(flat)])
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(rows.shape[1]), len(rows), [None, pa.py_buffer(flat)]
+    )
 
 
 def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Split, npt.NDArray[np.bool_]]:
@@ -342,7 +376,12 @@ def _add_moments(pixels: Pixels, sums: npt.NDArray[np.int64], squares: npt.NDArr
 
 def _open_writer(path: Path, width: int) -> pq.ParquetWriter:
     return pq.ParquetWriter(
-        path, part_schema(width), compression="zstd", compression_level=1, use_dictionary=False, write_page_checksum=True
+        path,
+        part_schema(width),
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        write_page_checksum=True,
     )
 
 

@@ -56,7 +56,9 @@ def augment(
     return _shift(images, draws, spec.shift, black) if spec.shift else images
 
 
-def _affine(images: "torch.Tensor", draws: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", spec: Augmentation) -> "torch.Tensor":
+def _affine(
+    images: "torch.Tensor", draws: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", spec: Augmentation
+) -> "torch.Tensor":
     import torch
     import torch.nn.functional as functional
 
@@ -70,12 +72,17 @@ def _affine(images: "torch.Tensor", draws: "np.ndarray[tuple[int, int], np.dtype
     theta[:, 1, 0], theta[:, 1, 1] = mirror * np.sin(angle) / size, np.cos(angle) / size
     theta[:, 0, 2] = signed[:, 2] * 2 * spec.shift / width
     theta[:, 1, 2] = signed[:, 3] * 2 * spec.shift / height
-    grid = functional.affine_grid(torch.from_numpy(theta).to(images.device), list(images.shape), align_corners=False)
+    grid = functional.affine_grid(
+        torch.from_numpy(theta).to(images.device), list(images.shape), align_corners=False
+    )
     return functional.grid_sample(images, grid, align_corners=False)
 
 
 def _shift(
-    images: "torch.Tensor", draws: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", limit: int, black: "torch.Tensor"
+    images: "torch.Tensor",
+    draws: "np.ndarray[tuple[int, int], np.dtype[np.float32]]",
+    limit: int,
+    black: "torch.Tensor",
 ) -> "torch.Tensor":
     """Move each image by whole pixels: pad, then gather a window a row (the usual padded random crop)."""
     import torch

@@ -44,7 +44,9 @@ class Ranks:
         import torch
         import torch.distributed
 
-        numbers = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
+        numbers = torch.stack(
+            [torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values]
+        )
         if self.distributed:
             torch.distributed.all_reduce(numbers)
         sums: list[float] = numbers.tolist()

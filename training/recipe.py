@@ -98,7 +98,9 @@ def reload(ref: RecipeRef, folder: Path) -> Recipe:
     """The recipe that `ref` names, from the copy that the run keeps in `folder`."""
     module, files = _import_file(folder / Path(ref.path).name)
     if _digest(files) != ref.digest:
-        raise SettingError(f"recipe {folder}: the copy kept with the run was changed; remove the folder and run again")
+        raise SettingError(
+            f"recipe {folder}: the copy kept with the run was changed; remove the folder and run again"
+        )
     recipe: Recipe = module.recipe
     return recipe
 
@@ -164,7 +166,12 @@ def _local_files(path: Path, folder: Path) -> set[Path]:
                 continue
             tops = {name.partition(".")[0] for name in names} - {"", "training", "tasks", "flows"}
             near = [folder / f"{top}.py" for top in tops]
-            near += [file for top in tops if (folder / top / "__init__.py").is_file() for file in (folder / top).rglob("*.py")]
+            near += [
+                file
+                for top in tops
+                if (folder / top / "__init__.py").is_file()
+                for file in (folder / top).rglob("*.py")
+            ]
             new = {file for file in near if file.is_file()} - found
             found |= new
             queue += new

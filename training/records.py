@@ -22,7 +22,9 @@ class SourceFiles(Record):
     digest: str = Field(description="sha256 over the content alone: no paths, names or times")
     files: int
     bytes: int
-    classes: tuple[str, ...] = Field((), description="class names in label order, where the source knows them")
+    classes: tuple[str, ...] = Field(
+        (), description="class names in label order, where the source knows them"
+    )
 
 
 class RawShard(Record):
@@ -61,7 +63,9 @@ class DatasetVersion(Record):
     std: tuple[float, ...]
     source_digest: str
     source_origin: str
-    dropped: tuple[str, ...] = Field((), description="rows left out under data.max_dropped_share, each with its reason")
+    dropped: tuple[str, ...] = Field(
+        (), description="rows left out under data.max_dropped_share, each with its reason"
+    )
     format: int = 1
 
     def rows(self, split: Split) -> int:
@@ -192,7 +196,9 @@ class Verdict(Record):
     promote: bool
     summary: str
     rules: tuple[Rule, ...]
-    champion_version: str | None = Field(description="what the champion alias pointed to when the comparison began")
+    champion_version: str | None = Field(
+        description="what the champion alias pointed to when the comparison began"
+    )
     policy: dict[str, str | float] = Field({}, description="the gate's settings that led to this verdict")
 
 

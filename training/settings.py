@@ -32,19 +32,33 @@ class DataSettings(Section):
         description="Folder or archive (.tar, .tar.gz, .tar.xz, .zip) to read instead of downloading: class folders "
         "under train/ and test/, torchvision's raw files, or Parquet",
     )
-    image_size: PositiveInt | None = Field(None, description="Height and width in pixels; larger or smaller images are resized")
-    channels: Literal[1, 3] | None = Field(None, description="Convert images to grey (1) or RGB (3); none: as they are")
-    max_train_rows: PositiveInt | None = Field(None, description="Use a fixed random subset of the training rows")
-    max_test_rows: PositiveInt | None = Field(None, description="Use a fixed random subset of the test rows")
-    test_share: Share = Field(0.2, description="Share of rows kept for the test, for sources without a test split")
+    image_size: PositiveInt | None = Field(
+        None, description="Height and width in pixels; larger or smaller images are resized"
+    )
+    channels: Literal[1, 3] | None = Field(
+        None, description="Convert images to grey (1) or RGB (3); none: as they are"
+    )
+    max_train_rows: PositiveInt | None = Field(
+        None,
+        description="Use a fixed random subset of about so many training rows (exact for a source with a train split)",
+    )
+    max_test_rows: PositiveInt | None = Field(
+        None,
+        description="Use a fixed random subset of about so many test rows (exact for a source with a test split)",
+    )
+    test_share: Share = Field(
+        0.2, description="Share of rows kept for the test, for sources without a test split"
+    )
     validation_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.1, description="Share of the training rows kept back to validate each epoch"
     )
-    max_dropped_share: Share = Field(0.0, description="Share of bad rows that may be left out; 0 refuses the first one")
-    feed: Literal["auto", "memory", "stream", "loader"] = Field(
-        "auto",
-        description="How rows reach the model: memory (memory-mapped, exact), stream (Ray Data, for data larger than "
-        "memory), loader (torch DataLoader); auto takes memory when the data fit",
+    max_dropped_share: Share = Field(
+        0.0, description="Share of bad rows that may be left out; 0 refuses the first one"
+    )
+    feed: Literal["memory", "stream", "loader"] = Field(
+        "memory",
+        description="How rows reach the model: memory (memory-mapped columns, exact), stream (Ray Data, for heavy "
+        "transforms and data larger than a node's disk), loader (torch DataLoader)",
     )
     loader_processes: Annotated[int, Field(ge=0)] = Field(
         0, description="Processes of each worker's DataLoader, for feed loader"
@@ -57,20 +71,31 @@ class TrainingSettings(Section):
     epochs: PositiveInt = Field(5, description="Passes over the training rows")
     max_steps: PositiveInt | None = Field(None, description="End after this many optimizer steps, for trials")
     global_batch_size: PositiveInt = Field(128, description="Rows of one optimizer step, over all workers")
-    accumulation_steps: PositiveInt = Field(1, description="Split each worker's share of a step into this many passes")
+    accumulation_steps: PositiveInt = Field(
+        1, description="Split each worker's share of a step into this many passes"
+    )
     optimizer: Literal["adamw", "adam", "sgd"] = Field("adamw", description="Update rule")
     learning_rate: PositiveFloat = Field(1e-3, description="Peak learning rate")
-    weight_decay: NonNegativeFloat = Field(1e-2, description="Decoupled weight decay (adamw) or L2 penalty (adam, sgd)")
+    weight_decay: NonNegativeFloat = Field(
+        1e-2, description="Decoupled weight decay (adamw) or L2 penalty (adam, sgd)"
+    )
     momentum: Share = Field(0.9, description="Momentum of sgd")
-    schedule: Literal["constant", "cosine", "one_cycle", "step"] = Field("cosine", description="Learning rate over time")
-    warmup_share: Share = Field(0.05, description="Share of all steps over which the learning rate rises to its peak")
+    schedule: Literal["constant", "cosine", "one_cycle", "step"] = Field(
+        "cosine", description="Learning rate over time"
+    )
+    warmup_share: Share = Field(
+        0.05, description="Share of all steps over which the learning rate rises to its peak"
+    )
     label_smoothing: Share = Field(0.0, description="Probability spread over the other classes in the loss")
     clip_norm: PositiveFloat | None = Field(None, description="Scale gradients down to this total norm")
     precision: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="Arithmetic of the forward and backward pass; float16 uses loss scaling and needs CUDA"
+        "float32",
+        description="Arithmetic of the forward and backward pass; float16 uses loss scaling and needs CUDA",
     )
     augment: bool = Field(True, description="Apply the recipe's augmentation to training rows")
-    select: Literal["best", "last"] = Field("best", description="Epoch whose weights are kept, by validation loss")
+    select: Literal["best", "last"] = Field(
+        "best", description="Epoch whose weights are kept, by validation loss"
+    )
     deterministic: Literal["off", "warn", "refuse"] = Field(
         "warn", description="Use deterministic kernels; where one is missing, warn and go on, or refuse"
     )
@@ -84,23 +109,37 @@ class ScalingSettings(Section):
     num_workers: Annotated[int, Field(ge=0)] = Field(
         2, description="Training processes, one model replica each; 0 trains in this process, without Ray"
     )
-    cpus_per_worker: PositiveFloat | None = Field(None, description="CPUs reserved for each worker; none: as many as fit, at most 1")
+    cpus_per_worker: PositiveFloat | None = Field(
+        None, description="CPUs reserved for each worker; none: as many as fit, at most 1"
+    )
     threads_per_worker: PositiveInt = Field(1, description="Threads of torch in each worker")
-    use_gpu: Literal["auto", "yes", "no"] = Field("auto", description="Train on GPUs; auto when every worker can have one")
-    gpus_per_worker: PositiveFloat = Field(1.0, description="GPUs for each worker when GPUs are used; may be a fraction")
-    accelerator_type: str | None = Field(None, description="Ray's name of the accelerator to train on, such as A100")
+    use_gpu: Literal["auto", "yes", "no"] = Field(
+        "auto", description="Train on GPUs; auto when every worker can have one"
+    )
+    gpus_per_worker: PositiveFloat = Field(
+        1.0, description="GPUs for each worker when GPUs are used; may be a fraction"
+    )
+    accelerator_type: str | None = Field(
+        None, description="Ray's name of the accelerator to train on, such as A100"
+    )
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
         "PACK", description="How Ray places workers on nodes"
     )
-    backend: Literal["auto", "gloo", "nccl"] = Field("auto", description="Communication between workers; auto: nccl on GPUs")
-    network_interface: str | None = Field(None, description="Network interface for the communication, such as eth0")
+    backend: Literal["auto", "gloo", "nccl"] = Field(
+        "auto", description="Communication between workers; auto: nccl on GPUs"
+    )
+    network_interface: str | None = Field(
+        None, description="Network interface for the communication, such as eth0"
+    )
 
 
 class CheckpointSettings(Section):
     """When training state is saved and how much of it is kept. None of it changes the weights."""
 
     every_s: PositiveFloat = Field(30.0, description="Seconds between checkpoints inside an epoch")
-    every_steps: PositiveInt | None = Field(None, description="Steps between checkpoints inside an epoch, besides every_s")
+    every_steps: PositiveInt | None = Field(
+        None, description="Steps between checkpoints inside an epoch, besides every_s"
+    )
     keep_newest: Annotated[int, Field(ge=2)] = Field(2, description="Newest checkpoints kept")
     keep_best: PositiveInt = Field(1, description="Best checkpoints kept, by validation loss")
 
@@ -110,11 +149,18 @@ class GateSettings(Section):
 
     floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="Accuracy every candidate must reach")
     policy: Literal["better", "not_worse"] = Field(
-        "better", description="better: more accurate than the champion; not_worse: at most `margin` less accurate"
+        "better",
+        description="better: more accurate than the champion; not_worse: at most `margin` less accurate",
     )
-    margin: Annotated[float, Field(ge=0, lt=1)] = Field(0.005, description="Accuracy that policy not_worse may give away")
-    confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(0.95, description="Confidence of every comparison")
-    max_class_drop: Annotated[float, Field(ge=0, le=1)] = Field(0.05, description="Recall that any one class may lose")
+    margin: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.005, description="Accuracy that policy not_worse may give away"
+    )
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(
+        0.95, description="Confidence of every comparison"
+    )
+    max_class_drop: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.05, description="Recall that any one class may lose"
+    )
 
 
 class FailureSettings(Section):
@@ -122,48 +168,70 @@ class FailureSettings(Section):
 
     max_failures: Annotated[int, Field(ge=0)] = Field(3, description="Lost workers survived by one run")
     worker_start_timeout_s: PositiveFloat = Field(120.0, description="Longest wait for the workers to start")
-    collective_timeout_s: PositiveFloat = Field(300.0, description="Longest wait of one worker for the others")
+    collective_timeout_s: PositiveFloat = Field(
+        300.0, description="Longest wait of one worker for the others"
+    )
 
 
 class TrackingSettings(Section):
     """Where metrics and models are recorded."""
 
-    uri: str | None = Field(None, description="MLflow tracking URI; none: SQLite and files under EVERGREEN_HOME")
+    uri: str | None = Field(
+        None, description="MLflow tracking URI; none: SQLite and files under EVERGREEN_HOME"
+    )
     experiment: str | None = Field(None, description="MLflow experiment; none: the recipe's name")
     model: str | None = Field(None, description="Registered model; none: the recipe's name")
-    log_every_steps: PositiveInt | None = Field(None, description="Steps between metric points; none: 10 an epoch")
+    log_every_steps: PositiveInt | None = Field(
+        None, description="Steps between metric points; none: 10 an epoch"
+    )
     system_metrics: bool = Field(True, description="Record CPU, memory and GPU use with the run")
 
 
 class RaySettings(Section):
     """The Ray cluster to compute on."""
 
-    address: str | None = Field(None, description="host:port of a running cluster; none: one for this run on this machine")
-    num_cpus: PositiveInt | None = Field(None, description="CPUs of the local cluster; none: all of this machine's")
+    address: str | None = Field(
+        None, description="host:port of a running cluster; none: one for this run on this machine"
+    )
+    num_cpus: PositiveInt | None = Field(
+        None, description="CPUs of the local cluster; none: all of this machine's"
+    )
     dashboard: bool = Field(False, description="Serve Ray's dashboard on this machine")
-    object_store_mb: PositiveInt | None = Field(None, description="Memory for Ray's objects, in MiB; none: Ray decides")
+    object_store_mb: PositiveInt | None = Field(
+        None, description="Memory for Ray's objects, in MiB; none: Ray decides"
+    )
 
 
 class Settings(Section):
     """Everything that can be set for a retraining run."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Seed of order, augmentation and initial weights")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        0, description="Seed of order, augmentation and initial weights"
+    )
     data: DataSettings = Field(DataSettings(), description="Which rows a model learns from")
     training: TrainingSettings = Field(TrainingSettings(), description="How the weights come about")
     scaling: ScalingSettings = Field(ScalingSettings(), description="On how many processes and devices")
     checkpoint: CheckpointSettings = Field(CheckpointSettings(), description="When training state is saved")
     gate: GateSettings = Field(GateSettings(), description="When a candidate replaces the champion")
     failure: FailureSettings = Field(FailureSettings(), description="How often a run may fail")
-    tracking: TrackingSettings = Field(TrackingSettings(), description="Where metrics and models are recorded")
+    tracking: TrackingSettings = Field(
+        TrackingSettings(), description="Where metrics and models are recorded"
+    )
     ray: RaySettings = Field(RaySettings(), description="The Ray cluster to compute on")
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
-        _check_batch(self.training.global_batch_size, max(1, self.scaling.num_workers), self.training.accumulation_steps)
+        _check_batch(
+            self.training.global_batch_size,
+            max(1, self.scaling.num_workers),
+            self.training.accumulation_steps,
+        )
         if self.scaling.num_workers == 0 and self.data.feed == "stream":
             raise ValueError("data.feed: stream needs Ray; use scaling.num_workers >= 1, or data.feed=memory")
         if self.scaling.use_gpu == "no" and self.scaling.backend == "nccl":
-            raise ValueError("scaling.backend: nccl needs GPUs; use scaling.backend=gloo, or scaling.use_gpu=auto")
+            raise ValueError(
+                "scaling.backend: nccl needs GPUs; use scaling.backend=gloo, or scaling.use_gpu=auto"
+            )
         if self.scaling.use_gpu == "no" and self.training.precision == "float16":
             raise ValueError("training.precision: float16 needs CUDA; use bfloat16 or float32")
         return self
@@ -205,7 +273,9 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     for assignment in assignments:
         dotted, equals, text = assignment.partition("=")
         if not equals or not dotted.strip():
-            raise SettingError(f"--set {assignment!r}: expected section.name=value, such as training.epochs=3")
+            raise SettingError(
+                f"--set {assignment!r}: expected section.name=value, such as training.epochs=3"
+            )
         *sections, name = dotted.strip().split(".")
         branch = tree
         for section in sections:
@@ -261,7 +331,9 @@ def _merge(base: dict[str, Any], override: Mapping[str, Any], path: tuple[str, .
             raise SettingError(_unknown(dotted))
         if isinstance(base[key], dict):
             if not isinstance(value, Mapping):
-                raise SettingError(f"{dotted} is a section; set one of {', '.join(f'{dotted}.{name}' for name in base[key])}")
+                raise SettingError(
+                    f"{dotted} is a section; set one of {', '.join(f'{dotted}.{name}' for name in base[key])}"
+                )
             merged[key] = _merge(base[key], value, (*path, key))
         else:
             merged[key] = value
@@ -272,8 +344,12 @@ def _unknown(dotted: str) -> str:
     known = list(describe(Settings()))
     leaves = {name.rsplit(".", 1)[-1]: name for name in known}
     close = difflib.get_close_matches(dotted, known, n=1, cutoff=0.5)
-    close = close or [leaves[leaf] for leaf in difflib.get_close_matches(dotted.rsplit(".", 1)[-1], leaves, n=1, cutoff=0.5)]
-    return f"{dotted}: no such setting" + (f"; did you mean {close[0]}?" if close else "; `evergreen retrain --help` lists all")
+    close = close or [
+        leaves[leaf] for leaf in difflib.get_close_matches(dotted.rsplit(".", 1)[-1], leaves, n=1, cutoff=0.5)
+    ]
+    return f"{dotted}: no such setting" + (
+        f"; did you mean {close[0]}?" if close else "; `evergreen retrain --help` lists all"
+    )
 
 
 def _explain(error: ValidationError) -> str:

@@ -34,7 +34,9 @@ def run_worker(job: TrainingJob, ranks: Ranks) -> None:
     columns = open_columns(job.dataset, "train")
     learn, validate = training_rows(columns, job.settings)
     feed = build_feed(job, recipe, columns, learn, ranks)
-    total = min(feed.steps_per_epoch * job.settings.training.epochs, job.settings.training.max_steps or sys.maxsize)
+    total = min(
+        feed.steps_per_epoch * job.settings.training.epochs, job.settings.training.max_steps or sys.maxsize
+    )
     if not total:
         raise TrainingError(
             f"training.global_batch_size: {len(learn)} training rows give no whole batch of "
@@ -42,7 +44,9 @@ def run_worker(job: TrainingJob, ranks: Ranks) -> None:
         )
     learner = Learner(recipe, job.dataset, job.settings, ranks, total)
     if ranks.is_first:
-        attempt = Attempt(began=began, ready=time.time(), world_size=ranks.world_size, device=ranks.device.type)
+        attempt = Attempt(
+            began=began, ready=time.time(), world_size=ranks.world_size, device=ranks.device.type
+        )
         with (job.paths.root / ATTEMPTS).open("a", encoding="utf-8") as out:
             out.write(attempt.model_dump_json() + "\n")
     Loop(job, ranks, columns, feed, validate, learner, total).run()
@@ -52,6 +56,12 @@ def build_feed(job: TrainingJob, recipe: Recipe, columns: Columns, learn: Rows, 
     """The feed that the job names, for this worker."""
     if job.feed == "memory":
         order = SampleOrder(len(learn), job.settings.training.global_batch_size, job.settings.seed)
+        start, stop = order.bounds(order.steps_per_epoch - 1)
+        if stop - start < ranks.world_size:
+            raise TrainingError(
+                f"training.global_batch_size: the last step of an epoch has {stop - start} rows for "
+                f"{ranks.world_size} workers; use a larger batch or fewer workers (scaling.num_workers)."
+            )
         return MemoryFeed(columns, learn, order, ranks)
     if job.feed == "loader":
         dataset = recipe.dataset(job.dataset, "train") if recipe.dataset else columns_dataset(columns)

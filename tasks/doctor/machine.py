@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from tasks.doctor import Check
 from training.cluster import available_cpus

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 from filelock import FileLock, Timeout
 
 from tasks.doctor import Check

@@ -175,13 +175,12 @@ def test_content_changes_the_fingerprint_and_places_do_not() -> None:
     assert len({of(), of(digest="0" * 64), of(classes=tuple("abc")), of(classes=FILES.classes[::-1])}) == 4
 
 
-@pytest.mark.parametrize("name", ["dataset.py", "images.py", "prepare.py"])
+@pytest.mark.parametrize("name", ["dataset.py", "images.py", "order.py", "prepare.py", "sources/idx.py"])
 def test_the_code_of_the_transform_changes_the_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     before = fingerprint(FILES, DataSettings())
-    for file in Path(dataset.__file__).parent.glob("*.py"):
-        shutil.copy(file, tmp_path / file.name)
+    shutil.copytree(Path(dataset.__file__).parent, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(dataset, "__file__", str(tmp_path / "dataset.py"))
     assert fingerprint(FILES, DataSettings()) == before
     with (tmp_path / name).open("a") as out:

@@ -36,6 +36,11 @@ class Stop(Exception):
     """What ends a block before its work is done."""
 
 
+def stop_after(file: Path, text: str) -> None:
+    file.write_text(text)
+    raise Stop
+
+
 def test_a_file_appears_when_the_block_succeeds(tmp_path: Path) -> None:
     target = tmp_path / "made" / "file.txt"
     with atomic_file(target) as aside:
@@ -49,8 +54,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "file.txt"
     write_text(target, "old")
     with pytest.raises(Stop), atomic_file(target) as aside:
-        aside.write_text("ne")
-        raise Stop
+        stop_after(aside, "ne")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -67,8 +71,7 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
 
 def test_a_failed_folder_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(Stop), atomic_folder(tmp_path / "folder") as aside:
-        (aside / "file").write_text("half")
-        raise Stop
+        stop_after(aside / "file", "half")
     assert list(tmp_path.iterdir()) == []
 
 

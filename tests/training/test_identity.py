@@ -143,7 +143,7 @@ def test_data_recipe_code_and_versions_count(monkeypatch: pytest.MonkeyPatch, tm
     assert [one.partition(":")[0] for one in changes(before, parts_of(ref=other))] == ["recipe.source"]
     renamed = REF.model_copy(update={"name": "other"})
     assert changes(before, parts_of(ref=renamed)) == ["recipe.name: digits -> other"]
-    monkeypatch.setattr(identity, "version", lambda name: "9.9+cpu")
+    monkeypatch.setattr(identity, "version", lambda _: "9.9+cpu")
     assert [one.partition(":")[0] for one in changes(before, parts_of())] == [
         "versions.numpy",
         "versions.torch",

@@ -107,7 +107,7 @@ def test_a_bad_row_is_named_and_the_others_are_kept(image: RawImage, reason: str
 
 def test_transparency_needs_a_decision() -> None:
     rgba = Image.fromarray(np.dstack([COLOUR, GREY]))
-    with pytest.raises(BadImage, match="colour mode RGBA; set data.channels"):
+    with pytest.raises(BadImage, match=r"colour mode RGBA; set data\.channels"):
         to_pixels(rgba, AS_IT_IS)
     assert np.array_equal(to_pixels(rgba, Target(None, 3)), COLOUR.transpose(2, 0, 1))
 

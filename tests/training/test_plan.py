@@ -62,24 +62,20 @@ def test_the_source_is_the_recipes_or_where_the_path_points(home: Home, tmp_path
         choose_source(recipe, tiny_settings(data={"path": str(tmp_path / "nowhere")}), home)
 
 
-@pytest.mark.parametrize(
-    ("memory", "workers", "feed"), [(10**12, 2, "memory"), (1000, 2, "stream"), (1000, 0, "memory")]
-)
-def test_the_feed_is_chosen_by_size_and_said(
+@pytest.mark.parametrize(("memory", "warned"), [(10**12, False), (1000, True)])
+def test_images_larger_than_memory_are_warned_of(
     home: Home,
     digits_version: DatasetVersion,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     memory: int,
-    workers: int,
-    feed: str,
+    warned: bool,
 ) -> None:
     found = psutil.virtual_memory()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: found._replace(total=memory))
-    settings = tiny_settings(scaling={"num_workers": workers})
-    with caplog.at_level(logging.INFO, "evergreen.launch"):
-        assert job_for(home, digits_version, settings).feed == feed
-    assert f"data.feed={feed}: 0.1 MB" in caplog.text
+    with caplog.at_level(logging.WARNING, "evergreen.launch"):
+        assert job_for(home, digits_version, tiny_settings()).feed == "memory"
+    assert ("data.feed=stream" in caplog.text) == warned
 
 
 def test_a_chosen_feed_stays(home: Home, digits_version: DatasetVersion) -> None:

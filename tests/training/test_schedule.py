@@ -1,6 +1,7 @@
 """The learning rate is a function of the step; the optimizer takes it before each step."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -31,9 +32,9 @@ def test_the_rate_rises_to_the_peak_and_never_again(kind: str, warmup: float, to
     top = found.index(PEAK)
     share = max(warmup, 0.3) if kind == "one_cycle" else warmup
     assert top == round(share * total)
-    rising = [second - first for first, second in zip(found[:top], found[1 : top + 1], strict=True)]
+    rising = [second - first for first, second in pairwise(found[: top + 1])]
     assert all(math.isclose(step, PEAK / (top + 1), rel_tol=1e-6) for step in rising)
-    assert all(second <= first for first, second in zip(found[top:-1], found[top + 1 :], strict=True))
+    assert all(second <= first for first, second in pairwise(found[top:]))
 
 
 def test_a_constant_rate_stays() -> None:

@@ -108,7 +108,7 @@ def test_the_nearest_batch_divides_and_none_is_nearer(batch: int, workers: int, 
         nearest = int(str(error).rsplit(" ", 1)[1])
         assert resolved(nearest).training.global_batch_size == nearest
         unit = max(1, workers) * accumulation
-        others = [size for size in range(unit, batch + 2 * unit, unit)]
+        others = range(unit, batch + 2 * unit, unit)
         assert abs(nearest - batch) == min(abs(size - batch) for size in others)
 
 

@@ -29,7 +29,12 @@ recipe = Recipe(
     augmentation=Augmentation(shift=4, flip=True),
     settings=Settings(
         training=TrainingSettings(
-            epochs=30, global_batch_size=128, optimizer="sgd", learning_rate=0.1, weight_decay=5e-4, label_smoothing=0.1
+            epochs=30,
+            global_batch_size=128,
+            optimizer="sgd",
+            learning_rate=0.1,
+            weight_decay=5e-4,
+            label_smoothing=0.1,
         ),
         gate=GateSettings(floor=0.5),
     ),

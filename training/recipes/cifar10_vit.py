@@ -15,7 +15,13 @@ def build_model(shape: ImageShape, classes: int) -> "nn.Module":
     from torchvision.models import VisionTransformer
 
     model: nn.Module = VisionTransformer(
-        image_size=shape[1], patch_size=4, num_layers=12, num_heads=8, hidden_dim=384, mlp_dim=768, num_classes=classes
+        image_size=shape[1],
+        patch_size=4,
+        num_layers=12,
+        num_heads=8,
+        hidden_dim=384,
+        mlp_dim=768,
+        num_classes=classes,
     )
     return model
 
@@ -27,7 +33,9 @@ recipe = Recipe(
     build_model=build_model,
     augmentation=Augmentation(shift=4, flip=True),
     settings=Settings(
-        training=TrainingSettings(epochs=10, global_batch_size=512, learning_rate=1e-3, weight_decay=1e-2, clip_norm=1.0),
+        training=TrainingSettings(
+            epochs=10, global_batch_size=512, learning_rate=1e-3, weight_decay=1e-2, clip_norm=1.0
+        ),
         gate=GateSettings(floor=0.3),
     ),
 )

@@ -1,0 +1,26 @@
+"""What tests of training start from."""
+
+from pathlib import Path
+
+import pytest
+from checkpoints import opened
+from pets import PARTS, random_pixels
+from PIL import Image
+
+from training.checkpoint import CheckpointLog
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CheckpointLog:
+    """A log without any checkpoint."""
+    return opened(tmp_path)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A folder of two classes with distinct 6x6 colour images in both splits."""
+    for name, pixels in zip(PARTS, random_pixels(len(PARTS)), strict=True):
+        file = tmp_path / "images" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(file)
+    return tmp_path / "images"

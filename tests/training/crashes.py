@@ -1,0 +1,93 @@
+"""Trainings that crash on cue, and what of their outcome no crash may change."""
+
+import re
+import threading
+from typing import Any
+
+import pytest
+from small_runs import tiny_settings
+
+from training.dataset import open_columns
+from training.feeds import Batch, training_rows
+from training.job import TrainingJob
+from training.launch import finished, launch
+from training.learner import Learner
+from training.metrics import MetricsFile
+from training.records import DatasetVersion, TrainedModel
+from training.settings import Settings
+
+BATCH = 40
+SAVE_EACH_STEP = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 1}}
+SLOW = {"checkpoint": {"every_steps": 2}, "tracking": {"log_every_steps": 2}}
+
+
+class Crash(Exception):
+    """Ends a training the hard way; nothing in Evergreen knows it."""
+
+
+def settings(**sections: Any) -> Settings:
+    training = {"global_batch_size": BATCH} | sections.pop("training", {})
+    return tiny_settings(training=training, **sections)
+
+
+def finish_writes() -> None:
+    """Wait for checkpoints being written, so that a crash meets the same ones each time."""
+    for thread in threading.enumerate():
+        if thread.name.endswith("(_write)"):
+            thread.join()
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, crash_step: int) -> None:
+    """Crash before optimizer step `crash_step`."""
+    step_of = Learner.step
+
+    def step_or_crash(self: Learner, batch: Batch, epoch: int, step: int) -> Any:
+        finish_writes()
+        if step == crash_step:
+            raise Crash
+        return step_of(self, batch, epoch, step)
+
+    monkeypatch.setattr(Learner, "step", step_or_crash)
+
+
+def crashed(job: TrainingJob, crash_step: int) -> None:
+    """Train until the crash, which leaves no model."""
+    with pytest.MonkeyPatch.context() as patch:
+        crash_at(patch, crash_step)
+        with pytest.raises(Crash):
+            launch(job)
+    assert finished(job.paths, job.run_key) is None
+    assert not job.paths.model.exists()
+
+
+def points(job: TrainingJob) -> list[tuple[int, int, dict[str, float]]]:
+    """Metric points without what a clock measures."""
+    return [
+        (
+            point.step,
+            point.epoch,
+            {name: value for name, value in point.values.items() if not name.startswith("speed/")},
+        )
+        for point in MetricsFile(job.paths.metrics).read()
+    ]
+
+
+def history(trained: TrainedModel) -> list[dict[str, Any]]:
+    return [row.model_dump(exclude={"images_per_s"}) for row in trained.history]
+
+
+def outcome(job: TrainingJob, trained: TrainedModel) -> tuple[Any, ...]:
+    """All that must not depend on when a training was interrupted."""
+    return trained.weights_digest, trained.selected_epoch, trained.steps, history(trained), points(job)
+
+
+def started_at(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """The step that each attempt began with."""
+    found = re.findall(r"training starts at step (\d+) of", caplog.text)
+    return [int(step) for step in found]
+
+
+def per_epoch(version: DatasetVersion) -> int:
+    """Steps of an epoch."""
+    learn, _ = training_rows(open_columns(version, "train"), settings())
+    return len(learn) // BATCH + (len(learn) % BATCH >= BATCH // 8)

@@ -1,0 +1,191 @@
+"""A training that was interrupted ends with the same bits as one that was not."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crashes import (
+    BATCH,
+    SAVE_EACH_STEP,
+    SLOW,
+    Crash,
+    crashed,
+    outcome,
+    per_epoch,
+    settings,
+    started_at,
+)
+from small_runs import job_for, write_recipe
+
+from training import loop
+from training.checkpoint import STATE
+from training.dataset import open_columns
+from training.errors import SettingError
+from training.feeds import training_rows
+from training.launch import launch, read_attempts
+from training.paths import Home
+from training.records import DatasetVersion
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    small_version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Any, ...]]:
+    """Outcomes of trainings that nothing interrupted, by how often they save."""
+    found = {}
+    for name, sections in (("each step", SAVE_EACH_STEP), ("slow", SLOW)):
+        job = job_for(Home(tmp_path_factory.mktemp(name)), small_version, settings(**sections))
+        found[name] = outcome(job, launch(job))
+    return found
+
+
+def test_an_epoch_has_an_uneven_end(small_version: DatasetVersion) -> None:
+    """What the tests below rely on: several steps an epoch, the last of another size."""
+    learn, _ = training_rows(open_columns(small_version, "train"), settings())
+    assert len(learn) % BATCH
+    assert per_epoch(small_version) >= 5
+
+
+@pytest.mark.parametrize(
+    "place", ["first step", "second step", "middle", "epoch end", "after epoch end", "last step"]
+)
+def test_a_crash_at_any_step_changes_no_bit(
+    home: Home,
+    small_version: DatasetVersion,
+    undisturbed: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    place: str,
+) -> None:
+    epoch = per_epoch(small_version)
+    step = {"first step": 0, "second step": 1, "middle": 3, "epoch end": epoch, "after epoch end": epoch + 1,
+            "last step": 2 * epoch - 1}[place]  # fmt: skip
+    job = job_for(home, small_version, settings(**SAVE_EACH_STEP))
+    crashed(job, step)
+    with caplog.at_level(logging.INFO, "evergreen.loop"):
+        trained = launch(job)
+    assert started_at(caplog) == [step]
+    assert outcome(job, trained) == undisturbed["each step"]
+    assert (trained.attempts, len(read_attempts(job.paths))) == (2, 2)
+
+
+def test_steps_after_the_last_checkpoint_are_done_again(
+    home: Home, small_version: DatasetVersion, undisturbed: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    job = job_for(home, small_version, settings(**SLOW))
+    with caplog.at_level(logging.INFO, "evergreen.loop"):
+        crashed(job, 3)
+        crashed(job, per_epoch(small_version) + 3)
+        crashed(job, per_epoch(small_version) + 3)
+        trained = launch(job)
+    epoch = per_epoch(small_version)
+    assert started_at(caplog) == [0, 2, epoch + 2, epoch + 2]
+    assert outcome(job, trained) == undisturbed["slow"]
+
+
+def test_how_often_it_saves_changes_no_weight(undisturbed: dict[str, Any]) -> None:
+    each_step, slow = undisturbed["each step"], undisturbed["slow"]
+    assert each_step[:3] == slow[:3]
+    for one, other in zip(each_step[3], slow[3], strict=True):
+        assert one == pytest.approx(other)
+    assert len(each_step[4]) > len(slow[4])
+
+
+def test_a_crash_between_the_last_checkpoint_and_the_model(
+    home: Home, small_version: DatasetVersion, undisturbed: dict[str, Any]
+) -> None:
+    job = job_for(home, small_version, settings(**SAVE_EACH_STEP))
+
+    def crash(weights: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise Crash
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "save_weights", crash)
+        with pytest.raises(Crash):
+            launch(job)
+    assert [path.name for path in job.paths.root.iterdir() if "model" in path.name] == []
+    assert outcome(job, launch(job)) == undisturbed["each step"]
+
+
+@pytest.mark.parametrize("ends_epoch", [False, True])
+def test_a_damaged_newest_checkpoint_changes_no_bit(
+    home: Home,
+    small_version: DatasetVersion,
+    undisturbed: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    ends_epoch: bool,
+) -> None:
+    job = job_for(home, small_version, settings(**SAVE_EACH_STEP))
+    step = per_epoch(small_version) if ends_epoch else 4
+    crashed(job, step)
+    file = job.paths.checkpoints / f"step-{step:09d}" / STATE
+    file.write_bytes(file.read_bytes()[:-7])
+    with caplog.at_level(logging.INFO, "evergreen.loop"):
+        trained = launch(job)
+    assert started_at(caplog) == [step - 1]
+    assert f"step-{step:09d}" in caplog.text
+    assert outcome(job, trained) == undisturbed["each step"]
+
+
+def test_all_checkpoints_damaged_is_a_fresh_start(
+    home: Home, small_version: DatasetVersion, undisturbed: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    job = job_for(home, small_version, settings(**SAVE_EACH_STEP))
+    crashed(job, 4)
+    for file in job.paths.checkpoints.glob("step-*/MANIFEST.json"):
+        file.write_text("{")
+    with caplog.at_level(logging.INFO, "evergreen.loop"):
+        trained = launch(job)
+    assert started_at(caplog) == [0]
+    assert outcome(job, trained) == undisturbed["each step"]
+
+
+def test_the_seed_decides_the_weights(
+    home: Home, small_version: DatasetVersion, undisturbed: dict[str, Any]
+) -> None:
+    job = job_for(home, small_version, settings(seed=1, **SAVE_EACH_STEP))
+    trained = launch(job)
+    assert trained.weights_digest != undisturbed["each step"][0]
+    assert trained.steps == undisturbed["each step"][2]
+
+
+def test_a_crash_with_max_steps_changes_no_bit(
+    home: Home, small_version: DatasetVersion, tmp_path: Path
+) -> None:
+    options = settings(training={"max_steps": per_epoch(small_version) + 3}, **SAVE_EACH_STEP)
+    clean, job = (job_for(place, small_version, options) for place in (Home(tmp_path / "clean"), home))
+    crashed(job, per_epoch(small_version) + 2)
+    assert outcome(job, launch(job)) == outcome(clean, launch(clean))
+
+
+def test_an_edited_recipe_does_not_change_a_run_that_has_begun(
+    home: Home, small_version: DatasetVersion
+) -> None:
+    recipe = Path(write_recipe(home.root / "own"))
+    job = job_for(home, small_version, settings(**SAVE_EACH_STEP), str(recipe))
+    crashed(job, 3)
+    recipe.write_text("recipe = 'edited'")
+    assert launch(job).steps == 2 * per_epoch(small_version)
+
+
+def test_a_changed_copy_of_the_recipe_is_refused(home: Home, small_version: DatasetVersion) -> None:
+    job = job_for(home, small_version, settings(**SAVE_EACH_STEP), write_recipe(home.root / "own"))
+    crashed(job, 3)
+    with (job.paths.recipe / "plain.py").open("a") as out:
+        out.write("# changed\n")
+    with pytest.raises(SettingError, match="the copy kept with the run was changed"):
+        launch(job)
+
+
+def test_a_loader_trains_and_goes_on_at_the_epoch(
+    home: Home, small_version: DatasetVersion, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = settings(data={"feed": "loader"}, **SAVE_EACH_STEP)
+    clean, job = (job_for(place, small_version, options) for place in (Home(tmp_path / "clean"), home))
+    expected = outcome(clean, launch(clean))
+    with caplog.at_level(logging.INFO, "evergreen.loop"):
+        crashed(job, per_epoch(small_version) + 3)
+        trained = launch(job)
+    assert started_at(caplog) == [0, expected[3][0]["step"]]
+    assert outcome(job, trained) == expected
