@@ -15,7 +15,7 @@ from training.paths import Home
 _QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
-    "PREFECT_LOGGING_LEVEL": "ERROR",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # the command says what went wrong itself
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",

@@ -198,7 +198,10 @@ def build_module(recipe: Recipe, version: DatasetVersion) -> nn.Module:
     return module.train()
 
 
-def _timed_allreduce(clock: CommunicationClock, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def _timed_allreduce(
+    clock: CommunicationClock,
+    bucket: dist.GradBucket,  # DDP looks at this annotation and takes no other
+) -> torch.futures.Future[torch.Tensor]:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     clock.last_bucket = time.perf_counter()

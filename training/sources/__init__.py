@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from training.records import Record, SourceFiles, Split
+from training.records import SourceFiles
 
 # `image` holds either an encoded file (JPEG, PNG ...: `height` is 0) or raw uint8 pixels, row by row with the
 # channel last. `where` names the row for a person: a file, or a file and a row number.
@@ -25,14 +25,6 @@ RAW_SCHEMA = pa.schema(
         pa.field("where", pa.string(), nullable=False),
     ]
 )
-
-
-class ShardSpec(Record):
-    """A slice of a source's rows: rows [start, stop) of its listing for `split`; `split` is "" when undivided."""
-
-    split: Split | str
-    start: int
-    stop: int
 
 
 class Source(Protocol):
