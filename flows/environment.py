@@ -63,6 +63,7 @@ def prepare(place: Home) -> None:
         }
         for name, value in local.items():
             os.environ.setdefault(name, value)
+    os.environ.setdefault("MPLCONFIGDIR", str(place.root / "cache" / "matplotlib"))
     quieten()
 
 

@@ -62,7 +62,11 @@ def _facts(release: Release) -> Table:
     if "champion_accuracy" in metrics:
         accuracy += f"   champion {metrics['champion_accuracy']:.4f}"
     table.add_row("test accuracy", accuracy)
-    table.add_row("data", release.dataset_fingerprint[:16])
+    table.add_row("epochs", f"{release.epochs}, weights of epoch {release.selected_epoch}")
+    table.add_row(
+        "data",
+        f"{release.dataset_fingerprint[:16]}  {release.train_rows:,} train and {release.test_rows:,} test images",
+    )
     table.add_row("run key", release.run_key[:16])
     table.add_row("weights", release.weights_digest[:16])
     table.add_row("time", _time(release))

@@ -32,6 +32,7 @@ def _isolate() -> None:
         "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
         "DO_NOT_TRACK": "1",
+        "MPLCONFIGDIR": f"{folder}/matplotlib",
         "RAY_USAGE_STATS_ENABLED": "0",
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }

@@ -200,7 +200,7 @@ def build_module(recipe: Recipe, version: DatasetVersion) -> nn.Module:
 
 def _timed_allreduce(
     clock: CommunicationClock,
-    bucket: dist.GradBucket,  # DDP looks at this annotation and takes no other
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP takes no other annotation
 ) -> torch.futures.Future[torch.Tensor]:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 

@@ -212,6 +212,10 @@ class Release(Record):
     model: str
     version: str
     alias: Literal["champion", "challenger", "none"]
+    train_rows: int
+    test_rows: int
+    epochs: int = Field(description="epochs trained")
+    selected_epoch: int = Field(description="epoch whose weights were kept")
     verdict: Verdict
     metrics: dict[str, float]
     mlflow_run_id: str
