@@ -1,12 +1,12 @@
 """In: everything about a finished run. Out: the report page, and the same in MLflow and in the Prefect UI.
 
-A report that can't be made is logged and does not undo a release.
+A report that fails leaves the version registered as it is; the next run of the same command makes the report.
 """
 
 import base64
-import logging
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from prefect import task
@@ -24,7 +24,8 @@ from training.plan import RunPlan
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.settings import describe
 
-log = logging.getLogger("evergreen.report")
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 
 @task(name="report", retries=1, cache_policy=NO_CACHE)
@@ -45,15 +46,26 @@ def report(
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
     for picture in pictures:
         client.log_artifact(release.mlflow_run_id, str(picture), "figures")
-    numbers = {f"goodput/{name.replace(' ', '_')}_s": value for name, value in release.goodput.parts.items()}
-    for name, seconds in numbers.items():
-        client.set_tag(release.mlflow_run_id, f"evergreen.{name}", f"{seconds:.2f}")
-    for name, text in (
-        ("goodput", f"{release.goodput.useful_share:.3f}"),
-        ("seconds", f"{release.seconds:.1f}"),
-    ):
-        client.set_model_version_tag(release.model, release.version, f"evergreen.{name}", text)
+    note_efficiency(client, trained, release)
     close_run(client, release.mlflow_run_id, "FINISHED")
+
+
+def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Release) -> None:
+    """What the version cost, as its tags: useful share, speed, worker-hours, and hours lost to failures."""
+    parts = release.goodput.parts
+    tags = {
+        "goodput": f"{release.goodput.useful_share:.3f}",
+        "seconds": f"{release.seconds:.1f}",
+        "images_per_s": f"{trained.history[-1].images_per_s:.0f}",
+        "worker_hours": f"{trained.world_size * trained.seconds / 3600:.4f}",
+        "lost_worker_hours": f"{trained.world_size * parts.get('lost to failures', 0.0) / 3600:.4f}",
+    }
+    for name, text in tags.items():
+        client.set_model_version_tag(release.model, release.version, f"evergreen.{name}", text)
+    for name, seconds in parts.items():
+        client.set_tag(
+            release.mlflow_run_id, f"evergreen.goodput.{name.replace(' ', '_')}_s", f"{seconds:.2f}"
+        )
 
 
 def gather(

@@ -36,7 +36,6 @@ from training.records import DatasetVersion, TrainedModel
 )
 def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
     """Train to the end, or find it done, with every metric point in MLflow."""
-    keep_plan(plan)
     if (done := finished(plan.paths, plan.run_key)) is not None:
         return done
     client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
