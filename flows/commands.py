@@ -44,8 +44,8 @@ def _retrain(options: argparse.Namespace) -> int:
     from flows.environment import log_to_terminal, prepare
     from flows.preview import release_if_unchanged
     from flows.summary import print_release
+    from training.overrides import parse_assignments
     from training.paths import home
-    from training.settings import parse_assignments
 
     place = home()
     prepare(place)
@@ -88,8 +88,8 @@ def _plan(options: argparse.Namespace) -> int:
     from flows.environment import log_to_terminal, prepare
     from flows.preview import preview
     from flows.summary import print_preview
+    from training.overrides import parse_assignments
     from training.paths import home
-    from training.settings import parse_assignments
 
     place = home()
     prepare(place)

@@ -11,11 +11,11 @@ from training.errors import EvergreenError
 from training.feeds import training_rows
 from training.launch import finished
 from training.order import SampleOrder
+from training.overrides import describe, resolve
 from training.paths import Home
 from training.plan import RunPlan, choose_source, identify
 from training.recipe import load
 from training.records import Record, Release
-from training.settings import describe, resolve
 
 
 class Preview(Record):

@@ -25,11 +25,12 @@ from tasks.reuse import find_release
 from tasks.train import keep_plan, train
 from training.cluster import check_workers_fit, ray_for, run_lock
 from training.files import write_text
+from training.overrides import optional, resolve
 from training.paths import home
 from training.plan import identify
 from training.recipe import load
 from training.records import Release
-from training.settings import Settings, optional, resolve
+from training.settings import Settings
 
 if TYPE_CHECKING:
 

@@ -19,10 +19,10 @@ from tasks.page.figures import figures
 from tasks.tracking import close_run, connect
 from training.dataset import open_columns
 from training.files import write_text
+from training.overrides import describe
 from training.paths import Home
 from training.plan import RunPlan
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
-from training.settings import describe
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

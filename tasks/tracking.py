@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from training.errors import ResourceError, TransientError
 from training.metrics import MetricsFile, Point
+from training.overrides import describe
 from training.paths import Home
 from training.plan import RunPlan
 from training.records import DatasetVersion
-from training.settings import describe
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -6,11 +6,12 @@ from typing import Any
 from training import dataset, identity
 from training.job import TrainingJob
 from training.launch import make_job
+from training.overrides import resolve
 from training.paths import Home
 from training.prepare import make_version, plan_shards, write_raw
 from training.recipe import load
 from training.records import DatasetVersion, SourceFiles
-from training.settings import DataSettings, Settings, resolve
+from training.settings import DataSettings, Settings
 from training.sources import Source
 from training.sources.digits import Digits
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 MANIFEST = "manifest.json"
-_CODE = ("dataset.py", "images.py", "order.py", "prepare.py", "sources/*.py")
+_CODE = ("dataset.py", "images.py", "order.py", "prepare.py", "shards.py", "sources/*.py")
 _SETTINGS = {"image_size", "channels", "max_train_rows", "max_test_rows", "test_share", "max_dropped_share"}
 
 

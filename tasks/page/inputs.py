@@ -16,7 +16,7 @@ Picture = NDArray[np.uint8]
 class ReportInputs:
     """Everything that the report shows; nothing is looked up elsewhere.
 
-    `settings` maps dotted names to values (:func:`training.settings.describe`), `ingredients` are those of
+    `settings` maps dotted names to values (:func:`training.overrides.describe`), `ingredients` are those of
     the run key, `changes` the ones that differ from the run before. `mistakes` are uint8 arrays of (channels,
     height, width), one for each of `evaluation.mistakes`, in that order. `commands` are (command, what it
     does) pairs.

@@ -100,7 +100,8 @@ def test_plan_says_what_would_run(home: Home) -> None:
 
 
 def test_help_lists_every_setting(tmp_path: Path) -> None:
-    from training.settings import Settings, describe
+    from training.overrides import describe
+    from training.settings import Settings
 
     text = evergreen("retrain", "--help", home=tmp_path).stdout
     assert [name for name in describe(Settings()) if name not in text] == []

@@ -13,6 +13,7 @@ from sklearn.neural_network import MLPClassifier
 
 from tasks.gate import judge
 from tasks.page import ReportInputs
+from training.overrides import describe
 from training.records import (
     DatasetVersion,
     EpochMetrics,
@@ -24,7 +25,7 @@ from training.records import (
     Verdict,
 )
 from training.scoring import paired, score, worst_mistakes
-from training.settings import GateSettings, Settings, describe
+from training.settings import GateSettings, Settings
 
 DIGITS = tuple("0123456789")
 HOSTILE = (

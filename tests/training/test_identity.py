@@ -11,10 +11,11 @@ from small_runs import tiny_settings, write_recipe
 
 from training import identity
 from training.identity import changes, code_digest, ingredients, latest_ingredients, run_key
+from training.overrides import describe, parse_assignments, resolve
 from training.paths import Home
 from training.plan import identify
 from training.recipe import load
-from training.settings import Settings, describe, parse_assignments, resolve
+from training.settings import Settings
 from training.sources.digits import Digits
 
 _, REF = load("digits")

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from training.errors import SettingError
-from training.settings import Section, Settings, describe, optional, parse_assignments, resolve
+from training.overrides import describe, optional, parse_assignments, resolve
+from training.settings import Section, Settings
 
 DEFAULTS = Settings()
 

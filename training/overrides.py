@@ -1,0 +1,120 @@
+"""Overrides of the settings tree: merged, checked, explained, and offered as a form."""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.fields import FieldInfo
+
+from training.errors import SettingError
+from training.settings import Settings
+
+
+def resolve(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
+    """`base` with nested `overrides` merged in, later ones winning.
+
+    Raises :class:`SettingError` that names the key, the rule and, for an unknown key, the nearest valid one.
+    """
+    merged = base.model_dump()
+    for override in overrides:
+        merged = _merge(merged, override, ())
+    try:
+        return Settings.model_validate(merged)
+    except ValidationError as error:
+        raise SettingError(_explain(error)) from None
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """`["training.epochs=3", ...]` as nested overrides; values are JSON, or else plain text."""
+    tree: dict[str, Any] = {}
+    for assignment in assignments:
+        dotted, equals, text = assignment.partition("=")
+        if not equals or not dotted.strip():
+            raise SettingError(
+                f"--set {assignment!r}: expected section.name=value, such as training.epochs=3"
+            )
+        *sections, name = dotted.strip().split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+            if not isinstance(branch, dict):
+                raise SettingError(f"--set {assignment!r}: {section} was given a value of its own before")
+        branch[name] = _json_or_text(text)
+    return tree
+
+
+def describe(settings: Settings) -> dict[str, Any]:
+    """All settings as one flat mapping from dotted name to value."""
+    flat: dict[str, Any] = {}
+
+    def walk(prefix: str, tree: Mapping[str, Any]) -> None:
+        for name, value in tree.items():
+            if isinstance(value, Mapping):
+                walk(f"{prefix}{name}.", value)
+            else:
+                flat[prefix + name] = value
+
+    walk("", settings.model_dump(mode="json"))
+    return flat
+
+
+def optional(model: type[BaseModel], name: str) -> type[BaseModel]:
+    """`model` with every field optional, for a run form: what is left empty keeps the recipe's value."""
+
+    def field(info: FieldInfo) -> tuple[Any, Any]:
+        kind: Any = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            section = optional(kind, f"{kind.__name__}Form")
+            return section, Field(default_factory=section, description=info.description)
+        constrained: Any = Annotated[kind, *info.metadata] if info.metadata else kind
+        return constrained | None, Field(None, description=f"{info.description} (empty: the recipe's value)")
+
+    fields: dict[str, Any] = {key: field(info) for key, info in model.model_fields.items()}
+    return create_model(name, __config__=ConfigDict(extra="forbid"), __doc__=model.__doc__, **fields)
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _merge(base: dict[str, Any], override: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in override.items():
+        dotted = ".".join((*path, key))
+        if key not in base:
+            raise SettingError(_unknown(dotted))
+        if isinstance(base[key], dict):
+            if not isinstance(value, Mapping):
+                raise SettingError(
+                    f"{dotted} is a section; set one of {', '.join(f'{dotted}.{name}' for name in base[key])}"
+                )
+            merged[key] = _merge(base[key], value, (*path, key))
+        else:
+            merged[key] = value
+    return merged
+
+
+def _unknown(dotted: str) -> str:
+    known = list(describe(Settings()))
+    leaves = {name.rsplit(".", 1)[-1]: name for name in known}
+    close = difflib.get_close_matches(dotted, known, n=1, cutoff=0.5)
+    close = close or [
+        leaves[leaf] for leaf in difflib.get_close_matches(dotted.rsplit(".", 1)[-1], leaves, n=1, cutoff=0.5)
+    ]
+    return f"{dotted}: no such setting" + (
+        f"; did you mean {close[0]}?" if close else "; `evergreen retrain --help` lists all"
+    )
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for one in error.errors(include_url=False):
+        where = ".".join(str(part) for part in one["loc"])
+        rule = str(one["msg"]).removeprefix("Value error, ")
+        lines.append(f"{where}: {rule}, got {one['input']!r}" if where else rule)
+    return "\n".join(lines)

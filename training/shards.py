@@ -1,0 +1,167 @@
+"""One shard on its way into a dataset version: decode, validate, split, count and write.
+
+A shard needs nothing of the others, so it is what runs in parallel; memory use is one batch.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.dataset import binary_to_numpy, part_schema
+from training.files import digest_file
+from training.images import Pixels, Target, decode
+from training.recipe import ImageShape
+from training.records import PartFile, Record, Split
+
+SPLITS: tuple[Split, Split] = ("train", "test")
+_BATCH_ROWS = 1024
+
+
+class ShardPlan(Record):
+    """All that one transform task needs to know."""
+
+    raw: str
+    index: int
+    classes: tuple[str, ...]
+    shape: ImageShape
+    image_size: int | None
+    channels: int | None
+    test_share: float
+    folder: str
+
+
+class ShardOutcome(Record):
+    """What one transform task wrote and counted; `sums` and `squares` are exact integers per channel."""
+
+    index: int
+    parts: dict[Split, PartFile]
+    label_counts: dict[Split, tuple[int, ...]]
+    sums: tuple[int, ...]
+    squares: tuple[int, ...]
+    bad: tuple[str, ...]
+
+
+def transform_shard(plan: ShardPlan) -> ShardOutcome:
+    """Decode, validate, split and write one shard; memory use is a batch, whatever the shard's size."""
+    folder, width = Path(plan.folder), math.prod(plan.shape)
+    target = Target(plan.image_size, plan.channels, plan.shape)
+    counts = {split: np.zeros(len(plan.classes), np.int64) for split in SPLITS}
+    sums, squares = (np.zeros(plan.shape[0], np.int64) for _ in range(2))
+    paths = {split: folder / split / f"part-{plan.index:05d}.parquet" for split in SPLITS}
+    writers = {split: _open_writer(path, width) for split, path in paths.items()}
+    bad: list[str] = []
+    try:
+        for rows in raw_batches(plan.raw):
+            table, pixels, wrong = _validated(rows, plan, target)
+            bad += wrong
+            for split, mask in _assign(rows, table, plan.test_share).items():
+                part = table.filter(pa.array(mask))
+                writers[split].write_table(part)
+                counts[split] += np.bincount(part["label"].to_numpy(), minlength=len(plan.classes))
+                if split == "train":
+                    _add_moments(pixels[mask], sums, squares)
+    finally:
+        for writer in writers.values():
+            writer.close()
+    return ShardOutcome(
+        index=plan.index,
+        parts={split: _part(folder, path) for split, path in paths.items()},
+        label_counts={split: tuple(map(int, count)) for split, count in counts.items()},
+        sums=tuple(map(int, sums)),
+        squares=tuple(map(int, squares)),
+        bad=tuple(bad),
+    )
+
+
+def raw_batches(raw: str) -> Iterator[pa.RecordBatch]:
+    """Raw rows of one shard, a batch at a time."""
+    yield from pq.ParquetFile(raw).iterraw_batches(batch_size=_BATCH_ROWS)
+
+
+def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[pa.Table, Pixels, list[str]]:
+    """The usable rows of a batch in the schema of a part file, their pixels, and what is wrong with the others."""
+    decoded = decode(rows, target)
+    numbers = {name: number for number, name in enumerate(plan.classes)}
+    names: list[str] = rows["label"].to_pylist()
+    labels = np.array([numbers.get(names[row], -1) for row in decoded.good], np.int32)
+    known = labels >= 0
+    where = rows["where"].take(pa.array(decoded.good))
+    outside = [
+        f"{where[int(index)].as_py()}: label {names[decoded.good[index]]!r} is none of the classes "
+        f"{_some(plan.classes)}"
+        for index in np.flatnonzero(~known)
+    ]
+    pixels = decoded.pixels[known]
+    table = pa.table(
+        [
+            _binary(pixels.reshape(len(pixels), math.prod(plan.shape))),
+            pa.array(labels[known]),
+            _binary(_hash_rows(pixels)),
+            where.filter(pa.array(known)),
+        ],
+        schema=part_schema(math.prod(plan.shape)),
+    )
+    return table, pixels, [*decoded.bad, *outside]
+
+
+def _hash_rows(pixels: Pixels) -> Pixels:
+    digests = b"".join(hashlib.sha256(row).digest()[:16] for row in pixels)
+    return np.frombuffer(digests, np.uint8).reshape(-1, 16)
+
+
+def _binary(rows: Pixels) -> pa.Array:
+    """(rows, width) bytes as one fixed-width binary array, without a copy."""
+    flat = np.ascontiguousarray(rows)
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(rows.shape[1]), len(rows), [None, pa.py_buffer(flat)]
+    )
+
+
+def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Split, npt.NDArray[np.bool_]]:
+    """Which rows of `table` belong to which split: as the source says, or else by the image's content."""
+    if rows.num_rows and (given := rows["split"][0].as_py()):
+        everything = np.ones(len(table), bool)
+        return {"train": everything} if given == "train" else {"test": everything}
+    second_half = binary_to_numpy(table["digest"], np.uint64)[:, 1]
+    test = (second_half >> np.uint64(11)).astype(np.float64) < test_share * 2.0**53
+    return {"train": ~test, "test": test}
+
+
+def _add_moments(pixels: Pixels, sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64]) -> None:
+    """Add exact per-channel sums, by way of a histogram: 256 counts instead of a wide copy of all pixels."""
+    values = np.arange(256, dtype=np.int64)
+    for channel in range(pixels.shape[1]):
+        counts = np.bincount(pixels[:, channel].ravel(), minlength=256)
+        sums[channel] += counts @ values
+        squares[channel] += counts @ (values * values)
+
+
+def _open_writer(path: Path, width: int) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        path,
+        part_schema(width),
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        write_page_checksum=True,
+    )
+
+
+def _part(folder: Path, path: Path) -> PartFile:
+    return PartFile(
+        path=path.relative_to(folder).as_posix(),
+        rows=pq.read_metadata(path).num_rows,
+        bytes=path.stat().st_size,
+        sha256=digest_file(path),
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:10]) + (", …" if len(listed) > 10 else "")
