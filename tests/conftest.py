@@ -1,6 +1,7 @@
 """What all tests share. Nothing of a user's installation is touched: homes, servers and stores are fresh folders."""
 
 import atexit
+import logging
 import os
 import shutil
 import tempfile
@@ -101,3 +102,12 @@ def small_version(tmp_path_factory: pytest.TempPathFactory) -> DatasetVersion:
 def tiny_settings() -> Callable[..., Settings]:
     """:func:`small_runs.tiny_settings`."""
     return small_runs.tiny_settings
+
+
+@pytest.fixture(autouse=True)
+def _log_level_as_found() -> Iterator[None]:
+    """A flow lets Evergreen's log through for the rest of its process, which the tests share."""
+    logger = logging.getLogger("evergreen")
+    level = logger.level
+    yield
+    logger.setLevel(level)

@@ -70,7 +70,7 @@ def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: 
                 writer.write_batch(batch)
     labels: Counter[str] = Counter()
     file = pq.ParquetFile(target)
-    for batch in file.iterraw_batches(columns=["label"]):
+    for batch in file.iter_batches(columns=["label"]):
         labels.update(batch["label"].to_pylist())
     return RawShard(
         path=str(target),

@@ -81,7 +81,7 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
 
 def raw_batches(raw: str) -> Iterator[pa.RecordBatch]:
     """Raw rows of one shard, a batch at a time."""
-    yield from pq.ParquetFile(raw).iterraw_batches(batch_size=_BATCH_ROWS)
+    yield from pq.ParquetFile(raw).iter_batches(batch_size=_BATCH_ROWS)
 
 
 def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[pa.Table, Pixels, list[str]]:
