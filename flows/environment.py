@@ -43,10 +43,12 @@ _NOISY = (
     "ray.train",
     "ray.tune",
     "httpx",
-    "prefect",
     "torch",
     "py.warnings",
 )
+
+# These log a failure with its traceback, which the command says in a sentence.
+_SAID_AGAIN = ("prefect", "prefect.flow_runs", "prefect.task_runs")
 
 
 def prepare(place: Home) -> None:
@@ -95,6 +97,8 @@ def quieten() -> None:
     warnings.filterwarnings("ignore")
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.ERROR)
+    for name in _SAID_AGAIN:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def log_to_terminal(verbose: bool, quiet: bool) -> None:

@@ -89,7 +89,10 @@ _TRANSIENT_NAMES = frozenset(
         "ReadTimeout",
         "URLError",
         "WorkerCrashedError",
+        "WorkerGroupStartupFailedError",
         "WorkerGroupStartupTimeoutError",
+        "WorkerHealthCheckFailedError",
+        "WorkerHealthCheckTimeoutError",
     }
 )
 

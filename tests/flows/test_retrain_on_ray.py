@@ -44,11 +44,8 @@ def kill_a_worker_when(checkpoints: Path, rank_name: str = "RayTrainWorker") -> 
     def work() -> None:
         for _ in range(1200):
             if any(checkpoints.glob("step-*")):
-                victims = [
-                    p
-                    for p in psutil.process_iter(["cmdline"])
-                    if rank_name in " ".join(p.info["cmdline"] or [])
-                ]
+                mine = psutil.Process().children(recursive=True)  # never another cluster's on this machine
+                victims = [process for process in mine if rank_name in process.name()]
                 if victims:
                     os.kill(max(victim.pid for victim in victims), signal.SIGKILL)
                     return
