@@ -12,7 +12,7 @@ from training.metrics import Point
 log = logging.getLogger("evergreen.train")
 
 
-def telemetry(point: Point, epochs: int, eta_s: float) -> str:
+def telemetry(point: Point, epochs: int, eta_s: float | None) -> str:
     """All that matters about a training on one line."""
     values = point.values
     return (
@@ -95,12 +95,14 @@ class Bar:
         )
 
 
-def _eta(first: Point, now: Point) -> float:
+def _eta(first: Point, now: Point) -> float | None:
     done = now.step - first.step
-    return (now.total_steps - now.step) * (now.at - first.at) / done if done else 0.0
+    return (now.total_steps - now.step) * (now.at - first.at) / done if done else None
 
 
-def _clock(seconds: float) -> str:
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

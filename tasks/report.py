@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.parquet as pq
 from prefect import task
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
 from tasks.next_commands import next_commands
 from tasks.page import ReportInputs, markdown, render
-from tasks.page.figures import figures
+from tasks.page.figures import figures, prediction_grid
 from tasks.tracking import close_run, connect
 from training.dataset import open_columns
 from training.files import write_text
@@ -27,6 +28,8 @@ from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+_PICTURES = 24
+
 
 @task(name="report", retries=1, cache_policy=NO_CACHE)
 def report(
@@ -36,7 +39,7 @@ def report(
     inputs = gather(plan, version, trained, evaluation, release)
     write_text(plan.paths.report, render(inputs))
     plan.paths.figures.mkdir(exist_ok=True)
-    pictures = figures(inputs, plan.paths.figures)
+    pictures = [*figures(inputs, plan.paths.figures), predicted(version, evaluation, plan.paths.figures)]
     create_markdown_artifact(markdown(inputs), key="report", description=release.verdict.summary)
     for picture in pictures:
         create_image_artifact(
@@ -48,6 +51,18 @@ def report(
         client.log_artifact(release.mlflow_run_id, str(picture), "figures")
     note_efficiency(client, trained, release)
     close_run(client, release.mlflow_run_id, "FINISHED")
+
+
+def predicted(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> Path:
+    """A picture of the first test rows with what the candidate took them for."""
+    table = pq.read_table(evaluation.predictions, columns=["label", "candidate"]).slice(0, _PICTURES)
+    names = {
+        name: [version.classes[number] for number in table[name].to_pylist()] for name in table.column_names
+    }
+    images = open_columns(version, "test").images[: len(table)]
+    return prediction_grid(
+        list(np.array(images)), names["label"], names["candidate"], folder / "predictions.png"
+    )
 
 
 def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Release) -> None:

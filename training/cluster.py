@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from training.errors import SettingError, TransientError
 from training.paths import Home
-from training.settings import Settings
+from training.settings import RaySettings, Settings
 
 log = logging.getLogger("evergreen.cluster")
 
@@ -23,6 +23,8 @@ _ENVIRONMENT = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
 }
+
+_START_TRIES = 3
 
 
 @contextmanager
@@ -62,6 +64,27 @@ def _start(settings: Settings) -> None:
         return
     cpus = options.num_cpus or available_cpus()
     log.info("starting Ray on this machine with %d CPUs", cpus)
+    for left in reversed(range(_START_TRIES)):
+        try:
+            _start_here(options, cpus)
+            break
+        except Exception as error:  # Ray says with a plain Exception that a node took over 30 s to start
+            ray.shutdown()
+            if not left:
+                raise TransientError(
+                    f"Ray did not start on this machine ({error}); see `evergreen doctor --deep`"
+                ) from error
+            log.warning("Ray did not start (%s); %d tries left", str(error).partition("\n")[0], left)
+    import ray.data
+
+    # Its import sets levels of its own; an execution plan a pipeline is nothing that a user can act on.
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+
+
+def _start_here(options: RaySettings, cpus: int) -> None:
+    import ray
+
     ray.init(
         num_cpus=cpus,
         include_dashboard=options.dashboard,
@@ -70,11 +93,6 @@ def _start(settings: Settings) -> None:
         logging_level=logging.ERROR,
         configure_logging=False,
     )
-    import ray.data
-
-    # Its import sets levels of its own; an execution plan a pipeline is nothing that a user can act on.
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    ray.data.DataContext.get_current().enable_progress_bars = False
 
 
 def available_cpus() -> int:

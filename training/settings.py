@@ -190,7 +190,9 @@ class RaySettings(Section):
     num_cpus: PositiveInt | None = Field(
         None, description="CPUs of the local cluster; none: all of this machine's"
     )
-    dashboard: bool = Field(False, description="Serve Ray's dashboard on this machine")
+    dashboard: bool = Field(
+        False, description="Serve Ray's dashboard on this machine; install ray[default] for its pages"
+    )
     object_store_mb: PositiveInt | None = Field(
         None, description="Memory for Ray's objects, in MiB; none: Ray decides"
     )
