@@ -105,12 +105,12 @@ def log_to_terminal(verbose: bool, quiet: bool) -> None:
     """Send Evergreen's own log to standard error, one short line each."""
     handler: logging.Handler
     if sys.stderr.isatty():
-        from rich.console import Console
         from rich.logging import RichHandler
 
-        console = Console(stderr=True)
+        from tasks.progress import terminal
+
         handler = RichHandler(
-            console=console, show_path=False, show_level=verbose, log_time_format="%H:%M:%S"
+            console=terminal(), show_path=False, show_level=verbose, log_time_format="%H:%M:%S"
         )
     else:
         handler = logging.StreamHandler()

@@ -5,11 +5,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from training.metrics import Point
 
 log = logging.getLogger("evergreen.train")
+
+
+@cache
+def terminal() -> Any:
+    """The one `rich` console on standard error: what is logged through it appears above the bar, not in it."""
+    from rich.console import Console
+
+    return Console(stderr=True)
 
 
 def telemetry(point: Point, epochs: int, eta_s: float | None) -> str:

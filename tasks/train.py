@@ -15,7 +15,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
-from tasks.progress import Bar, TelemetryLog
+from tasks.progress import Bar, TelemetryLog, terminal
 from tasks.retry import worth_retrying
 from tasks.tracking import Publisher, connect, open_run, record_inputs, system_metrics
 from training.files import write_text
@@ -63,14 +63,18 @@ def keep_plan(plan: RunPlan) -> None:
 
 @contextmanager
 def shown_progress(epochs: int) -> Iterator[Callable[[Point], None]]:
-    """A bar on a terminal, telemetry lines in the log elsewhere."""
+    """Telemetry lines in the log, and on a terminal a bar below them."""
+    telemetry = TelemetryLog(epochs)
     if not sys.stderr.isatty():
-        yield TelemetryLog(epochs)
+        yield telemetry
         return
-    from rich.console import Console
+    with Bar(epochs).shown(terminal()) as bar:
 
-    with Bar(epochs).shown(Console(stderr=True)) as bar:
-        yield bar
+        def both(point: Point) -> None:
+            bar(point)
+            telemetry(point)
+
+        yield both
 
 
 def _prefect_progress() -> Callable[[Point], None]:
