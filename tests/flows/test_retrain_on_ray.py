@@ -81,7 +81,8 @@ def test_a_killed_worker_changes_nothing_but_the_time(
 
 @pytest.mark.parametrize("feed", ["stream", "loader"])
 def test_rows_may_come_by_ray_data_or_a_data_loader(home: Home, feed: str) -> None:
-    release = run(data={"feed": feed}, training={"epochs": 4})
+    processes = 1 if feed == "loader" else 0
+    release = run(data={"feed": feed, "loader_processes": processes}, training={"epochs": 4})
     assert release.metrics["accuracy"] > 0.5
     assert len(points(home, release, "validation/loss")) == 4
 

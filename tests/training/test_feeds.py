@@ -33,8 +33,8 @@ def memory(columns: Columns, ranks: Ranks, batch: int = 64, seed: int = 0) -> Me
     return MemoryFeed(columns, learn, SampleOrder(len(learn), batch, seed), ranks)
 
 
-def loader(columns: Columns, ranks: Ranks, processes: int = 0) -> Feed:
-    settings = tiny_settings(data={"loader_processes": processes})
+def loader(columns: Columns, ranks: Ranks) -> Feed:
+    settings = tiny_settings()
     return loader_feed(columns_dataset(columns), learn_of(columns), settings, ranks)
 
 
@@ -104,11 +104,8 @@ def test_a_batch_is_a_copy(columns: Columns) -> None:
     check_content(columns, next(iter(feed.batches(0, 0))))
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_a_loader_brings_every_training_row_in_an_order_of_the_epoch(
-    columns: Columns, processes: int
-) -> None:
-    feed = loader(columns, rank(), processes)
+def test_a_loader_brings_every_training_row_in_an_order_of_the_epoch(columns: Columns) -> None:
+    feed = loader(columns, rank())
     epochs = [list(feed.batches(epoch, 0)) for epoch in range(2)]
     assert not feed.exact
     for batches in epochs:

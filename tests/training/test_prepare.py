@@ -8,7 +8,7 @@ import pytest
 from pets import random_pixels, write_rows
 from small_runs import prepared
 
-from training import dataset, prepare
+from training import dataset, prepare, shards
 from training.paths import Home
 from training.records import DatasetVersion
 from training.settings import DataSettings
@@ -69,7 +69,7 @@ def test_mean_and_deviation_are_numpys_over_the_train_split(home: Home, images: 
 def test_shards_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = prepared(Home(tmp_path / "whole"))
     monkeypatch.setattr(prepare, "_SHARD_ROWS", 500)
-    monkeypatch.setattr(prepare, "_BATCH_ROWS", 77)
+    monkeypatch.setattr(shards, "_BATCH_ROWS", 77)
     sharded = prepared(Home(tmp_path / "sharded"))
     assert len(sharded.parts["train"]) == 4
     assert (sharded.label_counts, sharded.mean, sharded.std) == (whole.label_counts, whole.mean, whole.std)
