@@ -13,7 +13,7 @@ from training.dataset import ray_dataset
 from training.errors import SettingError, TrainingError, causes, classify
 from training.job import Attempt, TrainingJob
 from training.paths import RunPaths
-from training.ranks import Ranks
+from training.ranks import Ranks, torch_settings_kept
 from training.recipe import RecipeRef, keep_copy
 from training.records import DatasetVersion, Goodput, TrainedModel
 from training.settings import Settings
@@ -42,7 +42,8 @@ def launch(job: TrainingJob) -> TrainedModel:
     if job.settings.scaling.num_workers:
         _fit_until_done(job)
     else:
-        run_worker(job, Ranks.of_this_process(job.use_gpu))
+        with torch_settings_kept():
+            run_worker(job, Ranks.of_this_process(job.use_gpu))
     trained = finished(job.paths, job.run_key)
     if trained is None:
         raise TrainingError(

@@ -1,6 +1,8 @@
 """Who computes what: one value that names rank, world size and device, and the few collectives the loop needs."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,3 +71,18 @@ def prepare_process(threads: int, deterministic: str) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True, warn_only=deterministic == "warn")
+
+
+@contextmanager
+def torch_settings_kept() -> Iterator[None]:
+    """Put threads and determinism of torch back after the block: a training in the caller's own process borrows them."""
+    import torch
+
+    threads, cudnn = torch.get_num_threads(), torch.backends.cudnn.benchmark
+    mode = torch.get_deterministic_debug_mode()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.benchmark = cudnn
+        torch.set_deterministic_debug_mode(mode)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from crashes import BATCH, SAVE_EACH_STEP, SLOW, crash_at, per_epoch, points, settings
-from small_runs import LINEAR, job_for, write_recipe
+from small_runs import LINEAR, job_for, tiny_settings, write_recipe
 
 from training.checkpoint import load_weights, weights_digest
 from training.dataset import open_columns
@@ -215,3 +215,9 @@ def test_digits_are_learned(
 ) -> None:
     trained = launch(job_for(home, digits_version, tiny_settings(training={"epochs": 3})))
     assert trained.selected().validation_accuracy > 0.9
+
+
+def test_a_training_in_this_process_leaves_torch_as_it_was(home: Home, small_version: DatasetVersion) -> None:
+    before = (torch.get_num_threads(), torch.get_deterministic_debug_mode())
+    launch(job_for(home, small_version, tiny_settings(training={"deterministic": "refuse"})))
+    assert (torch.get_num_threads(), torch.get_deterministic_debug_mode()) == before
