@@ -75,7 +75,7 @@ def prepare_process(threads: int, deterministic: str) -> None:
 
 @contextmanager
 def torch_settings_kept() -> Iterator[None]:
-    """Put threads and determinism of torch back after the block: a training in the caller's own process borrows them."""
+    """Put torch's threads and determinism back after the block, for a training in the caller's own process."""
     import torch
 
     threads, cudnn = torch.get_num_threads(), torch.backends.cudnn.benchmark
