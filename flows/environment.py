@@ -22,6 +22,7 @@ _QUIET = {
     "RAY_LOG_TO_DRIVER": "0",
     "PYTHONWARNINGS": "ignore",  # of processes that are started from here
     "TQDM_DISABLE": "1",
+    "NO_PROXY": "127.0.0.1,localhost",  # a proxy can't reach the servers of this machine
 }
 # A local run needs none of the server's background services; they only take CPU from training.
 _SERVICES = (

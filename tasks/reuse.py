@@ -1,13 +1,17 @@
 """What a run key that was seen before means: the release it led to, as long as the registry still has it."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.gate import same_policy
-from tasks.registry import champion_of, find_version
+from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, champion_of, find_version
 from tasks.tracking import RUN_KEY_TAG, connect
 from training.paths import Home
 from training.plan import RunPlan
 from training.records import Release
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 
 def find_release(plan: RunPlan) -> Release | None:
@@ -22,11 +26,20 @@ def find_release(plan: RunPlan) -> Release | None:
     client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
     if find_version(client, plan.model, RUN_KEY_TAG, plan.run_key) != release.version:
         return None
-    is_champion = champion_of(client, plan.model) == release.version
-    if not is_champion and not same_policy(release.verdict, plan.settings.gate):
+    alias = _alias_now(client, plan.model, release.version)
+    # What was champion once and is not now was replaced or rolled back on purpose: it is not judged again.
+    judged_for_good = alias == "champion" or release.alias == "champion"
+    if not judged_for_good and not same_policy(release.verdict, plan.settings.gate):
         return None
-    alias = "champion" if is_champion else "challenger" if release.alias != "none" else "none"
     return release.model_copy(update={"reused": True, "alias": alias})
+
+
+def _alias_now(client: "MlflowClient", model: str, version: str) -> str:
+    """The alias that points to `version`, or "none"."""
+    found = (
+        alias for alias in (CHAMPION, CHALLENGER, PREVIOUS) if champion_of(client, model, alias) == version
+    )
+    return next(found, "none")
 
 
 def read_release(plan: RunPlan) -> Release | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.errors import ResourceError, TransientError
+from training.errors import EvergreenError, ResourceError, TransientError
 from training.metrics import MetricsFile, Point
 from training.overrides import describe
 from training.paths import Home
@@ -43,20 +43,34 @@ def connect(uri: str | None, home: Home) -> "MlflowClient":
         os.environ.setdefault(name, value)
     import mlflow
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     place = uri or home.mlflow_uri
     mlflow.set_tracking_uri(place)
     mlflow.set_registry_uri(place)
-    client = mlflow.MlflowClient(tracking_uri=place, registry_uri=place)
     try:
+        client = mlflow.MlflowClient(tracking_uri=place, registry_uri=place)
         client.search_experiments(max_results=1)
-    except MlflowException as error:
-        if place.startswith("sqlite"):
-            raise ResourceError(f"MLflow store {place}: {error.message}. Mend or remove the file.") from error
-        raise TransientError(f"tracking.uri {place}: MLflow does not answer ({error.message})") from error
+    except (MlflowException, SQLAlchemyError) as error:
+        raise _unreachable(place, error) from error
     return client
+
+
+def _unreachable(place: str, error: Exception) -> EvergreenError:
+    """Why the store at `place` can't be used, and what to do."""
+    reason = str(getattr(error, "message", error)).partition("\n")[0]
+    if not place.startswith("sqlite"):
+        return TransientError(f"tracking.uri {place}: MLflow does not answer ({reason})")
+    if "database is locked" in str(error):
+        return TransientError(
+            f"MLflow store {place}: another process holds it ({reason}). Run the same command again."
+        )
+    return ResourceError(
+        f"MLflow store {place}: {reason}. After an update of MLflow, `mlflow db upgrade {place}` brings it up to date; "
+        "a damaged file has to be replaced by a backup."
+    )
 
 
 def open_run(client: "MlflowClient", plan: RunPlan) -> str:

@@ -211,7 +211,7 @@ class Release(Record):
     weights_digest: str
     model: str
     version: str
-    alias: Literal["champion", "challenger", "none"]
+    alias: Literal["champion", "challenger", "previous", "none"]
     train_rows: int
     test_rows: int
     epochs: int = Field(description="epochs trained")

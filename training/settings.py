@@ -52,7 +52,7 @@ class DataSettings(Section):
     feed: Literal["memory", "stream", "loader"] = Field(
         "memory",
         description="How rows reach the model: memory (memory-mapped columns, exact), stream (Ray Data, for heavy "
-        "transforms and data larger than a node's disk), loader (torch DataLoader)",
+        "transforms; reads in order where random access is slow), loader (torch DataLoader)",
     )
     loader_processes: Annotated[int, Field(ge=0)] = Field(
         0, description="Processes of each worker's DataLoader, for feed loader"

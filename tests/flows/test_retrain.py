@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from flows.retrain import SettingsForm, retrain
-from tasks.registry import CHALLENGER, champion_of
+from tasks.registry import CHALLENGER, champion_of, roll_back
 from tasks.tracking import RUN_KEY_TAG, connect
-from training.errors import DataError, SettingError, TrainingError
+from training.errors import DataError, ResourceError, SettingError, TrainingError
 from training.files import digest_file
 from training.paths import Home
 from training.records import Release
@@ -272,3 +272,21 @@ def test_a_recipe_file_of_the_users_own(home: Home, tmp_path: Path) -> None:
     layers.write_text(layers.read_text() + "# a change of the code that computes\n")
     second = run(str(recipe))
     assert (first.model, second.version) == ("flat", "2")
+
+
+def test_a_version_rolled_back_stays_so_whatever_the_gate(home: Home) -> None:
+    first = run(training={"epochs": 1}, gate={"floor": 0.1})
+    second = run(training={"epochs": 6})
+    assert second.alias == "champion"
+    roll_back(client_of(home), home, "digits", "by hand")
+    again = run(training={"epochs": 6}, gate={"floor": 0.4})
+    assert (again.reused, again.version, again.alias) == (True, second.version, "previous")
+    assert champion_of(client_of(home), "digits") == first.version
+
+
+def test_a_damaged_mlflow_store_is_said_and_left_alone(home: Home) -> None:
+    store = home.root / "mlflow.db"
+    store.write_bytes(b"not a database" * 100)
+    with pytest.raises(ResourceError, match=r"mlflow\.db"):
+        run()
+    assert store.read_bytes() == b"not a database" * 100
