@@ -3,6 +3,7 @@
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
@@ -25,6 +26,7 @@ _ENVIRONMENT = {
 }
 
 _START_TRIES = 3
+_ANSWER_TIMEOUT_S = 5.0
 
 
 @contextmanager
@@ -55,6 +57,7 @@ def _start(settings: Settings) -> None:
 
     options = settings.ray
     if options.address:
+        check_answers(options.address)
         try:
             ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError as error:
@@ -80,6 +83,20 @@ def _start(settings: Settings) -> None:
     # Its import sets levels of its own; an execution plan a pipeline is nothing that a user can act on.
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
+
+
+def check_answers(address: str) -> None:
+    """Refuse an address where nobody listens; Ray itself would try for minutes and then not name it.
+
+    Raises :class:`SettingError` for what is no address and :class:`TransientError` when nobody answers.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise SettingError(f"ray.address: {address!r} is not host:port, such as 10.0.0.1:6379")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_TIMEOUT_S).close()
+    except OSError as error:
+        raise TransientError(f"ray.address: no Ray cluster answers at {address} ({error})") from error
 
 
 def _start_here(options: RaySettings, cpus: int) -> None:

@@ -1,0 +1,27 @@
+"""Where a run computes: what can't be is refused at once."""
+
+import socket
+
+import pytest
+
+from training.cluster import check_answers
+from training.errors import SettingError, TransientError
+
+
+@pytest.mark.parametrize("address", ["somewhere", "host:port", ":6379"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(SettingError, match=r"ray\.address"):
+        check_answers(address)
+
+
+def test_an_address_where_nobody_listens_is_said_at_once() -> None:
+    with socket.socket() as held:  # bound, so that nobody else has it, and not listening
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(TransientError, match=address):
+            check_answers(address)
+
+
+def test_an_address_that_answers_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_answers(f"ray://127.0.0.1:{server.getsockname()[1]}")
