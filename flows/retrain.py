@@ -22,6 +22,7 @@ from tasks.evaluate import evaluate
 from tasks.register import register
 from tasks.report import report
 from tasks.reuse import find_release
+from tasks.tracking import failure_recorded
 from tasks.train import keep_plan, train
 from training.cluster import check_workers_fit, ray_for, run_lock
 from training.files import write_text
@@ -62,19 +63,20 @@ def retrain(recipe: str = "digits", settings: SettingsForm = SettingsForm(), for
         if (done := find_release(plan)) is not None:
             return done
         keep_plan(plan)
-        with ray_for(resolved, clock.time("start-up")):
-            with clock.time("preparation"):
-                version = plan.find_dataset() or prepare(plan)
-            with clock.time("training"):
-                trained = train(plan, version)
-        with clock.time("evaluation"):
-            evaluation = evaluate(plan, version, trained)
-        with clock.time("registration"):
-            release = register(plan, version, trained, evaluation)
-        goodput = clock.goodput(trained)
-        release = release.model_copy(update={"seconds": goodput.total_s, "goodput": goodput})
-        report(plan, version, trained, evaluation, release)
-        write_text(plan.paths.release, release.model_dump_json(indent=1))
+        with failure_recorded(plan):
+            with ray_for(resolved, clock.time("start-up")):
+                with clock.time("preparation"):
+                    version = plan.find_dataset() or prepare(plan)
+                with clock.time("training"):
+                    trained = train(plan, version)
+            with clock.time("evaluation"):
+                evaluation = evaluate(plan, version, trained)
+            with clock.time("registration"):
+                release = register(plan, version, trained, evaluation)
+            goodput = clock.goodput(trained)
+            release = release.model_copy(update={"seconds": goodput.total_s, "goodput": goodput})
+            report(plan, version, trained, evaluation, release)
+            write_text(plan.paths.release, release.model_dump_json(indent=1))
     return release
 
 

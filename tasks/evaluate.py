@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.tasks import exponential_backoff
 
 from tasks.registry import CLASSES_TAG, champion_of, load_version, version_tags
 from tasks.retry import worth_retrying
-from tasks.tracking import RUN_KEY_TAG, connect
+from tasks.tracking import RUN_KEY_TAG, connect_patiently
 from training.dataset import Columns, open_columns
 from training.errors import DataError, SettingError
 from training.files import atomic_file, atomic_folder
 from training.images import Pixels
-from training.paths import Home
 from training.plan import RunPlan
 from training.recipe import reload
 from training.records import DatasetVersion, Evaluation, Score, TrainedModel
@@ -49,14 +49,14 @@ class Champion(NamedTuple):
 
 @task(
     name="evaluate",
-    retries=2,
-    retry_delay_seconds=2,
+    retries=3,
+    retry_delay_seconds=exponential_backoff(5),
     retry_condition_fn=worth_retrying,
     cache_policy=NO_CACHE,
 )
 def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> Evaluation:
     """Score candidate and champion, or find that done against the same champion."""
-    client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
+    client = connect_patiently(plan)
     number = champion_of(client, plan.model)
     if number is not None and version_tags(client, plan.model, number).get(RUN_KEY_TAG) == plan.run_key:
         number = _judged_against(plan)  # promoted by an attempt that died before it could say so

@@ -19,6 +19,7 @@ from tasks.gate import judge
 from tasks.registry import (
     CHALLENGER,
     CLASSES_TAG,
+    WEIGHTS_TAG,
     champion_of,
     find_version,
     load_version,
@@ -27,7 +28,7 @@ from tasks.registry import (
     registry_lock,
 )
 from tasks.retry import worth_retrying
-from tasks.tracking import RUN_KEY_TAG, connect, log_final, open_run
+from tasks.tracking import RUN_KEY_TAG, connect_patiently, log_final, open_run
 from training.dataset import open_columns
 from training.files import digest_json
 from training.paths import Home
@@ -45,7 +46,7 @@ log = logging.getLogger("evergreen.register")
 @task(
     name="register",
     retries=3,
-    retry_delay_seconds=exponential_backoff(2),
+    retry_delay_seconds=exponential_backoff(5),
     retry_condition_fn=worth_retrying,
     cache_policy=NO_CACHE,
 )
@@ -54,12 +55,13 @@ def register(
 ) -> Release:
     """Register, check, judge and promote or keep."""
     home = Home(Path(plan.home))
-    client = connect(plan.settings.tracking.uri, home)
+    client = connect_patiently(plan)
     run_id = open_run(client, plan)
     module = serving_module(reload(plan.recipe, plan.paths.recipe), version, trained)
     images = open_columns(version, "test").images
     with registry_lock(home, plan.model):
-        number = find_version(client, plan.model, RUN_KEY_TAG, plan.run_key)
+        mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: trained.weights_digest}
+        number = find_version(client, plan.model, mine)
         if number is None:
             example = np.array(images[: max(2, min(4, len(images)))])
             uri = log_serving_model(run_id, module, version, example, {"classes": list(version.classes)})
@@ -114,7 +116,7 @@ def create_version(
         "evergreen.recipe": plan.ingredients["recipe"]["source"],
         "evergreen.code": plan.ingredients["code"],
         "evergreen.settings": digest_json(plan.ingredients["settings"]),
-        "evergreen.weights": trained.weights_digest,
+        WEIGHTS_TAG: trained.weights_digest,
         CLASSES_TAG: json.dumps(version.classes),
     }
     model_id = uri.removeprefix("models:/")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
-CLASSES_TAG = "evergreen.classes"
+CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
 _LOCK_TIMEOUT_S = 120
 
 
@@ -59,9 +59,10 @@ def version_tags(client: "MlflowClient", model: str, number: str) -> dict[str, s
     return tags
 
 
-def find_version(client: "MlflowClient", model: str, tag: str, value: str) -> str | None:
-    """The oldest version of `model` whose tag has this value, or None."""
-    found = client.search_model_versions(f"name = '{model}' and tags.`{tag}` = '{value}'")
+def find_version(client: "MlflowClient", model: str, tags: dict[str, str]) -> str | None:
+    """The oldest version of `model` with these tags, or None."""
+    wanted = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
+    found = client.search_model_versions(" and ".join([f"name = '{model}'", *wanted]))
     return str(min(int(version.version) for version in found)) if found else None
 
 
@@ -98,6 +99,10 @@ def move_alias(
     if now is not None:
         client.set_registered_model_alias(model, PREVIOUS, now)
     client.set_registered_model_alias(model, CHAMPION, number)
+    if (
+        after := champion_of(client, model)
+    ) != number:  # another home's run, which our lock does not hold back
+        raise TransientError(f"model {model}: version {after} became champion at the same moment; run again")
     if champion_of(client, model, CHALLENGER) == number:
         client.delete_registered_model_alias(model, CHALLENGER)
 

@@ -13,15 +13,16 @@ import pyarrow.parquet as pq
 from prefect import task
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.tasks import exponential_backoff
 
 from tasks.next_commands import next_commands
 from tasks.page import ReportInputs, markdown, render
 from tasks.page.figures import figures, prediction_grid
-from tasks.tracking import close_run, connect
+from tasks.retry import worth_retrying
+from tasks.tracking import close_run, connect_patiently
 from training.dataset import open_columns
 from training.files import write_text
 from training.overrides import describe
-from training.paths import Home
 from training.plan import RunPlan
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 
@@ -31,7 +32,13 @@ if TYPE_CHECKING:
 _PICTURES = 24
 
 
-@task(name="report", retries=1, cache_policy=NO_CACHE)
+@task(
+    name="report",
+    retries=3,
+    retry_delay_seconds=exponential_backoff(5),
+    retry_condition_fn=worth_retrying,
+    cache_policy=NO_CACHE,
+)
 def report(
     plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation, release: Release
 ) -> None:
@@ -45,7 +52,7 @@ def report(
         create_image_artifact(
             _data_uri(picture), key=picture.stem.replace("_", "-"), description=picture.stem
         )
-    client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
+    client = connect_patiently(plan)
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
     for picture in pictures:
         client.log_artifact(release.mlflow_run_id, str(picture), "figures")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.gate import same_policy
-from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, champion_of, find_version
+from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, WEIGHTS_TAG, champion_of, find_version
 from tasks.tracking import RUN_KEY_TAG, connect
 from training.paths import Home
 from training.plan import RunPlan
@@ -24,7 +24,8 @@ def find_release(plan: RunPlan) -> Release | None:
     if release is None:
         return None
     client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
-    if find_version(client, plan.model, RUN_KEY_TAG, plan.run_key) != release.version:
+    mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: release.weights_digest}
+    if find_version(client, plan.model, mine) != release.version:
         return None
     alias = _alias_now(client, plan.model, release.version)
     # What was champion once and is not now was replaced or rolled back on purpose: it is not judged again.

@@ -1,16 +1,18 @@
 """MLflow: one run a run key, each metric point once, and nothing of the user's own MLflow state touched."""
 
+import hashlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.errors import EvergreenError, ResourceError, TransientError
+from training.errors import EvergreenError, ResourceError, StopRequestedError, TransientError, classify
 from training.metrics import MetricsFile, Point
 from training.overrides import describe
 from training.paths import Home
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.tracking")
 
 RUN_KEY_TAG = "evergreen.run_key"
+HOME_TAG = "evergreen.home"  # tells runs of one installation from others' in a shared store
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _ENVIRONMENT = {
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",  # a model from the registry must not run code
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -73,8 +77,30 @@ def _unreachable(place: str, error: Exception) -> EvergreenError:
     )
 
 
+def connect_patiently(plan: RunPlan) -> "MlflowClient":
+    """:func:`connect`, waiting `tracking.outage_s` for a server that is away.
+
+    Raises :class:`TransientError` when it does not come back.
+    """
+    deadline = time.monotonic() + plan.settings.tracking.outage_s
+    pause = _FIRST_PAUSE_S
+    while True:
+        try:
+            return connect(plan.settings.tracking.uri, Home(Path(plan.home)))
+        except TransientError as error:
+            if time.monotonic() + pause > deadline:
+                raise
+            log.warning("%s; trying again in %.0f s", error, pause)
+        time.sleep(pause)
+        pause = min(_LONGEST_PAUSE_S, 2 * pause)
+
+
 def open_run(client: "MlflowClient", plan: RunPlan) -> str:
-    """Id of the MLflow run with this run key, made when there is none; it goes on where it stopped."""
+    """Id of the MLflow run with this run key, made when there is none; it goes on where it stopped.
+
+    The caller holds the recipe's run lock, so any other run of this recipe and home that is said to be running was
+    killed; it is closed.
+    """
     name = plan.settings.tracking.experiment or plan.recipe.name
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
@@ -84,6 +110,7 @@ def open_run(client: "MlflowClient", plan: RunPlan) -> str:
         experiment_id = client.create_experiment(name, artifact_location=place)
     else:
         experiment_id = experiment.experiment_id
+    _close_killed(client, experiment_id, plan)
     found = client.search_runs([experiment_id], f"tags.`{RUN_KEY_TAG}` = '{plan.run_key}'", max_results=1)
     if found:
         run_id: str = found[0].info.run_id
@@ -92,6 +119,7 @@ def open_run(client: "MlflowClient", plan: RunPlan) -> str:
     tags = {
         RUN_KEY_TAG: plan.run_key,
         "evergreen.recipe": plan.recipe.name,
+        HOME_TAG: _home_digest(plan),
         "mlflow.source.name": "evergreen",
     }
     created = client.create_run(experiment_id, run_name=f"{plan.recipe.name}-{plan.run_key[:8]}", tags=tags)
@@ -116,25 +144,40 @@ def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: D
     client.log_inputs(run_id, [DatasetInput(data, [InputTag("mlflow.data.context", "training")])])
 
 
+def _close_killed(client: "MlflowClient", experiment_id: str, plan: RunPlan) -> None:
+    """Give runs whose process is gone the status that it could not give them."""
+    ours = (
+        f"attributes.status = 'RUNNING' and tags.`evergreen.recipe` = '{plan.recipe.name}' "
+        f"and tags.`{HOME_TAG}` = '{_home_digest(plan)}'"
+    )
+    for run in client.search_runs([experiment_id], ours):
+        if run.data.tags.get(RUN_KEY_TAG) != plan.run_key:
+            client.set_terminated(run.info.run_id, "KILLED")
+
+
+def _home_digest(plan: RunPlan) -> str:
+    return hashlib.sha256(plan.home.encode()).hexdigest()[:16]
+
+
 def close_run(client: "MlflowClient", run_id: str, status: str) -> None:
     """Set the final status: FINISHED, FAILED or KILLED."""
     client.set_terminated(run_id, status)
 
 
 @contextmanager
-def system_metrics(run_id: str, wanted: bool) -> Iterator[None]:
-    """Record CPU, memory, disk and GPU use of this machine with the run, while the block lasts."""
-    if not wanted:
-        yield
-        return
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-    monitor = SystemMetricsMonitor(run_id, sampling_interval=2, samples_before_logging=5, resume_logging=True)
-    monitor.start()
+def failure_recorded(plan: RunPlan) -> Iterator[None]:
+    """Give the MLflow run its final status when the block fails: FAILED for an error, KILLED for an interruption."""
     try:
         yield
-    finally:
-        monitor.finish()
+    except BaseException as error:
+        # What went wrong must reach the user whatever MLflow says; the next start closes a run that stays open.
+        with suppress(Exception):
+            client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
+            run_id = open_run(client, plan)
+            client.set_tag(run_id, "evergreen.error", f"{type(error).__name__}: {error}"[:500])
+            stopped = isinstance(error, StopRequestedError) or not isinstance(error, Exception)
+            close_run(client, run_id, "KILLED" if stopped else "FAILED")
+        raise
 
 
 @dataclass
@@ -142,58 +185,111 @@ class Publisher:
     """Reads new metric points while workers write them; hands them to listeners and, in batches, to MLflow.
 
     A point goes to MLflow once: what is there already is read first, and the timestamp is the point's own, so
-    that a repeated batch is the same row.
+    that a repeated batch is the same row. `begin` opens the run; while MLflow is away, it is called again and again.
     """
 
-    client: "MlflowClient"
-    run_id: str
+    begin: Callable[[], tuple["MlflowClient", str]]
     file: MetricsFile
-    listeners: tuple[Callable[[Point], None], ...] = ()
+    outage_s: float
+    with_system_metrics: bool = False
     interval_s: float = 2.0
+    _listeners: tuple[Callable[[Point], None], ...] = ()
     _stop: threading.Event = field(default_factory=threading.Event)
     _heard: set[tuple[int, str]] = field(default_factory=set)
     _sent: set[tuple[int, str]] = field(default_factory=set)
+    _run: tuple["MlflowClient", str] | None = None
+    _monitor: Any = None
+    _next_try: float = 0.0
+    _pause: float = 0.0
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Publish in the background; the rest is sent before the block is left."""
-        self._sent = self._already_there()
+    def running(self, *listeners: Callable[[Point], None]) -> Iterator[None]:
+        """Publish in the background; the rest is sent before the block is left.
+
+        Raises :class:`TransientError` when MLflow does not take the rest within `outage_s`.
+        """
+        self._listeners = listeners
         # In a copy of the context: what a listener logs belongs to this task run in Prefect.
         run = copy_context().run
         thread = threading.Thread(target=run, args=(self._work,), name="evergreen-metrics", daemon=True)
         thread.start()
         try:
             yield
-        finally:
-            self._stop.set()
-            thread.join()
-            self._publish(last=True)
+        except BaseException:
+            self._end(thread)
+            with suppress(Exception):  # the block's own error is what counts
+                self._send(self.file.read())
+            raise
+        self._end(thread)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what MLflow lacks. Raises :class:`TransientError` when it does not take it within `outage_s`."""
+        deadline = time.monotonic() + self.outage_s
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                self._tell(self.file.read())
+                return self._send(self.file.read())
+            except Exception as error:
+                known = classify(error)
+                if known is None or not known.transient:
+                    raise
+                if time.monotonic() + pause > deadline:
+                    raise TransientError(
+                        f"MLflow took not all metrics ({known}). They are kept in {self.file.path}: "
+                        "run the same command again."
+                    ) from error
+                log.warning("MLflow does not take metrics (%s); trying again in %.0f s", known, pause)
+            time.sleep(pause)
+            pause = min(_LONGEST_PAUSE_S, 2 * pause)
+
+    def _end(self, thread: threading.Thread) -> None:
+        self._stop.set()
+        thread.join()
+        if self._monitor is not None:
+            self._monitor.finish()
 
     def _work(self) -> None:
-        while not self._stop.wait(self.interval_s):
-            self._publish()
+        while True:
+            points = self.file.read()
+            self._tell(points)
+            self._try_to_send(points)
+            if self._stop.wait(self.interval_s):
+                return
 
-    def _publish(self, last: bool = False) -> None:
-        points = self.file.read()
+    def _tell(self, points: list[Point]) -> None:
         for point in points:
             name = (point.step, ",".join(point.values))
-            if name not in self._heard:
-                self._heard.add(name)
-                for listener in self.listeners:
+            if name in self._heard:
+                continue
+            self._heard.add(name)
+            for listener in self._listeners:
+                try:
                     listener(point)
+                except Exception as error:  # a display must not end a training
+                    log.debug("a progress display failed: %s", error)
+
+    def _try_to_send(self, points: list[Point]) -> None:
+        """Send, or leave it for later: the file keeps every point until MLflow is back."""
+        if time.monotonic() < self._next_try:
+            return
         try:
             self._send(points)
-        except Exception as error:  # MLflow may come back; the file keeps every point until then
-            if last:
-                raise TransientError(
-                    f"MLflow took not all metrics ({error}). They are kept in {self.file.path}: "
-                    "run the same command again."
-                ) from error
-            log.warning("MLflow does not take metrics now, they are kept and sent later: %s", error)
+        except Exception as error:
+            if not self._pause:
+                log.warning("MLflow does not take metrics now; they are kept and sent later (%s)", error)
+            self._pause = min(_LONGEST_PAUSE_S, 2 * self._pause or _FIRST_PAUSE_S)
+            self._next_try = time.monotonic() + self._pause
+            return
+        if self._pause:
+            log.info("MLflow takes metrics again")
+            self._pause = 0.0
 
     def _send(self, points: list[Point]) -> None:
         from mlflow.entities import Metric
 
+        client, run_id = self._opened()
         new = [
             (point, name, value)
             for point in points
@@ -203,17 +299,32 @@ class Publisher:
         for start in range(0, len(new), 500):
             batch = new[start : start + 500]
             metrics = [Metric(name, value, int(point.at * 1000), point.step) for point, name, value in batch]
-            self.client.log_batch(self.run_id, metrics=metrics)
+            client.log_batch(run_id, metrics=metrics)
             self._sent |= {(point.step, name) for point, name, _ in batch}
 
-    def _already_there(self) -> set[tuple[int, str]]:
-        names = self.client.get_run(self.run_id).data.metrics
-        ours = [name for name in names if not name.startswith("system/")]
-        return {
-            (metric.step, name)
-            for name in ours
-            for metric in self.client.get_metric_history(self.run_id, name)
-        }
+    def _opened(self) -> "tuple[MlflowClient, str]":
+        if self._run is None:
+            client, run_id = self.begin()
+            self._sent = _already_there(client, run_id)
+            self._run = client, run_id
+            if self.with_system_metrics and not self._stop.is_set():
+                self._monitor = _system_metrics(run_id)
+        return self._run
+
+
+def _system_metrics(run_id: str) -> Any:
+    """Record CPU, memory, disk and GPU use of this machine with the run, until `finish()` is called."""
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    monitor = SystemMetricsMonitor(run_id, sampling_interval=2, samples_before_logging=5, resume_logging=True)
+    monitor.start()
+    return monitor
+
+
+def _already_there(client: "MlflowClient", run_id: str) -> set[tuple[int, str]]:
+    names = client.get_run(run_id).data.metrics
+    ours = [name for name in names if not name.startswith("system/")]
+    return {(metric.step, name) for name in ours for metric in client.get_metric_history(run_id, name)}
 
 
 def log_final(client: "MlflowClient", run_id: str, metrics: dict[str, float], step: int, at_ms: int) -> None:

@@ -12,13 +12,14 @@ import os
 import pickle
 import shutil
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import safetensors
 
-from training.errors import DataError
+from training.errors import DataError, TransientError
 from training.files import atomic_folder, canonical_json, digest_file
 from training.settings import CheckpointSettings
 
@@ -49,6 +50,10 @@ class CheckpointLog:
     folder: Path
     settings: CheckpointSettings
     run_key: str
+    conditions: dict[str, str] = field(default_factory=dict)  # of this attempt, besides those of its process
+    before_commit: Callable[[], None] = lambda: None  # what must have happened before a checkpoint may count
+    progress: Callable[[], None] = lambda: None  # called each second while a write is waited for
+    _damaged: list[Path] = field(default_factory=list, repr=False)
     _writer: threading.Thread | None = field(default=None, repr=False)
     _failure: list[BaseException] = field(default_factory=list, repr=False)
 
@@ -73,7 +78,9 @@ class CheckpointLog:
     def wait(self) -> None:
         """Return when nothing is being written; raises what a write raised."""
         if self._writer is not None:
-            self._writer.join()
+            while self._writer.is_alive():
+                self._writer.join(timeout=1.0)
+                self.progress()
             self._writer = None
         if self._failure:
             raise self._failure.pop()
@@ -90,17 +97,20 @@ class CheckpointLog:
                 return self._load(path)
             except DataError as error:
                 log.warning("%s; the checkpoint before it is used", error)
+                self._damaged.append(path)
         return None
 
     def _write(self, position: Position, state: dict[str, Any], score: float | None) -> None:
         import torch
 
-        target = self.folder / f"step-{position.step:09d}"
+        target = self.folder / _name(position.step)
         try:
             self._make_way(target)
+            while self._damaged:  # they would be kept for the newest, and good ones given up for them
+                _remove(self._damaged.pop())
             with atomic_folder(target) as aside:
                 with (aside / STATE).open("wb") as out:  # a file of torch's own hides why a write failed
-                    torch.save(state, out)
+                    torch.save(state | {"position": astuple(position)}, out)
                 manifest = {
                     "format": FORMAT,
                     "run_key": self.run_key,
@@ -110,9 +120,10 @@ class CheckpointLog:
                     "score": score,
                     "sha256": digest_file(aside / STATE),
                     "bytes": (aside / STATE).stat().st_size,
-                    "contract": contract(),
+                    "contract": contract() | self.conditions,
                 }
                 (aside / MANIFEST).write_text(json.dumps(manifest, indent=1))
+                self.before_commit()
             self._prune()
         except BaseException as error:  # handed to the training thread, which decides
             self._failure.append(error)
@@ -121,7 +132,7 @@ class CheckpointLog:
         import torch
 
         manifest = self._verified(path)
-        if changed := _differences(manifest["contract"], contract()):
+        if changed := _differences(manifest["contract"], contract() | self.conditions):
             log.warning(
                 "resuming under other conditions, so the last bits may differ: %s", "; ".join(changed)
             )
@@ -131,7 +142,10 @@ class CheckpointLog:
             raise DataError(
                 f"checkpoint {path}: holds more than data ({str(error).splitlines()[0]})"
             ) from None
-        return Position(manifest["epoch"], manifest["step_in_epoch"], manifest["step"]), state
+        position = Position(manifest["epoch"], manifest["step_in_epoch"], manifest["step"])
+        if state.pop("position", None) != astuple(position) or path.name != _name(position.step):
+            raise DataError(f"checkpoint {path}: its manifest tells of another step than its state")
+        return position, state
 
     def _verified(self, path: Path) -> dict[str, Any]:
         """The manifest of a whole checkpoint of this run. Raises :class:`DataError` for any other."""
@@ -168,11 +182,18 @@ class CheckpointLog:
                 _remove(path)
 
     def load_step(self, step: int) -> dict[str, Any]:
-        """State of the checkpoint at `step`. Raises :class:`DataError` when it is damaged or gone."""
+        """State of the checkpoint at `step`.
+
+        Raises :class:`TransientError` when it is damaged or gone; then it and all later ones are gone too, so that
+        the next attempt computes them again.
+        """
         try:
-            return self._load(self.folder / f"step-{step:09d}")[1]
+            return self._load(self.folder / _name(step))[1]
         except DataError as error:
-            raise DataError(f"{error}. Remove {self.folder} and run again: training starts anew.") from error
+            for path in self.entries():
+                if int(path.name.removeprefix("step-")) >= step:
+                    _remove(path)
+            raise TransientError(f"{error}; training goes on from the checkpoint before it") from error
 
 
 def contract() -> dict[str, str]:
@@ -183,7 +204,6 @@ def contract() -> dict[str, str]:
         "torch": torch.__version__,
         "threads": str(torch.get_num_threads()),
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "omp": os.environ.get("OMP_NUM_THREADS", ""),
     }
 
@@ -197,8 +217,20 @@ def _score(path: Path) -> float | None:
     return score
 
 
+def _name(step: int) -> str:
+    return f"step-{step:09d}"
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a crash left half written or half deleted."""
+    for left in folder.glob(".*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def _remove(path: Path) -> None:
     """Delete a folder, which leaves its name before it is emptied."""
+    if not path.exists():
+        return
     doomed = path.with_name(f".{path.name}.removed")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)

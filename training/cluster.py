@@ -27,6 +27,11 @@ _ENVIRONMENT = {
 
 _START_TRIES = 3
 _ANSWER_TIMEOUT_S = 5.0
+_PING_TIMEOUT_S = 60.0
+
+
+class NoRoomError(SettingError):
+    """The workers do not fit the cluster as it is."""
 
 
 @contextmanager
@@ -131,27 +136,63 @@ def check_workers_fit(settings: Settings) -> None:
         )
 
 
-def cpus_per_worker(settings: Settings, feed: str) -> float:
-    """CPUs to reserve for each worker.
+def room_for_workers(settings: Settings, feed: str) -> tuple[int, float]:
+    """How many workers to start on the cluster as it is now, and the CPUs to reserve for each.
 
     With feed `stream`, one CPU at least is left to Ray Data: it gets only what the workers leave, and without any
-    it waits for ever without an error. Raises :class:`SettingError` when that is impossible.
+    it waits for ever without an error. Raises :class:`NoRoomError` when not even `scaling.min_workers` fit.
     """
     import ray
 
     nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-    workers, total = settings.scaling.num_workers, sum(nodes)
-    free = total - (1 if feed == "stream" else 0)
-    share = settings.scaling.cpus_per_worker or min(1.0, free / workers)
-    fits = sum(int(cpus / share) for cpus in nodes) if share > 0 else 0
-    if share <= 0 or share * workers > free + 1e-9 or fits < workers:
-        raise SettingError(
-            f"scaling: {workers} workers of {share:g} CPU do not fit {total:g} CPUs on {len(nodes)} nodes"
-            + (" with one CPU left for Ray Data" if feed == "stream" else "")
-            + ". Lower scaling.num_workers or scaling.cpus_per_worker, or add nodes."
+    free = sum(nodes) - (1 if feed == "stream" else 0)
+    options = settings.scaling
+    fewest = options.min_workers or options.num_workers
+    for workers in range(options.num_workers, fewest - 1, -1):
+        share = options.cpus_per_worker or (
+            min(1.0, free / workers) if fewest == options.num_workers else 1.0
         )
-    log.info("%d workers of %.2g CPU on a cluster of %g CPUs", workers, share, total)
-    return share
+        fits = sum(int(cpus / share + 1e-9) for cpus in nodes) if share > 0 else 0
+        if 0 < share * workers <= free + 1e-9 and fits >= workers:
+            log.info("%d workers of %.2g CPU on a cluster of %g CPUs", workers, share, sum(nodes))
+            return workers, share
+    raise NoRoomError(
+        f"scaling: {fewest} workers of {options.cpus_per_worker or 1:g} CPU do not fit {sum(nodes):g} CPUs on "
+        f"{len(nodes)} nodes"
+        + (" with one CPU left for Ray Data" if feed == "stream" else "")
+        + ". Lower scaling.num_workers or scaling.cpus_per_worker, or add nodes."
+    )
+
+
+def revive(settings: Settings) -> None:
+    """Ray as usable as at the start: a cluster of this run that lost its head or its node is replaced.
+
+    Raises :class:`TransientError` when `ray.address` does not answer any more.
+    """
+    import ray
+
+    if _answers():
+        return
+    if settings.ray.address:
+        raise TransientError(f"ray.address: the cluster at {settings.ray.address} does not answer any more")
+    log.warning("Ray does not answer; starting it anew")
+    ray.shutdown()
+    _start(settings)
+
+
+def _answers() -> bool:
+    """Whether a task still runs."""
+    import ray
+
+    def ping() -> None:
+        return None
+
+    try:
+        ray.get(ray.remote(num_cpus=0, max_retries=0)(ping).remote(), timeout=_PING_TIMEOUT_S)
+    except Exception as error:
+        log.info("Ray does not run a task any more (%s)", type(error).__name__)
+        return False
+    return True
 
 
 @contextmanager

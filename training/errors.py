@@ -55,6 +55,12 @@ class TransientError(EvergreenError):
     transient = True
 
 
+class StopRequestedError(TransientError):
+    """Training ended early on purpose, after a last checkpoint; nothing tries again by itself."""
+
+    exit_status = EXIT_INTERRUPTED
+
+
 _RESOURCE_ERRNO = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -62,6 +68,8 @@ _RESOURCE_ERRNO = {
     errno.EACCES: "permission was denied",
     errno.EPERM: "the operation is not permitted",
     errno.EFBIG: "the file would exceed the size limit",
+    errno.EIO: "the disk reports an error",
+    errno.ENOMEM: "memory is used up",
 }
 # Attributes in which Ray keeps the error that it wraps.
 _WRAPPED = ("cause", "_base_exc", "controller_failure")
@@ -74,18 +82,23 @@ _SHORT_OF = (
     "unable to open database file",
     "can't allocate memory",
 )
+_MLFLOW = frozenset({"MlflowException", "RestException"})
+_TRY_AGAIN = frozenset({429, 500, 502, 503, 504})
 _NO_SERVER = ("prefect api server",)
 _TRANSIENT_NAMES = frozenset(
     {
         "ActorDiedError",
+        "ActorUnavailableError",
         "ConnectError",
         "DistBackendError",
         "DistNetworkError",
         "DistStoreError",
+        "LocalRayletDiedError",
         "NodeDiedError",
         "OwnerDiedError",
         "PreemptionError",
         "RayActorError",
+        "RaySystemError",
         "ReadTimeout",
         "URLError",
         "WorkerCrashedError",
@@ -160,9 +173,21 @@ def _passing(error: BaseException) -> TransientError | None:
         return TransientError(
             f"a training worker lost its peers ({_first_line(error)}). Run the same command again: it resumes."
         )
+    if type(error).__name__ in _MLFLOW and _status(error) in _TRY_AGAIN:
+        return TransientError(
+            f"MLflow does not answer ({_first_line(error)}). Run the same command again: it resumes."
+        )
+    if isinstance(error, OSError) and error.errno == errno.ESTALE:
+        return TransientError(f"{error}: a shared folder went away. Run the same command again: it resumes.")
     if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ in _TRANSIENT_NAMES:
         return TransientError(f"{type(error).__name__}: {error}. Run the same command again: it resumes.")
     return None
+
+
+def _status(error: BaseException) -> int:
+    """HTTP status that an MLflow error stands for; its client says 500 when there is no answer at all."""
+    ask = getattr(error, "get_http_status_code", None)
+    return int(ask()) if ask else 0
 
 
 def _first_line(error: BaseException) -> str:

@@ -35,6 +35,15 @@ class Batch:
     labels: "torch.Tensor"
     rows: Rows
     global_rows: int
+    pieces: tuple[int, ...] = ()  # sizes of the virtual shards that these rows are, in order
+
+    def split(self) -> "Iterator[Batch]":
+        """The virtual shards of this batch, each a batch of its own."""
+        start = 0
+        for size in self.pieces:
+            part = slice(start, start + size)
+            yield Batch(self.images[part], self.labels[part], self.rows[part], self.global_rows)
+            start += size
 
 
 class Feed(Protocol):
@@ -77,6 +86,7 @@ class MemoryFeed:
     learn: Rows
     order: SampleOrder
     ranks: Ranks
+    virtual_shards: int | None = None
     exact: bool = True
 
     @property
@@ -90,10 +100,25 @@ class MemoryFeed:
 
         for step in range(first_step, self.steps_per_epoch):
             start, stop = self.order.bounds(step)
-            rows = self.learn[self.order.share(epoch, step, self.ranks.rank, self.ranks.world_size)]
+            chosen, pieces = self._share(epoch, step)
+            rows = self.learn[chosen]
             images = torch.from_numpy(self.columns.images[rows])
             labels = torch.from_numpy(self.columns.labels[rows])
-            yield Batch(_to(images, self.ranks), _to(labels, self.ranks), rows, stop - start)
+            yield Batch(_to(images, self.ranks), _to(labels, self.ranks), rows, stop - start, pieces)
+
+    def _share(self, epoch: int, step: int) -> tuple[Rows, tuple[int, ...]]:
+        """This worker's positions of a step: an even part, or whole virtual shards."""
+        if self.virtual_shards is None:
+            return self.order.share(epoch, step, self.ranks.rank, self.ranks.world_size), ()
+        shards = self.order.parts(epoch, step, self.virtual_shards)
+        mine = shards[shards_of(self.virtual_shards, self.ranks.rank, self.ranks.world_size)]
+        return np.concatenate([np.empty(0, np.int64), *mine]), tuple(map(len, mine))
+
+
+def shards_of(virtual_shards: int, rank: int, world_size: int) -> slice:
+    """Which of the virtual shards `rank` computes: equally many consecutive ones each, the last ranks maybe fewer."""
+    each = -(-virtual_shards // world_size)
+    return slice(rank * each, min(virtual_shards, (rank + 1) * each))
 
 
 @dataclass(frozen=True)
@@ -186,7 +211,7 @@ def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks:
     if ranks.distributed:
         from ray.train.torch import prepare_data_loader
 
-        loader = prepare_data_loader(loader, add_dist_sampler=False)
+        loader = prepare_data_loader(loader, add_dist_sampler=False, move_to_device=False)
     return LoaderFeed(loader, ranks)
 
 

@@ -70,10 +70,13 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     aside.mkdir()
     try:
         yield aside
-        for file in aside.rglob("*"):
-            if file.is_file():
-                with file.open("rb") as stream:
+        for path_inside in aside.rglob("*"):
+            if path_inside.is_dir():
+                sync_folder(path_inside)
+            elif path_inside.is_file():
+                with path_inside.open("rb") as stream:
                     os.fsync(stream.fileno())
+        sync_folder(aside)
         if not path.exists():
             aside.rename(path)
             sync_folder(path.parent)

@@ -36,6 +36,10 @@ def ingredients(recipe: RecipeRef, settings: Settings, fingerprint: str, nonce: 
         mode="json",
         include={"seed": True, "data": {"feed", "validation_share"}, "training": True, "scaling": _SCALING},
     )
+    if (
+        settings.training.virtual_shards is not None
+    ):  # then the weights are the same for any number of workers
+        values["scaling"]["num_workers"] = "any"
     made: Ingredients = {
         "data": fingerprint,
         "recipe": {"name": recipe.name, "source": recipe.digest},

@@ -10,7 +10,7 @@ from training.settings import Settings
 
 
 class TrainingJob(Record):
-    """One training: its identity, where it keeps its state, and how rows are fed."""
+    """One training: its identity, where it keeps its state, how rows are fed, and which attempt this is."""
 
     run_key: str
     root: str
@@ -19,17 +19,9 @@ class TrainingJob(Record):
     dataset: DatasetVersion
     feed: Literal["memory", "stream", "loader"]
     use_gpu: bool
+    attempt: int = 0
 
     @property
     def paths(self) -> RunPaths:
         """Paths of the run."""
         return RunPaths(Path(self.root))
-
-
-class Attempt(Record):
-    """One start of the loop in the first worker; `began` and `ready` are seconds since 1970."""
-
-    began: float
-    ready: float
-    world_size: int
-    device: str

@@ -2,26 +2,21 @@
 
 import json
 import logging
-import os
+import shutil
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from training.cluster import cpus_per_worker
-from training.dataset import ray_dataset
-from training.errors import SettingError, TrainingError, causes, classify
-from training.job import Attempt, TrainingJob
+from training.attempts import Attempt, read_attempts
+from training.checkpoint import sweep
+from training.errors import SettingError, TrainingError, TransientError
+from training.job import TrainingJob
 from training.paths import RunPaths
 from training.ranks import Ranks, torch_settings_kept
+from training.ray_train import fit
 from training.recipe import RecipeRef, keep_copy
 from training.records import DatasetVersion, Goodput, TrainedModel
 from training.settings import Settings
-from training.worker import ATTEMPTS, run_ray_worker, run_worker
-
-if TYPE_CHECKING:
-    from ray.data import Dataset
-    from ray.train import DataConfig, ScalingConfig
+from training.supervise import train_until_done
+from training.worker import run_worker
 
 log = logging.getLogger("evergreen.launch")
 
@@ -38,18 +33,28 @@ def launch(job: TrainingJob) -> TrainedModel:
         return done
     keep_copy(job.recipe, job.paths.recipe)
     job.paths.checkpoints.mkdir(parents=True, exist_ok=True)
+    for folder in (job.paths.root, job.paths.checkpoints):
+        sweep(folder)
+    if job.paths.model.exists():  # not this run's, or not whole: it would stand in the finished one's way
+        log.warning("%s holds no finished model of this run; it is made anew", job.paths.model)
+        shutil.rmtree(job.paths.model)
+    before = len(read_attempts(job.paths))
     began = time.time()
     if job.settings.scaling.num_workers:
-        _fit_until_done(job)
+        train_until_done(job, fit, on_ray=True)
     else:
-        with torch_settings_kept():
-            run_worker(job, Ranks.of_this_process(job.use_gpu))
+        train_until_done(job, _train_here, on_ray=False)
     trained = finished(job.paths, job.run_key)
     if trained is None:
         raise TrainingError(
             f"training ended without a finished model in {job.paths.model}; this is a bug, please report it"
         )
-    return _with_wall_time(trained, job.paths, began, time.time())
+    return _with_wall_time(trained, read_attempts(job.paths), before, began, time.time())
+
+
+def _train_here(job: TrainingJob) -> None:
+    with torch_settings_kept():
+        run_worker(job, Ranks.of_this_process(job.use_gpu))
 
 
 def make_job(
@@ -57,6 +62,15 @@ def make_job(
 ) -> TrainingJob:
     """Take the decisions that are left to this machine, each said once in the log."""
     _say_memory(settings, version)
+    use_gpu = _device_of_run(paths, settings, _choose_gpu(settings))
+    if not use_gpu and settings.training.precision == "float16":
+        raise SettingError(
+            "training.precision: float16 needs a GPU, and this training runs on CPUs; use bfloat16 or float32"
+        )
+    if not use_gpu and settings.scaling.backend == "nccl":
+        raise SettingError(
+            "scaling.backend: nccl needs GPUs, and this training runs on CPUs; use gloo or auto"
+        )
     return TrainingJob(
         run_key=run_key,
         root=str(paths.root),
@@ -64,7 +78,7 @@ def make_job(
         settings=settings,
         dataset=version,
         feed=settings.data.feed,
-        use_gpu=_choose_gpu(settings),
+        use_gpu=use_gpu,
     )
 
 
@@ -116,141 +130,37 @@ def _choose_gpu(settings: Settings) -> bool:
     return chosen
 
 
-def _fit_until_done(job: TrainingJob) -> None:
-    """Train on Ray, going on from the newest checkpoint when workers are lost, within the run's budget.
+def _device_of_run(paths: RunPaths, settings: Settings, use_gpu: bool) -> bool:
+    """A run that was begun on GPUs or CPUs goes on there: on others its last bits would differ.
 
-    The retries are here, not in Ray, so that one rule decides: what can't get better is not tried again.
+    Raises :class:`TransientError` when its GPUs are away.
     """
-    for failures in range(job.settings.failure.max_failures + 1):
-        try:
-            return _fit(job)
-        except Exception as error:
-            known = classify(error)
-            if known is None:
-                raise TrainingError(f"a worker failed: {_last_words(error)}") from error
-            if not known.transient or failures == job.settings.failure.max_failures:
-                raise known from error
-            log.warning(
-                "%s Failure %d of %d allowed; going on.",
-                known,
-                failures + 1,
-                job.settings.failure.max_failures,
-            )
-    return None
-
-
-def _last_words(error: BaseException) -> str:
-    """The innermost error of a failed worker with its place, for a message; the traceback is chained."""
-    inner = [one for one in causes(error) if not type(one).__module__.startswith("ray.")]
-    return f"{type(inner[-1]).__name__}: {inner[-1]}" if inner else str(error)
-
-
-def _fit(job: TrainingJob) -> None:
-    """Run all workers through Ray Train once. Raises what a worker raised, or Ray's own error."""
-    from ray.train import FailureConfig, RunConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    settings = job.settings
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(settings.failure.worker_start_timeout_s)
-    attempt = len(read_attempts(job.paths)) + 1
-    share = cpus_per_worker(settings, job.feed)
-    _say_batches(job)
-    datasets, data_config = _streams(job)
-    TorchTrainer(
-        run_ray_worker,
-        train_loop_config={"job": job.model_dump_json()},
-        scaling_config=_scaling(job, share),
-        torch_config=TorchConfig(backend=_backend(job), timeout_s=int(settings.failure.collective_timeout_s)),
-        run_config=RunConfig(  # type: ignore[call-arg]  # Ray's stubs describe Train V1
-            # A name of its own each time: Ray would take up its own record of an older attempt, ours is the log.
-            name=f"attempt-{attempt}-{os.getpid()}",
-            storage_path=str(job.paths.ray),
-            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
-            worker_runtime_env={"env_vars": _worker_environment(job)},
-        ),
-        datasets=datasets,
-        dataset_config=data_config,
-    ).fit()
-
-
-def _scaling(job: TrainingJob, cpus: float) -> "ScalingConfig":
-    from ray.train import ScalingConfig
-
-    options = job.settings.scaling
-    resources = {"CPU": cpus} | ({"GPU": options.gpus_per_worker} if job.use_gpu else {})
-    return ScalingConfig(
-        num_workers=options.num_workers,
-        use_gpu=job.use_gpu,
-        resources_per_worker=resources,
-        placement_strategy=options.placement_strategy,
-        accelerator_type=options.accelerator_type,
-    )
-
-
-def _backend(job: TrainingJob) -> str:
-    chosen = job.settings.scaling.backend
-    return chosen if chosen != "auto" else "nccl" if job.use_gpu else "gloo"
-
-
-def _worker_environment(job: TrainingJob) -> dict[str, str]:
-    threads = str(job.settings.scaling.threads_per_worker)
-    names = {"OMP_NUM_THREADS": threads, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
-    interface = job.settings.scaling.network_interface
-    return names | ({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {})
-
-
-def _streams(
-    job: TrainingJob,
-) -> "tuple[dict[str, Dataset | Callable[[], Dataset]] | None, DataConfig | None]":
-    """Training rows as a Ray Dataset for feed `stream`; validation rows are left out on the way."""
-    if job.feed != "stream":
-        return None, None
-    import numpy as np
-    from ray.data import ExecutionOptions
-    from ray.train import DataConfig
-
-    from training.dataset import is_validation
-
-    share = job.settings.data.validation_share
-
-    def learn_only(batch: Any) -> dict[str, Any]:
-        keep = ~is_validation(batch["digest"], share)
-        kept: dict[str, Any] = {name: values[keep] for name, values in batch.items()}
-        return kept | {"digest": batch["digest"][keep].view(np.int64)}  # torch knows few unsigned types
-
-    dataset = ray_dataset(job.dataset, "train").map_batches(learn_only)
-    return {"train": dataset}, DataConfig(execution_options=ExecutionOptions(preserve_order=True))
-
-
-def _say_batches(job: TrainingJob) -> None:
-    options, workers = job.settings.training, job.settings.scaling.num_workers
-    log.info(
-        "world size %d, %d rows per worker and step, global batch %d%s, feed %s",
-        workers,
-        job.settings.local_batch_size,
-        options.global_batch_size,
-        f" in {options.accumulation_steps} passes" if options.accumulation_steps > 1 else "",
-        job.feed,
-    )
-
-
-def read_attempts(paths: RunPaths) -> list[Attempt]:
-    """Starts of the loop so far, oldest first."""
-    file = Path(paths.root) / ATTEMPTS
-    lines = file.read_text().splitlines() if file.is_file() else []
-    return [Attempt.model_validate_json(line) for line in lines if line.endswith("}")]
-
-
-def _with_wall_time(trained: TrainedModel, paths: RunPaths, began: float, ended: float) -> TrainedModel:
-    """Account for all seconds from launch to return: start-up, what failed attempts took, and the loop's parts."""
     attempts = read_attempts(paths)
-    mine = [attempt for attempt in attempts if attempt.began >= began]
-    parts = {"start-up": mine[0].ready - began}
+    if not attempts or settings.scaling.use_gpu != "auto":
+        return use_gpu
+    began_on_gpu = attempts[-1].device == "cuda"
+    if began_on_gpu and not use_gpu:
+        raise TransientError(
+            "scaling.use_gpu: this run was begun on GPUs, and there are not enough now. Run the same command when "
+            "they are back, or set scaling.use_gpu=no to go on with CPUs."
+        )
+    return began_on_gpu
+
+
+def _with_wall_time(
+    trained: TrainedModel, attempts: list[Attempt], before: int, began: float, ended: float
+) -> TrainedModel:
+    """Account for all seconds from launch to return: start-up, what failed attempts took, and the loop's parts.
+
+    `attempts` from number `before` on are this launch's; their clock may be another machine's.
+    """
+    mine, total = attempts[before:], ended - began
+    parts = {"start-up": 0.0}
     if len(mine) > 1:
         parts["lost to failures"] = mine[-1].ready - mine[0].ready
     parts |= trained.goodput.parts
-    parts["shutdown"] = max(0.0, ended - began - sum(parts.values()))
-    goodput = Goodput(total_s=ended - began, parts=parts)
-    return trained.model_copy(
-        update={"attempts": len(attempts), "seconds": ended - began, "goodput": goodput}
-    )
+    rest = max(0.0, total - sum(parts.values()))
+    parts["start-up"] = min(rest, max(0.0, mine[0].ready - began)) if mine else rest
+    parts["shutdown"] = rest - parts["start-up"]
+    goodput = Goodput(total_s=sum(parts.values()), parts=parts)
+    return trained.model_copy(update={"attempts": len(attempts), "seconds": total, "goodput": goodput})

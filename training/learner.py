@@ -1,10 +1,12 @@
 """Model, optimizer and the arithmetic of one step, the same for one device and for many."""
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch  # noqa: TID253 - imported by processes that train, never by ones that plan or list
 import torch.distributed as dist  # noqa: TID253
 import torch.nn.functional as functional  # noqa: TID253
@@ -57,9 +59,12 @@ class Learner:
         self.scaler = torch.amp.GradScaler(
             ranks.device.type, enabled=settings.training.precision == "float16"
         )
-        self.model = self._wrap()
+        self.model = self.wrap()
+        if self.model is not self.module:
+            self._rehearse(version.shape)
 
-    def _wrap(self) -> nn.Module:
+    def wrap(self) -> nn.Module:
+        """The module as the forward pass calls it: under DDP when there are several workers."""
         if not self.ranks.distributed:
             return self.module
         from ray.train.torch import prepare_model
@@ -68,18 +73,43 @@ class Learner:
         model.register_comm_hook(self.communication, _timed_allreduce)
         return model  # type: ignore[no-any-return]
 
+    def _rehearse(self, shape: tuple[int, int, int]) -> None:
+        """A pass whose gradients are thrown away.
+
+        DDP sorts its buckets anew after the first backward pass, and with them the order in which three or more
+        ranks add up: without a rehearsal, the first step after a resume would differ in its last bits.
+        """
+        buffers = [buffer.clone() for buffer in self.module.buffers()]
+        images = torch.zeros(
+            (2 * self.settings.training.accumulation_steps, *shape), device=self.ranks.device
+        )
+        labels = torch.zeros(len(images), dtype=torch.int64, device=self.ranks.device)
+        self.add_gradients(Batch(images.byte(), labels, np.arange(len(images)), len(images)), 0, 0, 0, 0.0)
+        self.optimizer.zero_grad(set_to_none=True)
+        for buffer, value in zip(self.module.buffers(), buffers, strict=True):
+            buffer.copy_(value)
+        self.communication.exposed_s = 0.0
+
     def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """One optimizer step; returns the sum of the losses and the number of hits over this worker's rows.
 
         The loss is summed and divided by the step's rows on *all* workers; times the world size, since DDP
         averages over ranks. So shares of unequal size and accumulation leave the mean over the global batch.
         """
-        options = self.settings.training
-        set_learning_rate(self.optimizer, learning_rate(options, step, self.total_steps))
-        # Dropout and the like draw from (seed, step, rank): nothing to save, nothing to restore.
-        torch.manual_seed(int(stream_key(self.settings.seed, _STEP, step, self.ranks.rank)))
-        images = self._inputs(batch, epoch)
+        set_learning_rate(self.optimizer, learning_rate(self.settings.training, step, self.total_steps))
         weight = self.ranks.world_size / batch.global_rows
+        losses, hits = self.add_gradients(batch, epoch, step, self.ranks.rank, weight)
+        self.update()
+        return losses, hits
+
+    def add_gradients(
+        self, batch: Batch, epoch: int, step: int, part: int, weight: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Forward and backward passes over `batch`, which is part number `part` of the step's rows."""
+        options = self.settings.training
+        # Dropout and the like draw from (seed, step, part): nothing to save, nothing to restore.
+        torch.manual_seed(int(stream_key(self.settings.seed, _STEP, step, part)))
+        images = self._inputs(batch, epoch)
         losses = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         hits = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
         chunks = list(
@@ -99,28 +129,37 @@ class Learner:
                 self._backward(loss * weight)
             losses += loss.detach()
             hits += (logits.detach().argmax(1) == labels).sum()
-        self._update()
         return losses, hits
 
-    def validate(self, columns: Columns, rows: Rows) -> tuple[float, float]:
-        """Mean loss and accuracy over `rows`, computed by all ranks together."""
+    def validate(
+        self, columns: Columns, rows: Rows, progress: Callable[[], None] = lambda: None
+    ) -> tuple[float, float]:
+        """Mean loss and accuracy over `rows`, computed by all ranks together; `progress` is called each batch."""
         self._same_buffers()
-        self.module.eval()
         mine = rows[self.ranks.rank :: self.ranks.world_size]
+        loss, hits = self.losses_and_hits(columns, mine, progress)
+        total_loss, total_hits, count = self.ranks.add_up(loss, hits, len(mine))
+        return total_loss / count, total_hits / count
+
+    def losses_and_hits(
+        self, columns: Columns, rows: Rows, progress: Callable[[], None]
+    ) -> tuple[torch.Tensor, int]:
+        """Sum of the losses (float64) and number of hits over `rows`, without augmentation or gradients."""
+        self.module.eval()
         loss = torch.zeros((), dtype=torch.float64)
         hits = 0
         with torch.inference_mode(), self._autocast():
-            for start in range(0, len(mine), _VALIDATION_ROWS):
-                part = mine[start : start + _VALIDATION_ROWS]
+            for start in range(0, len(rows), _VALIDATION_ROWS):
+                part = rows[start : start + _VALIDATION_ROWS]
                 labels = torch.from_numpy(columns.labels[part]).to(self.ranks.device)
                 logits = self.module(
                     self._normalised(torch.from_numpy(columns.images[part]).to(self.ranks.device))
                 )
                 loss += functional.cross_entropy(logits.float(), labels, reduction="sum").double().cpu()
                 hits += int((logits.argmax(1) == labels).sum())
+                progress()
         self.module.train()
-        total_loss, total_hits, count = self.ranks.add_up(loss, hits, len(mine))
-        return total_loss / count, total_hits / count
+        return loss, hits
 
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on, copied."""
@@ -149,7 +188,7 @@ class Learner:
         return torch.autocast(self.ranks.device.type, dtype, enabled=dtype is not torch.float32)
 
     def _sync_only_if(self, last: bool) -> AbstractContextManager[None]:
-        waits: bool = last or not self.ranks.distributed
+        waits: bool = last or self.model is self.module
         return nullcontext() if waits else self.model.no_sync()  # type: ignore[operator]
 
     def _backward(self, loss: torch.Tensor) -> None:
@@ -158,7 +197,8 @@ class Learner:
         if self.communication.last_bucket:
             self.communication.exposed_s += time.perf_counter() - self.communication.last_bucket
 
-    def _update(self) -> None:
+    def update(self) -> None:
+        """Let the optimizer use the gradients."""
         if self.settings.training.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.training.clip_norm)
@@ -180,7 +220,13 @@ def build_module(recipe: Recipe, version: DatasetVersion) -> nn.Module:
     """
     from training.errors import TrainingError
 
-    module = recipe.build_model(version.shape, len(version.classes))
+    try:
+        module = recipe.build_model(version.shape, len(version.classes))
+    except FileNotFoundError as error:
+        raise TrainingError(
+            f"recipe {recipe.name}: build_model reads {error.filename}, which is not kept with the run. Name it in "
+            "Recipe(files=(...)), relative to the recipe, and open it relative to __file__."
+        ) from error
     module.eval()
     try:
         with torch.inference_mode():

@@ -3,60 +3,28 @@
 import logging
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
+from training.attempts import Fence, Heart
 from training.checkpoint import CheckpointLog, Position, save_weights, weights_digest
 from training.dataset import Columns
-from training.errors import TrainingError
+from training.errors import StopRequestedError, TrainingError
 from training.feeds import Feed
 from training.files import atomic_folder
 from training.job import TrainingJob
 from training.learner import Learner
 from training.metrics import MetricsFile
 from training.order import Rows
-from training.ranks import Ranks
+from training.ranks import Agreement, Ranks, device_name
 from training.records import EpochMetrics, Goodput, TrainedModel
 from training.schedule import learning_rate
+from training.tally import Clock, Interval, Sums, metric_interval
 
 log = logging.getLogger("evergreen.loop")
 
-_POINTS_PER_EPOCH, _MOST_STEPS_A_POINT = 10, 50
-
-
-@dataclass
-class Clock:
-    """Seconds by part of the loop."""
-
-    parts: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def time(self, part: str) -> Iterator[None]:
-        """Add the block's seconds to `part`."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.parts[part] = self.parts.get(part, 0.0) + time.perf_counter() - began
-
-
-@dataclass
-class Sums:
-    """Loss, hits and rows added up over all ranks."""
-
-    loss: float = 0.0
-    hits: float = 0.0
-    rows: float = 0.0
-
-    def add(self, other: "Sums") -> None:
-        """Add `other` in place."""
-        self.loss, self.hits, self.rows = (
-            self.loss + other.loss,
-            self.hits + other.hits,
-            self.rows + other.rows,
-        )
+_SAVE, _STOP = 1, 2  # wishes between steps
+_LOOK_S = 0.2  # between two looks whether it is time to save or to stop
 
 
 @dataclass
@@ -70,30 +38,41 @@ class Loop:
     validation_rows: Rows
     learner: Learner
     total_steps: int
+    heart: Heart
+    fence: Fence  # asked by the first rank, which alone writes
     clock: Clock = field(default_factory=Clock)
     history: list[EpochMetrics] = field(default_factory=list)
     epoch_sums: Sums = field(default_factory=Sums)
+    carried: Sums = field(default_factory=Sums)
     saved_at: float = field(default_factory=time.perf_counter)
-    saved_step: int = 0
+    looked_at: float = 0.0
+    done: int = 0  # steps
 
     def __post_init__(self) -> None:
+        job, settings = self.job, self.job.settings
+        self.metrics = MetricsFile(job.paths.metrics, self.total_steps, self.fence)
+        same_for_any_workers = settings.training.virtual_shards is not None
         self.checkpoints = CheckpointLog(
-            self.job.paths.checkpoints, self.job.settings.checkpoint, self.job.run_key
+            job.paths.checkpoints,
+            settings.checkpoint,
+            job.run_key,
+            {"device": device_name(self.ranks)}
+            | ({} if same_for_any_workers else {"workers": str(self.ranks.world_size)}),
+            self._before_commit,
+            lambda: self.heart.beat(self.done),
         )
-        self.metrics = MetricsFile(self.job.paths.metrics, self.total_steps)
-        self.interval = self.job.settings.tracking.log_every_steps or max(
-            1, min(_MOST_STEPS_A_POINT, self.feed.steps_per_epoch // _POINTS_PER_EPOCH)
-        )
+        self.agreement = Agreement(self.ranks)
+        self.interval = metric_interval(settings, self.feed.steps_per_epoch)
 
-    def run(self) -> None:
-        """Train to the end; the first rank leaves the finished model in `paths.model`."""
-        position = self.resume()
+    def run(self, position: Position) -> None:
+        """Train from `position` to the end; the first rank leaves the finished model in `paths.model`."""
         while position.step < self.total_steps:
             position = self.run_epoch(position)
-        if self.ranks.is_first:
-            self.checkpoints.wait()
-            self.finish()
-        self.ranks.barrier()
+        with self.heart.kept_beating(position.step):
+            if self.ranks.is_first:
+                self.checkpoints.wait()
+                self.finish()
+            self.ranks.barrier()
 
     def resume(self) -> Position:
         """Load the newest checkpoint that verifies, if there is one."""
@@ -106,19 +85,26 @@ class Loop:
                 "workers found different checkpoints; is the run's folder on storage that all of them share?"
             )
         if found:
-            self.learner.load(found[1]["learner"])
-            self.history = [EpochMetrics.model_validate(row) for row in found[1]["history"]]
-            self.epoch_sums = Sums(*found[1]["epoch_sums"])
-            self.saved_step = position.step
+            self._load(found[1])
         if self.ranks.is_first:
             self.metrics.rewind(position.step)
             log.info("training starts at step %d of %d", position.step, self.total_steps)
         return position
 
+    def _load(self, state: dict[str, Any]) -> None:
+        self.learner.load(state["learner"])
+        self.history = [EpochMetrics.model_validate(row) for row in state["history"]]
+        self.epoch_sums = Sums(*state["epoch_sums"])
+        shares = [Sums(*share) for share in state["interval_sums"]]
+        if len(shares) == self.ranks.world_size:
+            self.carried = shares[self.ranks.rank]
+        elif self.ranks.is_first:  # another number of workers: only the sum over all of them counts
+            self.carried = sum(shares, start=Sums())
+
     def run_epoch(self, position: Position) -> Position:
         """All steps of an epoch from `position` on, then its validation and checkpoint."""
         began = time.perf_counter()
-        step, since = position.step, self._interval()
+        step, since, rows = position.step, self._interval(), 0
         batches = self.feed.batches(position.epoch, position.step_in_epoch)
         for in_epoch in range(position.step_in_epoch, self.feed.steps_per_epoch):
             with self.clock.time("data wait"):
@@ -126,40 +112,88 @@ class Loop:
             before = self.learner.communication.exposed_s
             with self.clock.time("compute"):
                 losses, hits = self.learner.step(batch, position.epoch, step)
-                since.add(losses, hits, len(batch.labels))
+                since.add(losses, hits, batch.rows)
             self._book_communication(before)
-            step += 1
+            step, rows = step + 1, rows + batch.global_rows
+            self.done = step
+            self.heart.beat(step)
             last = in_epoch + 1 == self.feed.steps_per_epoch or step == self.total_steps
             if last or (in_epoch + 1) % self.interval == 0:
                 self._report(since, step, position.epoch)
                 since = self._interval()
-                if not last and self.feed.exact:
-                    self._checkpoint_if_due(Position(position.epoch, in_epoch + 1, step))
             if last:
                 break
-        self._end_epoch(position.epoch, step, time.perf_counter() - began)
+            self._between_steps(Position(position.epoch, in_epoch + 1, step), since)
+        self._end_epoch(position.epoch, step, rows / (time.perf_counter() - began))
         return Position(position.epoch + 1, 0, step)
 
-    def _interval(self) -> "_Interval":
-        return _Interval(waited_before=self.clock.parts.get("data wait", 0.0))
+    def _interval(self) -> Interval:
+        carried, self.carried = self.carried, Sums()
+        return Interval(
+            carried.loss,
+            carried.hits,
+            int(carried.rows),
+            int(carried.checksum),
+            waited_before=self.clock.parts.get("data wait", 0.0),
+        )
+
+    def _between_steps(self, position: Position, since: Interval) -> None:
+        """Save when it is time to, end when that is wished; all ranks do so after the same step."""
+        wish = self.agreement.exchange(self._wish())
+        every = self.job.settings.checkpoint.every_steps
+        due = wish >= _SAVE or (every is not None and position.step % every == 0)
+        if due and self.feed.exact:
+            shares = self.ranks.gather(since.as_tensor(self.ranks))
+            if self.ranks.is_first:
+                self._save(position, None, [share.tolist() for share in shares])
+        if wish == _STOP:
+            if self.ranks.is_first:
+                self.checkpoints.wait()
+            self.ranks.barrier()
+            raise StopRequestedError(
+                f"training stopped on request at step {position.step} of {self.total_steps}; "
+                "the same command goes on there"
+            )
+
+    def _wish(self) -> int:
+        """What the first rank wants next: nothing, a checkpoint, or the end."""
+        now = time.perf_counter()
+        if not self.ranks.is_first or now - self.looked_at < _LOOK_S:
+            return 0
+        self.looked_at = now
+        if self.job.paths.stop.exists():
+            return _STOP
+        self.fence.check()
+        due = now - self.saved_at >= self.job.settings.checkpoint.every_s
+        if not (due and self.feed.exact) or self.checkpoints.busy:
+            return 0
+        self.saved_at = now  # the answer comes a step later; a wish is told once
+        return _SAVE
+
+    def _before_commit(self) -> None:
+        """The points up to a checkpoint are as durable as itself, and it still is this attempt's to write."""
+        self.metrics.sync()
+        self.fence.check()
 
     def _book_communication(self, before: float) -> None:
         exposed = self.learner.communication.exposed_s - before
         self.clock.parts["communication"] = self.clock.parts.get("communication", 0.0) + exposed
         self.clock.parts["compute"] -= exposed
 
-    def _report(self, since: "_Interval", step: int, epoch: int) -> None:
+    def _report(self, since: Interval, step: int, epoch: int) -> None:
         """Reduce the interval's sums over all ranks and write them as one metric point."""
+        with self.clock.time("compute"):
+            self.ranks.synchronize()
         with self.clock.time("communication"):
-            sums = Sums(*self.ranks.add_up(since.losses, since.hits, since.rows))
-        self.epoch_sums.add(sums)
+            sums = Sums(*self.ranks.add_up(*since.as_tensor(self.ranks)))
+        self.epoch_sums += sums
         seconds = time.perf_counter() - since.began
         waited = self.clock.parts.get("data wait", 0.0) - since.waited_before
         values = {
             "train/loss": sums.loss / sums.rows,
             "train/accuracy": sums.hits / sums.rows,
             "train/learning_rate": learning_rate(self.job.settings.training, step - 1, self.total_steps),
-            "speed/images_per_s": sums.rows / seconds,
+            "speed/images_per_s": since.share_here * sums.rows / seconds,
             "speed/data_wait_share": waited / seconds,
         }
         self._write(step, epoch, values)
@@ -171,9 +205,11 @@ class Loop:
         elif not all(map(math.isfinite, values.values())):
             raise TrainingError(f"training diverged at step {step}")
 
-    def _end_epoch(self, epoch: int, step: int, seconds: float) -> None:
+    def _end_epoch(self, epoch: int, step: int, images_per_s: float) -> None:
         with self.clock.time("validation"):
-            loss, accuracy = self.learner.validate(self.columns, self.validation_rows)
+            loss, accuracy = self.learner.validate(
+                self.columns, self.validation_rows, lambda: self.heart.beat(step)
+            )
         sums, self.epoch_sums = self.epoch_sums, Sums()
         row = EpochMetrics(
             epoch=epoch + 1,
@@ -183,31 +219,27 @@ class Loop:
             validation_loss=loss,
             validation_accuracy=accuracy,
             learning_rate=learning_rate(self.job.settings.training, step - 1, self.total_steps),
-            images_per_s=sums.rows / seconds,
+            images_per_s=images_per_s,
+            rows=int(sums.rows),
+            checksum=int(sums.checksum),
         )
         self._write(
             step, epoch, {"validation/loss": loss, "validation/accuracy": accuracy, "epoch": float(epoch + 1)}
         )
         self.history.append(row)
         if self.ranks.is_first:
-            self._save(Position(epoch + 1, 0, step), score=loss)
+            self._save(Position(epoch + 1, 0, step), loss, [])
 
-    def _checkpoint_if_due(self, position: Position) -> None:
-        settings = self.job.settings.checkpoint
-        due = time.perf_counter() - self.saved_at >= settings.every_s
-        due |= settings.every_steps is not None and position.step - self.saved_step >= settings.every_steps
-        if due and self.ranks.is_first and not self.checkpoints.busy:
-            self._save(position, score=None)
-
-    def _save(self, position: Position, score: float | None) -> None:
+    def _save(self, position: Position, score: float | None, interval_sums: list[list[float]]) -> None:
         with self.clock.time("checkpoint"):
             state = {
                 "learner": self.learner.state(),
                 "history": [row.model_dump() for row in self.history],
-                "epoch_sums": [self.epoch_sums.loss, self.epoch_sums.hits, self.epoch_sums.rows],
+                "epoch_sums": list(astuple(self.epoch_sums)),
+                "interval_sums": interval_sums,
             }
             self.checkpoints.save(position, state, score)
-        self.saved_at, self.saved_step = time.perf_counter(), position.step
+        self.saved_at = time.perf_counter()
 
     def finish(self) -> None:
         """Write the selected epoch's weights and the record of the training, together."""
@@ -230,17 +262,4 @@ class Loop:
                 goodput=Goodput(total_s=sum(self.clock.parts.values()), parts=dict(self.clock.parts)),
             )
             (folder / "trained.json").write_text(trained.model_dump_json(indent=1))
-
-
-@dataclass
-class _Interval:
-    """This worker's sums since the last metric point; tensors stay on the device until then."""
-
-    losses: Any = 0.0
-    hits: Any = 0
-    rows: int = 0
-    waited_before: float = 0.0
-    began: float = field(default_factory=time.perf_counter)
-
-    def add(self, losses: Any, hits: Any, rows: int) -> None:
-        self.losses, self.hits, self.rows = self.losses + losses, self.hits + hits, self.rows + rows
+            self._before_commit()

@@ -6,11 +6,13 @@ writes them again with equal values, so readers never see a gap or a double.
 
 import json
 import math
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from training.attempts import Fence
 from training.errors import TrainingError
 from training.files import write_text
 from training.records import Record
@@ -32,11 +34,20 @@ class MetricsFile:
 
     path: Path
     total_steps: int = 0
+    fence: Fence | None = None  # of the attempt that writes; readers need none
 
     def rewind(self, step: int) -> None:
         """Forget all points after `step`."""
+        if self.fence is not None:
+            self.fence.check()
         kept = [point.model_dump_json() + "\n" for point in self.read() if point.step <= step]
         write_text(self.path, "".join(kept))
+
+    def sync(self) -> None:
+        """Make all points durable, as a checkpoint that comes after them will be."""
+        if self.path.is_file():
+            with self.path.open("rb") as stream:
+                os.fsync(stream.fileno())
 
     def append(self, step: int, epoch: int, values: dict[str, float]) -> None:
         """Add a point. Raises :class:`TrainingError` when a value is not a finite number."""
@@ -46,6 +57,8 @@ class MetricsFile:
                     f"{name} became {value} at step {step} (epoch {epoch}): training diverged. Lower "
                     "training.learning_rate, set training.clip_norm, or use training.precision=float32."
                 )
+        if self.fence is not None:
+            self.fence.check()
         point = Point(step=step, total_steps=self.total_steps, epoch=epoch, at=time.time(), values=values)
         with self.path.open("a", encoding="utf-8") as out:
             out.write(point.model_dump_json() + "\n")

@@ -39,6 +39,41 @@ class RunPaths:
         return self.root / "metrics.jsonl"
 
     @property
+    def attempts(self) -> Path:
+        """Starts of the training loop, one JSON object a line."""
+        return self.root / "attempts.jsonl"
+
+    @property
+    def failures(self) -> Path:
+        """Attempts that failed, and why, one JSON object a line."""
+        return self.root / "failures.jsonl"
+
+    @property
+    def fence(self) -> Path:
+        """Number of the newest attempt; older ones must not write."""
+        return self.root / "fence"
+
+    @property
+    def beats(self) -> Path:
+        """Last signs of life of the workers."""
+        return self.root / "beats"
+
+    @property
+    def logs(self) -> Path:
+        """What the workers said, one JSON object a line."""
+        return self.root / "logs"
+
+    @property
+    def stacks(self) -> Path:
+        """Stacks of workers that were found stuck."""
+        return self.root / "stacks"
+
+    @property
+    def stop(self) -> Path:
+        """While this file is there, the workers save a checkpoint and end."""
+        return self.root / "stop"
+
+    @property
     def model(self) -> Path:
         """The finished training: weights and `trained.json`; appears complete or not at all."""
         return self.root / "model"

@@ -68,8 +68,9 @@ def _affine(
     size = 1 + signed[:, 1] * spec.scale
     mirror = np.where(draws[:, 4] < 0.5, -1.0, 1.0) if spec.flip else np.ones(len(draws))
     theta = np.zeros((len(draws), 2, 3), np.float32)
-    theta[:, 0, 0], theta[:, 0, 1] = mirror * np.cos(angle) / size, -np.sin(angle) / size
-    theta[:, 1, 0], theta[:, 1, 1] = mirror * np.sin(angle) / size, np.cos(angle) / size
+    # The grid's unit is half a side: turning an oblong image by it alone would shear it.
+    theta[:, 0, 0], theta[:, 0, 1] = mirror * np.cos(angle) / size, -np.sin(angle) / size * (height / width)
+    theta[:, 1, 0], theta[:, 1, 1] = mirror * np.sin(angle) / size * (width / height), np.cos(angle) / size
     theta[:, 0, 2] = signed[:, 2] * 2 * spec.shift / width
     theta[:, 1, 2] = signed[:, 3] * 2 * spec.shift / height
     grid = functional.affine_grid(

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -54,12 +54,70 @@ class Ranks:
         sums: list[float] = numbers.tolist()
         return sums
 
+    def gather(self, values: "torch.Tensor") -> "list[torch.Tensor]":
+        """Each rank's `values` (a tensor of the same shape and type on all), in the order of ranks."""
+        import torch
+        import torch.distributed
+
+        if not self.distributed:
+            return [values]
+        found = [torch.empty_like(values) for _ in range(self.world_size)]
+        torch.distributed.all_gather(found, values.contiguous())
+        return found
+
+    def synchronize(self) -> None:
+        """Wait for this rank's own device, so that its work is not booked on whoever asks for a result first."""
+        import torch
+
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         import torch.distributed
 
         if self.distributed:
             torch.distributed.barrier()
+
+
+def device_name(ranks: Ranks) -> str:
+    """What this rank computes on: the model of its GPU, or `cpu`."""
+    import torch
+
+    return torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "cpu"
+
+
+class Agreement:
+    """The largest of all ranks' wishes, known one step later, so that no step waits to hear it."""
+
+    def __init__(self, ranks: Ranks):
+        import torch.distributed
+
+        # A group of its own on CPUs: on GPUs, a look at the answer would wait for all work that is queued.
+        self._group: Any = torch.distributed.new_group(backend="gloo") if ranks.distributed else None
+        self._pending: Any = None
+
+    def exchange(self, wish: int) -> int:
+        """Tell this rank's wish; returns what all ranks agreed on the call before (0 at first)."""
+        import torch
+        import torch.distributed
+
+        if self._group is None:
+            return wish
+        agreed = self._answer()
+        told = torch.tensor([wish])
+        work = torch.distributed.all_reduce(
+            told, torch.distributed.ReduceOp.MAX, group=self._group, async_op=True
+        )
+        self._pending = (work, told)
+        return agreed
+
+    def _answer(self) -> int:
+        if self._pending is None:
+            return 0
+        work, told = self._pending
+        work.wait()
+        return int(told)
 
 
 def prepare_process(threads: int, deterministic: str) -> None:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from training.errors import SettingError
-from training.files import atomic_file
+from training.files import atomic_folder
 from training.records import DatasetVersion, Record, Split
 from training.settings import Settings
 from training.sources import Source
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 ImageShape = tuple[int, int, int]
+_RECIPES = "training.recipes."  # modules that one recipe may take from another
 BUILT_IN = ("digits", "fashion-mnist", "mnist", "cifar10-resnet", "cifar10-vit")
 _folders: set[Path] = set()  # of the recipes with files beside them that this process has loaded
 
@@ -49,7 +50,8 @@ class Recipe:
 
     `build_model(shape, classes)` returns a fresh module that maps float images of (rows, channels, height, width),
     normalised per channel, to logits of (rows, classes). `dataset(version, split)` may return a map-style torch
-    Dataset of (uint8 image, label) pairs for `data.feed=loader`; by default it reads the dataset version.
+    Dataset of (uint8 image, label) pairs for `data.feed=loader`; by default it reads the dataset version. `files`
+    names other files that `build_model` reads, relative to the recipe: they count for the run key and go with it.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Recipe:
     settings: Settings = field(default_factory=Settings)
     augmentation: Augmentation = Augmentation()
     dataset: Callable[[DatasetVersion, Split], "Dataset[Any]"] | None = None
+    files: tuple[str, ...] = ()
 
 
 class RecipeRef(Record):
@@ -85,39 +88,71 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
         )
     if not path.is_file():
         raise SettingError(f"recipe {path}: no such file")
-    module, files = _import_file(path)
-    recipe = getattr(module, "recipe", None)
+    files = _sources(path)
+    recipe = getattr(_import_file(path, files), "recipe", None)
     if not isinstance(recipe, Recipe):
         raise SettingError(f"recipe {path}: the file must define `recipe = Recipe(...)`")
+    files += [path.parent / name for name in recipe.files]
+    if missing := [file for file in files if not file.is_file()]:
+        raise SettingError(f"recipe {path}: files names {missing[0]}, which does not exist")
+    if outside := [name for name in recipe.files if not _is_inside(path.parent / name, path.parent)]:
+        raise SettingError(f"recipe {path}: files names {outside[0]}, which lies outside the recipe's folder")
     return recipe, RecipeRef(
         name=recipe.name, path=str(path), files=tuple(str(file) for file in files), digest=_digest(files)
     )
 
 
 def reload(ref: RecipeRef, folder: Path) -> Recipe:
-    """The recipe that `ref` names, from the copy that the run keeps in `folder`."""
-    module, files = _import_file(folder / Path(ref.path).name)
-    if _digest(files) != ref.digest:
+    """The recipe that `ref` names, from the copy that the run keeps in `folder`.
+
+    Raises :class:`SettingError` when it is not what was hashed; then nothing of it is executed.
+    """
+    path = folder / Path(ref.path).name
+    files = [_kept(ref, Path(file), folder) for file in ref.files]
+    if not all(file.is_file() for file in files) or _digest(files) != ref.digest:
         raise SettingError(
             f"recipe {folder}: the copy kept with the run was changed; remove the folder and run again"
         )
-    recipe: Recipe = module.recipe
+    recipe: Recipe = _import_file(path, [file for file in files if file.suffix == ".py"]).recipe
     return recipe
 
 
 def keep_copy(ref: RecipeRef, folder: Path) -> None:
-    """Copy the recipe's files into `folder`, so that every attempt of a run executes what was hashed."""
+    """Copy the recipe's files into `folder`, so that every attempt of a run executes what was hashed.
+
+    Raises :class:`SettingError` when they were changed since.
+    """
+    if folder.is_dir():
+        return
+    if _digest([Path(file) for file in ref.files]) != ref.digest:
+        raise SettingError(f"recipe {ref.path}: it was changed while its run was prepared; run again")
+    with atomic_folder(folder) as aside:
+        for file in map(Path, ref.files):
+            if (target := _kept(ref, file, aside)) != file:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(file.read_bytes())
+
+
+def _kept(ref: RecipeRef, file: Path, folder: Path) -> Path:
+    """Where `file` lies in a run's copy: files of other recipes that come with Evergreen stay where they are."""
     base = Path(ref.path).parent
-    for file in map(Path, ref.files):
-        target = folder / file.relative_to(base)
-        if not target.exists():
-            with atomic_file(target) as aside:
-                aside.write_bytes(file.read_bytes())
+    return folder / file.relative_to(base) if _is_inside(file, base) else file
 
 
-def _import_file(path: Path) -> tuple[ModuleType, list[Path]]:
-    """Execute a recipe file; returns it with the files of its folder that it imports."""
-    folder = path.parent
+def _is_inside(file: Path, folder: Path) -> bool:
+    return file.resolve().is_relative_to(folder.resolve())
+
+
+def _sources(path: Path) -> list[Path]:
+    """A recipe file and the files that it imports. Raises :class:`SettingError` when one can't be parsed."""
+    try:
+        return sorted(_local_files(path, path.parent))
+    except (SyntaxError, ValueError) as error:
+        raise SettingError(f"recipe {path}: {type(error).__name__}: {error}") from error
+
+
+def _import_file(path: Path, files: list[Path]) -> ModuleType:
+    """Execute a recipe file; `files` are those of its folder that it imports."""
     name = f"evergreen_recipe_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -125,14 +160,13 @@ def _import_file(path: Path) -> tuple[ModuleType, list[Path]]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # lets classes that the recipe defines be pickled within the process
     try:
-        files = sorted(_local_files(path, folder))
-        _make_importable(path, files)
+        _make_importable(path, [file for file in files if _is_inside(file, path.parent)])
         spec.loader.exec_module(module)
     except SettingError:
         raise
     except Exception as error:
         raise SettingError(f"recipe {path}: {type(error).__name__}: {error}") from error
-    return module, files
+    return module
 
 
 def _make_importable(path: Path, files: list[Path]) -> None:
@@ -164,8 +198,13 @@ def _local_files(path: Path, folder: Path) -> set[Path]:
                 names = [node.module or ""]
             else:
                 continue
+            near = [
+                Path(__file__).parent / "recipes" / f"{name.removeprefix(_RECIPES)}.py"
+                for name in names
+                if name.startswith(_RECIPES)
+            ]
             tops = {name.partition(".")[0] for name in names} - {"", "training", "tasks", "flows"}
-            near = [folder / f"{top}.py" for top in tops]
+            near += [folder / f"{top}.py" for top in tops]
             near += [
                 file
                 for top in tops
@@ -180,7 +219,7 @@ def _local_files(path: Path, folder: Path) -> set[Path]:
 
 def _digest(files: list[Path]) -> str:
     digest = hashlib.sha256()
-    for file in files:
+    for file in sorted(files, key=lambda one: (one.name, one.read_bytes())):
         content = file.read_bytes()
         digest.update(f"{file.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()

@@ -89,6 +89,8 @@ class EpochMetrics(Record):
     validation_accuracy: float
     learning_rate: float
     images_per_s: float
+    rows: int = Field(description="training rows that the epoch's steps used")
+    checksum: int = Field(description="training.order.checksum of those rows, over all ranks and attempts")
 
 
 class Goodput(Record):

@@ -93,6 +93,11 @@ class TrainingSettings(Section):
     deterministic: Literal["off", "warn", "refuse"] = Field(
         "warn", description="Use deterministic kernels; where one is missing, warn and go on, or refuse"
     )
+    virtual_shards: PositiveInt | None = Field(
+        None,
+        description="Compute each step in this many fixed shards and add their gradients in a fixed order: the same "
+        "weights to the last bit for any number of workers up to it. Slower; needs data.feed=memory",
+    )
     compile: bool = Field(False, description="Compile the model with torch.compile")
     channels_last: bool = Field(False, description="Keep images channels-last in memory")
 
@@ -102,6 +107,11 @@ class ScalingSettings(Section):
 
     num_workers: Annotated[int, Field(ge=0)] = Field(
         2, description="Training processes, one model replica each; 0 trains in this process, without Ray"
+    )
+    min_workers: PositiveInt | None = Field(
+        None,
+        description="Go on with as few workers when nodes are lost, up to num_workers when they are back; none: "
+        "always num_workers",
     )
     cpus_per_worker: PositiveFloat | None = Field(
         None, description="CPUs reserved for each worker; none: as many as fit, at most 1"
@@ -160,8 +170,20 @@ class GateSettings(Section):
 class FailureSettings(Section):
     """How often a run may fail before it stops, over all layers."""
 
-    max_failures: Annotated[int, Field(ge=0)] = Field(3, description="Lost workers survived by one run")
-    worker_start_timeout_s: PositiveFloat = Field(120.0, description="Longest wait for the workers to start")
+    max_failures: Annotated[int, Field(ge=0)] = Field(
+        3, description="Failures of the workers or of Ray that one start of the training survives"
+    )
+    worker_start_timeout_s: PositiveFloat = Field(
+        120.0, description="Longest wait for the workers to start, and for their first step"
+    )
+    hang_timeout_s: PositiveFloat = Field(
+        30.0,
+        description="Workers that give no sign of life for so long, and for 20 times a step's mean time, are stuck: "
+        "their stacks go to the log, the attempt ends and training goes on from its newest checkpoint",
+    )
+    stop_timeout_s: PositiveFloat = Field(
+        20.0, description="Longest wait for a last checkpoint after SIGTERM, Ctrl-C or a cancellation"
+    )
     collective_timeout_s: PositiveFloat = Field(
         300.0, description="Longest wait of one worker for the others"
     )
@@ -177,6 +199,9 @@ class TrackingSettings(Section):
     model: str | None = Field(None, description="Registered model; none: the recipe's name")
     log_every_steps: PositiveInt | None = Field(
         None, description="Steps between metric points; none: 10 an epoch"
+    )
+    outage_s: NonNegativeFloat = Field(
+        600.0, description="Longest wait for an MLflow server that is away; training itself does not wait"
     )
     system_metrics: bool = Field(True, description="Record CPU, memory and GPU use with the run")
 
@@ -222,6 +247,9 @@ class Settings(Section):
             max(1, self.scaling.num_workers),
             self.training.accumulation_steps,
         )
+        _check_workers(self.scaling, self.data.feed)
+        if (shards := self.training.virtual_shards) is not None:
+            _check_shards(shards, self)
         if self.scaling.num_workers == 0 and self.data.feed == "stream":
             raise ValueError("data.feed: stream needs Ray; use scaling.num_workers >= 1, or data.feed=memory")
         if self.scaling.use_gpu == "no" and self.scaling.backend == "nccl":
@@ -236,6 +264,34 @@ class Settings(Section):
     def local_batch_size(self) -> int:
         """Rows of one optimizer step on one worker."""
         return self.training.global_batch_size // max(1, self.scaling.num_workers)
+
+
+def _check_workers(scaling: ScalingSettings, feed: str) -> None:
+    if scaling.min_workers is not None and feed != "memory":
+        raise ValueError(
+            "scaling.min_workers: only data.feed=memory keeps the global batch with fewer workers"
+        )
+    if scaling.min_workers is not None and scaling.min_workers > scaling.num_workers:
+        raise ValueError(
+            f"scaling.min_workers: {scaling.min_workers} is more than scaling.num_workers ({scaling.num_workers})"
+        )
+
+
+def _check_shards(shards: int, settings: Settings) -> None:
+    if settings.data.feed != "memory":
+        raise ValueError(
+            "training.virtual_shards: only data.feed=memory gives every number of workers the same rows"
+        )
+    if settings.scaling.num_workers > shards:
+        raise ValueError(
+            f"training.virtual_shards: {shards} shards leave some of {settings.scaling.num_workers} workers without "
+            "any; use at least as many shards as scaling.num_workers"
+        )
+    if settings.training.global_batch_size < 2 * shards:
+        raise ValueError(
+            f"training.virtual_shards: {shards} shards of a global batch of "
+            f"{settings.training.global_batch_size} have less than 2 rows; use fewer shards or a larger batch"
+        )
 
 
 def _check_batch(batch: int, workers: int, accumulation: int) -> None:

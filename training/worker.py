@@ -1,34 +1,56 @@
 """What every training process does: set itself up, open the data, build the model, run the loop."""
 
+import faulthandler
 import logging
+import signal
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from training.attempts import Attempt, Fence, Heart, note, read_beats
 from training.dataset import Columns, open_columns
 from training.errors import TrainingError
 from training.feeds import Feed, MemoryFeed, StreamFeed, columns_dataset, loader_feed, training_rows
-from training.job import Attempt, TrainingJob
+from training.job import TrainingJob
 from training.order import Rows, SampleOrder
 from training.ranks import Ranks, prepare_process
 from training.recipe import Recipe, reload
+from training.relay import recorded
+
+if TYPE_CHECKING:
+    from training.learner import Learner
 
 log = logging.getLogger("evergreen.worker")
 
-ATTEMPTS = "attempts.jsonl"
+STACKS_SIGNAL = signal.SIGUSR1  # asks a worker for the stacks of its threads, see training.watchdog
 
 
 def run_ray_worker(config: dict[str, Any]) -> None:
     """Entry of a Ray Train worker; `config["job"]` is a :class:`TrainingJob` as JSON."""
-    run_worker(TrainingJob.model_validate_json(config["job"]), Ranks.of_ray_worker())
+    import ray
+
+    job = TrainingJob.model_validate_json(config["job"])
+    ranks = Ranks.of_ray_worker()
+    job.paths.stacks.mkdir(parents=True, exist_ok=True)
+    said = job.paths.logs / f"rank-{ranks.rank}.jsonl"
+    with recorded(said), (job.paths.stacks / f"rank-{ranks.rank}.txt").open("w") as stacks:
+        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+        try:
+            run_worker(job, ranks, node=ray.get_runtime_context().get_node_id())
+        finally:
+            faulthandler.unregister(STACKS_SIGNAL)
 
 
-def run_worker(job: TrainingJob, ranks: Ranks) -> None:
+def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     """Train. Raises :class:`TrainingError` when the training can't succeed."""
-    from training.learner import Learner
     from training.loop import Loop
 
     began = time.time()
+    # How far an older attempt came is known before the first beat of this one.
+    reached = max((beat.step for beat in read_beats(job.paths)), default=0)
+    fence = Fence.enter(job.paths, job.attempt) if ranks.is_first else Fence(job.paths.fence, job.attempt)
+    heart = Heart(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
+    heart.beat(0)
     prepare_process(job.settings.scaling.threads_per_worker, job.settings.training.deterministic)
     recipe = reload(job.recipe, job.paths.recipe)
     columns = open_columns(job.dataset, "train")
@@ -42,27 +64,46 @@ def run_worker(job: TrainingJob, ranks: Ranks) -> None:
             f"training.global_batch_size: {len(learn)} training rows give no whole batch of "
             f"{job.settings.training.global_batch_size} rows; lower it, or use data.feed=memory."
         )
-    learner = Learner(recipe, job.dataset, job.settings, ranks, total)
+    learner = build_learner(recipe, job, ranks, total)
+    loop = Loop(job, ranks, columns, feed, validate, learner, total, heart, fence)
+    position = loop.resume()
     if ranks.is_first:
         attempt = Attempt(
-            began=began, ready=time.time(), world_size=ranks.world_size, device=ranks.device.type
+            number=fence.number,
+            group=fence.group,
+            began=began,
+            ready=time.time(),
+            world_size=ranks.world_size,
+            device=ranks.device.type,
+            first_step=position.step,
+            reached=max(reached, position.step),
         )
-        with (job.paths.root / ATTEMPTS).open("a", encoding="utf-8") as out:
-            out.write(attempt.model_dump_json() + "\n")
-    Loop(job, ranks, columns, feed, validate, learner, total).run()
+        note(job.paths.attempts, attempt)
+    loop.run(position)
+
+
+def build_learner(recipe: Recipe, job: TrainingJob, ranks: Ranks, total_steps: int) -> "Learner":
+    """The replica of this worker."""
+    from training.learner import Learner
+    from training.virtual_shards import ShardedLearner
+
+    kind = Learner if job.settings.training.virtual_shards is None else ShardedLearner
+    return kind(recipe, job.dataset, job.settings, ranks, total_steps)
 
 
 def build_feed(job: TrainingJob, recipe: Recipe, columns: Columns, learn: Rows, ranks: Ranks) -> Feed:
     """The feed that the job names, for this worker."""
     if job.feed == "memory":
         order = SampleOrder(len(learn), job.settings.training.global_batch_size, job.settings.seed)
+        shards = job.settings.training.virtual_shards
         start, stop = order.bounds(order.steps_per_epoch - 1)
-        if stop - start < ranks.world_size:
+        if stop - start < (shards or ranks.world_size):
             raise TrainingError(
                 f"training.global_batch_size: the last step of an epoch has {stop - start} rows for "
-                f"{ranks.world_size} workers; use a larger batch or fewer workers (scaling.num_workers)."
+                + (f"{shards} virtual shards" if shards else f"{ranks.world_size} workers")
+                + "; use a larger batch, fewer workers (scaling.num_workers) or fewer training.virtual_shards."
             )
-        return MemoryFeed(columns, learn, order, ranks)
+        return MemoryFeed(columns, learn, order, ranks, shards)
     if job.feed == "loader":
         dataset = recipe.dataset(job.dataset, "train") if recipe.dataset else columns_dataset(columns)
         return loader_feed(dataset, learn, job.settings, ranks)

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +16,14 @@ from training.learner import Learner
 from training.metrics import MetricsFile
 from training.records import DatasetVersion, TrainedModel
 from training.settings import Settings
+from training.virtual_shards import ShardedLearner
 
 BATCH = 40
 SAVE_EACH_STEP = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 1}}
 SLOW = {"checkpoint": {"every_steps": 2}, "tracking": {"log_every_steps": 2}}
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """Ends a training the hard way; nothing in Evergreen knows it."""
 
 
@@ -39,15 +41,18 @@ def finish_writes() -> None:
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, crash_step: int) -> None:
     """Crash before optimizer step `crash_step`."""
-    step_of = Learner.step
+    for kind in (Learner, ShardedLearner):
+        step_of = kind.step
 
-    def step_or_crash(self: Learner, batch: Batch, epoch: int, step: int) -> Any:
-        finish_writes()
-        if step == crash_step:
-            raise Crash
-        return step_of(self, batch, epoch, step)
+        def step_or_crash(
+            self: Learner, batch: Batch, epoch: int, step: int, step_of: Callable[..., Any] = step_of
+        ) -> Any:
+            finish_writes()
+            if step == crash_step:
+                raise Crash
+            return step_of(self, batch, epoch, step)
 
-    monkeypatch.setattr(Learner, "step", step_or_crash)
+        monkeypatch.setattr(kind, "step", step_or_crash)
 
 
 def crashed(job: TrainingJob, crash_step: int) -> None:

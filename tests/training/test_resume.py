@@ -19,11 +19,12 @@ from crashes import (
 from small_runs import job_for, write_recipe
 
 from training import loop
+from training.attempts import read_attempts
 from training.checkpoint import STATE
 from training.dataset import open_columns
 from training.errors import SettingError
 from training.feeds import training_rows
-from training.launch import launch, read_attempts
+from training.launch import launch
 from training.paths import Home
 from training.records import DatasetVersion
 

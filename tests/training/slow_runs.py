@@ -1,0 +1,73 @@
+"""Trainings on real Ray workers that are slow enough to be hit at a chosen step, and how to hit them."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from small_runs import job_for, tiny_settings
+
+from training.attempts import Beat, read_beats
+from training.job import TrainingJob
+from training.paths import Home
+from training.records import DatasetVersion
+
+_RECIPE = """
+import time
+from training.recipe import Recipe
+from training.sources.digits import Digits
+
+def build_model(shape, classes):
+    from torch import nn
+
+    class Slow(nn.Sequential):
+        def forward(self, images):
+            if self.training:
+                time.sleep(0.03)
+            return super().forward(images)
+
+    return Slow(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+recipe = Recipe("slow", "a step takes 30 ms at least", Digits(), build_model)
+"""
+
+
+def slow_job(home: Home, version: DatasetVersion, workers: int = 2, **sections: Any) -> TrainingJob:
+    """A training of about 60 steps on `workers`, with a checkpoint every 4 steps."""
+    home.root.mkdir(parents=True, exist_ok=True)
+    recipe = home.root / "slow.py"
+    recipe.write_text(_RECIPE)
+    settings = tiny_settings(
+        training={"epochs": 10, "global_batch_size": 48},
+        scaling={"num_workers": workers, "cpus_per_worker": 0.5} | sections.pop("scaling", {}),
+        ray={"num_cpus": 4},
+        checkpoint={"every_steps": 4},
+        tracking={"log_every_steps": 2},
+        **sections,
+    )
+    return job_for(home, version, settings, str(recipe))
+
+
+def when_at_step(job: TrainingJob, step: int, act: Callable[[list[Beat]], None]) -> threading.Thread:
+    """Call `act` with the workers' signs of life, from a thread, once a metric point of `step` or later is there."""
+
+    def work() -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            beats = read_beats(job.paths)
+            if last_step(job.paths.metrics) >= step and beats:
+                act(beats)
+                return
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def last_step(metrics: Path) -> int:
+    from training.metrics import MetricsFile
+
+    points = MetricsFile(metrics).read()
+    return points[-1].step if points else 0

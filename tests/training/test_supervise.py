@@ -1,0 +1,125 @@
+"""Real workers that are stopped, killed and told to end: the model stays the same, to the last bit."""
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+from crashes import history, points
+from slow_runs import slow_job, when_at_step
+
+from training import supervise
+from training.attempts import Beat, Fence, SupersededError, read_attempts, read_failures
+from training.errors import StopRequestedError, TransientError
+from training.job import TrainingJob
+from training.launch import finished, launch
+from training.metrics import MetricsFile
+from training.paths import Home
+from training.records import DatasetVersion, TrainedModel
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def outcome(job: TrainingJob, trained: TrainedModel) -> tuple[Any, ...]:
+    return trained.weights_digest, history(trained), points(job)
+
+
+@pytest.fixture(scope="module")
+def calm(
+    small_version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory, ray_session: None
+) -> tuple[Any, ...]:
+    """What a training comes to that nothing disturbs."""
+    job = slow_job(Home(tmp_path_factory.mktemp("calm")), small_version)
+    return outcome(job, launch(job))
+
+
+def send(rank: int, signum: int) -> Any:
+    def act(beats: list[Beat]) -> None:
+        os.kill(next(beat.pid for beat in beats if beat.rank == rank), signum)
+
+    return act
+
+
+def test_a_stopped_worker_is_found_and_replaced(
+    home: Home, small_version: DatasetVersion, calm: tuple[Any, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    job = slow_job(home, small_version, failure={"hang_timeout_s": 4.0})
+    hit = when_at_step(job, 20, send(1, signal.SIGSTOP))
+    began = time.monotonic()
+    trained = launch(job)
+    hit.join()
+    assert outcome(job, trained) == calm
+    assert "its process is stopped" in caplog.text  # rank 1
+    assert "all_reduce" in caplog.text or "backward" in caplog.text  # rank 0 waits for it: its stack says where
+    (failure,) = read_failures(job.paths)
+    assert "gave a sign of life" in failure.error
+    second = read_attempts(job.paths)[1]
+    assert 0 <= second.reached - second.first_step <= 2 * 4 + 30  # a beat a second, 30 steps a second at most
+    assert time.monotonic() - began < 120
+
+
+def test_sigterm_saves_first_and_the_next_start_goes_on_there(
+    home: Home, small_version: DatasetVersion, calm: tuple[Any, ...]
+) -> None:
+    job = slow_job(home, small_version)
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda signum, _frame: heard.append(signum))
+    try:
+        hit = when_at_step(job, 21, lambda _beats: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(StopRequestedError, match="stopped on request at step"):
+            launch(job)
+        hit.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]  # passed on to whoever was listening
+    assert not job.paths.stop.exists()
+    stopped_at = max(int(path.name.removeprefix("step-")) for path in job.paths.checkpoints.glob("step-*"))
+    assert outcome(job, launch(job)) == calm
+    assert read_attempts(job.paths)[1].first_step == stopped_at
+    assert stopped_at >= MetricsFile(job.paths.metrics).read()[9].step
+
+
+def test_failures_beyond_the_budget_end_the_run_and_the_next_start_finishes_it(
+    home: Home, small_version: DatasetVersion, calm: tuple[Any, ...]
+) -> None:
+    job = slow_job(home, small_version, failure={"max_failures": 0})
+    hit = when_at_step(job, 16, send(0, signal.SIGKILL))
+    with pytest.raises(TransientError):
+        launch(job)
+    hit.join()
+    assert len(read_failures(job.paths)) == 1
+    assert finished(job.paths, job.run_key) is None
+    assert outcome(job, launch(job)) == calm
+
+
+def test_an_attempt_that_was_given_up_can_not_write(home: Home, small_version: DatasetVersion) -> None:
+    job = slow_job(home, small_version)
+    job.paths.root.mkdir(parents=True)
+    old = Fence.begin(job.paths)
+    group = Fence.enter(job.paths, old.number)
+    group.check()
+    replaced = Fence.enter(job.paths, old.number)
+    replaced.check()
+    with pytest.raises(SupersededError):
+        group.check()
+    new = Fence.begin(job.paths)
+    assert new.number == old.number + 1
+    for late in (group, replaced):
+        with pytest.raises(SupersededError, match=f"attempt {new.number}.0 goes on"):
+            MetricsFile(job.paths.metrics, 10, late).append(1, 1, {"train/loss": 1.0})
+    with pytest.raises(SupersededError):
+        Fence.enter(job.paths, old.number)
+    assert not job.paths.metrics.exists()
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_is_left() -> Iterator[None]:
+    yield
+    stopped = [p for p in psutil.Process().children(recursive=True) if p.status() == psutil.STATUS_STOPPED]
+    assert stopped == []
+    assert supervise.signal.getsignal(signal.SIGINT) is not None
+    logging.getLogger("evergreen").setLevel(logging.NOTSET)

@@ -1,0 +1,90 @@
+"""`training.virtual_shards`: the number of workers changes no bit of the weights."""
+
+from typing import Any
+
+import pytest
+from crashes import crashed, history, points
+from small_runs import job_for, tiny_settings, write_recipe
+
+from training.identity import ingredients
+from training.launch import launch
+from training.overrides import resolve
+from training.paths import Home
+from training.recipe import load
+from training.records import DatasetVersion
+from training.settings import Settings
+
+# Batch normalisation and dropout: what depends on more than a row at a time.
+MODEL = (
+    "nn.Sequential(nn.Conv2d(shape[0], 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), "
+    "nn.Linear(8 * (shape[1] - 2) * (shape[2] - 2), classes))"
+)
+
+
+def settings(workers: int, **sections: Any) -> Settings:
+    training = {"virtual_shards": 4, "global_batch_size": 48, "epochs": 2, "clip_norm": 1.0}
+    return tiny_settings(
+        training=training | sections.pop("training", {}),
+        scaling={"num_workers": workers, "use_gpu": "no", "cpus_per_worker": 0.5},
+        ray={"num_cpus": 4},
+        **sections,
+    )
+
+
+def outcome(home: Home, version: DatasetVersion, workers: int) -> tuple[Any, ...]:
+    job = job_for(
+        home, version, settings(workers), write_recipe(home.root / "own", MODEL, augmentation="shift=1")
+    )
+    trained = launch(job)
+    return trained.weights_digest, history(trained), points(job), trained.world_size
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_any_number_of_workers_gives_the_same_bits(small_version: DatasetVersion, home: Home) -> None:
+    none, two, three = (
+        outcome(Home(home.root / str(workers)), small_version, workers) for workers in (0, 2, 3)
+    )
+    assert (none[3], two[3], three[3]) == (1, 2, 3)
+    assert two[:3] == none[:3]
+    assert three[:3] == none[:3]
+
+
+def test_without_shards_the_number_of_workers_is_part_of_the_run_key() -> None:
+    def parts(workers: int, shards: int | None) -> dict[str, Any]:
+        own = resolve(settings(workers), {"training": {"virtual_shards": shards}})
+        return ingredients(load("digits")[1], own, "0" * 64, None)
+
+    assert parts(1, 4) == parts(2, 4)
+    assert parts(1, None) != parts(2, None)
+    assert parts(1, 4) != parts(1, None)
+
+
+def test_a_crash_changes_no_bit(small_version: DatasetVersion, home: Home) -> None:
+    sections = {"checkpoint": {"every_steps": 1}}
+    calm, hit = (
+        job_for(
+            Home(home.root / name),
+            small_version,
+            settings(0, **sections),
+            write_recipe(home.root / name, MODEL),
+        )
+        for name in ("calm", "hit")
+    )
+    crashed(hit, 3)
+    assert launch(hit).weights_digest == launch(calm).weights_digest
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            {"training": {"virtual_shards": 2}, "scaling": {"num_workers": 3}},
+            "leave some of 3 workers without",
+        ),
+        ({"training": {"virtual_shards": 40}}, "have less than 2 rows"),
+        ({"data": {"feed": "loader"}}, "only data.feed=memory"),
+    ],
+)
+def test_what_can_not_work_is_refused(override: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        resolve(settings(1), override)

@@ -1,0 +1,113 @@
+"""One attempt on Ray Train: how many workers on what, fed by what, talking how."""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from training.cluster import room_for_workers
+from training.dataset import ray_dataset
+from training.job import TrainingJob
+from training.worker import run_ray_worker
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+    from ray.train import DataConfig, ScalingConfig
+
+log = logging.getLogger("evergreen.ray_train")
+
+_RESIZE_S = 30.0  # between two looks whether more or fewer workers fit
+
+
+def fit(job: TrainingJob) -> None:
+    """Run all workers through Ray Train once. Raises what a worker raised, or Ray's own error."""
+    from ray.train import FailureConfig, RunConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    settings = job.settings
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(settings.failure.worker_start_timeout_s)
+    workers, share = room_for_workers(settings, job.feed)
+    _say_batches(job, workers)
+    datasets, data_config = _streams(job)
+    TorchTrainer(
+        run_ray_worker,
+        train_loop_config={"job": job.model_dump_json()},
+        scaling_config=_scaling(job, workers, share),
+        torch_config=TorchConfig(backend=_backend(job), timeout_s=int(settings.failure.collective_timeout_s)),
+        run_config=RunConfig(  # type: ignore[call-arg]  # Ray's stubs describe Train V1
+            # A name of its own each time: Ray would take up its own record of an older attempt, ours is the log.
+            name=f"attempt-{job.attempt}",
+            storage_path=str(job.paths.ray),
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
+            worker_runtime_env={"env_vars": _worker_environment(job)},
+        ),
+        datasets=datasets,
+        dataset_config=data_config,
+    ).fit()
+
+
+def _scaling(job: TrainingJob, workers: int, cpus: float) -> "ScalingConfig":
+    """`workers` now; with `scaling.min_workers`, Ray changes their number as nodes come and go."""
+    from ray.train import ScalingConfig
+
+    options = job.settings.scaling
+    resources = {"CPU": cpus} | ({"GPU": options.gpus_per_worker} if job.use_gpu else {})
+    fewest = options.min_workers or options.num_workers
+    count: Any = workers if fewest == options.num_workers else (fewest, options.num_workers)
+    return ScalingConfig(  # type: ignore[call-arg]  # Ray's stubs describe Train V1
+        num_workers=count,
+        elastic_resize_monitor_interval_s=_RESIZE_S,
+        use_gpu=job.use_gpu,
+        resources_per_worker=resources,
+        placement_strategy=options.placement_strategy,
+        accelerator_type=options.accelerator_type,
+    )
+
+
+def _backend(job: TrainingJob) -> str:
+    chosen = job.settings.scaling.backend
+    whole = job.settings.scaling.gpus_per_worker >= 1  # NCCL refuses two ranks on one GPU
+    return chosen if chosen != "auto" else "nccl" if job.use_gpu and whole else "gloo"
+
+
+def _worker_environment(job: TrainingJob) -> dict[str, str]:
+    threads = str(job.settings.scaling.threads_per_worker)
+    names = {"OMP_NUM_THREADS": threads, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
+    interface = job.settings.scaling.network_interface
+    return names | ({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {})
+
+
+def _streams(
+    job: TrainingJob,
+) -> "tuple[dict[str, Dataset | Callable[[], Dataset]] | None, DataConfig | None]":
+    """Training rows as a Ray Dataset for feed `stream`; validation rows are left out on the way."""
+    if job.feed != "stream":
+        return None, None
+    import numpy as np
+    from ray.data import ExecutionOptions
+    from ray.train import DataConfig
+
+    from training.dataset import is_validation
+
+    share = job.settings.data.validation_share
+
+    def learn_only(batch: Any) -> dict[str, Any]:
+        keep = ~is_validation(batch["digest"], share)
+        kept: dict[str, Any] = {name: values[keep] for name, values in batch.items()}
+        return kept | {"digest": batch["digest"][keep].view(np.int64)}  # torch knows few unsigned types
+
+    dataset = ray_dataset(job.dataset, "train").map_batches(learn_only)
+    return {"train": dataset}, DataConfig(execution_options=ExecutionOptions(preserve_order=True))
+
+
+def _say_batches(job: TrainingJob, workers: int) -> None:
+    options = job.settings.training
+    log.info(
+        "attempt %d: world size %d, %d rows per worker and step, global batch %d%s, feed %s",
+        job.attempt,
+        workers,
+        options.global_batch_size // workers,
+        options.global_batch_size,
+        f" in {options.accumulation_steps} passes" if options.accumulation_steps > 1 else "",
+        job.feed,
+    )

@@ -1,0 +1,162 @@
+"""Attempt after attempt until the model is there: what may pass is tried again, what can't get better is not.
+
+One budget, `failure.max_failures`, covers the workers, Ray Train's controller and Ray itself; every attempt goes on
+from the newest checkpoint. The workers run under a :class:`training.watchdog.Watchdog`, and SIGTERM, Ctrl-C or a
+cancellation make them save a last checkpoint first.
+"""
+
+import logging
+import random
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from types import FrameType
+
+from training.attempts import Failure, Fence, note, read_attempts, read_beats
+from training.cluster import NoRoomError, revive
+from training.errors import (
+    EvergreenError,
+    StopRequestedError,
+    TrainingError,
+    TransientError,
+    causes,
+    classify,
+)
+from training.files import write_text
+from training.job import TrainingJob
+from training.relay import Relay
+from training.watchdog import Watchdog, end_workers
+
+log = logging.getLogger("evergreen.supervise")
+
+_LOOK_S = 0.5
+_UNWIND_S = 60.0  # for Ray Train to notice that its workers are gone, or that they are done
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+
+
+def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
+    """Call `attempt` until it succeeds. Raises the :class:`EvergreenError` that ends the run."""
+    allowed = job.settings.failure.max_failures
+    for failures in range(allowed + 1):
+        if on_ray:
+            end_workers(read_beats(job.paths))  # of an attempt that this one must not overlap with
+        numbered = job.model_copy(update={"attempt": Fence.begin(job.paths).number})
+        try:
+            with _stop_on_signals(job) as asked:
+                return _supervised(numbered, attempt, asked) if on_ray else attempt(numbered)
+        except Exception as error:
+            known = _explained(error)
+            begun = failures or read_attempts(job.paths)
+            if begun and isinstance(known, NoRoomError):  # it fitted before: nodes are away
+                known = TransientError(str(known))
+            note(job.paths.failures, Failure(number=numbered.attempt, at=time.time(), error=str(known)))
+            if not known.transient or isinstance(known, StopRequestedError) or failures == allowed:
+                raise known from error
+            log.warning("%s Failure %d of %d allowed; going on.", known, failures + 1, allowed)
+        time.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**failures) * random.uniform(0.5, 1))
+        if on_ray:
+            revive(job.settings)
+    return None
+
+
+def _explained(error: Exception) -> EvergreenError:
+    known = classify(error)
+    if known is not None:
+        return known
+    inner = [one for one in causes(error) if not type(one).__module__.startswith("ray.")]
+    first = inner[-1] if inner else error
+    return TrainingError(f"the training code failed: {type(first).__name__}: {first}{_place(first)}")
+
+
+def _place(error: BaseException) -> str:
+    """Where in which file `error` was raised, when it says so; Ray carries tracebacks over as text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked: list[int]) -> None:
+    """Run the attempt in a thread and watch it from here, which keeps this thread free for signals."""
+    outcome: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            attempt(job)
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="evergreen-attempt", daemon=True)
+    thread.start()
+    watchdog, limits, relay = Watchdog(job), _Deadlines(job), Relay(job.paths)
+    while thread.is_alive():
+        thread.join(_LOOK_S)
+        relay.pump()
+        if limits.passed(asked):
+            break
+        try:
+            watchdog.look()
+        except TransientError:
+            thread.join(_UNWIND_S)
+            raise
+    if outcome:
+        raise outcome[0]
+    if asked and thread.is_alive():
+        end_workers(read_beats(job.paths))
+        raise StopRequestedError("training was stopped; the same command goes on from the newest checkpoint")
+
+
+class _Deadlines:
+    """When to stop waiting for an attempt that does not return."""
+
+    def __init__(self, job: TrainingJob):
+        self.job = job
+        self.asked_at: float | None = None
+        self.done_at: float | None = None
+
+    def passed(self, asked: list[int]) -> bool:
+        """Whether a stop was asked for, or the model finished, and nothing has happened for too long."""
+        now = time.monotonic()
+        if asked and self.asked_at is None:
+            self.asked_at = now
+        if self.done_at is None and (self.job.paths.model / "trained.json").is_file():
+            self.done_at = now
+        if self.asked_at is not None and now - self.asked_at > self.job.settings.failure.stop_timeout_s:
+            log.warning("no last checkpoint within failure.stop_timeout_s; the one before it counts")
+            return True
+        if self.done_at is not None and now - self.done_at > _UNWIND_S:
+            log.warning("the model is finished, but Ray Train does not return; going on without it")
+            return True
+        return False
+
+
+@contextmanager
+def _stop_on_signals(job: TrainingJob) -> Iterator[list[int]]:
+    """SIGTERM and SIGINT ask the workers for a last checkpoint; then they have the effect that they had before.
+
+    Yields the signals that arrived. A second one does not wait.
+    """
+    job.paths.stop.unlink(missing_ok=True)
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def ask(signum: int, _frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(signum)
+        log.warning("%s: saving a last checkpoint", signal.Signals(signum).name)
+        write_text(job.paths.stop, signal.Signals(signum).name)
+
+    before = {one: signal.signal(one, ask) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield received
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        job.paths.stop.unlink(missing_ok=True)
+        if received:
+            signal.raise_signal(received[0])
