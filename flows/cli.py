@@ -3,8 +3,12 @@
 import argparse
 import json
 import logging
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import NamedTuple
 
 from training.errors import (
@@ -15,6 +19,7 @@ from training.errors import (
     EXIT_OK,
     EXIT_RESOURCE,
     EXIT_RETRY,
+    EXIT_TERMINATED,
     EXIT_TRAINING_FAILED,
     EvergreenError,
     ResourceError,
@@ -33,6 +38,7 @@ _EXIT_STATUSES = f"""exit status:
   {EXIT_RESOURCE}   the machine lacks something: disk, memory, a writable folder
   {EXIT_RETRY}  worth retrying: the same command goes on where it stopped
   {EXIT_INTERRUPTED} interrupted; the same command goes on where it stopped
+  {EXIT_TERMINATED} terminated; the same command goes on where it stopped
 """
 
 
@@ -50,12 +56,38 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     options = _parser(COMMANDS).parse_args(argv)
     try:
-        return COMMANDS[options.command].run(options)
-    except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on where it stopped", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        with _sigterm_raises():
+            return COMMANDS[options.command].run(options)
     except Exception as error:
         return _fail(error, getattr(options, "json", False), getattr(options, "verbose", False))
+    except BaseException as error:
+        if isinstance(error, SystemExit | GeneratorExit):
+            raise
+        # Prefect passes SIGTERM on as an exception of its own.
+        terminated = isinstance(error, TerminatedError) or type(error).__name__ == "TerminationSignal"
+        word = "terminated" if terminated else "interrupted"
+        print(f"\nevergreen: {word}; the same command goes on where it stopped", file=sys.stderr)
+        return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM came; it ends the command as Ctrl-C does, so that what was started is ended and locks are freed."""
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_signum: int, _frame: FrameType | None) -> None:
+        raise TerminatedError
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:

@@ -3,7 +3,9 @@
 import logging
 import os
 import secrets
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
@@ -57,6 +59,18 @@ def ray_cluster(settings: Settings) -> Iterator[None]:
         ray.shutdown()
 
 
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Ray installs a handler of its own, which leaves the process with status 15 and no word to Prefect."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+@_sigterm_kept()
 def _start(settings: Settings) -> None:
     import ray
 

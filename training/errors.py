@@ -15,6 +15,7 @@ EXIT_TRAINING_FAILED = 4
 EXIT_RESOURCE = 5
 EXIT_RETRY = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143  # 128 + SIGTERM, which service managers take for a clean end
 
 
 class EvergreenError(Exception):

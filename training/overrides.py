@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -73,6 +73,22 @@ def optional(model: type[BaseModel], name: str) -> type[BaseModel]:
 
     fields: dict[str, Any] = {key: field(info) for key, info in model.model_fields.items()}
     return create_model(name, __config__=ConfigDict(extra="forbid"), __doc__=model.__doc__, **fields)
+
+
+def given(form: BaseModel, model: type[BaseModel] = Settings) -> dict[str, Any]:
+    """What was filled in on a form that :func:`optional` made of `model`, as nested overrides.
+
+    An explicit null counts where the setting can be none, so that `training.clip_norm` of a recipe can be switched
+    off; elsewhere it is a field that was emptied, and the recipe's value stays.
+    """
+    found: dict[str, Any] = {}
+    for name in form.model_fields_set:
+        value, kind = getattr(form, name), model.model_fields[name].annotation
+        if isinstance(value, BaseModel) and isinstance(kind, type) and issubclass(kind, BaseModel):
+            found[name] = given(value, kind)
+        elif value is not None or type(None) in get_args(kind):
+            found[name] = value
+    return found
 
 
 def _json_or_text(text: str) -> Any:

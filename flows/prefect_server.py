@@ -1,0 +1,141 @@
+"""The Prefect server of one local run: begins to start before Prefect is imported, and ends with the run.
+
+It is a process of its own on a port that only this machine reaches. The command holds the listening socket, so that
+a server that dies is replaced without a client noticing more than a pause; and the server watches its parent, so
+that nothing is left when the command is killed.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows.environment import api_is_configured
+from training.errors import TransientError
+from training.paths import Home
+
+log = logging.getLogger("evergreen.prefect")
+
+APPLICATION = "prefect.server.api.server:create_app"
+_START_TIMEOUT_S = 120.0
+_END_TIMEOUT_S = 5.0
+_MOST_RESTARTS = 5
+
+
+class LocalServer:
+    """A Prefect server for this process, with its database in `place`."""
+
+    def __init__(self, place: Home):
+        self.log = place.prefect / "server.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
+        self._ending = threading.Event()
+        self._process = self._spawn()
+        self._keeper = threading.Thread(target=self._keep, name="evergreen-prefect", daemon=True)
+        self._keeper.start()
+
+    def wait(self) -> None:
+        """Return when it answers. Raises :class:`TransientError` with what it said when it does not."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and self._keeper.is_alive():
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+                with opener.open(f"{self.url}/health", timeout=_START_TIMEOUT_S) as answer:
+                    if answer.status == 200:
+                        return
+            time.sleep(0.1)
+        raise TransientError(f"Prefect's server did not start; {self.log} says: {_last_line(self.log)}")
+
+    def end(self) -> None:
+        """End it."""
+        self._ending.set()
+        self._process.terminate()
+        try:
+            self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._keeper.join()
+        self._socket.close()
+
+    def _keep(self) -> None:
+        """Start it anew when it dies."""
+        for left in reversed(range(_MOST_RESTARTS)):
+            status = self._process.wait()
+            if self._ending.is_set() or not left:
+                return
+            log.warning("Prefect's server ended with status %d; starting it anew", status)
+            self._process = self._spawn()
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        number = self._socket.fileno()
+        command = [sys.executable, "-m", "flows.prefect_server", APPLICATION, str(number), str(os.getpid())]
+        quiet = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+        with self.log.open("ab") as said:
+            return subprocess.Popen(
+                command,
+                env=os.environ | quiet,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                pass_fds=(number,),
+                start_new_session=True,  # Ctrl-C is for the flow, which still has to tell the server how it ended
+            )
+
+
+@contextmanager
+def prefect_api(place: Home) -> Iterator[None]:
+    """A Prefect API for the block: the one that the user configured, or a server of this run's own."""
+    if api_is_configured():
+        yield
+        return
+    if "prefect" in sys.modules:
+        from prefect.settings import PREFECT_API_URL
+
+        if PREFECT_API_URL.value():
+            yield
+            return
+    server = LocalServer(place)
+    try:
+        from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+        server.wait()
+        # Nobody looks for heartbeats there, and each flow would end up to a second late for them.
+        with temporary_settings({PREFECT_API_URL: server.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            yield
+    finally:
+        server.end()
+
+
+def _last_line(file: Path) -> str:
+    lines = file.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "nothing"
+
+
+def _serve(number: int, parent: int) -> None:
+    """Run the server on the inherited socket until the parent is gone."""
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    import uvicorn
+
+    config = uvicorn.Config(APPLICATION, factory=True, log_level="error", lifespan="on")
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=number)])
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[2]), int(sys.argv[3]))
