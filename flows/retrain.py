@@ -19,6 +19,7 @@ from flows.prepare import prepare
 from flows.stopwatch import Stopwatch
 from tasks.download import download
 from tasks.evaluate import evaluate
+from tasks.preflight import preflight
 from tasks.register import register
 from tasks.report import report
 from tasks.reuse import find_release
@@ -67,6 +68,8 @@ def retrain(recipe: str = "digits", settings: SettingsForm = SettingsForm(), for
             with ray_for(resolved, clock.time("start-up")):
                 with clock.time("preparation"):
                     version = plan.find_dataset() or prepare(plan)
+                with clock.time("preflight"):
+                    preflight(plan, version)
                 with clock.time("training"):
                     trained = train(plan, version)
             with clock.time("evaluation"):

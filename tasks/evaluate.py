@@ -17,11 +17,12 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
+from tasks.preflight import check_shape
 from tasks.registry import CLASSES_TAG, champion_of, load_version, version_tags
 from tasks.retry import worth_retrying
 from tasks.tracking import RUN_KEY_TAG, connect_patiently
 from training.dataset import Columns, open_columns
-from training.errors import DataError, SettingError
+from training.errors import DataError
 from training.files import atomic_file, atomic_folder
 from training.images import Pixels
 from training.plan import RunPlan
@@ -129,14 +130,8 @@ def _champion(
         return None
     tags = version_tags(client, plan.model, number)
     classes = tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
+    check_shape(plan, version, number)
     model = load_version(plan.model, number)
-    shape = tuple(model.metadata.signature.inputs.inputs[0].shape[1:])
-    if shape != version.shape:
-        raise SettingError(
-            f"tracking.model: champion {plan.model} version {number} takes images of {shape} (channels, height, "
-            f"width), the data are {version.shape}, so the two can't be compared. Set data.image_size and "
-            "data.channels to match, or register under another name with tracking.model."
-        )
     log.info("champion: %s version %s", plan.model, number)
     predict = cast(Predict, model.predict)
     return Champion(number, lambda images: _in_batches(predict, images), classes)

@@ -1,0 +1,79 @@
+"""In: a plan and its dataset version. Out: nothing, or why the result could not be compared or registered.
+
+What would be found out after hours of training is asked for before the first step. Fails with SettingError when the
+champion takes other images, and with TrainingError when the model can't be exported.
+"""
+
+import logging
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.registry import champion_of
+from tasks.tracking import connect
+from training.errors import SettingError, TrainingError, TransientError
+from training.files import digest_json, write_text
+from training.launch import finished
+from training.paths import Home
+from training.plan import RunPlan
+from training.recipe import reload
+from training.records import DatasetVersion
+
+log = logging.getLogger("evergreen.preflight")
+
+_ROWS = 3  # torch.export takes a batch of 0 or 1 for a fixed one
+
+
+@task(name="preflight", cache_policy=NO_CACHE)
+def preflight(plan: RunPlan, version: DatasetVersion) -> None:
+    """Refuse what could not be finished; says nothing when training is done already."""
+    if finished(plan.paths, plan.run_key) is not None:
+        return
+    check_exportable(plan, version)
+    try:
+        client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
+    except TransientError as error:
+        log.warning("%s. Training begins; its results are sent when MLflow is back.", error)
+        return
+    if (number := champion_of(client, plan.model)) is not None:
+        check_shape(plan, version, number)
+
+
+def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> None:
+    """Raises :class:`SettingError` when the champion takes images of another shape than the dataset's."""
+    import mlflow.models
+
+    signature = mlflow.models.get_model_info(f"models:/{plan.model}/{number}").signature
+    shape = tuple(signature.inputs.inputs[0].shape[1:])
+    if shape != version.shape:
+        raise SettingError(
+            f"tracking.model: champion {plan.model} version {number} takes images of {shape} (channels, height, "
+            f"width), the data are {version.shape}, so the two can't be compared. Set data.image_size and "
+            "data.channels to match, or register under another name with tracking.model."
+        )
+
+
+def check_exportable(plan: RunPlan, version: DatasetVersion) -> None:
+    """Try torch.export on a fresh model, once for a recipe, image shape and number of classes.
+
+    Raises :class:`TrainingError` with torch's reason.
+    """
+    about = [plan.recipe.digest, plan.ingredients["versions"], version.shape, len(version.classes)]
+    tried = Home(Path(plan.home)).root / "cache" / "exportable" / digest_json(about)
+    if tried.is_file():
+        return
+    import torch
+
+    from training.learner import build_module
+
+    module = build_module(reload(plan.recipe, plan.paths.recipe), version).eval()
+    images = torch.zeros((_ROWS, *version.shape))
+    try:
+        torch.export.export(module, (images,), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    except Exception as error:  # torch's tracer raises many kinds
+        raise TrainingError(
+            f"recipe {plan.recipe.name}: its model can't be exported by torch.export ({error}), so it could not be "
+            "registered. Keep data-dependent control flow out of its forward pass."
+        ) from error
+    write_text(tried, plan.recipe.name)
