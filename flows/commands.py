@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import os
-import sys
 from typing import TYPE_CHECKING
 
 from flows.cli import Command
@@ -42,6 +40,7 @@ def _settings(parser: argparse.ArgumentParser) -> None:
 
 def _retrain(options: argparse.Namespace) -> int:
     from flows.environment import log_to_terminal, prepare
+    from flows.prefect_server import prefect_api
     from flows.preview import release_if_unchanged
     from flows.summary import print_release
     from training.overrides import parse_assignments
@@ -53,7 +52,8 @@ def _retrain(options: argparse.Namespace) -> int:
     overrides = parse_assignments(options.assignments)
     release = None if options.force else release_if_unchanged(options.recipe, overrides, place)
     if release is None:
-        release = _run_flow(options, overrides)
+        with prefect_api(place):
+            release = _run_flow(options, overrides)
     print_release(release)
     if options.json:
         print(json.dumps(_as_json(release)))
@@ -126,22 +126,25 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _predict(options: argparse.Namespace) -> int:
     from flows.environment import log_to_terminal, prepare, quieten
+    from flows.prefect_server import prefect_api
     from flows.summary import print_prediction
     from training.paths import home
 
-    prepare(home())
+    place = home()
+    prepare(place)
     log_to_terminal(options.verbose, options.quiet)
-    from flows.predict import predict
+    with prefect_api(place):
+        from flows.predict import predict
 
-    quieten()
-    summary = predict(
-        options.model,
-        options.input,
-        options.output,
-        alias=options.alias,
-        skip_bad=options.skip_bad,
-        overwrite=options.overwrite,
-    )
+        quieten()
+        summary = predict(
+            options.model,
+            options.input,
+            options.output,
+            alias=options.alias,
+            skip_bad=options.skip_bad,
+            overwrite=options.overwrite,
+        )
     print_prediction(summary)
     if options.json:
         print(summary.model_dump_json())
@@ -156,14 +159,17 @@ def _rollback_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _rollback(options: argparse.Namespace) -> int:
     from flows.environment import log_to_terminal, prepare, quieten
+    from flows.prefect_server import prefect_api
     from training.paths import home
 
-    prepare(home())
+    place = home()
+    prepare(place)
     log_to_terminal(options.verbose, options.quiet)
-    from flows.rollback import rollback
+    with prefect_api(place):
+        from flows.rollback import rollback
 
-    quieten()
-    before, now = rollback(options.model, options.why)
+        quieten()
+        before, now = rollback(options.model, options.why)
     print(f"{options.model}: champion is version {now} again (was version {before})")
     if options.json:
         print(json.dumps({"model": options.model, "from": before, "to": now}))
@@ -195,13 +201,10 @@ def _ui_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _ui(options: argparse.Namespace) -> int:
-    """Become MLflow's own server on the embedded store, reachable from this machine only."""
+    from flows.ui import serve
     from training.paths import home
 
-    place = home()
-    command = ["-m", "mlflow", "ui", "--backend-store-uri", place.mlflow_uri, "--port", str(options.port)]
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *command, "--host", "127.0.0.1", "--workers", "1"])
+    serve(home(), options.port)
 
 
 COMMANDS: dict[str, Command] = {

@@ -1,4 +1,4 @@
-"""Is this installation in order? Looks at packages, machine, store and services, and says how to mend what is not.
+"""Is this installation in order? Looks at packages, machine, processes, store and services; says how to mend them.
 
 Not a Prefect flow: it must work when Prefect does not.
 """
@@ -6,6 +6,7 @@ Not a Prefect flow: it must work when Prefect does not.
 from collections.abc import Callable, Iterator
 
 from tasks.doctor import Check
+from tasks.doctor.leftovers import leftover_checks
 from tasks.doctor.machine import machine_checks
 from tasks.doctor.packages import package_checks
 from tasks.doctor.services import service_checks
@@ -30,6 +31,7 @@ def checks(
         yield Check(name="home", ok=False, found=str(error), remedy=f"Set {paths.HOME_VARIABLE}.")
     else:
         yield from _section("machine", lambda: machine_checks(place.root))
+        yield from _section("processes", lambda: leftover_checks(place))
         yield from _section("store", lambda: store_checks(place, tracking_uri, deep))
     yield from _section("services", lambda: service_checks(deep))
 

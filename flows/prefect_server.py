@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.environment import api_is_configured
+from tasks.doctor.prefect_server import check_server_answers, configured_server
 from training.errors import TransientError
 from training.paths import Home
 
@@ -96,15 +97,10 @@ class LocalServer:
 @contextmanager
 def prefect_api(place: Home) -> Iterator[None]:
     """A Prefect API for the block: the one that the user configured, or a server of this run's own."""
-    if api_is_configured():
+    if api_is_configured() or ("prefect" in sys.modules and configured_server() is not None):
+        check_server_answers()
         yield
         return
-    if "prefect" in sys.modules:
-        from prefect.settings import PREFECT_API_URL
-
-        if PREFECT_API_URL.value():
-            yield
-            return
     server = LocalServer(place)
     try:
         from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings

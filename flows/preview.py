@@ -1,8 +1,8 @@
 """What a retraining would do, before anything is spent: without Prefect, torch or Ray."""
 
-from pathlib import Path
 from typing import Any
 
+from flows.estimate import Estimate, estimate, steps_per_epoch, total_steps
 from tasks.reuse import find_release, read_release
 from training import identity
 from training.cluster import check_workers_fit
@@ -10,12 +10,11 @@ from training.dataset import open_columns
 from training.errors import EvergreenError
 from training.feeds import training_rows
 from training.launch import finished
-from training.order import SampleOrder
 from training.overrides import describe, resolve
 from training.paths import Home
 from training.plan import RunPlan, choose_source, identify
 from training.recipe import load
-from training.records import Record, Release
+from training.records import DatasetVersion, Record, Release
 
 
 class Preview(Record):
@@ -27,6 +26,7 @@ class Preview(Record):
     source: str
     source_bytes: int
     outcome: str
+    first: bool
     changes: tuple[str, ...]
     steps: dict[str, str]
     train_rows: int | None
@@ -38,6 +38,7 @@ class Preview(Record):
     steps_per_epoch: int | None
     total_steps: int | None
     estimated_seconds: float | None
+    estimated_from: str
     settings: dict[str, Any]
 
 
@@ -67,37 +68,35 @@ def release_if_unchanged(recipe_name: str, overrides: dict[str, Any], place: Hom
 def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: bool = False) -> Preview:
     """Look at everything a run would do."""
     plan = make_plan(recipe_name, overrides, place, force)
-    version = plan.find_dataset()
-    settings = plan.settings
+    version, settings, done = plan.find_dataset(), plan.settings, find_release(plan)
     learn = len(training_rows(open_columns(version, "train"), settings)[0]) if version else None
-    order = SampleOrder(learn, settings.training.global_batch_size, settings.seed) if learn else None
-    total = order.steps_per_epoch * settings.training.epochs if order else None
-    if total and settings.training.max_steps:
-        total = min(total, settings.training.max_steps)
+    total = total_steps(learn, settings) if learn else None
+    time = estimate(plan, version, total) if done is None else Estimate(0.0, "it is done")
     return Preview(
         recipe=plan.recipe.name,
         run_key=plan.run_key,
         dataset_fingerprint=plan.fingerprint,
         source=plan.files.origin,
         source_bytes=plan.files.bytes,
-        outcome=_outcome(plan),
+        outcome=_outcome(plan, done),
+        first=plan.first,
         changes=plan.changes,
-        steps=_steps(plan, version is not None),
+        steps=_steps(plan, version, done),
         train_rows=version.rows("train") if version else None,
         test_rows=version.rows("test") if version else None,
         dataset_bytes=version.bytes if version else None,
         world_size=max(1, settings.scaling.num_workers),
         global_batch_size=settings.training.global_batch_size,
         batch_per_worker=settings.local_batch_size,
-        steps_per_epoch=order.steps_per_epoch if order else None,
+        steps_per_epoch=steps_per_epoch(learn, settings) if learn else None,
         total_steps=total,
-        estimated_seconds=_estimate(plan, total),
+        estimated_seconds=time.seconds,
+        estimated_from=time.why,
         settings=describe(settings),
     )
 
 
-def _outcome(plan: RunPlan) -> str:
-    done = find_release(plan)
+def _outcome(plan: RunPlan, done: Release | None) -> str:
     if done is not None:
         return f"nothing to do: already {done.model} version {done.version} ({done.alias})"
     if plan.first:
@@ -109,35 +108,19 @@ def _outcome(plan: RunPlan) -> str:
     return "new run" + (f", because of: {'; '.join(plan.changes)}" if plan.changes else "")
 
 
-def _steps(plan: RunPlan, prepared: bool) -> dict[str, str]:
+def _steps(plan: RunPlan, version: DatasetVersion | None, done: Release | None) -> dict[str, str]:
     trained = finished(plan.paths, plan.run_key) is not None
+    ingredients = ("data", "settings", "recipe", "code", "versions", "forced")
     return {
         "download": "files are here and checked",
-        "prepare": "cached" if prepared else "runs: " + _why(plan, ("data",)),
-        "train": "cached"
-        if trained
-        else "runs: " + _why(plan, ("data", "settings", "recipe", "code", "versions", "forced")),
-        "evaluate, register, report": "done" if find_release(plan) else "run",
+        "prepare": "cached" if version else "runs: " + _why(plan, ("data",), "not prepared yet"),
+        "train": "cached" if trained else "runs: " + _why(plan, ingredients, "not finished yet"),
+        "evaluate, register, report": "done" if done else "run",
     }
 
 
-def _why(plan: RunPlan, ingredients: tuple[str, ...]) -> str:
+def _why(plan: RunPlan, ingredients: tuple[str, ...], otherwise: str) -> str:
     if plan.first:
         return "first run"
     changed = [change for change in plan.changes if change.partition(":")[0].partition(".")[0] in ingredients]
-    return "; ".join(changed) or "not finished yet"
-
-
-def _estimate(plan: RunPlan, total_steps: int | None) -> float | None:
-    """Seconds, from the speed of the newest finished run of this recipe; None without one."""
-    kept = sorted(
-        Home(Path(plan.home)).runs(plan.recipe.name).glob("*/release.json"), key=lambda p: p.stat().st_mtime
-    )
-    if not kept or not total_steps:
-        return None
-    last = Release.model_validate_json(kept[-1].read_text())
-    trained = finished(type(plan.paths)(kept[-1].parent), last.run_key)
-    if trained is None or not trained.steps:
-        return None
-    loop = trained.goodput.total_s
-    return last.seconds - loop + loop * total_steps / trained.steps
+    return "; ".join(changed) or otherwise

@@ -31,6 +31,11 @@ def _grid() -> Table:
     return table
 
 
+def _row(table: Table, *cells: str | Text) -> None:
+    """Add a row as it is: what looks like markup may be a path or a class's name."""
+    table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+
+
 def print_release(release: Release) -> None:
     """The end of a retraining: what came out, why, and what to do next."""
     console = _console()
@@ -47,30 +52,32 @@ def print_release(release: Release) -> None:
     console.print()
     console.print("[dim]next[/]")
     for command, purpose in next_commands(release):
-        console.print(f"  [cyan]{command}[/]  [dim]{purpose}[/]")
+        line = Text.assemble("  ", (command, "cyan"), "  ", (purpose, "dim"))
+        console.print(line, soft_wrap=True)
 
 
 def _facts(release: Release) -> Table:
     table, metrics = _grid(), release.metrics
-    table.add_row("verdict", release.verdict.summary)
+    _row(table, "verdict", release.verdict.summary)
     for rule in release.verdict.rules:
-        mark = "[green]✓[/]" if rule.passed else "[red]✗[/]"
-        table.add_row("", f"{mark} {rule.explanation}")
+        mark = ("✓", "green") if rule.passed else ("✗", "red")
+        _row(table, "", Text.assemble(mark, " ", rule.explanation))
     confidence = float(release.verdict.policy.get("confidence", 0.95))
     low, high = metrics["accuracy_low"], metrics["accuracy_high"]
     accuracy = f"{metrics['accuracy']:.4f}  ({low:.4f} to {high:.4f} at {confidence:.0%})"
     if "champion_accuracy" in metrics:
         accuracy += f"   champion {metrics['champion_accuracy']:.4f}"
-    table.add_row("test accuracy", accuracy)
-    table.add_row("epochs", f"{release.epochs}, weights of epoch {release.selected_epoch}")
-    table.add_row(
+    _row(table, "test accuracy", accuracy)
+    _row(table, "epochs", f"{release.epochs}, weights of epoch {release.selected_epoch}")
+    _row(
+        table,
         "data",
         f"{release.dataset_fingerprint[:16]}  {release.train_rows:,} train and {release.test_rows:,} test images",
     )
-    table.add_row("run key", release.run_key[:16])
-    table.add_row("weights", release.weights_digest[:16])
-    table.add_row("time", _time(release))
-    table.add_row("report", release.report)
+    _row(table, "run key", release.run_key[:16])
+    _row(table, "weights", release.weights_digest[:16])
+    _row(table, "time", _time(release))
+    _row(table, "report", release.report)
     return table
 
 
@@ -86,68 +93,90 @@ def print_preview(made: "Preview") -> None:
     """A plan."""
     console, table = _console(), _grid()
     console.print(Text(f"{made.recipe}: {made.outcome}", style="bold"))
-    table.add_row("source", f"{made.source}, {_size(made.source_bytes)}")
+    _row(table, "source", f"{made.source}, {_size(made.source_bytes)}")
     if made.train_rows is not None:
-        table.add_row(
+        _row(
+            table,
             "data",
             f"{made.train_rows} train and {made.test_rows} test rows, {_size(made.dataset_bytes or 0)}",
         )
-    table.add_row(
-        "batch",
-        f"{made.global_batch_size} rows a step, {made.batch_per_worker} on each of {made.world_size} workers",
-    )
-    if made.total_steps is not None:
-        table.add_row("steps", f"{made.total_steps}, about {made.steps_per_epoch} an epoch")
-    estimate = (
-        "not known before a first run"
-        if made.estimated_seconds is None
-        else f"about {made.estimated_seconds:.0f} s"
-    )
-    table.add_row("time", estimate)
+    _row(table, "batch", _batch(made))
+    _row(table, "steps", _steps(made))
+    _row(table, "time", _estimate(made))
     for name, state in made.steps.items():
-        table.add_row(name, state)
-    table.add_row("changed since", "\n".join(made.changes) or "nothing")
-    table.add_row("run key", made.run_key[:16])
-    table.add_row("data fingerprint", made.dataset_fingerprint[:16])
+        _row(table, name, state)
+    nothing = "this is the first run of this recipe here" if made.first else "nothing"
+    _row(table, "changed since the last run", "\n".join(made.changes) or nothing)
+    _row(table, "run key", made.run_key[:16])
+    _row(table, "data fingerprint", made.dataset_fingerprint[:16])
     console.print(table)
     settings = _grid()
     for name, value in made.settings.items():
-        settings.add_row(f"  {name}", "none" if value is None else str(value))
+        _row(settings, f"  {name}", "none" if value is None else str(value))
     console.print("[dim]settings[/]")
     console.print(settings)
+
+
+def _batch(made: "Preview") -> str:
+    if made.world_size == 1:
+        return f"{made.global_batch_size} rows a step, on one worker"
+    return (
+        f"{made.global_batch_size} rows a step, {made.batch_per_worker} on each of {made.world_size} workers"
+    )
+
+
+def _steps(made: "Preview") -> str:
+    if made.total_steps is None:
+        return "known once the data are prepared"
+    if not made.total_steps:
+        return "none, which training refuses: there are fewer training rows than one batch takes"
+    return f"{made.total_steps}, {made.steps_per_epoch} an epoch (feed {made.settings['data.feed']})"
+
+
+def _estimate(made: "Preview") -> str:
+    if made.estimated_seconds is None:
+        return f"not known: {made.estimated_from}"
+    if not made.estimated_seconds:
+        return f"none: {made.estimated_from}"
+    return f"about {_duration(made.estimated_seconds)}, {made.estimated_from}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def print_recipes(recipes: list[Recipe]) -> None:
     """The recipes that come along."""
     table = _grid()
     for recipe in recipes:
-        table.add_row(f"[bold]{recipe.name}[/]", recipe.summary)
+        _row(table, Text(recipe.name, style="bold"), recipe.summary)
     _console().print(table)
 
 
 def print_prediction(summary: "PredictionSummary") -> None:
     """What a batch prediction did."""
     console = _console()
-    console.print(
-        f"[bold]{summary.rows} images[/] scored by {summary.model} version {summary.version} "
-        f"in {summary.seconds:.1f} s ({summary.images_per_s:,.0f} images/s)"
-    )
+    by = f" scored by {summary.model} version {summary.version} in {summary.seconds:.1f} s"
+    speed = f" ({summary.images_per_s:,.0f} images/s)"
+    console.print(Text.assemble((f"{summary.rows} images", "bold"), by, speed))
     table = _grid()
-    table.add_row("output", summary.output)
+    _row(table, "output", summary.output)
     for name, count in summary.counts.items():
-        table.add_row(name, str(count))
+        _row(table, name, str(count))
     console.print(table)
 
 
 def print_checks(checks: "list[Check]") -> None:
     """What the doctor found; remedies stand under what is wrong."""
     console = _console()
-    marks = {True: "[green]✓[/]", False: "[red]✗[/]", None: "[yellow]·[/]"}
+    marks = {True: Text("✓", "green"), False: Text("✗", "red"), None: Text("·", "yellow")}
     table = Table.grid(padding=(0, 2))
     for check in checks:
-        table.add_row(marks[check.ok], check.name, check.found)
+        _row(table, marks[check.ok], check.name, check.found)
         if check.ok is not True and check.remedy:
-            table.add_row("", "", f"[dim]→ {check.remedy}[/]")
+            _row(table, "", "", Text(f"→ {check.remedy}", style="dim"))
     console.print(table)
 
 

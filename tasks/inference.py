@@ -116,8 +116,8 @@ def score_batch(predict: Callable[[Pixels], Probabilities], batch: Batch) -> Bat
     if not np.isfinite(made).all():
         first = batch["where"][good[int(np.argwhere(~np.isfinite(made))[0, 0])]]
         raise DataError(
-            f"{first}: the model gives a probability that is not finite. Point the alias to a sound version with "
-            "`evergreen rollback`."
+            f"{first}: the model gives a probability that is not finite. Take another version: name another alias, or "
+            "return to the champion before with `evergreen rollback`, if there was one."
         )
     probabilities = np.full((len(images), made.shape[1]), np.nan, np.float32)
     probabilities[good] = made

@@ -1,7 +1,7 @@
 """In: a registered model and images. Out: class and probabilities of each, as Parquet, in the order of their paths.
 
-Fails with SettingError for a model, an alias or a place that can't be, and with DataError that names the images
-which can't be read; nothing is left at the output then.
+Fails with SettingError for a model, an alias or a place that can't be, with ResourceError when the home was moved, and
+with DataError that names the images which can't be read; nothing is left at the output then.
 """
 
 import logging
@@ -9,27 +9,25 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from pydantic import Field
 
+from tasks.embedded_store import check_not_moved
 from tasks.inference import Served, in_process, open_served, over_ray
 from tasks.predictions import PredictionWriter, check_places, is_one_file, staged
-from tasks.registry import CHAMPION, champion_of
+from tasks.registered import find_alias
+from tasks.registry import CHAMPION
 from tasks.retry import worth_retrying
 from tasks.tracking import connect
 from tasks.unlabelled import Batch, find_chunks
 from training.cluster import ray_cluster
-from training.errors import DataError, SettingError
+from training.errors import DataError
 from training.paths import Home
 from training.records import Record
 from training.settings import RaySettings, Settings
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 log = logging.getLogger("evergreen.predict")
 
@@ -71,6 +69,8 @@ def predict(
     place, target = (Path(given).expanduser().resolve() for given in (source, output))
     check_places(place, target, overwrite)
     client = connect(tracking_uri, Home(Path(home)))
+    if tracking_uri is None:
+        check_not_moved(Home(Path(home)))
     number = find_alias(client, model, alias)
     chunks = find_chunks(place)
     rows = sum(chunk.rows for chunk in chunks)
@@ -82,27 +82,6 @@ def predict(
         writer = PredictionWriter(aside, is_one_file(target), served.classes, model, number)
         skipped = write_good(shown_progress(batches, rows), writer, skip_bad)
     return _summary(served, target, writer, skipped, time.perf_counter() - began)
-
-
-def find_alias(client: "MlflowClient", model: str, alias: str) -> str:
-    """The version that `alias` of `model` points to.
-
-    Raises :class:`SettingError` that lists what is registered.
-    """
-    number = champion_of(client, model, alias)
-    if number is not None:
-        return number
-    known = {one.name: dict(one.aliases) for one in client.search_registered_models()}
-    listed = "; ".join(f"{name} ({_aliases(aliases)})" for name, aliases in sorted(known.items()))
-    missing = f"no alias {alias!r}" if model in known else "no such model"
-    raise SettingError(
-        f"model {model!r}: {missing}. "
-        + (
-            f"Registered are: {listed}."
-            if known
-            else "None is registered yet: `evergreen retrain` makes the first."
-        )
-    )
 
 
 def choose_ray(rows: int, wanted: bool | None, ray: RaySettings) -> bool:
@@ -160,10 +139,6 @@ def shown_progress(batches: Iterable[Batch], total: int) -> Iterator[Batch]:
                 100 * done / total,
                 done / (now - began),
             )
-
-
-def _aliases(aliases: dict[str, str]) -> str:
-    return ", ".join(f"{alias} -> {number}" for alias, number in sorted(aliases.items())) or "no alias"
 
 
 def _summary(

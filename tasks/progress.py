@@ -1,4 +1,7 @@
-"""Progress of a training for people: a bar in a terminal, one telemetry line an interval elsewhere."""
+"""Progress of a training for people: a bar in a terminal, one telemetry line an interval elsewhere.
+
+A training that goes on after a crash has points of the time before; they were shown then and are passed over.
+"""
 
 import logging
 import time
@@ -38,11 +41,14 @@ class TelemetryLog:
 
     epochs: int
     interval_s: float = 5.0
+    since: float = field(default_factory=time.time)
     _last: float = 0.0
     _first: Point | None = None
 
     def __call__(self, point: Point) -> None:
-        """Hear of a new point."""
+        """Hear of a point; one from before `since` (seconds since 1970) was shown by an earlier process."""
+        if point.at < self.since:
+            return
         if "validation/loss" in point.values:
             log.info(
                 "epoch %d/%d  validation loss %.4f  accuracy %.4f",
@@ -64,6 +70,7 @@ class Bar:
     """A progress bar on the terminal, for as long as the block of :meth:`shown` lasts."""
 
     epochs: int
+    since: float = field(default_factory=time.time)
     _progress: Any = None
     _task: Any = None
     _state: dict[str, str] = field(default_factory=lambda: {"loss": "-", "accuracy": "-"})
@@ -86,8 +93,8 @@ class Bar:
         self._progress = None
 
     def __call__(self, point: Point) -> None:
-        """Hear of a new point."""
-        if self._progress is None:
+        """Hear of a point; one from before `since` would make the speed, and with it the time left, look wrong."""
+        if self._progress is None or point.at < self.since:
             return
         if "train/loss" in point.values:
             self._state["loss"] = f"{point.values['train/loss']:.3f}"

@@ -1,6 +1,6 @@
 """In: a registered model. Out: its champion alias on the version before, after a try whether that still loads.
 
-Fails with SettingError when there is no version to return to.
+Fails with SettingError when there is no version to return to, and with ResourceError when the home was moved.
 """
 
 import logging
@@ -9,6 +9,8 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from tasks.embedded_store import check_not_moved
+from tasks.registered import check_can_return
 from tasks.registry import roll_back
 from tasks.tracking import connect
 from training.paths import Home
@@ -21,7 +23,11 @@ log = logging.getLogger("evergreen.rollback")
 def rollback(home: str, model: str, why: str = "", tracking_uri: str | None = None) -> tuple[str, str]:
     """Swap champion and previous; returns the version numbers (from, to)."""
     place = Home(Path(home))
-    before, now = roll_back(connect(tracking_uri, place), place, model, why)
+    client = connect(tracking_uri, place)
+    if tracking_uri is None:
+        check_not_moved(place)
+    check_can_return(client, model)
+    before, now = roll_back(client, place, model, why)
     log.info(
         "%s: champion moved from version %s back to %s%s", model, before, now, f" ({why})" if why else ""
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.embedded_store import check_not_moved
 from training.errors import EvergreenError, ResourceError, StopRequestedError, TransientError, classify
 from training.metrics import MetricsFile, Point
 from training.overrides import describe
@@ -59,6 +60,8 @@ def connect(uri: str | None, home: Home) -> "MlflowClient":
         client.search_experiments(max_results=1)
     except (MlflowException, SQLAlchemyError) as error:
         raise _unreachable(place, error) from error
+    if uri is None:
+        check_not_moved(home)
     return client
 
 
@@ -195,7 +198,7 @@ class Publisher:
     interval_s: float = 2.0
     _listeners: tuple[Callable[[Point], None], ...] = ()
     _stop: threading.Event = field(default_factory=threading.Event)
-    _heard: set[tuple[int, str]] = field(default_factory=set)
+    _heard: set[tuple[int, str, float]] = field(default_factory=set)
     _sent: set[tuple[int, str]] = field(default_factory=set)
     _run: tuple["MlflowClient", str] | None = None
     _monitor: Any = None
@@ -260,7 +263,7 @@ class Publisher:
 
     def _tell(self, points: list[Point]) -> None:
         for point in points:
-            name = (point.step, ",".join(point.values))
+            name = (point.step, ",".join(point.values), point.at)  # a resume computes points again
             if name in self._heard:
                 continue
             self._heard.add(name)

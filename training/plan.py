@@ -1,10 +1,11 @@
 """A retraining run before it has run: what goes in, its run key, and what is there already."""
 
+import json
 from pathlib import Path
 
 from training import dataset, identity
 from training.paths import Home, RunPaths
-from training.recipe import Recipe, RecipeRef
+from training.recipe import BUILT_IN, Recipe, RecipeRef
 from training.records import DatasetVersion, Record, SourceFiles
 from training.settings import Settings
 from training.sources import Source
@@ -44,7 +45,7 @@ def choose_source(recipe: Recipe, settings: Settings, home: Home) -> Source:
     if settings.data.path is None:
         return recipe.source
     classes = getattr(recipe.source, "classes", ())
-    return open_path(Path(settings.data.path).expanduser(), home.sources, classes)
+    return open_path(Path(settings.data.path).expanduser(), home.sources, classes, recipe.source)
 
 
 def identify(
@@ -65,3 +66,17 @@ def identify(
         changes=tuple(identity.changes(before, parts)) if before else (),
         first=before is None,
     )
+
+
+def recipe_argument(home: Home, recipe: str, run_key: str) -> str:
+    """How a command line names the recipe of a run: a recipe of Evergreen's by its name, a user's by its file.
+
+    `path/to/NAME.py` when the run left no plan, or the file lies elsewhere by now.
+    """
+    file = home.run(recipe, run_key).ingredients
+    written = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    path = Path(written.get("recipe", {}).get("path", ""))
+    foreign = path.is_file() and path.parent != Path(__file__).parent / "recipes"
+    if recipe in BUILT_IN and not foreign:
+        return recipe
+    return str(path) if foreign else f"path/to/{recipe}.py"

@@ -1,4 +1,4 @@
-"""What `evergreen doctor` looks at: packages, machine, store and services. Nothing here changes what it looks at."""
+"""What `evergreen doctor` looks at: packages, machine, processes, store and services. It changes nothing."""
 
 from pydantic import Field
 

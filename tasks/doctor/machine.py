@@ -1,9 +1,8 @@
-"""The machine: disks, memory, CPUs, shared memory, open files, and Ray processes that nobody waits for."""
+"""The machine: disks, memory, CPUs, shared memory and open files."""
 
 import resource
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +19,6 @@ _SHM_LOW = 1 * _GB
 _FILES_LOW = 1024
 _SHM = Path("/dev/shm")
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-_RAY_PROCESSES = ("raylet", "gcs_server")
-_INITS = ("systemd", "init", "tini", "dumb-init")
 
 
 def machine_checks(home: Path) -> Iterator[Check]:
@@ -35,7 +32,6 @@ def machine_checks(home: Path) -> Iterator[Check]:
     if _SHM.is_dir():
         yield shared_memory_check(shutil.disk_usage(_SHM).total)
     yield open_files_check(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    yield stray_check()
 
 
 def disk_check(home: Path, free: int) -> Check:
@@ -98,27 +94,6 @@ def open_files_check(limit: int) -> Check:
     return Check(
         name="open files", ok=ok, found="no limit" if unlimited else f"at most {limit}", remedy=remedy
     )
-
-
-def stray_check() -> Check:
-    """Ray processes of this user whose parent is gone: a cluster started on purpose, or the rest of a killed run."""
-    found = stray_processes()
-    if not found:
-        return Check(name="Ray processes", ok=True, found="none left over")
-    now = time.time()
-    listed = ", ".join(f"{one.name()} {one.pid} ({(now - one.create_time()) / 60:.0f} min)" for one in found)
-    remedy = "If no Ray cluster should run here, end them: kill " + " ".join(str(one.pid) for one in found)
-    return Check(name="Ray processes", ok=None, found=f"without a parent: {listed}", remedy=remedy)
-
-
-def stray_processes() -> list[psutil.Process]:
-    """Ray's own processes of this user that belong to init now, of the machine or of the container."""
-    me = psutil.Process().username()
-    everything = psutil.process_iter(["name", "username"])
-    ours = [one for one in everything if one.info["username"] == me and one.info["name"] in _RAY_PROCESSES]
-    return [
-        one for one in ours if (parent := one.parent()) is None or parent.pid == 1 or parent.name() in _INITS
-    ]
 
 
 def _container_limits() -> Iterator[int]:

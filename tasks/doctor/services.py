@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tasks.doctor import Check
+from tasks.doctor.prefect_server import configured_server
 from training.cluster import ray_cluster
 from training.settings import RaySettings, Settings
 
@@ -27,22 +28,21 @@ def prefect_check() -> Check:
     """Whether the configured Prefect server answers and has this client's version."""
     import prefect
     from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL
 
-    url = PREFECT_API_URL.value()
-    if not url:
+    server = configured_server()
+    if server is None:
         return Check(name="Prefect server", ok=None, found="none configured: a local run brings its own")
     try:
         with get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client:
-            server = client.api_version()
+            theirs = client.api_version()
     except Exception as error:  # httpx, TLS and JSON raise many kinds
-        remedy = "Start it (`prefect server start`), or do without: `prefect config unset PREFECT_API_URL`."
-        return Check(
-            name="Prefect server", ok=False, found=f"{url}: {type(error).__name__}: {error}", remedy=remedy
-        )
-    same = server == prefect.__version__
-    remedy = "" if same else f"Run Prefect {prefect.__version__} on the server, or install {server} here."
-    return Check(name="Prefect server", ok=same, found=f"{url} answers, version {server}", remedy=remedy)
+        found = f"{server.url} ({server.origin}): {type(error).__name__}: {error}"
+        return Check(name="Prefect server", ok=False, found=found, remedy=server.remedy)
+    same = theirs == prefect.__version__
+    remedy = "" if same else f"Run Prefect {prefect.__version__} on the server, or install {theirs} here."
+    return Check(
+        name="Prefect server", ok=same, found=f"{server.url} answers, version {theirs}", remedy=remedy
+    )
 
 
 def ray_check() -> Check:

@@ -1,30 +1,40 @@
 """Where Evergreen keeps its state: the home, its locks, and MLflow's store."""
 
 import json
+import os
+import shlex
 import sqlite3
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from urllib.parse import quote
 
 import psutil
 from filelock import FileLock, Timeout
 
 from tasks.doctor import Check
+from tasks.embedded_store import (
+    RunningRun,
+    Schema,
+    moved,
+    moved_from,
+    moved_remedy,
+    opened,
+    running,
+    schema,
+    store_file,
+)
 from tasks.tracking import connect
 from training.errors import EvergreenError
 from training.paths import HOME_VARIABLE, Home
+from training.plan import recipe_argument
 
 _REMOTE = ("9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs", "smb")
 _SEARCHED_BYTES = 256 << 20
 _TIMEOUT_S = 3.0
+_STORE = "MLflow store"
 _COUNTS = "select (select count(*) from registered_models), (select count(*) from model_versions)"
-_RUNNING = (
-    "select distinct tags.value from runs join tags on tags.run_uuid = runs.run_uuid "
-    "where runs.status = 'RUNNING' and runs.lifecycle_stage = 'active' and tags.key = 'evergreen.recipe'"
-)
 
 
 def store_checks(home: Home, tracking_uri: str | None, deep: bool) -> Iterator[Check]:
@@ -73,23 +83,84 @@ def lock_check(home: Home) -> Check:
 
 
 def embedded_store_checks(home: Home) -> Iterator[Check]:
-    """MLflow's SQLite file under the home, read without MLflow, whose import takes seconds."""
-    file = home.root / "mlflow.db"
+    """MLflow's SQLite file under the home, read without MLflow."""
+    file = store_file(home)
     if not file.is_file():
-        yield Check(name="MLflow store", ok=None, found=f"{file}: none yet, the first run makes it")
+        yield Check(name=_STORE, ok=None, found=f"{file}: none yet, the first run makes it")
         return
     try:
-        # Writable, since only such a connection undoes what a killed writer left half done.
-        with closing(
-            sqlite3.connect(f"file:{quote(str(file))}?mode=rw", uri=True, timeout=_TIMEOUT_S)
-        ) as store:
-            yield _contents_check(file, store)
-            recipes = [row[0] for row in store.execute(_RUNNING)]
+        with opened(home) as store:
+            wrong = schema_check(home, schema(store))
+            yield wrong or _contents_check(file, store)
+            runs = [] if wrong else running(store)
     except sqlite3.Error as error:
-        remedy = "Bring back a backup of the file, or move it away: the next run makes a new, empty one."
-        yield Check(name="MLflow store", ok=False, found=f"{file}: {error}", remedy=remedy)
+        yield unusable_check(file, error)
         return
-    yield from (_unfinished(recipe) for recipe in recipes if not _runs(home, recipe))
+    if (before := moved_from(home)) is not None:
+        remedy = moved_remedy(home, before)
+        yield Check(name="models' files", ok=False, found=moved(home, before), remedy=remedy)
+    yield from (_unfinished(home, run) for run in runs if not _runs(home, run.recipe))
+
+
+def schema_check(home: Home, tables: Schema) -> Check | None:
+    """What is wrong with the revision of the store's tables; None when it is the installed MLflow's."""
+    if tables.found == tables.newest or not tables.newest:
+        return None
+    file, ours = store_file(home), version("mlflow")
+    found = (
+        f"{file}: its tables are of revision {tables.found or 'none'}, MLflow {ours} wants {tables.newest}"
+    )
+    if tables.found in tables.known:
+        copy = f"cp {shlex.quote(str(file))} {shlex.quote(f'{file}.before-upgrade')}"
+        upgrade = f"mlflow db upgrade {shlex.quote(home.mlflow_uri)}"
+        remedy = (
+            f"An older MLflow made it. While nothing uses it, make a backup first ({copy}), then: {upgrade}"
+        )
+    else:
+        remedy = f"A newer MLflow than {ours} made it, and there is no way back: install that one, or take a backup."
+    return Check(name=_STORE, ok=False, found=found, remedy=remedy)
+
+
+def unusable_check(file: Path, error: sqlite3.Error) -> Check:
+    """A store that SQLite can't read: held by someone, damaged, or not accessible. Nothing needs to be deleted."""
+    if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return _locked_check(file, error)
+    remedy = (
+        "Bring back a backup of the file. Keep the damaged one: SQLite's .recover reads what is left in it."
+    )
+    if error.sqlite_errorcode & 0xFF in (
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+    ):
+        remedy = "Make the file and its folder readable and writable for this user."
+    return Check(name=_STORE, ok=False, found=f"{file}: {error}", remedy=remedy)
+
+
+def _locked_check(file: Path, error: sqlite3.Error) -> Check:
+    held = holders(file)
+    found = f"{file}: {error}"
+    if not held:
+        remedy = (
+            "A process of another user or on another machine holds it. Wait for it to end; an administrator finds it "
+            f"with: fuser -v {shlex.quote(str(file))}"
+        )
+        return Check(name=_STORE, ok=False, found=found, remedy=remedy)
+    listed = ", ".join(f"{one.pid} ({' '.join(one.cmdline())[:80]})" for one in held)
+    pids = " ".join(str(one.pid) for one in held)
+    remedy = f"Wait for it to end, or end it: kill {pids}. The lock goes with the process."
+    return Check(name=_STORE, ok=False, found=f"{found}; open in process {listed}", remedy=remedy)
+
+
+def holders(file: Path) -> list[psutil.Process]:
+    """Other processes that have `file` open, as far as this user may look into them."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            opened_files = {Path(one.path) for one in process.open_files()}
+            if process.pid != os.getpid() and file.resolve() in opened_files:
+                found.append(process)
+    return found
 
 
 def mlflow_server_check(uri: str) -> Check:
@@ -130,15 +201,16 @@ def _contents_check(file: Path, store: sqlite3.Connection) -> Check:
         raise sqlite3.DatabaseError(damage)
     models, versions = store.execute(_COUNTS).fetchone()
     unsearched = "" if searched else "; not searched for damage, as it is large"
-    return Check(name="MLflow store", ok=True, found=f"{models} models, {versions} versions{unsearched}")
+    return Check(name=_STORE, ok=True, found=f"{models} models, {versions} versions{unsearched}")
 
 
-def _unfinished(recipe: str) -> Check:
+def _unfinished(home: Home, run: RunningRun) -> Check:
+    recipe = shlex.quote(recipe_argument(home, run.recipe, run.run_key))
     return Check(
-        name=f"run of {recipe}",
+        name=f"run of {run.recipe}",
         ok=None,
         found="MLflow says RUNNING, and no process of this home works on it",
-        remedy=f"`evergreen retrain {recipe}` goes on where it stopped.",
+        remedy=f"`evergreen retrain {recipe}`, with the same --set, goes on where it stopped.",
     )
 
 

@@ -2,9 +2,7 @@
 
 import os
 import resource
-import shutil
-import signal
-import sqlite3
+import socket
 import subprocess
 import sys
 import threading
@@ -14,14 +12,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
 from pathlib import Path
 
-import psutil
 import pytest
 from filelock import FileLock
 from packaging.requirements import Requirement
 
 from flows.doctor import checks
 from tasks.doctor import machine, packages, services, store
-from tasks.tracking import connect
+from tasks.doctor.prefect_server import check_server_answers
 
 
 def test_a_sound_installation(home):
@@ -81,85 +78,6 @@ def test_limits_of_the_machine():
     assert [machine.open_files_check(limit).ok for limit in limits] == [False, True, True]
 
 
-def test_a_ray_process_without_parent_is_noted(tmp_path):
-    shutil.copy(shutil.which("sleep"), tmp_path / "raylet")
-    started = subprocess.run(
-        ["sh", "-c", f"{tmp_path}/raylet 60 >/dev/null 2>&1 & echo $!"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    pid = int(started.stdout)
-    try:
-        if psutil.Process(pid).ppid() != 1:
-            pytest.skip("orphans are not given to init here")
-        check = machine.stray_check()
-        assert check.ok is None
-        assert f"raylet {pid} " in check.found
-        assert str(pid) in check.remedy.split()
-    finally:
-        os.kill(pid, signal.SIGKILL)
-
-
-@contextmanager
-def held(file):
-    """A lock that another process holds."""
-    code = f"import filelock, time\nwith filelock.FileLock({str(file)!r}):\n print('held', flush=True)\n time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "held\n"
-    yield
-    process.kill()
-    process.wait()
-
-
-def test_runs_whose_process_is_gone(home):
-    client = connect(None, home)
-    experiment = client.create_experiment("digits")
-    for recipe, status in (("digits", "RUNNING"), ("other", "FINISHED")):
-        run = client.create_run(experiment, tags={"evergreen.recipe": recipe})
-        client.update_run(run.info.run_id, status=status)
-
-    def unfinished():
-        return {
-            check.name: check
-            for check in store.embedded_store_checks(home)
-            if check.name.startswith("run of")
-        }
-
-    assert unfinished().keys() == {"run of digits"}
-    assert unfinished()["run of digits"].remedy.startswith("`evergreen retrain digits`")
-    home.locks.mkdir(exist_ok=True)
-    with held(home.locks / "run-digits.lock"):
-        assert unfinished() == {}
-    assert unfinished().keys() == {"run of digits"}
-
-
-def test_the_store_is_read_and_left_alone(home):
-    assert next(store.embedded_store_checks(home)).ok is None
-    assert not (home.root / "mlflow.db").exists()
-    client = connect(None, home)
-    client.create_registered_model("digits")
-    client.create_model_version("digits", source=str(home.root))
-    client.set_registered_model_alias("digits", "champion", "1")
-    before = (home.root / "mlflow.db").read_bytes()
-    assert next(store.embedded_store_checks(home)).found == "1 models, 1 versions"
-    assert (home.root / "mlflow.db").read_bytes() == before
-    assert store.opened_store_check(home, None).found == 'digits {"champion": 1}'
-
-
-def test_a_damaged_store_is_found(home):
-    file = home.root / "mlflow.db"
-    with sqlite3.connect(file) as made:
-        made.execute("create table t (x)")
-    [check] = store.embedded_store_checks(home)
-    assert check.ok is False
-    assert "no such table" in check.found
-    file.write_bytes(b"no database " * 1000)
-    [check] = store.embedded_store_checks(home)
-    assert check.ok is False
-    assert str(file) in check.found
-
-
 def test_locks_that_work(home):
     assert store.lock_check(home).ok
     with FileLock(home.locks / "doctor.lock"):
@@ -217,7 +135,54 @@ def test_a_prefect_server_that_is_not_there_or_of_another_version():
         began = time.perf_counter()
         check = services.prefect_check()
         assert (check.ok, time.perf_counter() - began < 30) == (False, True)
-        assert "prefect config unset" in check.remedy
+        assert f"{uri}/api" in check.found
+
+
+def dead_url():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}/api"
+
+
+def said_of(tmp_path, **variables):
+    """What a process says of the Prefect server that its environment names."""
+    program = (
+        "from tasks.doctor.prefect_server import check_server_answers\n"
+        "from training.errors import TransientError\n"
+        "try:\n    check_server_answers()\n    print('fine')\n"
+        "except TransientError as error:\n    print(error)"
+    )
+    environment = os.environ | {"PREFECT_HOME": str(tmp_path)} | variables
+    environment["PYTHONPATH"] = str(Path(services.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    return done.stdout.strip()
+
+
+def test_a_dead_prefect_server_is_named_with_the_place_where_it_is_set(tmp_path):
+    url = dead_url()
+    assert said_of(tmp_path) == "fine"
+    said = said_of(tmp_path, PREFECT_API_URL=url)
+    assert said.startswith(f"Prefect server {url} (environment variable PREFECT_API_URL) does not answer")
+    assert "unset PREFECT_API_URL" in said
+    profiles = tmp_path / "profiles.toml"
+    profiles.write_text(f'active = "work"\n[profiles.work]\nPREFECT_API_URL = "{url}"\n')
+    said = said_of(tmp_path)
+    assert f"{url} (profile 'work' in {profiles})" in said
+    assert "prefect config unset PREFECT_API_URL" in said
+    profiles.unlink()
+    (tmp_path / "prefect.toml").write_text(f'[api]\nurl = "{url}"\n')
+    assert "prefect.toml" in said_of(tmp_path)
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_a_prefect_server_that_answers_is_used():
+    check_server_answers()
 
 
 @pytest.mark.usefixtures("prefect_harness")

@@ -18,6 +18,7 @@ from registered import CLASSES, MODEL, SHAPE, picture
 from tasks import predict as step
 from tasks.inference import score_batch
 from tasks.predictions import CLASSES_KEY, PredictionWriter, staged
+from tasks.registered import find_alias
 from tasks.tracking import connect
 from tasks.unlabelled import find_chunks, read_chunk
 from training.errors import DataError, SettingError
@@ -261,7 +262,7 @@ def test_unknown_model_or_alias_lists_what_there_is(predict, tmp_path):
     with pytest.raises(SettingError, match=f"'halves': no alias 'previous'.*{listed}"):
         predict(tmp_path / "images", tmp_path / "result.parquet", alias="previous")
     with pytest.raises(SettingError, match="None is registered yet"):
-        step.find_alias(connect(None, Home(tmp_path)), "digits", "champion")
+        find_alias(connect(None, Home(tmp_path)), "digits", "champion")
 
 
 def test_a_model_that_does_not_name_its_classes_is_refused(served_home, predict, tmp_path):

@@ -62,12 +62,17 @@ def test_without_a_predecessor_nothing_moves(promoted):
     home, client = promoted
     client.delete_registered_model_alias(MODEL, PREVIOUS)
     before = decisions(home)
-    with pytest.raises(SettingError, match="no predecessor"):
+    listed = rf"Registered are: {MODEL} \(champion -> 2\)"
+    with pytest.raises(SettingError, match=f"version 2, has no predecessor.* {listed}") as caught:
         rollback(home)
-    with pytest.raises(SettingError, match="model gone: there is no champion"):
+    assert "evergreen recipes" not in str(caught.value)  # which lists no models
+    with pytest.raises(SettingError, match=f"model 'gone': no such model. {listed}"):
         rollback(home, model="gone")
     assert champion_of(client, MODEL) == "2"
     assert decisions(home) == before
+    client.delete_registered_model_alias(MODEL, CHAMPION)
+    with pytest.raises(SettingError, match="no version is champion"):
+        rollback(home)
 
 
 @pytest.mark.usefixtures("prefect_harness")

@@ -52,7 +52,15 @@ def digits_run() -> tuple[tuple[EpochMetrics, ...], Arrays]:
             measured[f"{split}_loss"] = float(log_loss(labels[rows], chances))
             measured[f"{split}_accuracy"] = float((chances.argmax(1) == labels[rows]).mean())
         history.append(
-            EpochMetrics(epoch=epoch, step=18 * epoch, learning_rate=0.006, images_per_s=9210.4, **measured)
+            EpochMetrics(
+                epoch=epoch,
+                step=18 * epoch,
+                learning_rate=0.006,
+                images_per_s=9210.4,
+                rows=1200,
+                checksum=10**10,
+                **measured,
+            )
         )
     pixels = (images[test].reshape(-1, 1, 8, 8) * 255).astype(np.uint8)
     chances = [model.predict_proba(images[test]).astype(np.float32) for model in (network, champion)]

@@ -1,0 +1,62 @@
+"""The Prefect server that the user has configured: its address, where that is set, and whether it answers."""
+
+import os
+from typing import NamedTuple
+
+from training.errors import TransientError
+
+_VARIABLE = "PREFECT_API_URL"
+_TIMEOUT_S = 10.0
+
+
+class Configured(NamedTuple):
+    """A server's address and where it is set; `unset` is how a run does without it."""
+
+    url: str
+    origin: str
+    unset: str
+
+    @property
+    def remedy(self) -> str:
+        """What to do when it does not answer."""
+        return (
+            f"Start that server (`prefect server start`), correct the address, or do without it ({self.unset}): "
+            "a local run then brings its own."
+        )
+
+
+def configured_server() -> Configured | None:
+    """The server that Prefect's own settings name, or None: a local run brings its own."""
+    from prefect.context import get_settings_context
+    from prefect.settings import PREFECT_API_URL
+
+    url = PREFECT_API_URL.value()
+    if not url:
+        return None
+    if os.environ.get(_VARIABLE) == url:
+        return Configured(url, f"environment variable {_VARIABLE}", f"unset {_VARIABLE}")
+    profile = get_settings_context().profile
+    if profile.settings.get(PREFECT_API_URL) == url:
+        place = f"profile {profile.name!r} in {profile.source}"
+        return Configured(url, place, f"prefect config unset {_VARIABLE}")
+    place = f"{_VARIABLE} in .env, prefect.toml or pyproject.toml of this folder"
+    return Configured(url, place, "take it out there")
+
+
+def check_server_answers() -> None:
+    """Raises :class:`TransientError`, which says where the address is set, when the configured server does not answer.
+
+    Called before a flow begins: Prefect itself would only say that a connection was refused.
+    """
+    server = configured_server()
+    if server is None:
+        return
+    from prefect.client.orchestration import get_client
+
+    with get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client:
+        failure = client.api_healthcheck()
+    if failure is not None:
+        raise TransientError(
+            f"Prefect server {server.url} ({server.origin}) does not answer ({type(failure).__name__}: {failure}). "
+            f"{server.remedy}"
+        )

@@ -1,0 +1,52 @@
+"""Which versions are registered: the one that an alias names, or a message that lists what there is."""
+
+from typing import TYPE_CHECKING
+
+from tasks.registry import CHAMPION, PREVIOUS, champion_of
+from training.errors import SettingError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def find_alias(client: "MlflowClient", model: str, alias: str) -> str:
+    """The version that `alias` of `model` points to.
+
+    Raises :class:`SettingError` that lists what is registered.
+    """
+    number = champion_of(client, model, alias)
+    if number is not None:
+        return number
+    known = _aliases_by_model(client)
+    missing = f"no alias {alias!r}" if model in known else "no such model"
+    raise SettingError(f"model {model!r}: {missing}. {_listed(known)}")
+
+
+def check_can_return(client: "MlflowClient", model: str) -> None:
+    """Raises :class:`SettingError`, which lists what is registered, when the champion has no predecessor."""
+    now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
+    if now is not None and before is not None and now != before:
+        return
+    known = _aliases_by_model(client)
+    if model not in known:
+        why = "no such model"
+    elif now is None:
+        why = f"no version is {CHAMPION}, so there is nothing to return from"
+    else:
+        why = f"the champion, version {now}, has no predecessor, so there is nothing to return to"
+    raise SettingError(f"model {model!r}: {why}. {_listed(known)}")
+
+
+def _aliases_by_model(client: "MlflowClient") -> dict[str, dict[str, str]]:
+    return {one.name: dict(one.aliases) for one in client.search_registered_models()}
+
+
+def _listed(known: dict[str, dict[str, str]]) -> str:
+    if not known:
+        return "None is registered yet: `evergreen retrain` makes the first."
+    listed = "; ".join(f"{name} ({_described(aliases)})" for name, aliases in sorted(known.items()))
+    return f"Registered are: {listed}."
+
+
+def _described(aliases: dict[str, str]) -> str:
+    return ", ".join(f"{alias} -> {number}" for alias, number in sorted(aliases.items())) or "no alias"

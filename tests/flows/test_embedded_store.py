@@ -1,0 +1,112 @@
+"""MLflow's store as a file: read without MLflow, found to be moved, and found again."""
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import registered
+from PIL import Image
+from registered import MODEL
+
+from tasks import embedded_store, predict, rollback
+from tasks.doctor import store
+from tasks.registry import CHAMPION, PREVIOUS, load_version
+from tasks.tracking import connect
+from training.errors import ResourceError
+from training.paths import Home
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A home with two versions, of which the second is champion."""
+    home = Home(tmp_path_factory.mktemp("original") / "my home")
+    home.root.mkdir()
+    client = registered.register(home, versions=2)
+    client.set_registered_model_alias(MODEL, PREVIOUS, "1")
+    client.set_registered_model_alias(MODEL, CHAMPION, "2")
+    return home
+
+
+@pytest.fixture
+def moved(original: Home, tmp_path: Path) -> Any:
+    """The home at another place; it is moved back in the end."""
+    place = tmp_path / "other disk" / "home"
+    place.parent.mkdir()
+    original.root.rename(place)
+    yield Home(place)
+    if original.root.is_symlink():
+        original.root.unlink()
+    if place.exists():
+        shutil.rmtree(original.root, ignore_errors=True)
+        place.rename(original.root)
+
+
+def score(home: Home, folder: Path) -> Any:
+    """A prediction of one image with the champion."""
+    (folder / "images").mkdir(exist_ok=True)
+    Image.new("RGB", (8, 8), "red").save(folder / "images" / "0.png")
+    source, target = str(folder / "images"), str(folder / "out.parquet")
+    return predict.predict.fn(str(home.root), MODEL, source, target, overwrite=True)
+
+
+def commands_in(text: str) -> list[str]:
+    """What stands in parentheses at the end of a remedy and is a command: to move back, and to link."""
+    parts = [part.partition(")")[0] for part in text.split("(")]
+    return [part for part in parts if part.startswith(("mv ", "ln ", "mkdir "))]
+
+
+def test_a_home_that_stays_is_not_moved(original: Home, tmp_path: Path) -> None:
+    embedded_store.check_not_moved(original)
+    assert embedded_store.moved_from(Home(tmp_path)) is None
+    assert score(original, tmp_path).version == "2"
+
+
+def test_a_moved_home_says_from_where_to_where(original: Home, moved: Home, tmp_path: Path) -> None:
+    said = f"this home was moved from {original.root} to {moved.root}"
+    with pytest.raises(ResourceError, match=said) as caught:
+        score(moved, tmp_path)
+    assert "rollback" not in str(caught.value)
+    with pytest.raises(ResourceError, match=said):
+        rollback.rollback.fn(str(moved.root), MODEL)
+    [check] = [one for one in store.embedded_store_checks(moved) if one.ok is False]
+    assert check.found.startswith(said)
+    assert commands_in(check.remedy) == commands_in(str(caught.value))
+
+
+@pytest.mark.parametrize("way", [0, 1])
+def test_both_remedies_work(original: Home, moved: Home, tmp_path: Path, way: int) -> None:
+    before = embedded_store.moved_from(moved)
+    assert before is not None
+    command = commands_in(embedded_store.moved_remedy(moved, before))[way]
+    subprocess.run(["sh", "-c", command], check=True)
+    home = original if way == 0 else moved
+    embedded_store.check_not_moved(home)
+    assert score(home, tmp_path).version == "2"
+    connect(None, home)
+    assert load_version(MODEL, "1").metadata is not None
+
+
+def test_something_else_at_the_old_place_is_to_be_moved_first(
+    original: Home, moved: Home, tmp_path: Path
+) -> None:
+    (original.mlflow_artifacts / MODEL).mkdir(parents=True)
+    assert embedded_store.moved_from(moved) == original.root
+    with pytest.raises(ResourceError, match=r"Something else lies at .* now; move that away first"):
+        score(moved, tmp_path)
+
+
+def test_a_copy_whose_original_is_there_is_not_moved(original: Home, tmp_path: Path) -> None:
+    copy = Home(tmp_path / "copy")
+    shutil.copytree(original.root, copy.root)
+    assert embedded_store.moved_from(copy) is None
+    assert score(copy, tmp_path).version == "2"
+
+
+def test_quoting(tmp_path: Path) -> None:
+    remedy = embedded_store.moved_remedy(Home(tmp_path / "b c"), tmp_path / "no such" / "a")
+    back, link = commands_in(remedy)
+    assert shlex.split(back) == ["mv", str(tmp_path / "b c"), str(tmp_path / "no such" / "a")]
+    assert shlex.split(link)[:3] == ["mkdir", "-p", str(tmp_path / "no such")]

@@ -1,0 +1,86 @@
+"""Processes that a killed run leaves behind are found, told from others, and ended by the command that is given."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+
+import psutil
+import pytest
+
+from tasks.doctor import leftovers
+
+
+@contextmanager
+def orphan(command, **variables):
+    """A process whose parent is gone; its pid."""
+    started = subprocess.run(
+        ["sh", "-c", f"{command} >/dev/null 2>&1 & echo $!"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | variables,
+    )
+    pid = int(started.stdout)
+    try:
+        if psutil.Process(pid).ppid() != 1:
+            pytest.skip("orphans are not given to init here")
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+SLEEP = f"exec {sys.executable} -c 'import time; time.sleep(60)'"
+SERVER = f"{SLEEP} prefect.server.api.server:create_app"
+
+
+def test_a_ray_process_without_parent_is_noted(tmp_path):
+    shutil.copy(shutil.which("sleep"), tmp_path / "raylet")
+    with orphan(f"{tmp_path}/raylet 60") as pid:
+        check = leftovers.stray_check(set())
+        assert check.ok is None
+        assert f"raylet {pid} " in check.found
+        assert str(pid) in check.remedy.split()
+        assert str(pid) not in leftovers.stray_check({pid}).found
+
+
+def test_processes_left_behind_by_runs_of_this_home(home):
+    shutil.copy(shutil.which("sleep"), home.root / "raylet")
+    with (
+        orphan(SERVER, EVERGREEN_HOME="", PREFECT_HOME=str(home.prefect)) as server,
+        orphan(f"cd {home.root.parent} && exec {home.root}/raylet 60", EVERGREEN_HOME="home") as ray,
+        orphan(SERVER, EVERGREEN_HOME=f"{home.root}-2", PREFECT_HOME="/no/home/prefect") as elsewhere,
+        orphan(f"{SLEEP} a run itself", EVERGREEN_HOME=str(home.root)) as no_helper,
+    ):
+        found = {one.pid: one for one in leftovers.leftovers(home)}
+        assert found.keys() == {server, ray}
+        assert (found[server].kind, found[ray].kind) == ("Prefect server", "Ray")
+        assert 0 <= found[server].age_s < 60
+        assert found[ray].command == f"{home.root}/raylet 60"
+        [ours, others] = leftovers.leftover_checks(home)
+        assert ours.ok is None
+        assert f"Prefect server {server} (0 min)" in ours.found
+        assert f"raylet {ray} " not in others.found
+        command = ours.remedy.partition(": ")[2]
+        assert command.split()[0] == "kill"
+        subprocess.run(["sh", "-c", command], check=True)
+        gone = psutil.wait_procs([psutil.Process(pid) for pid in (server, ray) if psutil.pid_exists(pid)], 10)
+        assert gone[1] == []
+        assert leftovers.leftovers(home) == ()
+        assert next(leftovers.leftover_checks(home)).ok
+        assert psutil.pid_exists(elsewhere)
+        assert psutil.pid_exists(no_helper)
+
+
+def test_the_helpers_of_a_run_that_goes_on_are_not_left_behind(home):
+    shutil.copy(shutil.which("sleep"), home.root / "raylet")
+    with subprocess.Popen(
+        [home.root / "raylet", "60"], env=os.environ | {"EVERGREEN_HOME": str(home.root)}
+    ) as ray:
+        try:
+            assert leftovers.leftovers(home) == ()
+        finally:
+            ray.kill()

@@ -1,0 +1,53 @@
+"""What people read during a training: each point once, and nothing of the time before this process."""
+
+import io
+import logging
+import time
+
+import pytest
+from rich.console import Console
+
+from tasks.progress import Bar, TelemetryLog
+from training.metrics import Point
+
+
+def point(step: int, at: float, epoch: int = 1) -> Point:
+    """A point inside an epoch."""
+    names = ("train/loss", "train/accuracy", "speed/images_per_s", "speed/data_wait_share")
+    return Point(step=step, total_steps=100, epoch=epoch, at=at, values=dict.fromkeys(names, 0.5))
+
+
+def epoch_end(step: int, at: float, epoch: int) -> Point:
+    """The point of a finished epoch."""
+    return Point(
+        step=step,
+        total_steps=100,
+        epoch=epoch,
+        at=at,
+        values={"validation/loss": 0.5, "validation/accuracy": 0.9, "epoch": float(epoch)},
+    )
+
+
+def test_points_of_an_earlier_process_are_not_shown_again(caplog: pytest.LogCaptureFixture) -> None:
+    log = TelemetryLog(epochs=5, interval_s=0.0)
+    now = time.time()
+    with caplog.at_level(logging.INFO, "evergreen.train"):
+        for before in (point(10, now - 60), epoch_end(20, now - 50, 1), epoch_end(40, now - 40, 2)):
+            log(before)
+        assert caplog.messages == []
+        for new in (point(50, now + 1, 3), epoch_end(60, now + 2, 3), point(70, now + 3, 4)):
+            log(new)
+    assert [message.split("  ")[0] for message in caplog.messages] == ["epoch 3/5", "epoch 3/5", "epoch 4/5"]
+    # 20 steps in 2 seconds, 30 to go: the points before do not count.
+    assert caplog.messages[-1].endswith("ETA 0:03")
+
+
+def test_the_bar_starts_at_the_first_new_point() -> None:
+    bar = Bar(epochs=5)
+    out = io.StringIO()
+    with bar.shown(Console(file=out, force_terminal=True, width=120)):
+        bar(point(40, time.time() - 60, 2))
+        assert bar._progress.tasks[0].completed == 0
+        assert "starting workers" in bar._progress.tasks[0].description
+        bar(point(50, time.time() + 1, 3))
+        assert (bar._progress.tasks[0].completed, bar._progress.tasks[0].total) == (50, 100)
