@@ -16,6 +16,7 @@ from training.plan import choose_source
 from training.recipe import load
 from training.records import SourceFiles
 from training.settings import Settings
+from training.sources.wording import counted
 
 log = logging.getLogger("evergreen.download")
 
@@ -37,5 +38,5 @@ def fetch(recipe_name: str, settings: Settings, home: Home) -> SourceFiles:
     """Fetch a recipe's source files into `home`, or find them there."""
     recipe, _ = load(recipe_name)
     files = choose_source(recipe, settings, home).fetch(home.sources / recipe.name)
-    log.info("source: %d files, %.1f MB, from %s", files.files, files.bytes / 1e6, files.origin)
+    log.info("source: %s, %.1f MB, from %s", counted(files.files, "file"), files.bytes / 1e6, files.origin)
     return files

@@ -5,6 +5,7 @@ Fails with DataError that names the rows which break a rule; nothing is left und
 
 import logging
 import shutil
+from itertools import count
 from pathlib import Path
 
 from prefect import task
@@ -15,6 +16,7 @@ from training.paths import Home
 from training.plan import RunPlan
 from training.prepare import make_version
 from training.records import DatasetVersion, RawShard
+from training.sources.wording import counted
 
 log = logging.getLogger("evergreen.transform")
 
@@ -41,12 +43,12 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
     )
     shutil.rmtree(raw_folder, ignore_errors=True)
     log.info(
-        "dataset %s: %d train and %d test images of %dx%dx%d in %d classes",
+        "dataset %s: %s train and %s of %dx%dx%d in %s",
         version.fingerprint[:12],
-        version.rows("train"),
-        version.rows("test"),
+        f"{version.rows('train'):,}",
+        counted(version.rows("test"), "test image"),
         *version.shape,
-        len(version.classes),
+        counted(len(version.classes), "class", "classes"),
     )
     return version
 
@@ -54,7 +56,7 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
 def set_damaged_aside(place: Path) -> None:
     """Move what stands at a version's place, but is no whole version, out of the way."""
     if place.exists():
-        number = sum(1 for _ in place.parent.glob(f"{place.name}.damaged-*"))
-        aside = place.with_name(f"{place.name}.damaged-{number}")
+        names = (place.with_name(f"{place.name}.damaged-{number}") for number in count())
+        aside = next(name for name in names if not name.exists())
         place.rename(aside)
         log.warning("%s is damaged and was set aside as %s; it is made anew", place, aside.name)

@@ -1,13 +1,18 @@
 """An immutable dataset version on disk: its identity, how it is found, and how its columns are read.
 
 `<store>/<name>/<fingerprint>/{train,test}/part-*.parquet` and `manifest.json`; a folder without its manifest
-does not exist. An image is one fixed-width binary value, channels first: reading it is a copy of one buffer,
-where Arrow's list-based tensor type costs fifteen times as much.
+does not exist, and one whose files are not what the manifest lists is none. An image is one fixed-width binary
+value, channels first: reading it is a copy of one buffer, where Arrow's list-based tensor type costs fifteen
+times as much.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
+import logging
+import os
+import shutil
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,22 +20,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 from filelock import FileLock
 
 from training.errors import DataError
-from training.files import atomic_folder, digest_file, digest_json
+from training.files import atomic_folder, canonical_json, digest_json, write_text
 from training.images import Pixels
+from training.manifest import check_parts, read_manifest, read_parts
 from training.paths import Home
 from training.records import DatasetVersion, SourceFiles, Split
 from training.settings import DataSettings
+from training.sources.locate import reader
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-MANIFEST = "manifest.json"
-_CODE = ("dataset.py", "images.py", "order.py", "prepare.py", "shards.py", "sources/*.py")
-_SETTINGS = {"image_size", "channels", "max_train_rows", "max_test_rows", "test_share", "max_dropped_share"}
+log = logging.getLogger("evergreen.dataset")
+
+_CODE = ("dataset.py", "images.py", "manifest.py", "order.py", "prepare.py", "shards.py", "sources/*.py")
+_SETTINGS = {"image_size", "channels", "max_train_rows", "max_test_rows", "max_dropped_share"}
+_THREADS = min(8, os.cpu_count() or 1)  # hashing leaves Python's lock alone
+_COLUMNS = ("images.npy", "labels.npy", "digests.npy")
+_CHECKSUMS = "checksums.json"
+_BLOCK = 8 << 20
+_ATTEMPTS = 3
+_GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 def part_schema(width: int) -> pa.Schema:
@@ -48,7 +61,11 @@ def part_schema(width: int) -> pa.Schema:
 
 
 def fingerprint(files: SourceFiles, settings: DataSettings) -> str:
-    """sha256 over the source's content, the settings and the code that turn it into the dataset."""
+    """sha256 over the source's content, the settings and the code that turn it into the dataset.
+
+    `test_share` counts only where it is used: for a source that does not divide its rows.
+    """
+    used = _SETTINGS | ({"test_share"} if "" in reader(files).splits(files) else set())
     code = hashlib.sha256()
     for pattern in _CODE:
         for file in sorted(Path(__file__).parent.glob(pattern)):
@@ -57,43 +74,27 @@ def fingerprint(files: SourceFiles, settings: DataSettings) -> str:
         {
             "source": files.digest,
             "classes": files.classes,
-            "settings": settings.model_dump(mode="json", include=_SETTINGS),
+            "settings": settings.model_dump(mode="json", include=used),
             "code": code.hexdigest(),
         }
     )
 
 
 def find(home: Home, name: str, identity: str) -> DatasetVersion | None:
-    """The finished version with this fingerprint, or None: damaged manifest, part missing or shortened."""
+    """The finished version with this fingerprint, every file of it checked against its sha256.
+
+    None when there is none, or it is damaged: then the log says which file is, and the dataset is to be made anew.
+    """
     folder = home.dataset(name, identity)
-    manifest = folder / MANIFEST
-    if not manifest.is_file():
+    if not folder.is_dir():
         return None
     try:
-        version = DatasetVersion.model_validate({**json.loads(manifest.read_bytes()), "path": str(folder)})
-    except (ValueError, TypeError):
+        version = read_manifest(folder, identity)
+        check_parts(version)
+    except DataError as error:
+        log.warning("%s The dataset is made anew from its source.", error)
         return None
-    for parts in version.parts.values():
-        for part in parts:
-            file = folder / part.path
-            if not file.is_file() or file.stat().st_size != part.bytes:
-                return None
-    return version if version.fingerprint == identity else None
-
-
-def read_parts(version: DatasetVersion, split: Split, columns: list[str]) -> Iterator[pa.Table]:
-    """Tables of the part files in order, each checked against the manifest's sha256 before it is read.
-
-    Raises :class:`DataError` that names the damaged file.
-    """
-    for part in version.parts[split]:
-        file = Path(version.path) / part.path
-        if not file.is_file() or digest_file(file) != part.sha256:
-            raise DataError(
-                f"{file}: missing or not the bytes that the manifest lists. Remove {version.path} and run again: "
-                "the dataset is made anew from its source."
-            )
-        yield pq.read_table(file, columns=columns)
+    return version
 
 
 @dataclass(frozen=True)
@@ -111,31 +112,93 @@ class Columns:
 def open_columns(version: DatasetVersion, split: Split) -> Columns:
     """Memory-map a split, unpacking its Parquet files once a machine; workers then share the page cache.
 
-    Raises :class:`DataError` when a part file is damaged.
+    The unpacked files are checked each time, at some 2 GB/s and thread, and unpacked anew when they were changed.
+    Raises :class:`DataError` when a part file is damaged, too.
     """
     folder = Path(version.path) / f".columns-{split}"
-    with FileLock(f"{folder}.lock"):
-        if not folder.is_dir():
-            with atomic_folder(folder) as aside:
-                _unpack(version, split, aside)
-    images, labels, digests = (
-        np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "labels", "digests")
-    )
-    return Columns(images, np.asarray(labels), np.asarray(digests))
+    for _ in range(_ATTEMPTS):
+        seen = _stamp(folder)
+        damaged = _damaged_column(folder, version, split)
+        if damaged is None:
+            images, labels, digests = (np.load(folder / name, mmap_mode="r") for name in _COLUMNS)
+            return Columns(images, np.asarray(labels), np.asarray(digests))
+        with FileLock(f"{folder}.lock"):
+            if _stamp(folder) == seen:  # else another process has just unpacked it
+                _unpack_anew(folder, damaged, version, split)
+    raise DataError(f"{damaged}: damaged again right after it was written. Check the disk of {version.path}.")
+
+
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """What differs between two folders of the same name."""
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def _damaged_column(folder: Path, version: DatasetVersion, split: Split) -> Path | None:
+    """The first file of unpacked columns that is not what was written, or None."""
+    try:
+        noted = dict(json.loads((folder / _CHECKSUMS).read_bytes()))
+    except (*_GONE, ValueError, TypeError):
+        return folder / _CHECKSUMS
+    if noted.get("parts") != _parts_digest(version, split):
+        return folder / _CHECKSUMS
+    files = (folder / name for name in _COLUMNS)
+    return next((file for file in files if noted.get(file.name) != _checksums(file)), None)
+
+
+def _parts_digest(version: DatasetVersion, split: Split) -> str:
+    return digest_json([version.shape, [part.sha256 for part in version.parts[split]]])
+
+
+def _checksums(file: Path) -> list[int]:
+    """Size in bytes and crc32 of each 8 MiB block; nothing when there is no file.
+
+    It takes half of sha256's time and is enough against damage, which has no intention.
+    """
+
+    def block(start: int) -> int:
+        with file.open("rb") as stream:
+            stream.seek(start)
+            return zlib.crc32(stream.read(_BLOCK))
+
+    try:
+        size = file.stat().st_size
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return [size, *pool.map(block, range(0, size, _BLOCK))]
+    except _GONE:
+        return []
+
+
+def _unpack_anew(folder: Path, damaged: Path, version: DatasetVersion, split: Split) -> None:
+    if folder.exists():
+        log.warning("%s: not what was written; unpacked anew from the dataset's Parquet files", damaged)
+        shutil.rmtree(folder)
+    for left in folder.parent.glob(f".{folder.name}.*.tmp"):  # by a process that was killed: this one has the lock
+        shutil.rmtree(left)
+    with atomic_folder(folder) as aside:
+        _unpack(version, split, aside)
+        written: dict[str, object] = {name: _checksums(aside / name) for name in _COLUMNS}
+        parts = {"parts": _parts_digest(version, split)}
+        write_text(aside / _CHECKSUMS, canonical_json(written | parts))
 
 
 def _unpack(version: DatasetVersion, split: Split, folder: Path) -> None:
     rows = version.rows(split)
-    images = np.lib.format.open_memmap(folder / "images.npy", "w+", np.uint8, (rows, *version.shape))
     labels, digests = np.empty(rows, np.int64), np.empty(rows, np.uint64)
     start = 0
-    for table in read_parts(version, split, ["image", "label", "digest"]):
-        stop = start + len(table)
-        images[start:stop] = binary_to_numpy(table["image"], np.uint8).reshape(-1, *version.shape)
-        labels[start:stop] = table["label"].to_numpy()
-        digests[start:stop] = binary_to_numpy(table["digest"], np.uint64).reshape(-1, 2)[:, 0]
-        start = stop
-    images.flush()
+    # Written, not mapped: on a full disk writing is an error, and a write to mapped memory kills the process.
+    with (folder / "images.npy").open("wb") as images:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (rows, *version.shape)}
+        np.lib.format.write_array_header_1_0(images, header)
+        for table in read_parts(version, split, ["image", "label", "digest"]):
+            stop = start + len(table)
+            images.write(binary_to_numpy(table["image"], np.uint8).data)
+            labels[start:stop] = table["label"].to_numpy()
+            digests[start:stop] = binary_to_numpy(table["digest"], np.uint64).reshape(-1, 2)[:, 0]
+            start = stop
     np.save(folder / "labels.npy", labels)
     np.save(folder / "digests.npy", digests)
 
@@ -164,7 +227,10 @@ def is_validation(digests: npt.NDArray[np.uint64], share: float) -> npt.NDArray[
 
 
 def ray_dataset(version: DatasetVersion, split: Split) -> "Dataset":
-    """A split as a Ray Dataset with a uint8 tensor column `image`, and `label`, `digest` as numbers."""
+    """A split as a Ray Dataset with a uint8 tensor column `image`, and `label`, `digest` as numbers.
+
+    Ray's reader verifies no checksums: :func:`find` has hashed the files before.
+    """
     import ray.data
 
     paths = [str(Path(version.path) / part.path) for part in version.parts[split]]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from training.recipe import ImageShape
+from training.sources.wording import counted
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -109,7 +110,7 @@ def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) 
         return image
     if len(data) != height * width * channels:
         raise BadImage(
-            f"has {len(data)} bytes, {height}x{width}x{channels} pixels need {height * width * channels}"
+            f"has {counted(len(data), 'byte')}, {height}x{width}x{channels} pixels need {height * width * channels}"
         )
     grid = np.frombuffer(data, np.uint8).reshape(
         (height, width) if channels == 1 else (height, width, channels)
@@ -134,4 +135,4 @@ def to_pixels(image: "Image", target: Target) -> Pixels:
 
 
 def _words(shape: tuple[int, ...]) -> str:
-    return f"{shape[1]}x{shape[2]} pixels with {shape[0]} channel{'s' if shape[0] > 1 else ''}"
+    return f"{shape[1]}x{shape[2]} pixels with {counted(shape[0], 'channel')}"

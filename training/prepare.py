@@ -11,16 +11,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from training.dataset import MANIFEST
 from training.errors import DataError
-from training.files import atomic_file, atomic_folder, write_text
+from training.files import atomic_file, atomic_folder, digest_file, write_text
 from training.images import Target, first_shape
+from training.manifest import write_manifest
 from training.order import Permutation, stream_key
 from training.records import DatasetVersion, RawShard, Record, SourceFiles, Split
 from training.settings import DataSettings
 from training.shards import SPLITS, ShardOutcome, ShardPlan, raw_batches, transform_shard
 from training.sources import RAW_SCHEMA
 from training.sources.locate import reader
+from training.sources.wording import counted
 
 log = logging.getLogger("evergreen.prepare")
 
@@ -58,26 +59,43 @@ def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
 
 
 def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: Path) -> RawShard:
-    """Write one shard of raw rows as Parquet, or find it there.
+    """Write one shard of raw rows as Parquet, or find it there as it was written.
 
     Raises :class:`DataError` when a source file is damaged.
     """
     target = folder / f"raw-{shard.index:05d}.parquet"
-    if not target.is_file():
+    if not _is_whole(target):
         rows = _selected(files, shard, settings)
-        with atomic_file(target) as aside, pq.ParquetWriter(aside, RAW_SCHEMA, compression="zstd") as writer:
-            for batch in reader(files).read(files, shard.split, rows):
-                writer.write_batch(batch)
+        with atomic_file(target) as aside:
+            with pq.ParquetWriter(aside, RAW_SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+                for batch in reader(files).read(files, shard.split, rows):
+                    writer.write_batch(batch)
+            digest = digest_file(aside)
+        write_text(_note(target), digest)
     labels: Counter[str] = Counter()
-    file = pq.ParquetFile(target)
-    for batch in file.iter_batches(columns=["label"]):
+    for batch in raw_batches(str(target), ["label"]):
         labels.update(batch["label"].to_pylist())
     return RawShard(
         path=str(target),
-        rows=file.metadata.num_rows,
+        rows=labels.total(),
         bytes=target.stat().st_size,
         labels=dict(sorted(labels.items())),
     )
+
+
+def _note(shard: Path) -> Path:
+    """Where the sha256 of a shard of raw rows stands; written after it."""
+    return shard.with_suffix(".sha256")
+
+
+def _is_whole(shard: Path) -> bool:
+    """Whether an earlier attempt left this shard of raw rows, and it is as it was written."""
+    if not shard.is_file() or not _note(shard).is_file():
+        return False
+    whole = digest_file(shard).encode() == _note(shard).read_bytes()
+    if not whole:
+        log.warning("%s: not what was written; written anew from the source", shard)
+    return whole
 
 
 def plan_transform(
@@ -143,7 +161,7 @@ def make_version(
         outcomes = run_transform(plans, with_ray)
         version = _summarise(name, identity, files, plans[0], outcomes, settings, place)
         _check_version(version, staging)
-        write_text(staging / MANIFEST, version.model_dump_json(indent=1))
+        write_manifest(version, staging)
     return version
 
 
@@ -173,7 +191,7 @@ def _summarise(
         path=str(place),
         classes=plan.classes,
         shape=plan.shape,
-        parts={split: tuple(o.parts[split] for o in outcomes if o.parts[split].rows) for split in SPLITS},
+        parts={split: tuple(o.parts[split] for o in outcomes if split in o.parts) for split in SPLITS},
         label_counts=counts,
         mean=tuple(mean),
         std=tuple(math.sqrt(max(p - m * m, 1e-12)) for p, m in zip(power, mean, strict=True)),
@@ -188,8 +206,9 @@ def _check_dropped(bad: list[str], kept: int, limit: float) -> None:
     if share > limit:
         shown = "\n  ".join(bad[:_SHOWN]) + (f"\n  and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else "")
         raise DataError(
-            f"{len(bad)} of {kept + len(bad)} rows can't be used:\n  {shown}\n"
-            f"Mend or remove them, or allow it with data.max_dropped_share above {share:.4g} (now {limit:.4g})."
+            f"{len(bad)} of {counted(kept + len(bad), 'row')} can't be used:\n  {shown}\n"
+            f"Mend or remove {'it' if len(bad) == 1 else 'them'}, or allow it with data.max_dropped_share above "
+            f"{share:.4g} (now {limit:.4g})."
         )
     for row in bad:
         log.warning("row left out: %s", row)
@@ -212,8 +231,8 @@ def _check_version(version: DatasetVersion, staging: Path) -> None:
     if leaked := sorted(train.keys() & test.keys(), key=lambda digest: train[digest]):
         shown = "\n  ".join(f"{train[digest]} and {test[digest]}" for digest in leaked[:_SHOWN])
         raise DataError(
-            f"{len(leaked)} images stand in both the train and the test split, which would flatter the model:\n"
-            f"  {shown}\nRemove them from one split."
+            f"{counted(len(leaked), 'image stands', 'images stand')} in both the train and the test split, which would "
+            f"flatter the model:\n  {shown}\nRemove {'it' if len(leaked) == 1 else 'them'} from one split."
         )
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.dataset import binary_to_numpy, part_schema
+from training.errors import DataError
 from training.files import digest_file
 from training.images import Pixels, Target, decode
 from training.recipe import ImageShape
@@ -37,7 +38,10 @@ class ShardPlan(Record):
 
 
 class ShardOutcome(Record):
-    """What one transform task wrote and counted; `sums` and `squares` are exact integers per channel."""
+    """What one transform task wrote and counted; `sums` and `squares` are exact integers per channel.
+
+    A split without rows has no part.
+    """
 
     index: int
     parts: dict[Split, PartFile]
@@ -71,7 +75,7 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
             writer.close()
     return ShardOutcome(
         index=plan.index,
-        parts={split: _part(folder, path) for split, path in paths.items()},
+        parts={split: part for split, path in paths.items() if (part := _part(folder, path))},
         label_counts={split: tuple(map(int, count)) for split, count in counts.items()},
         sums=tuple(map(int, sums)),
         squares=tuple(map(int, squares)),
@@ -79,9 +83,20 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
     )
 
 
-def raw_batches(raw: str) -> Iterator[pa.RecordBatch]:
-    """Raw rows of one shard, a batch at a time."""
-    yield from pq.ParquetFile(raw).iter_batches(batch_size=_BATCH_ROWS)
+def raw_batches(raw: str, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Raw rows of one shard, a batch at a time, of all or some columns.
+
+    Raises :class:`DataError` when they are not what was written.
+    """
+    try:
+        with pq.ParquetFile(raw, page_checksum_verification=True) as file:
+            yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the machine's trouble, not the file's
+        raise DataError(
+            f"{raw}: damaged since it was written ({error}). Run the same command again: it is written anew."
+        ) from error
 
 
 def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[pa.Table, Pixels, list[str]]:
@@ -153,10 +168,14 @@ def _open_writer(path: Path, width: int) -> pq.ParquetWriter:
     )
 
 
-def _part(folder: Path, path: Path) -> PartFile:
+def _part(folder: Path, path: Path) -> PartFile | None:
+    """A written file as the manifest lists it; one without rows is removed."""
+    if not (rows := pq.read_metadata(path).num_rows):
+        path.unlink()
+        return None
     return PartFile(
         path=path.relative_to(folder).as_posix(),
-        rows=pq.read_metadata(path).num_rows,
+        rows=rows,
         bytes=path.stat().st_size,
         sha256=digest_file(path),
     )

@@ -36,6 +36,7 @@ log = logging.getLogger("evergreen.supervise")
 _LOOK_S = 0.5
 _UNWIND_S = 60.0  # for Ray Train to notice that its workers are gone, or that they are done
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_NODE_LOSS_S = 15.0  # until Ray counts a lost node no more; before, it would wait for as many workers as there were
 
 
 def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
@@ -57,7 +58,8 @@ def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], o
             if not known.transient or isinstance(known, StopRequestedError) or failures == allowed:
                 raise known from error
             log.warning("%s Failure %d of %d allowed; going on.", known, failures + 1, allowed)
-        time.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**failures) * random.uniform(0.5, 1))
+        first = _FIRST_PAUSE_S if job.settings.scaling.min_workers is None else _NODE_LOSS_S
+        time.sleep(min(_LONGEST_PAUSE_S, first * 2**failures) * random.uniform(0.5, 1))
         if on_ray:
             revive(job.settings)
     return None

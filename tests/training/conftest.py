@@ -1,5 +1,6 @@
 """What tests of training start from."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from pets import PARTS, random_pixels
 from PIL import Image
 
 from training.checkpoint import CheckpointLog
+from training.paths import Home
+from training.records import DatasetVersion
 
 
 @pytest.fixture
@@ -24,3 +27,11 @@ def images(tmp_path: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(file)
     return tmp_path / "images"
+
+
+@pytest.fixture
+def copy(digits_version: DatasetVersion, home: Home) -> DatasetVersion:
+    """The digits in this test's own home."""
+    place = home.dataset("digits", digits_version.fingerprint)
+    shutil.copytree(digits_version.path, place, ignore=shutil.ignore_patterns(".columns*"))
+    return digits_version.model_copy(update={"path": str(place)})

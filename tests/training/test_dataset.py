@@ -9,45 +9,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from damages import DAMAGES, emptied, missing, part_file, shortened
+from pets import random_pixels, write_rows
 from small_runs import prepared
 
 from training import dataset
-from training.dataset import MANIFEST, find, fingerprint, is_validation, open_columns, read_parts
+from training.dataset import find, fingerprint, is_validation, open_columns
 from training.errors import DataError
+from training.manifest import MANIFEST, read_parts
 from training.paths import Home
 from training.records import DatasetVersion
 from training.settings import DataSettings
+from training.sources import Source
 from training.sources.digits import Digits
-
-
-@pytest.fixture
-def copy(digits_version: DatasetVersion, home: Home) -> DatasetVersion:
-    """The digits in this test's own home."""
-    place = home.dataset("digits", digits_version.fingerprint)
-    shutil.copytree(digits_version.path, place, ignore=shutil.ignore_patterns(".columns*"))
-    return digits_version.model_copy(update={"path": str(place)})
-
-
-def part_file(version: DatasetVersion) -> Path:
-    return Path(version.path) / version.parts["train"][0].path
-
-
-def missing(file: Path) -> None:
-    file.unlink()
-
-
-def shortened(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-def emptied(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def flipped(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+from training.sources.parquet import ParquetImages
 
 
 def test_a_whole_version_is_found_wherever_it_lies(copy: DatasetVersion, home: Home) -> None:
@@ -63,12 +38,33 @@ def test_no_version_is_none(home: Home) -> None:
     assert find(home, "digits", "0" * 64) is None
 
 
-@pytest.mark.parametrize("damage", [missing, shortened, emptied])
-def test_a_missing_or_shortened_part_makes_it_none(
-    copy: DatasetVersion, home: Home, damage: Callable[[Path], None]
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_part_makes_it_none_and_is_named(
+    copy: DatasetVersion, home: Home, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
     damage(part_file(copy))
     assert find(home, "digits", copy.fingerprint) is None
+    assert f"{part_file(copy)}: missing or not the bytes" in caplog.text
+    assert "made anew from its source" in caplog.text
+
+
+def test_swapped_parts_make_it_none(copy: DatasetVersion, home: Home) -> None:
+    train, test = part_file(copy), Path(copy.path) / copy.parts["test"][0].path
+    train.rename(train.with_name("aside"))
+    test.rename(train)
+    train.with_name("aside").rename(test)
+    assert find(home, "digits", copy.fingerprint) is None
+
+
+def test_a_part_too_many_makes_it_none(
+    copy: DatasetVersion, home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    stray = part_file(copy).with_name("part-99999.parquet")
+    shutil.copy(part_file(copy), stray)
+    assert find(home, "digits", copy.fingerprint) is None
+    assert f"{stray}: not among the files that the manifest lists" in caplog.text
+    stray.rename(stray.with_name(".hidden.parquet"))
+    assert find(home, "digits", copy.fingerprint) == copy
 
 
 def not_text(file: Path) -> None:
@@ -87,22 +83,23 @@ def test_a_damaged_manifest_makes_it_none(
     assert find(home, "digits", copy.fingerprint) is None
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("mean", [0.5]), ("classes", list("0123456798")), ("shape", [1, 4, 16]), ("source_origin", "elsewhere")],
+)
+def test_a_manifest_that_was_changed_makes_it_none(
+    copy: DatasetVersion, home: Home, caplog: pytest.LogCaptureFixture, field: str, value: Any
+) -> None:
+    manifest = Path(copy.path) / MANIFEST
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {field: value}))
+    assert find(home, "digits", copy.fingerprint) is None
+    assert f"{manifest}: damaged" in caplog.text
+
+
 def test_a_manifest_of_other_data_makes_it_none(copy: DatasetVersion, home: Home) -> None:
     manifest = Path(copy.path) / MANIFEST
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"fingerprint": "0" * 64}))
     assert find(home, "digits", copy.fingerprint) is None
-
-
-@pytest.mark.parametrize("damage", [missing, shortened, emptied, flipped])
-def test_a_damaged_part_is_named_and_nothing_is_unpacked(
-    copy: DatasetVersion, damage: Callable[[Path], None]
-) -> None:
-    damage(part_file(copy))
-    for _ in range(2):
-        with pytest.raises(DataError, match=str(part_file(copy))):
-            open_columns(copy, "train")
-    assert not list(Path(copy.path).glob(".columns-train*/"))
-    assert len(open_columns(copy, "test")) == copy.rows("test")
 
 
 def test_swapped_parts_are_noticed(copy: DatasetVersion) -> None:
@@ -110,26 +107,6 @@ def test_swapped_parts_are_noticed(copy: DatasetVersion) -> None:
     shutil.copy(test, train)
     with pytest.raises(DataError, match="not the bytes that the manifest lists"):
         list(read_parts(copy, "train", ["label"]))
-
-
-def test_columns_are_the_parts_and_are_unpacked_once(copy: DatasetVersion) -> None:
-    columns = open_columns(copy, "train")
-    (table,) = read_parts(copy, "train", ["image", "label", "digest"])
-    assert columns.images.shape == (copy.rows("train"), 1, 8, 8)
-    assert columns.images.dtype == np.uint8
-    assert columns.images.tobytes() == b"".join(table["image"].to_pylist())
-    assert columns.labels.tolist() == table["label"].to_pylist()
-    assert columns.labels.dtype == np.int64
-    assert columns.digests.tolist() == [
-        int.from_bytes(digest[:8], "little") for digest in table["digest"].to_pylist()
-    ]
-    shutil.rmtree(Path(copy.path) / "train")
-    assert np.array_equal(open_columns(copy, "train").images, columns.images)
-
-
-def test_columns_can_not_be_written(copy: DatasetVersion) -> None:
-    with pytest.raises(ValueError, match="read-only"):
-        open_columns(copy, "train").images[0] = 0
 
 
 def test_several_chunks_are_one_array(digits_version: DatasetVersion) -> None:
@@ -166,6 +143,19 @@ def test_other_settings_do_not(change: dict[str, Any]) -> None:
     assert fingerprint(FILES, DataSettings(**change)) == fingerprint(FILES, DataSettings())
 
 
+def test_the_test_share_does_not_count_where_the_source_divides(tmp_path: Path, home: Home) -> None:
+    def of(source: Source, **data: Any) -> str:
+        return fingerprint(source.fetch(home.sources), DataSettings.model_validate(data))
+
+    pixels, labels = random_pixels(8), ["cat", "dog"] * 4
+    splits = ["train", "train", "test", "test"] * 2
+    divided = ParquetImages(write_rows(tmp_path / "divided.parquet", pixels, labels, split=splits))
+    undivided = ParquetImages(write_rows(tmp_path / "rows.parquet", pixels, labels))
+    assert of(divided, test_share=0.5) == of(divided)
+    assert of(divided, max_train_rows=2) != of(divided)
+    assert of(undivided, test_share=0.5) != of(undivided)
+
+
 def test_content_changes_the_fingerprint_and_places_do_not() -> None:
     def of(**change: Any) -> str:
         return fingerprint(FILES.model_copy(update=change), DataSettings())
@@ -175,7 +165,9 @@ def test_content_changes_the_fingerprint_and_places_do_not() -> None:
     assert len({of(), of(digest="0" * 64), of(classes=tuple("abc")), of(classes=FILES.classes[::-1])}) == 4
 
 
-@pytest.mark.parametrize("name", ["dataset.py", "images.py", "order.py", "prepare.py", "sources/idx.py"])
+@pytest.mark.parametrize(
+    "name", ["dataset.py", "images.py", "manifest.py", "order.py", "prepare.py", "sources/idx.py"]
+)
 def test_the_code_of_the_transform_changes_the_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

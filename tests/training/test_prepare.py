@@ -1,5 +1,6 @@
 """Preparation: a version is a function of the source alone."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from pets import random_pixels, write_rows
 from small_runs import prepared
 
 from training import dataset, prepare, shards
+from training.errors import DataError
 from training.paths import Home
 from training.records import DatasetVersion
 from training.settings import DataSettings
@@ -88,6 +90,40 @@ def test_raw_shards_are_kept_and_not_written_again(home: Home) -> None:
     assert prepare.write_raw(files, shard, settings, home.raw) == first
     assert Path(first.path).stat().st_mtime_ns == stamp
     assert (first.rows, sum(first.labels.values()), len(first.labels)) == (1797, 1797, 10)
+
+
+def flipped(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".sha256"])
+@pytest.mark.parametrize("damage", [flipped, Path.unlink, lambda file: file.write_bytes(b"")])
+def test_a_raw_shard_that_was_changed_is_written_anew(
+    home: Home, suffix: str, damage: Callable[[Path], None]
+) -> None:
+    files, settings = Digits().fetch(home.sources), DataSettings()
+    (shard,) = prepare.plan_shards(files, settings)
+    first = prepare.write_raw(files, shard, settings, home.raw)
+    whole = {file.name: file.read_bytes() for file in home.raw.iterdir()}
+    damage(Path(first.path).with_suffix(suffix))
+    assert prepare.write_raw(files, shard, settings, home.raw) == first
+    assert {file.name: file.read_bytes() for file in home.raw.iterdir()} == whole
+
+
+def test_a_raw_shard_that_is_changed_while_it_is_needed_is_named(home: Home) -> None:
+    files, settings = Digits().fetch(home.sources), DataSettings()
+    (shard,) = prepare.plan_shards(files, settings)
+    raw = prepare.write_raw(files, shard, settings, home.raw)
+    assert sum(len(batch) for batch in shards.raw_batches(raw.path)) == 1797
+    content = bytearray(Path(raw.path).read_bytes())
+    content[1000] ^= 1
+    Path(raw.path).write_bytes(content)
+    with pytest.raises(
+        DataError, match=rf"{raw.path}: damaged since it was written.*Run the same command again"
+    ):
+        list(shards.raw_batches(raw.path))
 
 
 def test_a_subset_is_fixed_and_spread_over_the_source(home: Home, tmp_path: Path) -> None:

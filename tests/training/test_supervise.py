@@ -54,7 +54,9 @@ def test_a_stopped_worker_is_found_and_replaced(
     hit.join()
     assert outcome(job, trained) == calm
     assert "its process is stopped" in caplog.text  # rank 1
-    assert "all_reduce" in caplog.text or "backward" in caplog.text  # rank 0 waits for it: its stack says where
+    assert (
+        "all_reduce" in caplog.text or "backward" in caplog.text
+    )  # rank 0 waits for it: its stack says where
     (failure,) = read_failures(job.paths)
     assert "gave a sign of life" in failure.error
     second = read_attempts(job.paths)[1]

@@ -21,6 +21,7 @@ from typing import IO, Any, cast
 
 from training.errors import DataError
 from training.files import atomic_folder, copy_checked
+from training.sources.wording import counted
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".zip")
 
@@ -41,9 +42,10 @@ _UNSAFE = re.compile(r"[\x00-\x1f\\]|^/|^[A-Za-z]:")
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may unpack to; `ratio` is unpacked bytes to archive bytes."""
+    """What an archive may unpack to; `ratio` is unpacked bytes to archive bytes, `depth` names in a member's path."""
 
     members: int = 2_000_000
+    depth: int = 32
     bytes: int = 256 << 30
     ratio: float = 200.0
 
@@ -71,7 +73,8 @@ def unpack(archive: Path, folder: Path, limits: Limits = Limits()) -> None:
                 f"{archive}: damaged or cut short ({type(error).__name__}: {error}). Fetch it anew."
             ) from error
         except (OSError, NotImplementedError, RuntimeError) as error:
-            if isinstance(error, OSError) and error.errno not in {None, errno.ENAMETOOLONG}:
+            # EINVAL: a damaged zip file sends the reader to before its beginning.
+            if isinstance(error, OSError) and error.errno not in {None, errno.ENAMETOOLONG, errno.EINVAL}:
                 raise  # the machine's trouble, not the archive's
             raise DataError(
                 f"{archive}: can't be unpacked ({error}). Fetch it anew, or repack it plainly."
@@ -102,6 +105,8 @@ class _Guard:
             raise self.refuse(name, "has a path that may lead outside of the folder")
         if any(len(part.encode(errors="surrogateescape")) > 255 for part in path.parts):
             raise self.refuse(name, "has a name longer than 255 bytes")
+        if len(path.parts) > self.limits.depth:
+            raise self.refuse(name, f"lies more than {self.limits.depth} deep")
         if len(self.seen) >= self.limits.members:
             raise self.refuse(name, f"is one more than the {self.limits.members:,} allowed")
         if self._collides(path, is_folder):
@@ -136,19 +141,21 @@ class _Guard:
             chunk = source.read(min(amount, left + 1))
             left -= len(chunk)
             if left < 0:
-                raise self.refuse(name, f"is larger than the {size:,} bytes it claims")
+                raise self.refuse(name, f"is larger than the {counted(size, 'byte')} it claims")
             return chunk
 
         _, written = copy_checked(read, target)
         if written != size:
-            raise self.refuse(name, f"is cut short: {written:,} of {size:,} bytes")
+            raise self.refuse(name, f"is cut short: {written:,} of {counted(size, 'byte')}")
         self.files += 1
 
     def count(self, name: str, size: int) -> None:
         """Add `size` bytes to what was unpacked, before they are written."""
         self.unpacked += size
         if size < 0 or self.unpacked > self.limits.bytes:
-            raise self.refuse(name, f"brings the total to more than the {self.limits.bytes:,} bytes allowed")
+            raise self.refuse(
+                name, f"brings the total to more than the {counted(self.limits.bytes, 'byte')} allowed"
+            )
         if self.unpacked > self.limits.ratio * self.archive_bytes + _FREE_BYTES:
             raise self.refuse(
                 name, f"unpacks to more than {self.limits.ratio:g} times the archive's size, as bombs do"

@@ -17,6 +17,7 @@ from training.sources.archives import unpack
 from training.sources.download import fetch_any
 from training.sources.places import check_unchanged, given_path, write_checksums
 from training.sources.rows import Numbers, UInt8, checked_rows, cut, raw_batch, raw_pixels
+from training.sources.wording import counted
 
 FILES = {"train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)), "test": ("test_batch.bin",)}
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -132,7 +133,7 @@ def _open(file: Path) -> UInt8:
     size = file.stat().st_size
     if size == 0 or size % _RECORD:
         raise DataError(
-            f"{file}: has {size:,} bytes, which is no whole number of {_RECORD:,}-byte records: "
+            f"{file}: has {counted(size, 'byte')}, which is no whole number of {_RECORD:,}-byte records: "
             "cut short or damaged. Fetch it anew."
         )
     return np.memmap(file, np.uint8, mode="r", shape=(size // _RECORD, _RECORD))

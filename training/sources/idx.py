@@ -19,7 +19,9 @@ from training.files import atomic_folder, copy_checked, digest_file, digest_json
 from training.records import SourceFiles
 from training.sources.download import fetch_any
 from training.sources.places import check_unchanged, given_path, write_checksums
+from training.sources.published import Publication, publication
 from training.sources.rows import UInt8, checked_rows, cut, raw_batch, raw_pixels
+from training.sources.wording import counted
 
 SPLITS = ("train", "test")
 FILES = {
@@ -37,20 +39,19 @@ _MAX_UNPACKED = 8 << 30
 class IdxFiles:
     """A data set of torchvision's MNIST family; `name` is its class there, such as FashionMNIST.
 
-    `path` is a folder that holds the files, plain or as .gz; without it they are downloaded. `mirrors` and
-    `resources` (file name and md5 of each .gz) come from torchvision unless they are given.
+    `path` is a folder that holds the files, plain or as .gz; without it they are downloaded. `published` says from
+    where and what they must be; without it :func:`training.sources.published.publication` does.
     """
 
     name: str
     classes: tuple[str, ...] = ()
     path: str | Path | None = None
-    mirrors: tuple[str, ...] = ()
-    resources: tuple[tuple[str, str], ...] = ()
+    published: Publication | None = None
 
     def fetch(self, folder: Path) -> SourceFiles:
         """Find or download the four files, and check each against its header."""
         if self.path is None:
-            raw, origin = self._downloaded(folder), f"{self.name} as torchvision names it"
+            raw, origin = self._downloaded(folder), f"{self.name}, as published"
         else:
             place = given_path(self.path, self.name)
             raw, origin = _find(place, folder), str(place)
@@ -94,27 +95,15 @@ class IdxFiles:
     def _downloaded(self, folder: Path) -> Path:
         raw = folder / self.name / "raw"
         if not raw.exists():
-            mirrors, resources = self._addresses()
-            packed = [folder / self.name / "download" / name for name, _ in resources]
-            for file, (name, md5) in zip(packed, resources, strict=True):
-                fetch_any([f"{mirror.rstrip('/')}/{name}" for mirror in mirrors], file, md5=md5)
+            site = self.published or publication(self.name)
+            packed = [folder / self.name / "download" / file.name for file in site.files]
+            for target, file in zip(packed, site.files, strict=True):
+                urls = [f"{mirror.rstrip('/')}/{file.name}" for mirror in site.mirrors]
+                fetch_any(urls, target, size=file.size, sha256=file.sha256, md5=file.md5)
             _unpack(packed, raw)
-            for file in packed:
-                file.unlink(missing_ok=True)
+            for target in packed:
+                target.unlink(missing_ok=True)
         return raw
-
-    def _addresses(self) -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
-        if self.mirrors and self.resources:
-            return self.mirrors, self.resources
-        # Takes seconds, but only before a download; and it keeps up with mirrors that move.
-        from torchvision import datasets
-
-        known = getattr(datasets, self.name, None)
-        if known is None or not hasattr(known, "resources"):
-            raise DataError(
-                f"torchvision has no data set {self.name!r} of idx files; set data.path to its files."
-            )
-        return self.mirrors or known.mirrors, self.resources or known.resources
 
 
 def locate(place: Path) -> Path | None:
@@ -185,7 +174,7 @@ def _open(raw: Path, split: str, part: str) -> UInt8:
     magic = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
     if len(header) < header_bytes:
         raise DataError(
-            f"{file}: has {size} bytes, not even the {header_bytes} of its header. Fetch it anew."
+            f"{file}: has {counted(size, 'byte')}, not even the {header_bytes} of its header. Fetch it anew."
         )
     if header[:4] != magic:
         raise DataError(
@@ -197,7 +186,7 @@ def _open(raw: Path, split: str, part: str) -> UInt8:
         raise DataError(f"{file}: holds no {part}: its header says {shape}.")
     if size != header_bytes + math.prod(shape):
         raise DataError(
-            f"{file}: has {size:,} bytes, but its header {shape} calls for "
+            f"{file}: has {counted(size, 'byte')}, but its header {shape} calls for "
             f"{header_bytes + math.prod(shape):,}: cut short or damaged. Fetch it anew."
         )
     return np.memmap(file, np.uint8, mode="r", offset=header_bytes, shape=shape)
@@ -210,7 +199,8 @@ def _checked_classes(raw: Path, declared: tuple[str, ...]) -> tuple[str, ...]:
         images, labels = _open(raw, split, "images"), _open(raw, split, "labels")
         if len(images) != len(labels):
             raise DataError(
-                f"{raw / FILES[split, 'images']}: {len(images):,} images, but {len(labels):,} labels in "
+                f"{raw / FILES[split, 'images']}: {counted(len(images), 'image')}, but "
+                f"{counted(len(labels), 'label')} in "
                 f"{FILES[split, 'labels']}: they don't belong together. Fetch both anew."
             )
         row = int(labels.argmax())
@@ -218,6 +208,6 @@ def _checked_classes(raw: Path, declared: tuple[str, ...]) -> tuple[str, ...]:
         if declared and highest >= len(declared):
             raise DataError(
                 f"{raw / FILES[split, 'labels']} row {row}: label {highest}, but only "
-                f"{len(declared)} classes are declared ({', '.join(declared)})."
+                f"{counted(len(declared), 'class is', 'classes are')} declared ({', '.join(declared)})."
             )
     return declared or tuple(str(number) for number in range(highest + 1))

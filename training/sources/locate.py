@@ -1,17 +1,19 @@
 """Which kind of source lies at a path, and which reader understands source files."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 from training.errors import DataError
-from training.files import digest_file
 from training.records import SourceFiles
 from training.sources import Source, cifar, folder_listing, idx
-from training.sources.archives import SUFFIXES, is_archive, unpack
+from training.sources.archives import SUFFIXES, is_archive
 from training.sources.cifar import Cifar10
 from training.sources.digits import Digits
 from training.sources.folder import ImageFolder
 from training.sources.idx import IdxFiles
+from training.sources.packed import Packed, unpacked
 from training.sources.parquet import ParquetImages
 from training.sources.places import given_path
 
@@ -20,18 +22,21 @@ log = logging.getLogger("evergreen.sources")
 _MAX_DEPTH = 4
 
 
-def open_path(path: Path, folder: Path, classes: tuple[str, ...] = ()) -> Source:
+def open_path(path: Path, folder: Path, classes: tuple[str, ...] = (), own: Source | None = None) -> Source:
     """The source at `path`, by looking; an archive is unpacked under `folder` first, once for its content.
 
-    `classes` fixes class names and order where they are declared. Raises
+    `classes` fixes class names and order where they are declared. `own` is the recipe's source that this one takes
+    the place of: all its options stay, such as the names of Parquet columns, if it is of the same kind. Raises
     :class:`training.errors.SettingError` when nothing is at `path`, :class:`DataError` when nothing there is
     recognised or an archive is unsafe.
     """
     place = given_path(path, "this source")
-    inside = _unpacked(place, folder) if place.is_file() and is_archive(place) else place
+    inside = unpacked(place, folder) if place.is_file() and is_archive(place) else place
     source, kind = _recognise(inside, classes)
     log.info("%s: recognised as %s", place, kind)
-    return source
+    if type(own) is type(source):
+        source = replace(cast(Any, own), path=cast(Any, source).path)
+    return source if inside == place else Packed(source, place, inside)
 
 
 def reader(files: SourceFiles) -> Source:
@@ -48,14 +53,6 @@ def reader(files: SourceFiles) -> Source:
             f"{files.root}: no reader for source files of kind {files.kind!r}; one of {', '.join(readers)}."
         )
     return readers[files.kind]
-
-
-def _unpacked(archive: Path, folder: Path) -> Path:
-    place = folder / "unpacked" / digest_file(archive)[:16]
-    if not place.exists():
-        log.info("%s: unpacking to %s", archive, place)
-        unpack(archive, place)
-    return place
 
 
 def _recognise(place: Path, classes: tuple[str, ...]) -> tuple[Source, str]:

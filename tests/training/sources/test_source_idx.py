@@ -6,6 +6,7 @@ import os
 import shutil
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 from training.errors import DataError, SettingError, TransientError
 from training.sources.idx import FILES, IdxFiles
+from training.sources.published import FASHION_MNIST, MNIST, Download, Publication, publication
 
 CLASSES = tuple("abcdefghij")
 COUNTS = {"train": 7, "test": 3}
@@ -134,14 +136,15 @@ def test_numbers_name_the_classes_when_none_are_declared(tmp_path: Path) -> None
 @pytest.fixture
 def published(site, tmp_path: Path) -> tuple[IdxFiles, dict]:
     arrays = made(tmp_path / "theirs")
-    resources = []
+    theirs = []
     for name in FILES.values():
         packed = gzip.compress((tmp_path / "theirs" / name).read_bytes())
         site.give(f"/good/{name}.gz", packed)
         site.fail(f"/down/{name}.gz", 503)
-        resources.append((f"{name}.gz", hashlib.md5(packed).hexdigest()))
+        sha256 = hashlib.sha256(packed).hexdigest()
+        theirs.append(Download(f"{name}.gz", hashlib.md5(packed).hexdigest(), sha256, len(packed)))
     mirrors = (site.url("/down/"), site.url("/good"))
-    return IdxFiles("FashionMNIST", CLASSES, mirrors=mirrors, resources=tuple(resources)), arrays
+    return IdxFiles("FashionMNIST", CLASSES, published=Publication(mirrors, tuple(theirs))), arrays
 
 
 def test_downloaded_once_in_torchvisions_layout(site, published, tmp_path: Path, rows_of, pixels_of) -> None:
@@ -189,14 +192,42 @@ def test_a_damaged_gz_is_named(tmp_path: Path) -> None:
     assert not list((tmp_path / "home").rglob("raw"))
 
 
-def test_addresses_come_from_torchvision() -> None:
-    from torchvision.datasets import MNIST, FashionMNIST
+def test_a_file_that_only_its_sha256_tells_apart_is_refused(site, published, tmp_path: Path) -> None:
+    source, _ = published
+    first, *others = source.published.files
+    changed = replace(first, sha256="0" * 64)
+    source = replace(source, published=replace(source.published, files=(changed, *others)))
+    with pytest.raises(TransientError, match="wrong sha256"):  # the other mirror answers 503
+        source.fetch(tmp_path / "home")
+    assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
 
-    assert IdxFiles("MNIST")._addresses() == (MNIST.mirrors, MNIST.resources)
-    assert IdxFiles("FashionMNIST")._addresses() == (FashionMNIST.mirrors, FashionMNIST.resources)
-    assert {name.removesuffix(".gz") for name, _ in FashionMNIST.resources} == set(FILES.values())
-    with pytest.raises(DataError, match="NoSuchSet"):
-        IdxFiles("NoSuchSet")._addresses()
+
+@pytest.mark.parametrize(("known", "name"), [(MNIST, "MNIST"), (FASHION_MNIST, "FashionMNIST")])
+def test_what_is_published_is_pinned(known: Publication, name: str) -> None:
+    from torchvision import datasets
+
+    theirs = getattr(datasets, name)
+    assert publication(name) == known
+    assert [(file.name, file.md5) for file in known.files] == theirs.resources
+    assert {file.name.removesuffix(".gz") for file in known.files} == set(FILES.values())
+    assert all(file.size and len(file.sha256) == 64 for file in known.files)
+    assert len({file.sha256 for file in known.files}) == 4
+    assert all(mirror.startswith("https://") for mirror in known.mirrors)
+
+
+def test_others_come_from_torchvision() -> None:
+    from torchvision.datasets import KMNIST
+
+    found = publication("KMNIST")
+    assert [(file.name, file.md5) for file in found.files] == KMNIST.resources
+    assert all(mirror.startswith("https://") for mirror in found.mirrors)
+
+
+@pytest.mark.parametrize("name", ["NoSuchSet", "EMNIST", "QMNIST", "CIFAR10"])
+def test_what_is_not_published_as_idx_files_is_refused(name: str) -> None:
+    """EMNIST has the addresses of MNIST by inheritance."""
+    with pytest.raises(DataError, match=f"'{name}'"):
+        publication(name)
 
 
 def test_real_fashion_mnist(real_data: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 import struct
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,9 @@ import pytest
 from training.errors import DataError, SettingError
 from training.records import SourceFiles
 from training.sources.digits import Digits
+from training.sources.idx import IdxFiles
 from training.sources.locate import open_path, reader
+from training.sources.parquet import ParquetImages
 
 
 def idx(root: Path) -> None:
@@ -119,12 +122,94 @@ def test_an_archive_is_unpacked_once_for_its_content(tmp_path: Path) -> None:
     archive = pack(tmp_path / "data", tmp_path / "data.zip", "")
     home = tmp_path / "home"
     first, _ = opened(archive, home)
-    unpacked = next((home / "unpacked").iterdir())
+    (unpacked,) = (home / "unpacked").glob("*/")
     made = unpacked.stat().st_ctime_ns
-    assert opened(archive.rename(tmp_path / "renamed.zip"), home)[0] == first
-    assert [(place, place.stat().st_ctime_ns) for place in (home / "unpacked").iterdir()] == [
+    renamed = archive.rename(tmp_path / "renamed.zip")
+    assert opened(renamed, home)[0] == first.model_copy(update={"origin": str(renamed)})
+    assert [(place, place.stat().st_ctime_ns) for place in (home / "unpacked").glob("*/")] == [
         (unpacked, made)
     ]
+
+
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+def test_an_archive_is_what_its_data_come_from(tmp_path: Path, make) -> None:
+    make(tmp_path / "data")
+    archive = pack(tmp_path / "data", tmp_path / "data.tar.gz", "top")
+    for _ in range(2):
+        assert opened(archive, tmp_path / "home")[0].origin == str(archive)
+    assert opened(tmp_path / "data", tmp_path / "home")[0].origin == str(tmp_path / "data")
+
+
+def flipped(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [flipped, Path.unlink, lambda file: file.write_bytes(b"")])
+@pytest.mark.parametrize("make", [idx, cifar, divided, parquet_divided], ids=lambda make: make.__name__)
+def test_what_was_unpacked_and_changed_is_unpacked_anew(tmp_path: Path, make, damage, caplog) -> None:
+    make(tmp_path / "data")
+    archive = pack(tmp_path / "data", tmp_path / "data.tar", "")
+    first, rows = opened(archive, tmp_path / "home")
+    files = sorted(file for file in (tmp_path / "home" / "unpacked").glob("*/**/*") if file.is_file())
+    for file in (files[0], files[-1]):
+        damage(file)
+        caplog.clear()
+        assert opened(archive, tmp_path / "home") == (first, rows)
+        assert f"{archive}: what was unpacked" in caplog.text
+
+
+def test_a_note_that_is_damaged_is_written_anew(tmp_path: Path) -> None:
+    images(tmp_path / "data")
+    archive = pack(tmp_path / "data", tmp_path / "data.tar", "")
+    first = opened(archive, tmp_path / "home")
+    (note,) = (tmp_path / "home" / "unpacked").glob("*.json")
+    whole = note.read_bytes()
+    for damaged in (b"", b"[1]", b"\xff", whole[:-5]):
+        note.write_bytes(damaged)
+        assert opened(archive, tmp_path / "home") == first
+        assert note.read_bytes() == whole
+
+
+def test_unsound_data_in_an_archive_are_refused_each_time(tmp_path: Path) -> None:
+    images(tmp_path / "data")
+    (tmp_path / "data" / "a" / "notes.txt").write_text("x")
+    archive = pack(tmp_path / "data", tmp_path / "data.tar", "")
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"notes\.txt: not an image file"):
+            opened(archive, tmp_path / "home")
+
+
+@pytest.mark.parametrize("suffix", ["", ".tar", ".zip"])
+def test_the_recipes_own_columns_stay(tmp_path: Path, suffix: str) -> None:
+    own = ParquetImages(tmp_path / "elsewhere", image="scan", label="finding", classes=("b", "a"))
+    (tmp_path / "data").mkdir()
+    pq.write_table(
+        pa.table({"scan": [b"1", b"2"], "finding": ["a", "b"]}), tmp_path / "data" / "rows.parquet"
+    )
+    place = pack(tmp_path / "data", tmp_path / f"packed{suffix}", "") if suffix else tmp_path / "data"
+    with pytest.raises(DataError, match="no column 'image'"):
+        open_path(place, tmp_path / "home").fetch(tmp_path / "home")
+    files = open_path(place, tmp_path / "home", own.classes, own).fetch(tmp_path / "home")
+    assert (files.classes, files.origin) == (("b", "a"), str(place))
+    (batch,) = reader(files).read(files, "", [0, 1])
+    assert batch["label"].to_pylist() == ["a", "b"]
+
+
+def test_options_of_another_kind_of_source_do_not_matter(tmp_path: Path) -> None:
+    images(tmp_path / "data")
+    own = ParquetImages(image="scan", classes=("b", "a"))
+    files = open_path(tmp_path / "data", tmp_path / "home", own.classes, own).fetch(tmp_path / "home")
+    assert (files.kind, files.classes) == ("folder", ("b", "a"))
+
+
+def test_the_name_of_a_recipes_own_data_set_stays(tmp_path: Path) -> None:
+    idx(tmp_path / "data")
+    own = IdxFiles("FashionMNIST", ("a", "b"))
+    assert open_path(tmp_path / "data", tmp_path / "home", own.classes, own) == replace(
+        own, path=tmp_path / "data"
+    )
 
 
 def test_a_single_parquet_file(tmp_path: Path) -> None:

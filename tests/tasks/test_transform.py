@@ -1,0 +1,60 @@
+"""A dataset that was damaged is refused before training and made anew; the damaged one stays aside."""
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from small_runs import tiny_settings
+
+from flows.prepare import prepare
+from tasks.transform import set_damaged_aside
+from training.dataset import open_columns
+from training.manifest import MANIFEST
+from training.paths import Home
+from training.plan import RunPlan, identify
+from training.recipe import load
+from training.sources.digits import Digits
+
+
+def planned(home: Home) -> RunPlan:
+    _, ref = load("digits")
+    return identify(home, ref, tiny_settings(), Digits().fetch(home.sources), None)
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_a_damaged_version_is_made_anew_from_its_source(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    plan = planned(home)
+    version = prepare(plan)
+    place = Path(version.path)
+    images = open_columns(version, "train").images.tobytes()
+    for number, name in enumerate([version.parts["train"][0].path, MANIFEST, version.parts["test"][0].path]):
+        flip(place / name)
+        with caplog.at_level(logging.WARNING, "evergreen"):
+            assert plan.find_dataset() is None
+        assert str(place / name) in caplog.text
+        again = prepare(plan)
+        assert (again, plan.find_dataset()) == (version, version)
+        assert open_columns(again, "train").images.tobytes() == images
+        assert (place.parent / f"{place.name}.damaged-{number}").is_dir()
+        assert f"{place} is damaged and was set aside as {place.name}.damaged-{number}" in caplog.text
+
+
+def test_what_is_set_aside_never_takes_the_place_of_what_was(tmp_path: Path) -> None:
+    place = tmp_path / "version"
+    for number in range(3):
+        place.mkdir()
+        (place / "file").write_text(str(number))
+        set_damaged_aside(place)
+    shutil.rmtree(tmp_path / "version.damaged-0")
+    place.mkdir()
+    set_damaged_aside(place)
+    assert {path.name for path in tmp_path.iterdir()} == {f"version.damaged-{number}" for number in range(3)}
+    assert (tmp_path / "version.damaged-2" / "file").read_text() == "2"
+    set_damaged_aside(place)  # nothing there
