@@ -1,7 +1,7 @@
 """MLflow's model registry: who is champion, and moves of the aliases that leave a record.
 
 MLflow has no compare-and-set, so every move is made under a lock of the home and checks first that the alias
-still points where it did.
+still points where it did. Each can be cut short anywhere: made again, it does what is left to do.
 """
 
 import json
@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from filelock import FileLock, Timeout
 
-from training.errors import DataError, SettingError, TransientError
+from tasks.registered_files import load_checked
+from training.errors import SettingError, TransientError
 from training.paths import Home
 
 if TYPE_CHECKING:
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
+ROLLED_BACK_TAG = "evergreen.rolled_back"
+Alias = Literal["champion", "challenger", "previous", "none"]
 _LOCK_TIMEOUT_S = 120
+
+
+class ChampionMovedError(TransientError):
+    """The champion is not the one that the candidate was compared with; it takes a new comparison, not a new try."""
 
 
 @contextmanager
@@ -53,6 +60,12 @@ def champion_of(client: "MlflowClient", model: str, alias: str = CHAMPION) -> st
         raise
 
 
+def alias_of(client: "MlflowClient", model: str, number: str) -> Alias:
+    """The alias that points to version `number`, or "none"."""
+    aliases: tuple[Alias, ...] = ("champion", "challenger", "previous")
+    return next((alias for alias in aliases if champion_of(client, model, alias) == number), "none")
+
+
 def version_tags(client: "MlflowClient", model: str, number: str) -> dict[str, str]:
     """Tags of one version."""
     tags: dict[str, str] = client.get_model_version(model, number).tags
@@ -61,23 +74,38 @@ def version_tags(client: "MlflowClient", model: str, number: str) -> dict[str, s
 
 def find_version(client: "MlflowClient", model: str, tags: dict[str, str]) -> str | None:
     """The oldest version of `model` with these tags, or None."""
+    return next(map(str, _versions(client, model, tags)), None)
+
+
+def _versions(client: "MlflowClient", model: str, tags: dict[str, str]) -> list[int]:
     wanted = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
     found = client.search_model_versions(" and ".join([f"name = '{model}'", *wanted]))
-    return str(min(int(version.version) for version in found)) if found else None
+    return sorted(int(version.version) for version in found)
+
+
+def drop_twins(client: "MlflowClient", model: str, tags: dict[str, str]) -> str:
+    """The oldest version with these tags, of which more were made a moment ago; the others are removed.
+
+    MLflow's client sends a request again whose answer was lost, and the server then makes a second version.
+    """
+    from mlflow.exceptions import MlflowException
+
+    kept, *twins = _versions(client, model, tags)
+    for twin in twins:
+        try:
+            client.delete_model_version(model, str(twin))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # another home's run was quicker
+                raise
+    return str(kept)
 
 
 def load_version(model: str, number: str) -> "PyFuncModel":
-    """A registered version through plain MLflow. Raises :class:`DataError` when its files are damaged."""
-    import mlflow.pyfunc
+    """A registered version through plain MLflow, once its files are known to hold no code of their own.
 
-    try:
-        loaded: PyFuncModel = mlflow.pyfunc.load_model(f"models:/{model}/{number}")
-        return loaded
-    except Exception as error:  # MLflow, torch and zip readers raise many kinds
-        raise DataError(
-            f"model {model} version {number} can't be loaded ({type(error).__name__}: {error}). Point the alias to a "
-            f"version that can: `evergreen rollback {model}`."
-        ) from error
+    Raises :class:`DataError` when they are damaged, or not what Evergreen registers.
+    """
+    return load_checked(model, number)
 
 
 def move_alias(
@@ -85,32 +113,45 @@ def move_alias(
 ) -> None:
     """Make `number` the champion if the champion still is `expected`; the old one becomes `previous`.
 
-    Raises :class:`TransientError` when someone else moved the alias meanwhile; running again judges anew.
+    The decision is recorded once the alias has moved, so that none stands there that never came about. Raises
+    :class:`ChampionMovedError` when someone else moved the alias meanwhile.
     """
     now = champion_of(client, model)
-    if now == number:
-        return
+    if now != number:
+        _replace_champion(client, model, now, number, expected)
+    if now != number or _last_move(home, model) != number:
+        record_decision(home, model, {"action": "promote", "from": expected, "to": number, "why": why})
+    if champion_of(client, model, CHALLENGER) == number:
+        client.delete_registered_model_alias(model, CHALLENGER)
+
+
+def _replace_champion(
+    client: "MlflowClient", model: str, now: str | None, number: str, expected: str | None
+) -> None:
     if now != expected:
-        raise TransientError(
+        raise ChampionMovedError(
             f"model {model}: the champion was version {expected} when the comparison began and is {now} now. "
             "Run the same command again: the candidate is compared with the new champion."
         )
-    record_decision(home, model, {"action": "promote", "from": now, "to": number, "why": why})
     if now is not None:
         client.set_registered_model_alias(model, PREVIOUS, now)
     client.set_registered_model_alias(model, CHAMPION, number)
-    if (
-        after := champion_of(client, model)
-    ) != number:  # another home's run, which our lock does not hold back
-        raise TransientError(f"model {model}: version {after} became champion at the same moment; run again")
-    if champion_of(client, model, CHALLENGER) == number:
-        client.delete_registered_model_alias(model, CHALLENGER)
+    # Another home's run is not held back by our lock.
+    if (after := champion_of(client, model)) != number:
+        raise ChampionMovedError(f"model {model}: version {after} became champion at the same moment; run again")
+
+
+def keep_as_challenger(client: "MlflowClient", home: Home, model: str, number: str, why: str) -> None:
+    """Point `challenger` to a version that was not promoted, and record that."""
+    client.set_registered_model_alias(model, CHALLENGER, number)
+    record_decision(home, model, {"action": "keep", "candidate": number, "why": why})
 
 
 def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple[str, str]:
     """Swap `champion` and `previous`, after a try whether the older one still loads; returns (from, to).
 
-    Raises :class:`SettingError` when there is nothing to return to.
+    The version that is left is marked first: whatever happens next, it is not promoted again by itself. Raises
+    :class:`SettingError` when there is nothing to return to.
     """
     with registry_lock(home, model):
         now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
@@ -118,19 +159,41 @@ def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple
             raise SettingError(
                 f"model {model}: "
                 + ("there is no champion" if now is None else "the champion has no predecessor")
-                + ", so there is nothing to return to. `evergreen recipes` lists models and aliases."
+                + ", so there is nothing to return to."
             )
         load_version(model, before)
+        client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why or "by hand")
         record_decision(home, model, {"action": "rollback", "from": now, "to": before, "why": why})
         client.set_registered_model_alias(model, CHAMPION, before)
         client.set_registered_model_alias(model, PREVIOUS, now)
-        client.set_model_version_tag(model, now, "evergreen.rolled_back", why or "by hand")
+        if ROLLED_BACK_TAG in version_tags(client, model, before):
+            client.delete_model_version_tag(model, before, ROLLED_BACK_TAG)
         return now, before
 
 
 def record_decision(home: Home, model: str, decision: dict[str, Any]) -> None:
-    """Add a line to the model's decisions: an append-only record of who was champion when, and why."""
-    file = Path(home.root) / "decisions" / f"{model}.jsonl"
+    """Add a line to the model's decisions: an append-only record of who was champion when, and why.
+
+    A step that was cut short takes its decision again: one that is the last line already is not repeated.
+    """
+    before = _decisions(home, model)
+    if before and {**before[-1], "at": ""} == {**decision, "at": ""}:
+        return
+    file = _decisions_file(home, model)
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as out:
         out.write(json.dumps({"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **decision}) + "\n")
+
+
+def _last_move(home: Home, model: str) -> str | None:
+    """The version that the newest decision on the champion made champion."""
+    return next((one["to"] for one in reversed(_decisions(home, model)) if "to" in one), None)
+
+
+def _decisions(home: Home, model: str) -> list[dict[str, Any]]:
+    file = _decisions_file(home, model)
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+
+
+def _decisions_file(home: Home, model: str) -> Path:
+    return home.root / "decisions" / f"{model}.jsonl"

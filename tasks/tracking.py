@@ -108,7 +108,8 @@ def open_run(client: "MlflowClient", plan: RunPlan) -> str:
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         place = None
-        if plan.settings.tracking.uri is None:
+        if not (plan.settings.tracking.uri or "").startswith("http"):
+            # A bare database would put artifacts under the working directory; a server has a place of its own.
             place = (Home(Path(plan.home)).mlflow_artifacts / name).as_uri()
         experiment_id = client.create_experiment(name, artifact_location=place)
     else:

@@ -176,7 +176,9 @@ def _unpack_anew(folder: Path, damaged: Path, version: DatasetVersion, split: Sp
     if folder.exists():
         log.warning("%s: not what was written; unpacked anew from the dataset's Parquet files", damaged)
         shutil.rmtree(folder)
-    for left in folder.parent.glob(f".{folder.name}.*.tmp"):  # by a process that was killed: this one has the lock
+    for left in folder.parent.glob(
+        f".{folder.name}.*.tmp"
+    ):  # by a process that was killed: this one has the lock
         shutil.rmtree(left)
     with atomic_folder(folder) as aside:
         _unpack(version, split, aside)

@@ -165,6 +165,9 @@ class Loop:
             return _STOP
         self.fence.check()
         due = now - self.saved_at >= self.job.settings.checkpoint.every_s
+        if self.job.paths.save.exists():
+            self.job.paths.save.unlink(missing_ok=True)
+            due = True
         if not (due and self.feed.exact) or self.checkpoints.busy:
             return 0
         self.saved_at = now  # the answer comes a step later; a wish is told once

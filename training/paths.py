@@ -74,6 +74,11 @@ class RunPaths:
         return self.root / "stop"
 
     @property
+    def save(self) -> Path:
+        """The first worker that sees this file removes it and saves a checkpoint: a node is about to go."""
+        return self.root / "save"
+
+    @property
     def model(self) -> Path:
         """The finished training: weights and `trained.json`; appears complete or not at all."""
         return self.root / "model"

@@ -28,6 +28,7 @@ from training.errors import (
 )
 from training.files import write_text
 from training.job import TrainingJob
+from training.preemption import Notices
 from training.relay import Relay
 from training.watchdog import Watchdog, end_workers
 
@@ -36,7 +37,9 @@ log = logging.getLogger("evergreen.supervise")
 _LOOK_S = 0.5
 _UNWIND_S = 60.0  # for Ray Train to notice that its workers are gone, or that they are done
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_NODE_LOSS_S = 15.0  # until Ray counts a lost node no more; before, it would wait for as many workers as there were
+_NODE_LOSS_S = (
+    15.0  # until Ray counts a lost node no more; before, it would wait for as many workers as there were
+)
 
 
 def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
@@ -92,10 +95,11 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
 
     thread = threading.Thread(target=copy_context().run, args=(work,), name="evergreen-attempt", daemon=True)
     thread.start()
-    watchdog, limits, relay = Watchdog(job), _Deadlines(job), Relay(job.paths)
+    watchdog, limits, relay, notices = Watchdog(job), _Deadlines(job), Relay(job.paths), Notices(job)
     while thread.is_alive():
         thread.join(_LOOK_S)
         relay.pump()
+        notices.look()
         if limits.passed(asked):
             break
         try:

@@ -8,29 +8,31 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ |= {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
-    "EVERGREEN_TEST_STEP_S": "0.01",
 }
 
 import ray
+from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
+from ray.core.generated import autoscaler_pb2
 from slow_runs import last_step, slow_job
 
 from training import ray_train
 from training.attempts import read_attempts
 from training.launch import launch
 from training.paths import Home
-from training.records import DatasetVersion
+from training.records import DatasetVersion, TrainedModel
 
 EPOCHS = 80
 
 
-def main(folder: Path, version: DatasetVersion) -> None:
+def grow_and_shrink(folder: Path, version: DatasetVersion) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     node = cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
@@ -43,7 +45,7 @@ def main(folder: Path, version: DatasetVersion) -> None:
         training={"virtual_shards": 4, "epochs": EPOCHS},
         failure={"worker_start_timeout_s": 40},
     )
-    done: list[object] = []
+    done: list[TrainedModel] = []
     thread = threading.Thread(target=lambda: done.append(launch(job)), daemon=True)
     thread.start()
     wait(lambda: last_step(job.paths.metrics) >= 10)
@@ -57,7 +59,40 @@ def main(folder: Path, version: DatasetVersion) -> None:
     cluster.shutdown()
 
 
-def wait(condition: object, seconds: float = 180) -> None:
+def preempt(folder: Path, version: DatasetVersion) -> None:
+    """The only worker's node is drained; nothing but the notice makes it save in the middle of an epoch."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    node = cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False)
+    job = slow_job(
+        Home(folder),
+        version,
+        workers=1,
+        scaling={"cpus_per_worker": 1},
+        training={"epochs": 2, "global_batch_size": 2},
+        checkpoint={"every_s": 1000.0, "every_steps": None},
+    )
+    done: list[TrainedModel] = []
+    thread = threading.Thread(target=lambda: done.append(launch(job)), daemon=True)
+    thread.start()
+    wait(lambda: last_step(job.paths.metrics) >= 10)
+    cluster.add_node(num_cpus=1)
+    reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    deadline = int(time.time() * 1000) + 8000
+    accepted, why = GcsClient(address=cluster.address).drain_node(node.node_id, reason, "spot", deadline)
+    if not accepted:
+        raise SystemExit(why)
+    wait(lambda: any(job.paths.checkpoints.glob("step-*")))
+    time.sleep(8)
+    cluster.remove_node(node, allow_graceful=False)
+    thread.join(240)
+    attempts = [attempt.first_step for attempt in read_attempts(job.paths)]
+    print(json.dumps({"digest": done[0].weights_digest, "first_steps": attempts}))
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def wait(condition: Callable[[], bool], seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -66,4 +101,5 @@ def wait(condition: object, seconds: float = 180) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), DatasetVersion.model_validate_json(Path(sys.argv[2]).read_text()))
+    scenario = {"elastic": grow_and_shrink, "preemption": preempt}[sys.argv[1]]
+    scenario(Path(sys.argv[2]), DatasetVersion.model_validate_json(Path(sys.argv[3]).read_text()))

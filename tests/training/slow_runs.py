@@ -46,7 +46,7 @@ def slow_job(home: Home, version: DatasetVersion, workers: int = 3, **sections: 
         training={"epochs": 10, "global_batch_size": 48} | sections.pop("training", {}),
         scaling={"num_workers": workers, "cpus_per_worker": 0.5} | sections.pop("scaling", {}),
         ray={"num_cpus": 4},
-        checkpoint={"every_steps": 4},
+        checkpoint={"every_steps": 4} | sections.pop("checkpoint", {}),
         tracking={"log_every_steps": 2},
         **sections,
     )
