@@ -28,6 +28,7 @@ log = logging.getLogger("evergreen.prefect")
 
 APPLICATION = "prefect.server.api.server:create_app"
 _START_TIMEOUT_S = 120.0
+_PROBE_TIMEOUT_S = 2.0  # the socket takes connections before anyone answers them
 _END_TIMEOUT_S = 5.0
 _MOST_RESTARTS = 5
 
@@ -40,7 +41,7 @@ class LocalServer:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
-        self._ending = threading.Event()
+        self._ending, self._was_ready = threading.Event(), threading.Event()
         self._process = self._spawn()
         self._keeper = threading.Thread(target=self._keep, name="evergreen-prefect", daemon=True)
         self._keeper.start()
@@ -51,11 +52,12 @@ class LocalServer:
         while time.monotonic() < deadline and self._keeper.is_alive():
             with contextlib.suppress(urllib.error.URLError, OSError):
                 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-                with opener.open(f"{self.url}/health", timeout=_START_TIMEOUT_S) as answer:
+                with opener.open(f"{self.url}/health", timeout=_PROBE_TIMEOUT_S) as answer:
                     if answer.status == 200:
+                        self._was_ready.set()
                         return
             time.sleep(0.1)
-        raise TransientError(f"Prefect's server did not start; {self.log} says: {_last_line(self.log)}")
+        raise TransientError(f"Prefect's server did not start; {self.log} says: {_reason(self.log)}")
 
     def end(self) -> None:
         """End it."""
@@ -70,10 +72,10 @@ class LocalServer:
         self._socket.close()
 
     def _keep(self) -> None:
-        """Start it anew when it dies."""
+        """Start it anew when it dies; one that never came up would not the next time either."""
         for left in reversed(range(_MOST_RESTARTS)):
             status = self._process.wait()
-            if self._ending.is_set() or not left:
+            if self._ending.is_set() or not self._was_ready.is_set() or not left:
                 return
             log.warning("Prefect's server ended with status %d; starting it anew", status)
             self._process = self._spawn()
@@ -113,9 +115,10 @@ def prefect_api(place: Home) -> Iterator[None]:
         server.end()
 
 
-def _last_line(file: Path) -> str:
-    lines = file.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "nothing"
+def _reason(log_file: Path) -> str:
+    """The last error in what the server said, which its framework follows with lines of its own."""
+    lines = log_file.read_text(errors="replace").strip().splitlines()
+    return next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else "nothing")
 
 
 def _serve(number: int, parent: int) -> None:

@@ -27,7 +27,7 @@ from tasks.tracking import failure_recorded
 from tasks.train import keep_plan, train
 from training.cluster import check_workers_fit, ray_for, run_lock
 from training.files import write_text
-from training.overrides import given, optional, resolve
+from training.overrides import filled_in, optional, resolve
 from training.paths import home
 from training.plan import identify
 from training.recipe import load
@@ -54,7 +54,7 @@ def retrain(recipe: str = "digits", settings: SettingsForm = SettingsForm(), for
     speak()
     clock = Stopwatch()
     chosen, ref = load(recipe)
-    resolved = resolve(chosen.settings, given(settings))
+    resolved = resolve(chosen.settings, filled_in(settings))
     check_workers_fit(resolved)
     place = home()
     with run_lock(place, ref.name):

@@ -75,7 +75,7 @@ def optional(model: type[BaseModel], name: str) -> type[BaseModel]:
     return create_model(name, __config__=ConfigDict(extra="forbid"), __doc__=model.__doc__, **fields)
 
 
-def given(form: BaseModel, model: type[BaseModel] = Settings) -> dict[str, Any]:
+def filled_in(form: BaseModel, model: type[BaseModel] = Settings) -> dict[str, Any]:
     """What was filled in on a form that :func:`optional` made of `model`, as nested overrides.
 
     An explicit null counts where the setting can be none, so that `training.clip_norm` of a recipe can be switched
@@ -85,7 +85,7 @@ def given(form: BaseModel, model: type[BaseModel] = Settings) -> dict[str, Any]:
     for name in form.model_fields_set:
         value, kind = getattr(form, name), model.model_fields[name].annotation
         if isinstance(value, BaseModel) and isinstance(kind, type) and issubclass(kind, BaseModel):
-            found[name] = given(value, kind)
+            found[name] = filled_in(value, kind)
         elif value is not None or type(None) in get_args(kind):
             found[name] = value
     return found

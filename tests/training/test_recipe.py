@@ -156,3 +156,55 @@ def test_a_changed_copy_is_refused(tmp_path: Path) -> None:
         out.write("# changed\n")
     with pytest.raises(SettingError, match=f"{tmp_path}/copy"):
         reload(ref, tmp_path / "copy")
+
+
+WITH_FILE = """
+from pathlib import Path
+from training.recipe import Recipe
+from training.sources.digits import Digits
+
+def build_model(shape, classes):
+    return (Path(__file__).parent / "names.txt").read_text()
+
+recipe = Recipe("named", "reads a file", Digits(), build_model, files=({files}))
+"""
+
+
+def test_a_file_that_the_model_reads_goes_with_the_run(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("one")
+    recipe = tmp_path / "named.py"
+    recipe.write_text(WITH_FILE.format(files='"names.txt",'))
+    _, ref = load(str(recipe))
+    keep_copy(ref, tmp_path / "copy")
+    (tmp_path / "names.txt").write_text("two")
+    assert reload(ref, tmp_path / "copy").build_model((1, 8, 8), 10) == "one"
+    assert load(str(recipe))[1].digest != ref.digest
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [('"gone.txt",', "which does not exist"), ('"../outside.txt",', "outside the recipe's folder")],
+)
+def test_files_that_can_not_be_kept_are_refused(tmp_path: Path, files: str, said: str) -> None:
+    (tmp_path / "outside.txt").write_text("")
+    (tmp_path / "own").mkdir()
+    recipe = tmp_path / "own" / "named.py"
+    recipe.write_text(WITH_FILE.format(files=files))
+    with pytest.raises(SettingError, match=said):
+        load(str(recipe))
+
+
+def test_a_recipe_that_changes_while_its_run_is_prepared_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("one")
+    recipe = tmp_path / "named.py"
+    recipe.write_text(WITH_FILE.format(files='"names.txt",'))
+    _, ref = load(str(recipe))
+    (tmp_path / "names.txt").write_text("two")
+    with pytest.raises(SettingError, match="changed while its run was prepared"):
+        keep_copy(ref, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_what_a_recipe_takes_from_another_counts() -> None:
+    _, ref = load("fashion-mnist")
+    assert [Path(file).name for file in ref.files] == ["fashion_mnist.py", "mnist.py"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from training.errors import SettingError
-from training.overrides import describe, optional, parse_assignments, resolve
+from training.overrides import describe, filled_in, optional, parse_assignments, resolve
 from training.settings import Section, Settings
 
 DEFAULTS = Settings()
@@ -231,14 +231,20 @@ def test_every_section_is_described() -> None:
 def test_an_empty_form_changes_nothing() -> None:
     recipe = resolve(DEFAULTS, {"training": {"epochs": 17, "clip_norm": 2.0}, "gate": {"floor": 0.7}})
     form = optional(Settings, "SettingsForm")
-    assert resolve(recipe, form().model_dump(exclude_none=True)) == recipe
+    assert resolve(recipe, filled_in(form())) == recipe
     nulls = {name: None for name in form.model_fields if name == "seed"} | {"training": {"epochs": None}}
-    assert resolve(recipe, form.model_validate(nulls).model_dump(exclude_none=True)) == recipe
+    assert resolve(recipe, filled_in(form.model_validate(nulls))) == recipe
+
+
+def test_a_null_switches_off_what_can_be_none() -> None:
+    recipe = resolve(DEFAULTS, {"training": {"epochs": 17, "clip_norm": 2.0}})
+    form = optional(Settings, "SettingsForm").model_validate({"training": {"clip_norm": None}})
+    assert resolve(recipe, filled_in(form)) == resolve(DEFAULTS, {"training": {"epochs": 17}})
 
 
 def test_a_filled_form_changes_what_it_fills() -> None:
     form = optional(Settings, "SettingsForm").model_validate({"training": {"epochs": 3}, "seed": 9})
-    found = resolve(DEFAULTS, form.model_dump(exclude_none=True))
+    found = resolve(DEFAULTS, filled_in(form))
     assert found == resolve(DEFAULTS, {"training": {"epochs": 3}, "seed": 9})
 
 
