@@ -28,6 +28,7 @@ log = logging.getLogger("evergreen.prepare")
 _SHARD_ROWS = 8192
 _SHARD_BYTES = 64 << 20
 _SUBSET = 7  # stream of the permutation that picks a subset of rows
+_MIXED = 6  # order of rows whose source sorts them by class
 _SHOWN = 5
 
 
@@ -258,11 +259,18 @@ def _limit(split: str, settings: DataSettings) -> int | None:
 
 
 def _selected(files: SourceFiles, shard: Shard, settings: DataSettings) -> list[int]:
-    """Row numbers of a shard: all rows in order, or a fixed random subset in order."""
+    """Row numbers of a shard: of all rows, or of a fixed random subset.
+
+    They are in the source's order, except for image folders: these are listed class by class, and readers that go
+    through a dataset in its order (`data.feed=stream`) would train on one class after the other.
+    """
     total = reader(files).count(files, shard.split)
-    limit = _limit(shard.split, settings)
-    if limit is None or limit >= total:
-        return list(range(shard.start, shard.stop))
-    subset = Permutation(total, stream_key(_SUBSET))(np.arange(limit, dtype=np.int64))
-    chosen: list[int] = np.sort(subset)[shard.start : shard.stop].tolist()
+    limit = min(total, _limit(shard.split, settings) or total)
+    positions = np.arange(shard.start, shard.stop, dtype=np.int64)
+    if files.kind == "folder":
+        positions = Permutation(limit, stream_key(_MIXED))(positions)
+    if limit < total:
+        subset = Permutation(total, stream_key(_SUBSET))(np.arange(limit, dtype=np.int64))
+        positions = np.sort(subset)[positions]
+    chosen: list[int] = positions.tolist()
     return chosen

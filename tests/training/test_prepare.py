@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pets import random_pixels, write_rows
+from PIL import Image
 from small_runs import prepared
 
 from training import dataset, prepare, shards
@@ -192,3 +193,17 @@ def test_an_interrupted_commit_leaves_nothing(home: Home, monkeypatch: pytest.Mo
     with pytest.raises(Stop):
         prepared(home)
     assert list((home.datasets / "digits").iterdir()) == []
+
+
+def test_an_image_folder_is_not_left_sorted_by_class(home: Home, tmp_path: Path) -> None:
+    """Training that reads rows in their order would else see one class after the other."""
+    pixels = random_pixels(120)
+    for number, image in enumerate(pixels):
+        file = tmp_path / "pets" / ("cat" if number < 60 else "dog") / f"{number:03d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(file)
+    labels = dataset.open_columns(
+        prepared(home, ImageFolder(tmp_path / "pets"), "pets", {"test_share": 0.1}), "train"
+    ).labels
+    changes = int((np.diff(labels) != 0).sum())
+    assert changes > len(labels) / 4
