@@ -6,7 +6,6 @@ import shutil
 import time
 
 from training.attempts import Attempt, read_attempts
-from training.checkpoint import sweep
 from training.errors import SettingError, TrainingError, TransientError
 from training.job import TrainingJob
 from training.paths import RunPaths
@@ -33,8 +32,6 @@ def launch(job: TrainingJob) -> TrainedModel:
         return done
     keep_copy(job.recipe, job.paths.recipe)
     job.paths.checkpoints.mkdir(parents=True, exist_ok=True)
-    for folder in (job.paths.root, job.paths.checkpoints):
-        sweep(folder)
     if job.paths.model.exists():  # not this run's, or not whole: it would stand in the finished one's way
         log.warning("%s holds no finished model of this run; it is made anew", job.paths.model)
         shutil.rmtree(job.paths.model)

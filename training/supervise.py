@@ -17,6 +17,7 @@ from contextvars import copy_context
 from types import FrameType
 
 from training.attempts import Failure, Fence, note, read_attempts, read_beats
+from training.checkpoint import sweep
 from training.cluster import NoRoomError, revive
 from training.errors import (
     EvergreenError,
@@ -37,9 +38,8 @@ log = logging.getLogger("evergreen.supervise")
 _LOOK_S = 0.5
 _UNWIND_S = 60.0  # for Ray Train to notice that its workers are gone, or that they are done
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_NODE_LOSS_S = (
-    15.0  # until Ray counts a lost node no more; before, it would wait for as many workers as there were
-)
+# Until Ray counts a lost node no more; before, it would wait for as many workers as there were.
+_NODE_LOSS_S = 15.0
 
 
 def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
@@ -48,10 +48,15 @@ def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], o
     for failures in range(allowed + 1):
         if on_ray:
             end_workers(read_beats(job.paths))  # of an attempt that this one must not overlap with
+        _sweep(job)
         numbered = job.model_copy(update={"attempt": Fence.begin(job.paths).number})
         try:
             with _stop_on_signals(job) as asked:
-                return _supervised(numbered, attempt, asked) if on_ray else attempt(numbered)
+                if on_ray:
+                    _supervised(numbered, attempt, asked)
+                else:
+                    attempt(numbered)
+            return _sweep(job)
         except Exception as error:
             known = _explained(error)
             begun = failures or read_attempts(job.paths)
@@ -66,6 +71,12 @@ def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], o
         if on_ray:
             revive(job.settings)
     return None
+
+
+def _sweep(job: TrainingJob) -> None:
+    """Remove what workers that died left half written."""
+    for folder in (job.paths.root, job.paths.checkpoints):
+        sweep(folder)
 
 
 def _explained(error: Exception) -> EvergreenError:
