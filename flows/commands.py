@@ -207,6 +207,40 @@ def _ui(options: argparse.Namespace) -> int:
     serve(home(), options.port)
 
 
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="a run's folder, its run key or the beginning of it, or a recipe (its newest run)",
+    )
+    parser.add_argument("--against", metavar="RUN", help="an undisturbed run that must have the same weights")
+    parser.add_argument(
+        "--recovery-bound", type=float, metavar="SECONDS", help="longest time to go on after a failure"
+    )
+    parser.epilog = (
+        "exit status: 0 when no invariant is broken, 3 when one is; what can't be told breaks none"
+    )
+    _common(parser)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from flows.environment import log_to_terminal, prepare
+    from flows.verify import exit_status, locate, print_findings, summary
+
+    run, place = locate(options.run)
+    prepare(place)
+    log_to_terminal(options.verbose, quiet=True)
+    against = locate(options.against)[0] if options.against else None
+    from tasks.verify import verify
+
+    findings = verify(run, place, against, options.recovery_bound)
+    print_findings(run, findings)
+    if options.json:
+        listed = [one.model_dump() for one in findings]
+        print(json.dumps({"run": str(run.root), "summary": summary(findings), "findings": listed}))
+    return exit_status(findings)
+
+
 COMMANDS: dict[str, Command] = {
     "retrain": Command("bring a model up to date: train, compare, promote or keep", _settings, _retrain),
     "plan": Command("say what `retrain` would do, and what it would find done", _settings, _plan),
@@ -214,5 +248,6 @@ COMMANDS: dict[str, Command] = {
     "predict": Command("score images with a registered model", _predict_arguments, _predict),
     "rollback": Command("return to the champion before the present one", _rollback_arguments, _rollback),
     "doctor": Command("check the installation and say how to mend it", _doctor_arguments, _doctor),
+    "verify": Command("check a run's invariants anew from its bytes", _verify_arguments, _verify),
     "ui": Command("open MLflow on this home's store", _ui_arguments, _ui),
 }

@@ -11,6 +11,7 @@ from training.records import DatasetVersion
 from training.serving import predictor
 
 if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
     from torch import nn
 
 _SAME = 1e-4  # largest difference of a probability between the trained and the loaded model
@@ -27,27 +28,24 @@ def log_serving_model(
     be exported.
     """
     import mlflow.pytorch
-    from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
+    from mlflow.models import Model
 
-    signature = ModelSignature(
-        inputs=Schema([TensorSpec(np.dtype("uint8"), (-1, *version.shape))]),
-        outputs=Schema([TensorSpec(np.dtype("float32"), (-1, len(version.classes)))]),
-    )
     try:
-        with mlflow.start_run(run_id=run_id):
-            info = mlflow.pytorch.log_model(
-                module,
-                name="model",
-                signature=signature,
-                input_example=example,
-                pip_requirements=[
-                    f"{name}=={installed(name).partition('+')[0]}" for name in ("mlflow", "torch", "numpy")
-                ],
-                model_type="classifier",
-                serialization_format="pt2",
-                metadata=metadata,
-            )
+        # Not mlflow.pytorch.log_model: it wants a run that is active in this process, and then calls it finished.
+        info = Model.log(
+            artifact_path=None,
+            flavor=mlflow.pytorch,
+            run_id=run_id,
+            model_id=_new_entry(run_id),
+            pytorch_model=module,
+            signature=_signature(version),
+            input_example=example,
+            pip_requirements=[
+                f"{name}=={installed(name).partition('+')[0]}" for name in ("mlflow", "torch", "numpy")
+            ],
+            serialization_format="pt2",
+            metadata=metadata,
+        )
     except Exception as error:
         if type(error).__module__.startswith(("torch", "builtins")) and not isinstance(error, OSError):
             raise TrainingError(
@@ -57,6 +55,33 @@ def log_serving_model(
         raise
     uri: str = info.model_uri
     return uri
+
+
+def _new_entry(run_id: str) -> str:
+    """Id of a new model of the run, in the run's experiment; what interrupted attempts left half made is removed."""
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModelStatus
+
+    client = MlflowClient()
+    run = client.get_run(run_id)
+    place = run.info.experiment_id
+    for left in client.search_logged_models([place], f"source_run_id = '{run_id}'"):
+        if left.status != LoggedModelStatus.READY:
+            client.delete_logged_model(left.model_id)
+    entry = client.create_logged_model(
+        place, name="model", source_run_id=run_id, params=run.data.params, model_type="classifier"
+    )
+    return str(entry.model_id)
+
+
+def _signature(version: DatasetVersion) -> "ModelSignature":
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    return ModelSignature(
+        inputs=Schema([TensorSpec(np.dtype("uint8"), (-1, *version.shape))]),
+        outputs=Schema([TensorSpec(np.dtype("float32"), (-1, len(version.classes)))]),
+    )
 
 
 def check_same(module: "nn.Module", loaded: Any, images: Pixels) -> None:

@@ -1,13 +1,14 @@
 """In: a scored candidate. Out: exactly one model version under the run key, and the champion alias where it belongs.
 
-Order makes it safe to die anywhere: version (looked up by run key first), comparison of the loaded model, verdict,
-alias last. Fails with TransientError when the champion changed since the comparison.
+Order makes it safe to die anywhere: version (looked up by run key first), comparison of the loaded model, alias,
+decision; each step finds out what an interrupted attempt left to do. Fails with ChampionMovedError when the champion
+changed since the comparison.
 """
 
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from prefect import task
@@ -16,16 +17,22 @@ from prefect.tasks import exponential_backoff
 
 from tasks.export import check_same, log_serving_model
 from tasks.gate import judge
+from tasks.registered_files import FILE_TAG, digest_of_logged
 from tasks.registry import (
-    CHALLENGER,
     CLASSES_TAG,
+    ROLLED_BACK_TAG,
     WEIGHTS_TAG,
+    Alias,
+    ChampionMovedError,
+    alias_of,
     champion_of,
+    drop_twins,
     find_version,
+    keep_as_challenger,
     load_version,
     move_alias,
-    record_decision,
     registry_lock,
+    version_tags,
 )
 from tasks.retry import worth_retrying
 from tasks.tracking import RUN_KEY_TAG, connect_patiently, log_final, open_run
@@ -43,11 +50,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.register")
 
 
+def _same_again(task: Any, run: Any, state: Any) -> bool:
+    """Whether a new try may succeed; against another champion it takes a new comparison."""
+    moved = isinstance(state.result(raise_on_failure=False), ChampionMovedError)
+    return not moved and worth_retrying(task, run, state)
+
+
 @task(
     name="register",
     retries=3,
     retry_delay_seconds=exponential_backoff(5),
-    retry_condition_fn=worth_retrying,
+    retry_condition_fn=_same_again,
     cache_policy=NO_CACHE,
 )
 def register(
@@ -110,6 +123,7 @@ def create_version(
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+    model_id = uri.removeprefix("models:/")
     tags = {
         RUN_KEY_TAG: plan.run_key,
         "evergreen.dataset": version.fingerprint,
@@ -118,24 +132,22 @@ def create_version(
         "evergreen.settings": digest_json(plan.ingredients["settings"]),
         WEIGHTS_TAG: trained.weights_digest,
         CLASSES_TAG: json.dumps(version.classes),
+        FILE_TAG: digest_of_logged(client, model_id),
     }
-    model_id = uri.removeprefix("models:/")
-    made = client.create_model_version(plan.model, source=uri, run_id=run_id, tags=tags, model_id=model_id)
-    return str(made.version)
+    client.create_model_version(plan.model, source=uri, run_id=run_id, tags=tags, model_id=model_id)
+    return drop_twins(client, plan.model, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
 
 
-def settle(
-    client: "MlflowClient", home: Home, model: str, number: str, verdict: Verdict
-) -> Literal["champion", "challenger"]:
-    """Put the alias where the verdict says."""
-    if champion_of(client, model) == number:
-        return "champion"
-    if verdict.promote:
+def settle(client: "MlflowClient", home: Home, model: str, number: str, verdict: Verdict) -> Alias:
+    """Put the alias where the verdict says, unless somebody took it away from this version on purpose."""
+    is_champion = champion_of(client, model) == number
+    if verdict.promote and not is_champion and ROLLED_BACK_TAG in version_tags(client, model, number):
+        log.warning("%s version %s was rolled back, so it is not promoted again by itself", model, number)
+    elif verdict.promote:
         move_alias(client, home, model, number, verdict.champion_version, verdict.summary)
-        return "champion"
-    record_decision(home, model, {"action": "keep", "candidate": number, "why": verdict.summary})
-    client.set_registered_model_alias(model, CHALLENGER, number)
-    return "challenger"
+    elif not is_champion:
+        keep_as_challenger(client, home, model, number, verdict.summary)
+    return alias_of(client, model, number)
 
 
 def note_verdict(client: "MlflowClient", plan: RunPlan, number: str, verdict: Verdict, run_id: str) -> None:

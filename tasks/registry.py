@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from tasks.registered_files import load_checked
 from training.errors import SettingError, TransientError
+from training.files import write_text
 from training.paths import Home
 
 if TYPE_CHECKING:
@@ -138,7 +139,9 @@ def _replace_champion(
     client.set_registered_model_alias(model, CHAMPION, number)
     # Another home's run is not held back by our lock.
     if (after := champion_of(client, model)) != number:
-        raise ChampionMovedError(f"model {model}: version {after} became champion at the same moment; run again")
+        raise ChampionMovedError(
+            f"model {model}: version {after} became champion at the same moment; run again"
+        )
 
 
 def keep_as_challenger(client: "MlflowClient", home: Home, model: str, number: str, why: str) -> None:
@@ -172,17 +175,16 @@ def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple
 
 
 def record_decision(home: Home, model: str, decision: dict[str, Any]) -> None:
-    """Add a line to the model's decisions: an append-only record of who was champion when, and why.
+    """Add a line to the model's decisions: a record of who was champion when, and why.
 
     A step that was cut short takes its decision again: one that is the last line already is not repeated.
     """
     before = _decisions(home, model)
     if before and {**before[-1], "at": ""} == {**decision, "at": ""}:
         return
-    file = _decisions_file(home, model)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as out:
-        out.write(json.dumps({"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **decision}) + "\n")
+    made = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **decision}
+    lines = [json.dumps(one) + "\n" for one in (*before, made)]
+    write_text(_decisions_file(home, model), "".join(lines))
 
 
 def _last_move(home: Home, model: str) -> str | None:
@@ -192,7 +194,8 @@ def _last_move(home: Home, model: str) -> str | None:
 
 def _decisions(home: Home, model: str) -> list[dict[str, Any]]:
     file = _decisions_file(home, model)
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return [json.loads(line) for line in lines]
 
 
 def _decisions_file(home: Home, model: str) -> Path:

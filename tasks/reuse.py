@@ -1,17 +1,13 @@
 """What a run key that was seen before means: the release it led to, as long as the registry still has it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tasks.gate import same_policy
-from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, WEIGHTS_TAG, champion_of, find_version
+from tasks.registry import WEIGHTS_TAG, alias_of, find_version
 from tasks.tracking import RUN_KEY_TAG, connect
 from training.paths import Home
 from training.plan import RunPlan
 from training.records import Release
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 
 def find_release(plan: RunPlan) -> Release | None:
@@ -27,20 +23,12 @@ def find_release(plan: RunPlan) -> Release | None:
     mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: release.weights_digest}
     if find_version(client, plan.model, mine) != release.version:
         return None
-    alias = _alias_now(client, plan.model, release.version)
+    alias = alias_of(client, plan.model, release.version)
     # What was champion once and is not now was replaced or rolled back on purpose: it is not judged again.
     judged_for_good = alias == "champion" or release.alias == "champion"
     if not judged_for_good and not same_policy(release.verdict, plan.settings.gate):
         return None
     return release.model_copy(update={"reused": True, "alias": alias})
-
-
-def _alias_now(client: "MlflowClient", model: str, version: str) -> str:
-    """The alias that points to `version`, or "none"."""
-    found = (
-        alias for alias in (CHAMPION, CHALLENGER, PREVIOUS) if champion_of(client, model, alias) == version
-    )
-    return next(found, "none")
 
 
 def read_release(plan: RunPlan) -> Release | None:

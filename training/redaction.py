@@ -13,7 +13,8 @@ from pydantic import PlainSerializer
 
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/?#\"<>]+@")
 _QUERY = re.compile(
-    r"(?<=[?&])([^\s?&=#]*(?:token|key|sig|signature|secret|password|credential)[^\s?&=#]*=)[^\s&#\"'<>)\]]+", re.I
+    r"(?<=[?&])([^\s?&=#]*(?:token|key|sig|signature|secret|password|credential)[^\s?&=#]*=)[^\s&#\"'<>)\]]+",
+    re.I,
 )
 _SECRET_NAME = re.compile(r"(?:PASSWORD|PASSWD|SECRET|TOKEN|KEY|AUTH_STRING)$")
 _SHORTEST = 8  # what is shorter stands in ordinary text by chance

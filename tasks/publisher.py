@@ -1,0 +1,177 @@
+"""Metric points on their way to MLflow: each once, in batches, and later when the server is away."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tasks.mlflow_store import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from training.errors import TransientError, classify
+from training.metrics import MetricsFile, Point
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.tracking")
+
+
+@dataclass
+class Publisher:
+    """Reads new metric points while workers write them; hands them to listeners and, in batches, to MLflow.
+
+    A point goes to MLflow once: what is there already is read first, and the timestamp is the point's own, so
+    that a repeated batch is the same row. `begin` opens the run; while MLflow is away, it is called again and again.
+    """
+
+    begin: Callable[[], tuple["MlflowClient", str]]
+    file: MetricsFile
+    outage_s: float
+    with_system_metrics: bool = False
+    interval_s: float = 2.0
+    _listeners: tuple[Callable[[Point], None], ...] = ()
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _heard: set[tuple[int, str, float]] = field(default_factory=set)
+    _sent: set[tuple[int, str]] = field(default_factory=set)
+    _run: tuple["MlflowClient", str] | None = None
+    _monitors: bool = False
+    _monitor: Any = None
+    _next_try: float = 0.0
+    _pause: float = 0.0
+
+    @contextmanager
+    def running(self, *listeners: Callable[[Point], None]) -> Iterator[None]:
+        """Publish in the background; the rest is sent before the block is left.
+
+        Raises :class:`TransientError` when MLflow does not take the rest within `outage_s`.
+        """
+        self._listeners = listeners
+        self._monitors = self.with_system_metrics
+        # In a copy of the context: what a listener logs belongs to this task run in Prefect.
+        run = copy_context().run
+        thread = threading.Thread(target=run, args=(self._work,), name="evergreen-metrics", daemon=True)
+        thread.start()
+        try:
+            yield
+        except BaseException:
+            self._end(thread)
+            with suppress(Exception):  # the block's own error is what counts
+                self._send(self.file.read())
+            raise
+        self._end(thread)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what MLflow lacks. Raises :class:`TransientError` when it does not take it within `outage_s`."""
+        deadline = time.monotonic() + self.outage_s
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                self._tell(self.file.read())
+                return self._send(self.file.read())
+            except Exception as error:
+                known = classify(error)
+                if known is None or not known.transient:
+                    raise
+                if time.monotonic() + pause > deadline:
+                    raise TransientError(
+                        f"MLflow took not all metrics ({known}). They are kept in {self.file.path}: "
+                        "run the same command again."
+                    ) from error
+                log.warning("MLflow does not take metrics (%s); trying again in %.0f s", known, pause)
+            time.sleep(pause)
+            pause = min(LONGEST_PAUSE_S, 2 * pause)
+
+    def _end(self, thread: threading.Thread) -> None:
+        self._stop.set()
+        thread.join()
+        self._monitors = False
+        self._end_monitor()
+
+    def _work(self) -> None:
+        while True:
+            points = self.file.read()
+            self._tell(points)
+            self._try_to_send(points)
+            if self._stop.wait(self.interval_s):
+                return
+
+    def _tell(self, points: list[Point]) -> None:
+        for point in points:
+            name = (point.step, ",".join(point.values), point.at)  # a resume computes points again
+            if name in self._heard:
+                continue
+            self._heard.add(name)
+            for listener in self._listeners:
+                try:
+                    listener(point)
+                except Exception as error:  # a display must not end a training
+                    log.debug("a progress display failed: %s", error)
+
+    def _try_to_send(self, points: list[Point]) -> None:
+        """Send, or leave it for later: the file keeps every point until MLflow is back."""
+        if time.monotonic() < self._next_try:
+            return
+        try:
+            self._send(points)
+        except Exception as error:
+            if not self._pause:
+                log.warning("MLflow does not take metrics now; they are kept and sent later (%s)", error)
+            self._pause = min(LONGEST_PAUSE_S, 2 * self._pause or FIRST_PAUSE_S)
+            self._next_try = time.monotonic() + self._pause
+            return
+        if self._pause:
+            log.info("MLflow takes metrics again")
+            self._pause = 0.0
+            self._end_monitor()  # MLflow's own gives up for good when the server is away
+        self._start_monitor()
+
+    def _send(self, points: list[Point]) -> None:
+        from mlflow.entities import Metric
+
+        client, run_id = self._opened()
+        new = [
+            (point, name, value)
+            for point in points
+            for name, value in point.values.items()
+            if (point.step, name) not in self._sent
+        ]
+        for start in range(0, len(new), 500):
+            batch = new[start : start + 500]
+            metrics = [Metric(name, value, int(point.at * 1000), point.step) for point, name, value in batch]
+            client.log_batch(run_id, metrics=metrics)
+            self._sent |= {(point.step, name) for point, name, _ in batch}
+
+    def _opened(self) -> "tuple[MlflowClient, str]":
+        if self._run is None:
+            client, run_id = self.begin()
+            self._sent = _already_there(client, run_id)
+            self._run = client, run_id
+        return self._run
+
+    def _start_monitor(self) -> None:
+        if self._monitors and self._monitor is None and self._run is not None:
+            self._monitor = _system_metrics(self._run[1])
+
+    def _end_monitor(self) -> None:
+        if self._monitor is not None:
+            self._monitor.finish()
+            self._monitor = None
+
+
+def _system_metrics(run_id: str) -> Any:
+    """Record CPU, memory, disk and GPU use of this machine with the run, until `finish()` is called."""
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    monitor = SystemMetricsMonitor(run_id, sampling_interval=2, samples_before_logging=5, resume_logging=True)
+    monitor.start()
+    return monitor
+
+
+def _already_there(client: "MlflowClient", run_id: str) -> set[tuple[int, str]]:
+    names = client.get_run(run_id).data.metrics
+    ours = [name for name in names if not name.startswith("system/")]
+    return {(metric.step, name) for name in ours for metric in client.get_metric_history(run_id, name)}

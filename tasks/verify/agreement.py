@@ -1,0 +1,140 @@
+"""I10: the run says what is true of it, and all its records say the same."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from tasks.gate import judge
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence, Outcome, judged
+from training.errors import DataError
+from training.identity import run_key
+from training.manifest import read_parts
+from training.records import Evaluation
+from training.settings import GateSettings
+
+_SAME = 1e-9
+
+
+def finished(run: Evidence) -> Outcome:
+    """Every step has left what it makes, and the outcome came last. An unfinished run says what comes next."""
+    made = {
+        "train": (run.paths.model / "trained.json").is_file(),
+        "evaluate": any(run.paths.evaluation.glob("*/evaluation.json")),
+        "register": run.is_finished or _is_registered(run),
+        "report": run.paths.report.is_file(),
+    }
+    missing = [step for step, done in made.items() if not done]
+    if run.is_finished:
+        return judged([f"release.json is there, but nothing of step {step}" for step in missing], "all steps")
+    last = f"; the last failure: {run.failures[-1].error}" if run.failures else ""
+    return Outcome(False, f"not finished, the next step is {(missing or ['report'])[0]}{last}")
+
+
+def key_follows(run: Evidence) -> Outcome:
+    """The run key is the hash of the ingredients, and everything carries it."""
+    key = run_key(run.plan.ingredients)
+    carried = {"ingredients.json": run.plan.run_key, "the folder's name": run.paths.root.name}
+    if (run.paths.model / "trained.json").is_file():
+        carried["trained.json"] = run.trained.run_key
+    if run.is_finished:
+        carried["release.json"] = run.release.run_key
+    wrong = [f"{where} has {name[:16]}" for where, name in carried.items() if name not in (key, key[:16])]
+    return judged(
+        [f"the ingredients give {key[:16]}", *wrong] if wrong else [], f"{key[:16]} in {len(carried)} places"
+    )
+
+
+def records_agree(run: Evidence) -> Outcome:
+    """release.json tells of the training that trained.json tells of, and of this dataset."""
+    release, trained, plan = run.release, run.trained, run.plan
+    pairs = {
+        "weights_digest": (release.weights_digest, trained.weights_digest),
+        "epochs": (release.epochs, len(trained.history)),
+        "selected_epoch": (release.selected_epoch, trained.selected_epoch),
+        "dataset_fingerprint": (release.dataset_fingerprint, plan.fingerprint),
+        "recipe": (release.recipe, plan.recipe.name),
+        "validation_loss": (release.metrics.get("validation_loss"), trained.selected().validation_loss),
+        "validation_accuracy": (
+            release.metrics.get("validation_accuracy"),
+            trained.selected().validation_accuracy,
+        ),
+    }
+    if release.verdict.promote:  # a version that was rolled back meanwhile has another alias, or none
+        pairs["promoted, so challenger"] = (release.alias == "challenger", False)
+    if plan.settings.training.select == "best":
+        best = min(trained.history, key=lambda row: (row.validation_loss, row.epoch))
+        pairs["best epoch"] = (trained.selected_epoch, best.epoch)
+    wrong = [f"{name} is {one}, elsewhere {other}" for name, (one, other) in pairs.items() if one != other]
+    return judged(wrong, f"{len(pairs)} facts agree in release.json and trained.json")
+
+
+def verdict_recorded(run: Evidence) -> Outcome:
+    """MLflow's run and version tell of the same verdict as release.json."""
+    verdict = run.release.verdict
+    wrong = []
+    if run.store.artifact("verdict.json") != verdict.model_dump(mode="json"):
+        wrong.append("verdict.json in MLflow is another than release.json's")
+    word = "promote" if verdict.promote else "keep"
+    for one in run.store.versions:
+        if (said := one.tags.get("evergreen.verdict")) != word:
+            wrong.append(f"version {one.version} says {said}, release.json {word}")
+    return judged(wrong, f"{word} in release.json, in MLflow's verdict.json and on the version")
+
+
+def verdict_follows(run: Evidence) -> Outcome:
+    """The gate, asked again about the evaluation under the recorded rules, decides the same."""
+    verdict = run.release.verdict
+    again = judge(_evaluation(run), GateSettings.model_validate(verdict.policy))
+    passed = [f"{rule.name} {'passed' if rule.passed else 'failed'}" for rule in again.rules]
+    if again == verdict:
+        return Outcome(True, ", ".join(passed))
+    said = "promote" if again.promote else "keep"
+    return Outcome(False, f"the gate now says {said} ({', '.join(passed)}), recorded is another verdict")
+
+
+def scores_follow(run: Evidence) -> Outcome:
+    """Accuracy, and who was right where, counted anew from the predictions against the dataset's labels."""
+    evaluation = _evaluation(run)
+    file = run.paths.evaluation / _compared_with(run) / "predictions.parquet"
+    try:
+        table = pq.read_table(file)
+        labels = np.concatenate(
+            [part["label"].to_numpy() for part in read_parts(run.dataset, "test", ["label"])]
+        )
+    except (OSError, DataError) as error:
+        raise NoEvidence(f"predictions can't be compared ({error})") from error
+    if not np.array_equal(table["label"].to_numpy(), labels):
+        return Outcome(False, f"{file} has other labels than the dataset's test rows")
+    right = table["candidate"].to_numpy() == labels
+    pairs = {"accuracy": (run.release.metrics["accuracy"], float(right.mean()))}
+    pairs["candidate's accuracy"] = (evaluation.candidate.accuracy, float(right.mean()))
+    if "champion" in table.column_names:
+        theirs = table["champion"].to_numpy() == labels
+        pairs["only candidate right"] = (evaluation.only_candidate_right, int((right & ~theirs).sum()))
+        pairs["only champion right"] = (evaluation.only_champion_right, int((theirs & ~right).sum()))
+    wrong = [
+        f"{name} is {said}, counted {counted}"
+        for name, (said, counted) in pairs.items()
+        if abs(said - counted) > _SAME
+    ]
+    return judged(wrong, f"accuracy {float(right.mean()):.4f} on {len(labels):,} rows")
+
+
+def _is_registered(run: Evidence) -> bool:
+    return bool(run.store.versions)
+
+
+def _compared_with(run: Evidence) -> str:
+    return f"against-{run.release.verdict.champion_version or 'none'}"
+
+
+def _evaluation(run: Evidence) -> Evaluation:
+    file = Path(run.paths.evaluation) / _compared_with(run) / "evaluation.json"
+    try:
+        return Evaluation.model_validate_json(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NoEvidence(f"{file} is missing", ok=False) from None
+    except ValueError as error:
+        raise NoEvidence(f"{file} can't be read ({type(error).__name__}), see I7") from error

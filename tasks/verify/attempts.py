@@ -1,0 +1,121 @@
+"""I5 and I6: how many steps were computed twice, and how long it took to go on after a failure."""
+
+import math
+import statistics
+from collections.abc import Iterator
+from itertools import pairwise
+
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence, Outcome, few, judged
+from training.attempts import Attempt, Failure
+
+_BEAT_S = 1.0  # between two signs of life, and about what a checkpoint takes to be committed
+_ON_PURPOSE = ("stopped on request", "training was stopped")
+
+
+def on_record(run: Evidence) -> Outcome:
+    """The attempts are numbered upwards, begin where a training can, and are known to the fence."""
+    attempts = run.attempts
+    if not attempts:
+        trained = (run.paths.model / "trained.json").is_file()
+        raise NoEvidence("no attempt is on record", ok=False if trained else None)
+    numbers = [(one.number, one.group) for one in attempts]
+    problems = [f"attempt {b[0]}.{b[1]} follows {a[0]}.{a[1]}" for a, b in pairwise(numbers) if b <= a]
+    problems += [
+        f"attempt {_name(one)} began at step {one.first_step} of {one.reached} reached"
+        for one in attempts
+        if not 0 <= one.first_step <= one.reached
+    ]
+    if attempts[0].first_step:
+        problems.append(f"the first on record began at step {attempts[0].first_step}")
+    fence = run.paths.fence.read_text(encoding="utf-8") if run.paths.fence.is_file() else "none"
+    if not _is_behind(max(numbers), fence):
+        problems.append(f"attempt {max(numbers)[0]}.{max(numbers)[1]} began, but the fence is {fence}")
+    return judged(problems, f"{few([_name(one) for one in attempts])}; fence {fence}")
+
+
+def computed_twice(run: Evidence) -> Outcome:
+    """No attempt did more steps again than lie between two checkpoints.
+
+    What an attempt reached is known to a second. So one second's steps, or one more interval if that is less, are
+    allowed for: they also cover a checkpoint that was being written when the attempt died.
+    """
+    if not run.attempts:
+        raise NoEvidence("no attempt is on record")
+    if len(run.attempts) == 1:
+        return Outcome(True, "one attempt, which did every step once")
+    interval, why = _interval(run)
+    slack = min(interval, math.ceil(_BEAT_S * _steps_per_s(run)) or 1)
+    again = {_name(one): one.reached - one.first_step for one in run.attempts[1:]}
+    problems = [
+        f"attempt {name} did {steps} steps again" for name, steps in again.items() if steps > interval + slack
+    ]
+    listed = few([f"{name}: {steps}" for name, steps in again.items()])
+    rule = f"{interval} lie between two checkpoints ({why}), {slack} more are allowed for the last second"
+    return judged([*problems, rule] if problems else [], f"steps again: {listed}; {rule}")
+
+
+def recovered(run: Evidence, bound_s: float | None) -> Outcome:
+    """After a failure, training was ready to go on within the bound."""
+    taken, silent = dict(_recoveries(run)), _silent(run)
+    untold = f"; attempts {few(silent)} ended with their driver, so when is not on record" if silent else ""
+    if not taken:
+        return Outcome(True, f"no failure on record that training went on after{untold}")
+    listed = few([f"{seconds:.1f} s after attempt {number}" for number, seconds in taken.items()]) + untold
+    if bound_s is None:
+        raise NoEvidence(f"{listed}; --recovery-bound says how long it may take")
+    return Outcome(max(taken.values()) <= bound_s, f"{listed}; {bound_s:g} s allowed")
+
+
+def _recoveries(run: Evidence) -> Iterator[tuple[int, float]]:
+    """Each failed attempt's number and the seconds until the next was ready, without those stopped on purpose."""
+    for failure in run.failures:
+        following = [one for one in run.attempts if one.number > failure.number]
+        if following and not _is_on_purpose(failure):
+            yield failure.number, following[0].ready - failure.at
+
+
+def _silent(run: Evidence) -> list[int]:
+    """Attempts that another followed although no failure of them is on record."""
+    told = {failure.number for failure in run.failures}
+    newest = run.attempts[-1].number if run.attempts else 0
+    return sorted({one.number for one in run.attempts} - told - {newest})
+
+
+def _is_on_purpose(failure: Failure) -> bool:
+    return any(words in failure.error for words in _ON_PURPOSE)
+
+
+def _interval(run: Evidence) -> tuple[int, str]:
+    """The most steps between two checkpoints, and what sets them."""
+    settings = run.plan.settings
+    found = [(run.steps.per_epoch, "the end of an epoch")]
+    if settings.data.feed == "memory":  # the other feeds can't be entered elsewhere
+        if (every := settings.checkpoint.every_steps) is not None:
+            found.append((every, f"checkpoint.every_steps {every}"))
+        if speed := _steps_per_s(run):
+            every_s = settings.checkpoint.every_s
+            steps = math.ceil(speed * every_s) + 1  # a wish is known a step later
+            found.append((steps, f"checkpoint.every_s {every_s:g} at {speed:.1f} steps/s"))
+    return min(found)
+
+
+def _steps_per_s(run: Evidence) -> float:
+    """Median speed between two metric points; 0 when there are too few."""
+    points = [point for point in run.points if "train/loss" in point.values]
+    speeds = [
+        (after.step - before.step) / (after.at - before.at)
+        for before, after in pairwise(points)
+        if after.at > before.at
+    ]
+    return statistics.median(speeds) if speeds else 0.0
+
+
+def _is_behind(newest: tuple[int, int], fence: str) -> bool:
+    """Whether the fence lets nobody older than `newest` write; an attempt that died at its start is not on record."""
+    number, _, group = fence.partition(".")
+    return number.isdigit() and group.isdigit() and newest <= (int(number), int(group))
+
+
+def _name(attempt: Attempt) -> str:
+    return f"{attempt.number}.{attempt.group}"

@@ -1,0 +1,46 @@
+"""Whether two runs had to end with the same bits: the same ingredients, computed under the same conditions."""
+
+import json
+from contextlib import suppress
+
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence, few
+from training.checkpoint import MANIFEST
+from training.files import canonical_json
+from training.identity import changes
+
+
+def check_same_contract(one: Evidence, other: Evidence) -> None:
+    """Raises :class:`NoEvidence` that says in what the two differ."""
+    ours, theirs = (_ingredients(run) for run in (one, other))
+    if different := changes(theirs, ours):
+        raise NoEvidence(f"not comparable, other ingredients: {few(different)}")
+    for conditions in (_of_checkpoints, _of_attempts):
+        if len(found := conditions(one) | conditions(other)) > 1:
+            raise NoEvidence(f"not comparable, computed under different conditions: {few(sorted(found))}")
+
+
+def changed_on_the_way(run: Evidence) -> bool:
+    """Whether the run's attempts computed under different conditions, so that they differ in their last bits."""
+    return len(_of_checkpoints(run)) > 1 or len(_of_attempts(run)) > 1
+
+
+def _ingredients(run: Evidence) -> dict[str, object]:
+    """Without the nonce of a forced run, which changes the key and nothing else."""
+    return {name: value for name, value in run.plan.ingredients.items() if name != "forced"}
+
+
+def _of_checkpoints(run: Evidence) -> set[str]:
+    found = set()
+    for file in run.paths.checkpoints.glob(f"*/{MANIFEST}"):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged one is found by I7
+            found.add(canonical_json(json.loads(file.read_bytes())["contract"]))
+    return found
+
+
+def _of_attempts(run: Evidence) -> set[str]:
+    any_workers = run.plan.settings.training.virtual_shards is not None
+    return {
+        f"{attempt.device}, {'any number of' if any_workers else attempt.world_size} workers"
+        for attempt in run.attempts
+    }

@@ -1,0 +1,133 @@
+"""What a run left behind, read when a check first asks for it and never written to."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.verify.finding import NoEvidence
+from tasks.verify.steps import Steps
+from tasks.verify.store import Store, open_store
+from training.attempts import Attempt, Failure, read_attempts, read_failures
+from training.dataset import binary_to_numpy, is_validation
+from training.errors import DataError
+from training.manifest import read_manifest, read_parts
+from training.metrics import MetricsFile, Point
+from training.order import Rows
+from training.paths import Home, RunPaths
+from training.plan import RunPlan
+from training.records import DatasetVersion, Release, TrainedModel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One run's records, rows, metric points and MLflow entries. Raises :class:`NoEvidence` for what is not there."""
+
+    paths: RunPaths
+    home: Home
+
+    @cached_property
+    def plan(self) -> RunPlan:
+        """What the run set out to do."""
+        return _record(self.paths.ingredients, RunPlan.model_validate_json, "the run left no plan")
+
+    @cached_property
+    def trained(self) -> TrainedModel:
+        """The finished training."""
+
+        def read(text: str) -> TrainedModel:
+            here = {"weights": str(self.paths.model / "weights.safetensors")}
+            return TrainedModel.model_validate({**json.loads(text), **here})
+
+        return _record(self.paths.model / "trained.json", read, "training is not finished")
+
+    @cached_property
+    def release(self) -> Release:
+        """The outcome."""
+        return _record(self.paths.release, Release.model_validate_json, "the run is not finished")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run wrote down its outcome, which comes last."""
+        return self.paths.release.is_file()
+
+    @cached_property
+    def dataset(self) -> DatasetVersion:
+        """The dataset version by its manifest; its files are not looked at."""
+        folder = self.home.dataset(self.plan.recipe.name, self.plan.fingerprint)
+        if not folder.is_dir():
+            raise NoEvidence(f"the dataset is not there ({folder})")
+        try:
+            return read_manifest(folder, self.plan.fingerprint)
+        except DataError as error:
+            raise NoEvidence(f"the dataset is damaged: {error}") from error
+
+    @cached_property
+    def digests(self) -> npt.NDArray[np.uint64]:
+        """First 8 bytes of each training row's digest, from the Parquet files."""
+        try:
+            tables = list(read_parts(self.dataset, "train", ["digest"]))
+        except DataError as error:
+            raise NoEvidence(f"the dataset is damaged: {error}") from error
+        return np.concatenate([binary_to_numpy(table["digest"], np.uint64)[:, 0] for table in tables])
+
+    @cached_property
+    def learn(self) -> Rows:
+        """Numbers of the training rows that are learned from."""
+        return np.flatnonzero(~is_validation(self.digests, self.plan.settings.data.validation_share))
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps that data and settings imply."""
+        found = Steps.of(self.plan.settings, len(self.learn), self.world_size)
+        if not found.total:
+            raise NoEvidence("the rows give no whole batch, which training refuses")
+        return found
+
+    @property
+    def world_size(self) -> int:
+        """Workers of the newest attempt, or as many as were asked for."""
+        wanted = max(1, self.plan.settings.scaling.num_workers)
+        return self.attempts[-1].world_size if self.attempts else wanted
+
+    @cached_property
+    def attempts(self) -> list[Attempt]:
+        """Starts of the training loop, oldest first."""
+        return read_attempts(self.paths)
+
+    @cached_property
+    def failures(self) -> list[Failure]:
+        """Attempts that failed, oldest first."""
+        return read_failures(self.paths)
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """The metric points in the run's own file."""
+        return MetricsFile(self.paths.metrics).read()
+
+    @cached_property
+    def store(self) -> Store:
+        """What MLflow has of the run."""
+        release = None
+        with suppress(NoEvidence):
+            release = self.release
+        return open_store(self.plan, self.home, release)
+
+
+def _record(file: "Path", parse: Callable[[str], T], absent: str) -> T:
+    if not file.is_file():
+        raise NoEvidence(f"{absent}: no {file.name}")
+    try:
+        return parse(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError) as error:
+        raise NoEvidence(f"{file} can't be read ({type(error).__name__}), see I7") from error

@@ -1,0 +1,180 @@
+"""I7: what stands under a final name is whole, and nothing half written is left."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence, Outcome, judged
+from training.attempts import Attempt, Failure
+from training.checkpoint import FORMAT, MANIFEST, STATE
+from training.dataset import binary_to_numpy
+from training.errors import DataError, SettingError
+from training.files import digest_file
+from training.manifest import check_parts, read_parts
+from training.metrics import Point
+from training.plan import RunPlan
+from training.recipe import reload
+from training.records import DatasetVersion, Evaluation, Release, Split, TrainedModel
+
+_HALF_DONE = ("*.tmp", "*.removed")
+
+
+def records(run: Evidence) -> Outcome:
+    """Every record of the run can be read as what it is."""
+    paths = run.paths
+    whole: dict[Path, Callable[[str], object]] = {
+        paths.ingredients: RunPlan.model_validate_json,
+        paths.model / "trained.json": TrainedModel.model_validate_json,
+        paths.release: Release.model_validate_json,
+    }
+    whole |= dict.fromkeys(paths.evaluation.glob("*/evaluation.json"), Evaluation.model_validate_json)
+    by_line: dict[Path, Callable[[str], object]] = {
+        paths.attempts: Attempt.model_validate_json,
+        paths.failures: Failure.model_validate_json,
+        paths.metrics: Point.model_validate_json,
+    }
+    there = {file: parse for file, parse in (whole | by_line).items() if file.is_file()}
+    problems = [
+        problem
+        for file, parse in there.items()
+        for problem in _unreadable(file, _lines(run, file) if file in by_line else [_text(file)], parse)
+    ]
+    return judged(problems, ", ".join(file.name for file in there))
+
+
+def checkpoints(run: Evidence) -> Outcome:
+    """Each checkpoint is complete and has the bytes of its manifest."""
+    folders = sorted(run.paths.checkpoints.glob("step-*"))
+    problems = [problem for folder in folders for problem in _wrong_with_checkpoint(run, folder)]
+    return judged(
+        problems, f"sha256 of {len(folders)}: {', '.join(one.name for one in folders) or 'none kept'}"
+    )
+
+
+def dataset(run: Evidence) -> Outcome:
+    """The dataset's manifest and part files are what was written."""
+    folder = run.home.dataset(run.plan.recipe.name, run.plan.fingerprint)
+    try:
+        version = run.dataset
+        check_parts(version)
+    except (DataError, NoEvidence) as error:
+        return Outcome(False if folder.is_dir() else None, str(error))
+    parts = sum(map(len, version.parts.values()))
+    return Outcome(True, f"sha256 of {parts} part files, {version.bytes:,} bytes")
+
+
+def columns(run: Evidence) -> Outcome:
+    """The unpacked columns, from which workers learn, hold the rows of the part files."""
+    version = run.dataset
+    unpacked = [split for split in version.parts if _unpacked(version, split).is_dir()]
+    if not unpacked:
+        return Outcome(True, "none are unpacked")
+    try:
+        problems = [problem for split in unpacked for problem in _wrong_with_columns(version, split)]
+    except DataError as error:
+        raise NoEvidence(str(error)) from error
+    return judged(problems, f"{' and '.join(unpacked)}, row by row")
+
+
+def recipe(run: Evidence) -> Outcome:
+    """The copy of the recipe is what was hashed."""
+    try:
+        reload(run.plan.recipe, run.paths.recipe)
+    except SettingError as error:
+        return Outcome(False, str(error))
+    return Outcome(True, f"digest {run.plan.recipe.digest[:16]} of {len(run.plan.recipe.files)} files")
+
+
+def nothing_half_done(run: Evidence) -> Outcome:
+    """No temporary file and nothing half deleted is left of the run, its data and its artifacts."""
+    found = sorted(
+        {left for place in _places(run) for pattern in _HALF_DONE for left in place.rglob(pattern)}
+    )
+    return judged([f"{left} is left" for left in found], "no *.tmp, no *.removed")
+
+
+def _unreadable(file: Path, parts: list[str], parse: Callable[[str], object]) -> Iterator[str]:
+    for number, part in enumerate(parts, start=1):
+        try:
+            parse(part)
+        except ValueError as error:
+            place = f", line {number}" if len(parts) > 1 else ""
+            yield f"{file}{place}: {str(error).partition(chr(10))[0]}"
+
+
+def _lines(run: Evidence, file: Path) -> list[str]:
+    """A run that goes on cuts off, or leaves out, a last line that its end cut short."""
+    lines = _text(file).splitlines(keepends=True)
+    return lines[:-1] if lines and not run.is_finished and not lines[-1].endswith("\n") else lines
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _wrong_with_checkpoint(run: Evidence, folder: Path) -> Iterator[str]:
+    try:
+        manifest = dict(json.loads((folder / MANIFEST).read_bytes()))
+        state = folder / STATE
+        found = {
+            "format": FORMAT,
+            "run_key": run.plan.run_key,
+            "step": int(folder.name.removeprefix("step-")),
+            "bytes": state.stat().st_size,
+            "sha256": digest_file(state),
+        }
+    except (OSError, ValueError, TypeError) as error:
+        yield f"{folder.name}: {type(error).__name__}: {error}"
+        return
+    for name, value in found.items():
+        if manifest.get(name) != value:
+            yield f"{folder.name}: {name} is {value}, its manifest says {manifest.get(name)}"
+
+
+def _wrong_with_columns(version: DatasetVersion, split: Split) -> Iterator[str]:
+    folder, start = _unpacked(version, split), 0
+    try:
+        images, labels, digests = (
+            np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "labels", "digests")
+        )
+    except (OSError, ValueError) as error:
+        yield f"{folder}: {type(error).__name__}: {error}"
+        return
+    if not len(images) == len(labels) == len(digests) == version.rows(split):
+        yield f"{folder}: {len(images)} rows, not {version.rows(split)}"
+        return
+    for table in read_parts(version, split, ["image", "label", "digest"]):
+        rows = slice(start, start := start + len(table))
+        pairs = {
+            "images": (binary_to_numpy(table["image"], np.uint8), images[rows].reshape(len(table), -1)),
+            "labels": (table["label"].to_numpy(), labels[rows]),
+            "digests": (binary_to_numpy(table["digest"], np.uint64)[:, 0], digests[rows]),
+        }
+        for name, (wanted, found) in pairs.items():
+            if not np.array_equal(wanted, found):
+                yield f"{folder / name}.npy: rows from {rows.start} on are not those of the part file"
+
+
+def _unpacked(version: DatasetVersion, split: Split) -> Path:
+    return Path(version.path) / f".columns-{split}"
+
+
+def _places(run: Evidence) -> Iterator[Path]:
+    """Folders of the run, of its recipe's datasets and raw rows, and of its artifacts where these are on this disk."""
+    yield run.paths.root
+    try:
+        yield run.home.datasets / run.plan.recipe.name
+        yield run.home.raw / run.plan.fingerprint[:16]
+        store = run.store
+        models = [
+            store.client.get_model_version_download_uri(one.name, one.version) for one in store.versions
+        ]
+        for uri in (store.run.info.artifact_uri, *models):
+            if uri.startswith("file:"):
+                yield Path(unquote(urlsplit(uri).path))
+    except NoEvidence:
+        return  # of what is not known nothing can be left

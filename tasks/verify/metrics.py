@@ -1,0 +1,148 @@
+"""I3: each metric at each step exactly once, in the run's file and in MLflow, with the same values."""
+
+import math
+from collections import Counter
+
+from tasks.verify.contract import changed_on_the_way, check_same_contract
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence, Outcome, judged
+
+_AT_INTERVALS = ("train/loss", "train/accuracy", "train/learning_rate")
+_BY_CLOCK = ("speed/images_per_s", "speed/data_wait_share")
+_AT_EPOCH_ENDS = ("validation/loss", "validation/accuracy", "epoch")
+_CIRCUMSTANTIAL = (
+    "latency_ms",
+    "champion_accuracy",
+)  # numbers of a release that its model alone does not decide
+_SAME = 1e-6
+
+At = tuple[str, int]  # a metric's name and a step
+
+
+def in_file(run: Evidence) -> Outcome:
+    """The run's file has each point that the steps imply, once."""
+    found = Counter((name, point.step) for point in run.points for name in point.values)
+    return judged(_misplaced(run, found), _counted(run, found))
+
+
+def in_mlflow(run: Evidence) -> Outcome:
+    """MLflow has each of these points once, too."""
+    history = run.store.history
+    found = Counter((name, point.step) for name, points in history.items() for point in points)
+    return judged(_misplaced(run, found), _counted(run, found))
+
+
+def same_values(run: Evidence) -> Outcome:
+    """MLflow's values are the file's. Those by a clock are left out, as they may be of an older attempt."""
+    theirs = {
+        (name, point.step): float(point.value)
+        for name, points in run.store.history.items()
+        for point in points
+    }
+    ours = {at: value for at, value in _by_model(run).items() if at in theirs}
+    problems = _different(ours, theirs, "MLflow")
+    if problems and changed_on_the_way(run):
+        raise NoEvidence(f"{problems[0]}; its attempts computed under different conditions")
+    return judged(problems, f"{len(ours)} values")
+
+
+def final_numbers(run: Evidence) -> Outcome:
+    """The release's numbers are in MLflow, each once."""
+    problems = []
+    for name, value in run.release.metrics.items():
+        there = run.store.history.get(name, [])
+        if len(there) != 1:
+            problems.append(f"{name} is in MLflow {len(there)} times")
+        elif name not in _CIRCUMSTANTIAL and not _is_close(value, float(there[0].value)):
+            problems.append(f"{name} is {there[0].value} in MLflow and {value} in release.json")
+    return judged(problems, f"{len(run.release.metrics)} numbers")
+
+
+def same_as(run: Evidence, other: Evidence) -> Outcome:
+    """The other run has the same points and final numbers, if it had to; those by a clock are left out."""
+    check_same_contract(run, other)
+    ours, theirs = _by_model(run), _by_model(other)
+    alone = sorted(ours.keys() ^ theirs.keys(), key=_by_step)
+    problems = [f"{name} at step {step} is in one of them only" for name, step in alone]
+    problems += _different(ours, theirs, other.paths.root.name)
+    numbers = _final_by_model(run).keys() & _final_by_model(other).keys()
+    mine, others = _final_by_model(run), _final_by_model(other)
+    problems += [
+        f"{name}: {mine[name]} and {others[name]}"
+        for name in numbers
+        if not _is_close(mine[name], others[name])
+    ]
+    return judged(problems, f"{len(ours)} points and {len(numbers)} final numbers")
+
+
+def _misplaced(run: Evidence, found: "Counter[At]") -> list[str]:
+    """Points that are missing, too many, or where no step puts one; of an unfinished run only the last may miss."""
+    planned = _planned(run, {name for name, _ in found})
+    last = max((step for _, step in found), default=0)
+    due = planned if run.is_finished else {at for at in planned if at[1] < last}
+    names = {name for name, _ in planned}
+    strange = {at for at in found.keys() - planned if at[0] in names}
+    return [
+        *(f"{name} is missing at step {step}" for name, step in sorted(due - found.keys(), key=_by_step)),
+        *(
+            f"{name} is there {times} times at step {step}"
+            for (name, step), times in found.items()
+            if times > 1
+        ),
+        *(
+            f"{name} has a point at step {step}, where none belongs"
+            for name, step in sorted(strange, key=_by_step)
+        ),
+    ]
+
+
+def _planned(run: Evidence, found: set[str]) -> set[At]:
+    """The points of a whole training: of the metrics that always are, and of others of their kind."""
+    often = {*_AT_INTERVALS, *_BY_CLOCK, *(name for name in found if name.startswith(("train/", "speed/")))}
+    seldom = {*_AT_EPOCH_ENDS, *(name for name in found if name.startswith("validation/"))}
+    steps = run.steps
+    return {(name, step) for name in often for step in steps.metric_points} | {
+        (name, step) for name in seldom for step in steps.epoch_ends
+    }
+
+
+def _counted(run: Evidence, found: "Counter[At]") -> str:
+    names = {name for name, _ in found}
+    return f"{len(found)} points of {len(names)} metrics, to step {run.steps.total}"
+
+
+def _by_model(run: Evidence) -> dict[At, float]:
+    """Points whose values depend on the model alone."""
+    clocked = ("speed/", "system/")
+    return {
+        (name, point.step): value
+        for point in run.points
+        for name, value in point.values.items()
+        if not name.startswith(clocked)
+    }
+
+
+def _final_by_model(run: Evidence) -> dict[str, float]:
+    numbers = run.release.metrics if run.is_finished else {}
+    return {name: value for name, value in numbers.items() if name not in _CIRCUMSTANTIAL}
+
+
+def _different(ours: dict[At, float], theirs: dict[At, float], where: str) -> list[str]:
+    """In one sentence, or none at all."""
+    different = [at for at in ours.keys() & theirs.keys() if ours[at] != theirs[at]]
+    if not different:
+        return []
+    name, step = first = min(different, key=_by_step)
+    return [
+        f"{len(different)} values differ, the first is {name} at step {step}: {ours[first]}, and {theirs[first]} "
+        f"in {where}"
+    ]
+
+
+def _is_close(one: float, other: float) -> bool:
+    """Final numbers come from forward passes that may run on another number of threads."""
+    return math.isclose(one, other, rel_tol=_SAME, abs_tol=_SAME)
+
+
+def _by_step(at: At) -> tuple[int, str]:
+    return at[1], at[0]

@@ -1,0 +1,110 @@
+"""I9, for Prefect: no flow run is Running whose process is gone, in the home's own server and in a configured one."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import psutil
+
+from tasks.doctor.prefect_server import configured_server
+from tasks.doctor.store import holders
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence, Outcome, judged
+from tasks.verify.residue import is_held
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+
+_ACTIVE = (
+    "select flow.name, flow_run.name, flow_run.start_time from flow_run join flow on flow.id = flow_run.flow_id "
+    "where flow_run.state_type in ('RUNNING', 'CANCELLING')"
+)
+_FLOWS = ["retrain", "prepare-data"]  # a recipe's lock tells whether somebody works on these
+_TIMEOUT_S = 10.0
+
+
+def own_server(run: Evidence) -> Outcome:
+    """The database of the servers that this home's commands bring along.
+
+    Such a server ends with its command, so an active flow run is alive only if a process that has the database open,
+    or the one that started it, is older than the flow run.
+    """
+    file = run.home.prefect / "prefect.db"
+    if not file.is_file():
+        return Outcome(True, "no command of this home has brought a server along")
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as store:
+            active = store.execute(_ACTIVE).fetchall()
+    except sqlite3.Error as error:
+        raise NoEvidence(f"{file}: {error}") from error
+    oldest = min(_began(holders(file)), default=time.time()) if active else 0.0
+    dead = [
+        f"{flow} {name} is Running since {start}, and its process is gone"
+        for flow, name, start in active
+        if _seconds(start) < oldest
+    ]
+    return judged(dead, f"{len(active)} at work" if active else "none Running")
+
+
+def configured(run: Evidence) -> Outcome:
+    """The server that the user has configured, which other homes may report to, too."""
+    server = configured_server()
+    if server is None:
+        return Outcome(True, "none is configured")
+    try:
+        found = _active_there()
+    except Exception as error:  # httpx, TLS and JSON raise many kinds
+        raise NoEvidence(f"{server.url} does not answer ({type(error).__name__}: {error})") from error
+    states = {f"{one.name} ({one.id})": _is_alive(run, one) for one in found}
+    dead = [f"{name} is Running, and its process is gone" for name, alive in states.items() if alive is False]
+    unsure = [name for name, alive in states.items() if alive is None]
+    if unsure and not dead:
+        raise NoEvidence(
+            f"{'; '.join(unsure)}: Running, and not by a process of this home; another home may be at work"
+        )
+    return judged(dead, f"{server.url}: {len(states)} at work" if states else f"{server.url}: none Running")
+
+
+def _active_there() -> "list[FlowRun]":
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas import filters
+    from prefect.client.schemas.objects import StateType
+
+    states = filters.FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.CANCELLING])
+    with get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client:
+        return client.read_flow_runs(
+            flow_filter=filters.FlowFilter(name=filters.FlowFilterName(any_=_FLOWS)),
+            flow_run_filter=filters.FlowRunFilter(state=filters.FlowRunFilterState(type=states)),
+        )
+
+
+def _is_alive(run: Evidence, flow_run: "FlowRun") -> bool | None:
+    """Whether somebody works on a flow run; None when that can't be told from here."""
+    plan: dict[str, Any] = flow_run.parameters.get("plan") or {}
+    recipe = str(plan.get("recipe", {}).get("name") or flow_run.parameters.get("recipe", ""))
+    if is_held(run.home.locks / f"run-{Path(recipe).stem}.lock"):
+        return True
+    pid = (flow_run.infrastructure_pid or "").rpartition(":")[2]
+    if pid.isdigit():
+        return bool(psutil.pid_exists(int(pid)))
+    return False if plan.get("home") == str(run.home.root) else None
+
+
+def _began(found: list[psutil.Process]) -> Iterator[float]:
+    """When these processes and those that started them began, in seconds since 1970."""
+    for one in found:
+        with suppress(psutil.Error):
+            yield one.create_time()
+            parent = one.parent()
+            if parent is not None and parent.pid != 1:
+                yield parent.create_time()
+
+
+def _seconds(text: str) -> float:
+    """A time of Prefect's database, which is in UTC."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

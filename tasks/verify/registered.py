@@ -1,0 +1,115 @@
+"""I2: one version for the run, an alias that somebody decided on, and a model that answers as the weights do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.export import check_same
+from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, WEIGHTS_TAG, load_version
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence, Outcome, judged
+from training.dataset import binary_to_numpy
+from training.errors import DataError, EvergreenError
+from training.images import Pixels
+from training.manifest import read_parts
+from training.recipe import reload
+from training.serving import serving_module
+
+_ROWS = 64
+
+
+def one_version(run: Evidence) -> Outcome:
+    """The registry has one version with the run key; its weights are this run's, and it is the one released."""
+    found = run.store.versions
+    listed = ", ".join(f"{one.version} ({one.tags.get(WEIGHTS_TAG, 'no weights')[:16]})" for one in found)
+    if not run.is_finished:
+        return Outcome(
+            None if len(found) < 2 else False, f"not finished; versions so far: {listed or 'none'}"
+        )
+    release = run.release
+    right = (
+        len(found) == 1
+        and str(found[0].version) == release.version
+        and found[0].tags.get(WEIGHTS_TAG) == release.weights_digest
+    )
+    wanted = "" if right else f"; released was {release.version} ({release.weights_digest[:16]})"
+    return Outcome(right, f"{release.model} version {listed or 'none'}{wanted}")
+
+
+def alias(run: Evidence) -> Outcome:
+    """The champion is whom the decisions on record made champion, and this run's version is where they put it."""
+    release, now = run.release, run.store.aliases
+    decisions = read_decisions(run)
+    decided = replayed(decisions)
+    action = "promote" if release.verdict.promote else "keep"
+    problems = []
+    if not _is_decided(decisions, action, release.version):
+        problems.append(f"no decision on record to {action} version {release.version}")
+    if now[CHAMPION] != decided[CHAMPION]:
+        problems.append(f"champion is version {now[CHAMPION]}, decided was {decided[CHAMPION]}")
+    ours, should = (_aliases_of(release.version, one) for one in (now, decided))
+    if ours != should:
+        problems.append(f"version {release.version} is {ours}, decided was {should}")
+    if problems and run.store.shared:
+        raise NoEvidence(f"{'; '.join(problems)}. Other homes share the store, and decide for themselves")
+    return judged(problems, f"verdict {action}; version {release.version} is {ours}")
+
+
+def same_answers(run: Evidence) -> Outcome:
+    """The registered model, loaded by MLflow, gives the probabilities of the weights on test rows."""
+    number, images, store = run.release.version, _test_images(run), run.store
+    try:
+        module = serving_module(reload(run.plan.recipe, run.paths.recipe), run.dataset, run.trained)
+    except EvergreenError as error:
+        raise NoEvidence(f"the weights can't be asked, see I1 and I7 ({error})") from error
+    try:
+        check_same(module, load_version(store.plan.model, number), images)
+    except EvergreenError as error:
+        return Outcome(False, str(error))
+    return Outcome(True, f"version {number} on {len(images)} test rows, to 0.0001 of a probability")
+
+
+def read_decisions(run: Evidence) -> list[dict[str, Any]]:
+    """Who was made champion and why, oldest first."""
+    file = Path(run.home.root) / "decisions" / f"{run.plan.model}.jsonl"
+    if not file.is_file():
+        raise NoEvidence(f"no decision on record: {file} is missing", ok=None if run.store.shared else False)
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except ValueError as error:
+        raise NoEvidence(f"{file} can't be read ({error})", ok=False) from error
+
+
+def replayed(decisions: list[dict[str, Any]]) -> dict[str, str | None]:
+    """Where the aliases are after these decisions; one that a crash cut short stands there twice and counts once."""
+    place: dict[str, str | None] = {CHAMPION: None, CHALLENGER: None, PREVIOUS: None}
+    for one in decisions:
+        if one["action"] == "keep":
+            place[CHALLENGER] = one["candidate"]
+            continue
+        if one["from"] is not None:
+            place[PREVIOUS] = one["from"]
+        place[CHAMPION] = one["to"]
+        if one["action"] == "promote" and place[CHALLENGER] == one["to"]:
+            place[CHALLENGER] = None
+    return place
+
+
+def _is_decided(decisions: list[dict[str, Any]], action: str, version: str) -> bool:
+    kept = action == "keep" and any(one.get("candidate") == version for one in decisions)
+    return kept or any(one.get("to") == version for one in decisions)
+
+
+def _aliases_of(version: str, aliases: dict[str, str | None]) -> str:
+    return " and ".join(sorted(alias for alias, number in aliases.items() if number == version)) or "none"
+
+
+def _test_images(run: Evidence) -> Pixels:
+    try:
+        table = next(read_parts(run.dataset, "test", ["image"])).slice(0, _ROWS)
+    except (DataError, StopIteration) as error:
+        raise NoEvidence(f"no test rows to ask it about ({error})") from error
+    images: Pixels = binary_to_numpy(table["image"], np.uint8).reshape(-1, *run.dataset.shape)
+    return images

@@ -1,0 +1,89 @@
+"""I8: when a run is over, nothing of it stays behind on the machine."""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tasks.doctor.leftovers import leftovers
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence, Outcome, few, judged
+
+SHARED_MEMORY = Path("/dev/shm")
+# As torch, Python's multiprocessing and Ray name theirs.
+_SEGMENT = re.compile(r"torch_|psm_|sem\.|plasma|ray")
+
+
+def processes(run: Evidence) -> Outcome:
+    """No helper process that a run of this home started goes on without it. A socket ends with its process."""
+    found = [f"{one.kind} {one.pid} ({one.age_s:.0f} s): {one.command[:80]}" for one in leftovers(run.home)]
+    return judged(found, "none left of this home, so no socket either")
+
+
+def locks(run: Evidence) -> Outcome:
+    """Nobody holds a lock of the run. A lock ends with its process, so one that is held means that somebody works."""
+    recipe, model = run.plan.recipe.name, run.plan.model
+    data = run.home.dataset(recipe, run.plan.fingerprint)
+    ours = {
+        run.home.locks / f"run-{recipe}.lock",
+        run.home.locks / f"registry-{model}.lock",
+        *data.glob(".*.lock"),
+    }
+    held = [file for file in sorted({*ours, *run.home.locks.glob("*.lock")}) if is_held(file)]
+    if held and not ours & {*held}:
+        raise NoEvidence(f"other runs of this home are at work: {few([file.name for file in held])}")
+    return judged([f"{file.name} is held" for file in held], "none is held")
+
+
+def stop_file(run: Evidence) -> Outcome:
+    """No request to stop is left, which would end the next attempt at its first step."""
+    return judged([f"{run.paths.stop} is there"] if run.paths.stop.exists() else [], "none")
+
+
+def shared_memory(run: Evidence) -> Outcome:
+    """No segment of shared memory is left.
+
+    One counts as left when it was last written by this user between the run's start and its end, has a name that
+    torch, Python or Ray give, and no process has it open.
+    """
+    if not SHARED_MEMORY.is_dir():
+        raise NoEvidence(f"there is no {SHARED_MEMORY} here")
+    began = run.paths.ingredients.stat().st_mtime
+    ended = run.paths.release.stat().st_mtime if run.is_finished else float("inf")
+    found = []
+    for file in SHARED_MEMORY.iterdir():
+        with suppress(OSError):  # gone meanwhile
+            about = file.stat()
+            if _SEGMENT.match(file.name) and about.st_uid == os.getuid() and began <= about.st_mtime <= ended:
+                found.append(file)
+    left = [f"{file} ({file.stat().st_size:,} bytes)" for file in found if not _is_open(file)]
+    return judged(left, f"none in {SHARED_MEMORY} of this user, of the run's time and open in no process")
+
+
+def is_held(file: Path) -> bool:
+    """Whether a process holds the lock. It is asked for as a reader asks, so that two who look do not disturb."""
+    try:
+        with file.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _is_open(file: Path) -> bool:
+    return any(str(file) in text for text in _open_files())
+
+
+def _open_files() -> Iterator[str]:
+    """What each process has mapped or open, as far as this user may look."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            yield (process / "maps").read_text()
+        with suppress(OSError):
+            for handle in (process / "fd").iterdir():
+                with suppress(OSError):
+                    yield str(handle.readlink())

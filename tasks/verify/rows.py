@@ -1,0 +1,70 @@
+"""I4: each training row is used exactly once an epoch."""
+
+import numpy as np
+
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence, Outcome, judged
+from tasks.verify.steps import rows_of_epoch
+from training.order import Rows, checksum
+from training.records import EpochMetrics
+
+
+def used_once(run: Evidence) -> Outcome:
+    """The rows that each epoch counted, by number and checksum, are those that data and settings give it."""
+    history, steps = run.trained.history, run.steps
+    problems = [] if len(history) == len(steps.epoch_ends) else [
+        f"{len(history)} epochs are recorded, {len(steps.epoch_ends)} belong there"
+    ]  # fmt: skip
+    for row, end in zip(history, steps.epoch_ends, strict=False):
+        if row.step != end:
+            problems.append(f"epoch {row.epoch} ended after step {row.step}, not {end}")
+        problems += _wrong(run, row)
+    if (unsure := _unsure(run)) and not problems:
+        raise NoEvidence(unsure)
+    return judged(
+        problems, f"{len(history)} epochs of {history[0].rows:,} rows, checksum {history[0].checksum}"
+    )
+
+
+def _wrong(run: Evidence, row: EpochMetrics) -> list[str]:
+    """What is wrong with the rows of one epoch, as far as its feed lets it be told."""
+    count = _count(run, row.epoch)
+    if row.rows != count:
+        return [f"epoch {row.epoch} used {row.rows:,} rows, not {count:,}"]
+    if _unsure(run):
+        return []
+    wanted = checksum(_rows(run, row.epoch))
+    return (
+        [] if row.checksum == wanted else [f"epoch {row.epoch} used other rows: {row.checksum}, not {wanted}"]
+    )
+
+
+def _count(run: Evidence, epoch: int) -> int:
+    settings, steps = run.plan.settings, run.steps.in_epoch(epoch)
+    if settings.data.feed == "memory":
+        return len(_rows(run, epoch))
+    each = steps * settings.local_batch_size
+    if settings.data.feed == "loader":  # a worker's last batch has what is left of its share
+        each = min(each, -(-len(run.learn) // run.world_size))
+    return each * run.world_size
+
+
+def _rows(run: Evidence, epoch: int) -> Rows:
+    """What identifies the rows of an epoch: their numbers, or in a stream the beginning of their digests."""
+    settings = run.plan.settings
+    if settings.data.feed == "memory":
+        return rows_of_epoch(settings, run.learn, epoch, run.steps.in_epoch(epoch))
+    return run.learn if settings.data.feed == "loader" else run.digests[run.learn].view(np.int64)
+
+
+def _unsure(run: Evidence) -> str:
+    """Why only the number of rows can be told; empty when the rows themselves can."""
+    feed, rows = run.plan.settings.data.feed, len(run.learn)
+    if feed == "memory":
+        return ""
+    if all(_count(run, row.epoch) == rows for row in run.trained.history):
+        return ""
+    counts = ", ".join(sorted({f"{_count(run, row.epoch):,}" for row in run.trained.history}))
+    return (
+        f"feed {feed} used {counts} of {rows:,} rows an epoch, as it should; which ones is not in the records"
+    )

@@ -1,0 +1,58 @@
+"""Which run a user means: a run folder, a run key or the beginning of one, or a recipe's newest run."""
+
+import json
+from pathlib import Path
+
+from training.errors import SettingError
+from training.paths import Home, RunPaths
+
+
+def run_of_folder(text: str) -> RunPaths | None:
+    """The run in folder `text`, or None when that is no run's folder."""
+    paths = RunPaths(Path(text).expanduser().resolve())
+    return paths if paths.release.is_file() or paths.ingredients.is_file() else None
+
+
+def home_of(run: RunPaths) -> Home:
+    """The home that a run's folder lies in, or, for a folder that was moved, the one that its plan names.
+
+    Raises :class:`SettingError` when neither is known.
+    """
+    if run.root.parents[1].name == "runs":
+        return Home(run.root.parents[2])
+    try:
+        return Home(Path(json.loads(run.ingredients.read_text(encoding="utf-8"))["home"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SettingError(
+            f"run {run.root}: it lies in no home and has no readable ingredients.json; name a folder "
+            "HOME/runs/RECIPE/KEY"
+        ) from None
+
+
+def find_run(text: str, home: Home) -> RunPaths:
+    """The run of `home` that `text` names: a recipe (its newest run), or a run key or the beginning of one.
+
+    Raises :class:`SettingError`, which lists the runs there are, for none and for several.
+    """
+    if text and home.runs(text).is_dir() and (newest := _newest_first(home.runs(text))):
+        return newest[0]
+    known = [run for recipe in sorted(home.runs("").glob("*")) for run in _newest_first(recipe)]
+    found = [run for run in known if text and _has_key(run, text)]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join(f"{run.root.parent.name}/{run.root.name}" for run in found or known) or "none yet"
+    why = "several runs begin so" if found else "no such run folder, run key or recipe"
+    raise SettingError(f"run {text!r}: {why} in {home.root}. Runs: {listed}")
+
+
+def _newest_first(folder: Path) -> list[RunPaths]:
+    files = sorted(folder.glob("*/ingredients.json"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+    return [RunPaths(file.parent) for file in files]
+
+
+def _has_key(run: RunPaths, text: str) -> bool:
+    """Whether the run's key begins with `text`; a folder has the first 16 digits of it."""
+    name = run.root.name
+    if len(text) <= len(name):
+        return name.startswith(text)
+    return text.startswith(name) and f'"{text}' in run.ingredients.read_text(encoding="utf-8")

@@ -1,0 +1,41 @@
+"""I9: nothing says RUNNING whose process is gone."""
+
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence, Outcome, judged
+from tasks.verify.residue import is_held
+
+
+def mlflow_run(run: Evidence) -> Outcome:
+    """MLflow has one run for the run key, with the status that the run has."""
+    store = run.store
+    if not store.runs and not run.is_finished:
+        raise NoEvidence("not finished, and MLflow does not know it yet")
+    status = store.run.info.status
+    said = f"{store.run.info.run_id} is {status}"
+    problems = [] if len(store.runs) == 1 else [f"{len(store.runs)} MLflow runs have this run key"]
+    if run.is_finished and store.run.info.run_id != run.release.mlflow_run_id:
+        problems.append(f"released was MLflow run {run.release.mlflow_run_id}, found is {said}")
+    if run.is_finished != (status == "FINISHED"):
+        problems.append(f"{said}, but the run is {'finished' if run.is_finished else 'not finished'}")
+    elif status == "RUNNING":
+        problems.append(f"{said}, but no process works on it")
+    if problems and status == "RUNNING" and _at_work(run, run.plan.recipe.name):
+        raise NoEvidence(f"{said}, and a process works on it")
+    return judged(problems, said)
+
+
+def others_running(run: Evidence) -> Outcome:
+    """No other MLflow run of this home is RUNNING without a process that works on its recipe."""
+    ours = {one.info.run_id for one in run.store.runs}
+    running = [one for one in run.store.running if one.info.run_id not in ours]
+    dead = [
+        f"{one.info.run_name} ({one.info.run_id}) is RUNNING, but no process works on it"
+        for one in running
+        if not _at_work(run, one.data.tags.get("evergreen.recipe", ""))
+    ]
+    return judged(dead, f"{len(running)} at work" if running else "none RUNNING")
+
+
+def _at_work(run: Evidence, recipe: str) -> bool:
+    """Whether a process works on `recipe`: it holds the recipe's lock until it dies."""
+    return is_held(run.home.locks / f"run-{recipe}.lock")

@@ -1,0 +1,101 @@
+"""What MLflow says of a run: its entry, its metric points, its model versions, and where the aliases point."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tasks.embedded_store import store_file
+from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, champion_of
+from tasks.tracking import HOME_TAG, RUN_KEY_TAG, connect
+from tasks.verify.finding import NoEvidence
+from training.errors import EvergreenError
+from training.paths import Home
+from training.plan import RunPlan
+from training.records import Release
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Run
+    from mlflow.entities.model_registry import ModelVersion
+
+
+@dataclass(frozen=True)
+class Store:
+    """One run's part of an MLflow store.
+
+    `shared` says that other homes may write to it, too; `released` is the MLflow run that release.json names.
+    """
+
+    client: "MlflowClient"
+    plan: RunPlan
+    home: Home
+    shared: bool
+    released: str | None
+
+    @cached_property
+    def runs(self) -> "list[Run]":
+        """All MLflow runs with the run key."""
+        return self._search(f"tags.`{RUN_KEY_TAG}` = '{self.plan.run_key}'")
+
+    @property
+    def run(self) -> "Run":
+        """The MLflow run: the one that was released, or the newest."""
+        if not self.runs:
+            raise NoEvidence("MLflow has no run with this run key", ok=False)
+        return next((one for one in self.runs if one.info.run_id == self.released), self.runs[0])
+
+    @cached_property
+    def running(self) -> "list[Run]":
+        """Runs of the home that are said to be running."""
+        mine = hashlib.sha256(str(self.home.root).encode()).hexdigest()[:16]
+        return self._search(f"attributes.status = 'RUNNING' and tags.`{HOME_TAG}` = '{mine}'")
+
+    @cached_property
+    def versions(self) -> "list[ModelVersion]":
+        """Versions of the registered model that carry the run key, oldest first."""
+        wanted = f"name = '{self.plan.model}' and tags.`{RUN_KEY_TAG}` = '{self.plan.run_key}'"
+        return sorted(self.client.search_model_versions(wanted), key=lambda one: int(one.version))
+
+    @cached_property
+    def aliases(self) -> dict[str, str | None]:
+        """Version by alias."""
+        return {
+            alias: champion_of(self.client, self.plan.model, alias)
+            for alias in (CHAMPION, CHALLENGER, PREVIOUS)
+        }
+
+    @cached_property
+    def history(self) -> "dict[str, list[Metric]]":
+        """Every point of every metric, but the machine's own."""
+        names = [name for name in self.run.data.metrics if not name.startswith("system/")]
+        return {name: self.client.get_metric_history(self.run.info.run_id, name) for name in names}
+
+    def artifact(self, name: str) -> dict[str, Any]:
+        """A JSON file that was logged with the run."""
+        import mlflow.artifacts
+
+        try:
+            content: dict[str, Any] = mlflow.artifacts.load_dict(
+                f"{self.run.info.artifact_uri.rstrip('/')}/{name}"
+            )
+            return content
+        except Exception as error:  # each kind of artifact store has errors of its own
+            reason = f"{name} can't be read from MLflow ({type(error).__name__}: {error})"
+            raise NoEvidence(reason, ok=False) from error
+
+    def _search(self, wanted: str) -> "list[Run]":
+        places = [one.experiment_id for one in self.client.search_experiments()]
+        return list(self.client.search_runs(places, wanted))
+
+
+def open_store(plan: RunPlan, home: Home, release: Release | None) -> Store:
+    """The store that the run wrote to. A finished run must have one."""
+    uri = plan.settings.tracking.uri
+    if uri is None and not store_file(home).is_file():  # connecting would make one
+        raise NoEvidence(f"there is no MLflow store {store_file(home)}", ok=False if release else None)
+    released = release.mlflow_run_id if release else None
+    try:
+        return Store(connect(uri, home), plan, home, uri is not None, released)
+    except EvergreenError as error:
+        raise NoEvidence(str(error)) from error

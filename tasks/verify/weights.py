@@ -1,0 +1,83 @@
+"""I1: the weights are the bits that training recorded, that the registry names, and that an equal run gets."""
+
+import json
+import pickle
+from pathlib import Path
+
+from tasks.registry import WEIGHTS_TAG
+from tasks.verify.contract import check_same_contract
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence, Outcome, judged
+from training.checkpoint import MANIFEST, STATE, load_weights, weights_digest
+from training.errors import DataError
+from training.files import digest_file
+
+
+def recorded(run: Evidence) -> Outcome:
+    """The file's digest, computed from its tensors, is the recorded one."""
+    wanted, found = run.trained.weights_digest, digest_of(run)
+    return _compared(found, wanted, "trained.json")
+
+
+def of_checkpoint(run: Evidence) -> Outcome:
+    """The weights are those of the selected epoch's checkpoint, while that is kept."""
+    import torch
+
+    chosen = run.trained.selected()
+    folder = next(
+        (
+            place
+            for place in run.paths.checkpoints.glob("step-*")
+            if place.name.endswith(f"{chosen.step:09d}")
+        ),
+        None,
+    )
+    if folder is None:
+        raise NoEvidence(f"the checkpoint of epoch {chosen.epoch} is not kept any more")
+    try:
+        if digest_file(folder / STATE) != json.loads((folder / MANIFEST).read_bytes())["sha256"]:
+            raise NoEvidence(f"{folder.name} is damaged, see I7")  # nothing damaged is parsed
+        model = torch.load(folder / STATE, map_location="cpu", weights_only=True)["learner"]["model"]
+    except (OSError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        raise NoEvidence(f"{folder.name} can't be read ({type(error).__name__}), see I7") from error
+    return _compared(digest_of(run), weights_digest(model), f"{folder.name}, epoch {chosen.epoch}")
+
+
+def tagged(run: Evidence) -> Outcome:
+    """Every version with the run key names these weights."""
+    digest = digest_of(run)
+    if not run.store.versions:
+        raise NoEvidence("no version has this run key, see I2")
+    wrong = [
+        f"version {one.version} names {one.tags.get(WEIGHTS_TAG, 'none')[:16]}, the file has {digest[:16]}"
+        for one in run.store.versions
+        if one.tags.get(WEIGHTS_TAG) != digest
+    ]
+    return judged(wrong, f"{digest[:16]} in {_versions(run)}")
+
+
+def same_as(run: Evidence, other: Evidence) -> Outcome:
+    """The other run has the same bits, if it had to."""
+    check_same_contract(run, other)
+    return _compared(digest_of(run), digest_of(other), other.paths.root.name)
+
+
+def digest_of(run: Evidence) -> str:
+    """Digest of the finished weights."""
+    file = Path(run.trained.weights)
+    if not file.is_file():
+        raise NoEvidence(f"{file} is missing", ok=False)
+    try:
+        return weights_digest(load_weights(file))
+    except DataError as error:
+        raise NoEvidence(str(error), ok=False) from error
+
+
+def _versions(run: Evidence) -> str:
+    return ", ".join(f"version {one.version}" for one in run.store.versions)
+
+
+def _compared(found: str, wanted: str, where: str) -> Outcome:
+    if found == wanted:
+        return Outcome(True, f"{found[:16]}, as in {where}")
+    return Outcome(False, f"{found[:16]}, but {wanted[:16]} in {where}")

@@ -1,0 +1,170 @@
+"""Real MLflow servers that can be killed and started again, and a proxy that makes one behave badly."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+_START_S = 120.0
+
+
+class MlflowServer:
+    """`mlflow server` with its own SQLite file and artifacts in `folder`, on one port for all its lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, wait: bool = True) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        store = ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
+        artifacts = ["--artifacts-destination", str(self.folder / "artifacts")]
+        place = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        with (self.folder / "server.log").open("ab") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mlflow", "server", *store, *artifacts, *place],
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+                env=os.environ
+                | {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            )
+        if wait:
+            self._wait()
+
+    def kill(self) -> None:
+        """End it and all its workers at once, as a crash of the machine would."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            assert self._process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
+            try:
+                urllib.request.urlopen(f"{self.uri}/health", timeout=5).close()
+                return
+            except OSError:
+                time.sleep(0.1)
+        raise AssertionError("MLflow's server did not start")
+
+
+@contextmanager
+def mlflow_server(folder: Path) -> Iterator[MlflowServer]:
+    """A started server, which ends with the block."""
+    server = MlflowServer(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+class Proxy:
+    """Passes requests on to `port`, unless it is told to misbehave. All of it may change at any time.
+
+    away     nobody listens
+    status   every request whose path contains `about` is answered with this status instead
+    delay_s  every request whose path contains `about` waits this long first
+    lose     requests whose path contains this reach the server, but the first answer is lost on its way back
+    """
+
+    def __init__(self, port: int) -> None:
+        self.upstream = port
+        self.about = ""
+        self.status: int | None = None
+        self.delay_s = 0.0
+        self.lose: str | None = None
+        self.lost = 0
+        self.seen: list[str] = []
+        self._server: ThreadingHTTPServer | None = None
+        self.port = 0
+        self.back()
+        self.uri = f"http://127.0.0.1:{self.port}"
+
+    def back(self) -> None:
+        """Listen (again), on the same port."""
+        self._server = _Listener(("127.0.0.1", self.port), _handler(self))
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def away(self) -> None:
+        """Listen no more: connections are refused."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def well_behaved(self) -> None:
+        self.about, self.status, self.delay_s, self.lose = "", None, 0.0, None
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+
+def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def relay(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            proxy.seen.append(self.path)
+            if proxy.about in self.path:
+                time.sleep(proxy.delay_s)
+                if proxy.status is not None:
+                    self.send_error(proxy.status)
+                    return
+            status, headers, content = ask(proxy.upstream, self, body)
+            if proxy.lose is not None and proxy.lose in self.path:
+                proxy.lose = None
+                proxy.lost += 1
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            self.send_response(status)
+            for name, value in headers:
+                if name.lower() not in (
+                    "transfer-encoding",
+                    "connection",
+                    "content-length",
+                    "server",
+                    "date",
+                ):
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = relay  # noqa: N815
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    return Handler
+
+
+def ask(port: int, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    """The server's own answer to `request`."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    headers = dict(request.headers) | {"Host": f"127.0.0.1:{port}"}
+    connection.request(request.command, request.path, body, headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, answer.getheaders(), content

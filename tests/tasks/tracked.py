@@ -1,0 +1,70 @@
+"""Small trainings that are tracked by a server: their plans, what MLflow has of them, and what it should have."""
+
+from pathlib import Path
+from typing import Any
+
+import small_runs
+
+from tasks.tracking import connect
+from tasks.train import keep_plan
+from training.metrics import MetricsFile
+from training.paths import Home
+from training.plan import RunPlan, identify
+from training.recipe import load
+from training.records import DatasetVersion
+from training.sources.digits import Digits
+
+FEW = {"max_train_rows": 300, "max_test_rows": 100}
+_SLOW = (
+    "nn.Sequential(type('Slow', (nn.Flatten,), {{'forward': lambda self, x: "
+    "(self.training and __import__('time').sleep({step_s}), nn.Flatten.forward(self, x))[1]}})(), "
+    "nn.Linear(shape[0] * shape[1] * shape[2], classes))"
+)
+
+
+def slow_recipe(folder: Path, step_s: float, name: str = "slow") -> str:
+    """A recipe whose every training step takes `step_s` at least; returns its path."""
+    return small_runs.write_recipe(folder, _SLOW.format(step_s=step_s), name)
+
+
+def planned(
+    home: Home, recipe: str = "digits", uri: str | None = None, **sections: Any
+) -> tuple[RunPlan, DatasetVersion]:
+    """A run that is about to train, in this process, on 300 digits, with a metric point every second step."""
+    _, ref = load(recipe)
+    tracking = {"uri": uri, "log_every_steps": 2} | sections.pop("tracking", {})
+    data = FEW | sections.pop("data", {})
+    settings = small_runs.tiny_settings(data=data, tracking=tracking, **sections)
+    files = Digits().fetch(home.sources / ref.name)
+    plan = identify(home, ref, settings, files, nonce=None)
+    keep_plan(plan)
+    return plan, small_runs.prepared_from(home, files, ref.name, settings.data)
+
+
+def written(plan: RunPlan) -> list[tuple[str, int, float, int]]:
+    """What MLflow should have: (name, step, value, time in ms), once each."""
+    return sorted(
+        (name, point.step, value, int(point.at * 1000))
+        for point in MetricsFile(plan.paths.metrics).read()
+        for name, value in point.values.items()
+    )
+
+
+def recorded(uri: str | None, plan: RunPlan) -> list[tuple[str, int, float, int]]:
+    """What MLflow has of the training's points, as often as it has it."""
+    client, run = the_run(uri, plan)
+    ours = [name for name in run.data.metrics if "/" in name or name == "epoch"]
+    return sorted(
+        (name, one.step, one.value, one.timestamp)
+        for name in ours
+        if not name.startswith("system/")
+        for one in client.get_metric_history(run.info.run_id, name)
+    )
+
+
+def the_run(uri: str | None, plan: RunPlan) -> tuple[Any, Any]:
+    """MLflow's client, and the one run with the plan's run key."""
+    client = connect(uri, Home(Path(plan.home)))
+    places = [one.experiment_id for one in client.search_experiments()]
+    (run,) = client.search_runs(places, f"tags.`evergreen.run_key` = '{plan.run_key}'")
+    return client, run
