@@ -1,5 +1,6 @@
 """I10: the run says what is true of it, and all its records say the same."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -49,25 +50,26 @@ def key_follows(run: Evidence) -> Outcome:
 def records_agree(run: Evidence) -> Outcome:
     """release.json tells of the training that trained.json tells of, and of this dataset."""
     release, trained, plan = run.release, run.trained, run.plan
-    pairs = {
+    numbers, chosen = release.metrics, trained.selected()
+    pairs: dict[str, tuple[object, object]] = {
         "weights_digest": (release.weights_digest, trained.weights_digest),
         "epochs": (release.epochs, len(trained.history)),
         "selected_epoch": (release.selected_epoch, trained.selected_epoch),
         "dataset_fingerprint": (release.dataset_fingerprint, plan.fingerprint),
         "recipe": (release.recipe, plan.recipe.name),
-        "validation_loss": (release.metrics.get("validation_loss"), trained.selected().validation_loss),
-        "validation_accuracy": (
-            release.metrics.get("validation_accuracy"),
-            trained.selected().validation_accuracy,
-        ),
+        "validation_loss": (numbers.get("validation_loss"), chosen.validation_loss),
+        "validation_accuracy": (numbers.get("validation_accuracy"), chosen.validation_accuracy),
     }
-    if release.verdict.promote:  # a version that was rolled back meanwhile has another alias, or none
-        pairs["promoted, so challenger"] = (release.alias == "challenger", False)
     if plan.settings.training.select == "best":
         best = min(trained.history, key=lambda row: (row.validation_loss, row.epoch))
         pairs["best epoch"] = (trained.selected_epoch, best.epoch)
+    with suppress(NoEvidence):  # the dataset may have been removed since
+        pairs["train_rows"] = (release.train_rows, run.dataset.rows("train"))
+        pairs["test_rows"] = (release.test_rows, run.dataset.rows("test"))
     wrong = [f"{name} is {one}, elsewhere {other}" for name, (one, other) in pairs.items() if one != other]
-    return judged(wrong, f"{len(pairs)} facts agree in release.json and trained.json")
+    if release.verdict.promote and release.alias == "challenger":
+        wrong.append("the verdict is to promote, and the alias challenger")
+    return judged(wrong, f"{len(pairs)} facts agree in release.json, trained.json and the dataset")
 
 
 def verdict_recorded(run: Evidence) -> Outcome:

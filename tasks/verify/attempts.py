@@ -58,7 +58,7 @@ def computed_twice(run: Evidence) -> Outcome:
 def recovered(run: Evidence, bound_s: float | None) -> Outcome:
     """After a failure, training was ready to go on within the bound."""
     taken, silent = dict(_recoveries(run)), _silent(run)
-    untold = f"; attempts {few(silent)} ended with their driver, so when is not on record" if silent else ""
+    untold = f"; when attempt {few(silent)} ended is not on record, as its driver ended too" if silent else ""
     if not taken:
         return Outcome(True, f"no failure on record that training went on after{untold}")
     listed = few([f"{seconds:.1f} s after attempt {number}" for number, seconds in taken.items()]) + untold

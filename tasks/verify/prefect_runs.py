@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 _ACTIVE = (
-    "select flow.name, flow_run.name, flow_run.start_time from flow_run join flow on flow.id = flow_run.flow_id "
-    "where flow_run.state_type in ('RUNNING', 'CANCELLING')"
+    "select flow.name, flow_run.name, coalesce(flow_run.start_time, flow_run.created) "
+    "from flow_run join flow on flow.id = flow_run.flow_id where flow_run.state_type in ('RUNNING', 'CANCELLING')"
 )
 _FLOWS = ["retrain", "prepare-data"]  # a recipe's lock tells whether somebody works on these
 _TIMEOUT_S = 10.0

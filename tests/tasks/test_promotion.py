@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,7 +113,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Release, tu
 @pytest.fixture
 def world(
     trained: tuple[Home, Release, tuple[Candidate, Candidate]], request: pytest.FixtureRequest
-) -> Iterator[World]:
+) -> World:
     home, poor, (first, second) = trained
     client, model = connect(None, home), f"model-{abs(hash(request.node.nodeid))}"
     source = client.get_model_version(poor.model, poor.version)
@@ -121,7 +121,7 @@ def world(
     for alias in (PREVIOUS, CHAMPION):
         made = client.create_model_version(model, source.source, run_id=source.run_id, tags=dict(source.tags))
         client.set_registered_model_alias(model, alias, made.version)
-    yield World(home, client, model, (first.under(model), second.under(model)))
+    return World(home, client, model, (first.under(model), second.under(model)))
 
 
 def crash_after(patch: pytest.MonkeyPatch, owner: Any, name: str, time: int = 1) -> None:

@@ -67,7 +67,7 @@ def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
 ) -> None:
     recipe = slow_recipe(tmp_path, 0.35)
     training = {"epochs": 12, "global_batch_size": 48}
-    plan, _ = planned(home, recipe, server.uri, training=training, gate={"floor": 0.0})
+    plan, _ = planned(home, recipe, server.uri, training=training)
 
     def crash() -> None:
         server.kill()

@@ -1,0 +1,107 @@
+"""A finished run that recovered from a failure, made by the real flow, which can be damaged and made whole again."""
+
+import json
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.retrain import SettingsForm, retrain
+from tasks.tracking import connect
+from tasks.verify import Finding, verify
+from training.errors import TransientError
+from training.learner import Learner
+from training.paths import Home, RunPaths
+from training.records import Release
+
+EVERY_STEPS = 4
+EPOCH_END = 21  # 1,328 rows to learn from, 64 a step
+
+
+class Subject:
+    """A home with a finished run, `paths`, and another version of its model; it can be damaged and made whole again."""
+
+    def __init__(self, root: Path, backup: Path):
+        self.home, self.backup = Home(root), backup
+        self.release, self.paths = made(self.home, fails_at=14)
+        made(self.home, training={"epochs": 1, "learning_rate": 1e-5}, gate={"floor": 0.0})
+        self.client: Any = connect(None, self.home)
+        shutil.copytree(root, backup)
+
+    def restore(self) -> None:
+        """In place: MLflow knows its files by their absolute paths, and keeps its database open."""
+        for entry in self.home.root.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+        shutil.copytree(
+            self.backup, self.home.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("mlflow.db*")
+        )
+        with (
+            closing(sqlite3.connect(self.backup / "mlflow.db")) as before,
+            closing(sqlite3.connect(self.home.root / "mlflow.db")) as now,
+        ):
+            before.backup(now)
+
+    def broken(self) -> set[str]:
+        """The invariants that do not hold."""
+        return {one.invariant for one in self.look() if one.ok is False}
+
+    def look(self, **more: Any) -> tuple[Finding, ...]:
+        return verify(self.paths, self.home, **more)
+
+
+def made(home: Home, fails_at: int | None = None, **sections: dict[str, Any]) -> tuple[Release, RunPaths]:
+    """A finished run in `home`; its first attempt fails before step `fails_at`."""
+    settings: dict[str, Any] = {
+        "training": {"epochs": 2},
+        "scaling": {"num_workers": 0},
+        "tracking": {"system_metrics": False},
+        "gate": {"floor": 0.5},
+        "checkpoint": {"every_steps": EVERY_STEPS},
+    }
+    for name, section in sections.items():
+        settings[name] = settings.get(name, {}) | section
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVERGREEN_HOME", str(home.root))
+        if fails_at is not None:
+            fail_once(patch, fails_at)
+        release = retrain("digits", SettingsForm.model_validate(settings))
+    return release, home.run("digits", release.run_key)
+
+
+def fail_once(patch: pytest.MonkeyPatch, step: int) -> None:
+    """Lose the worker before optimizer step `step`, once, after a second that its signs of life take note of."""
+    whole, failed = Learner.step, []
+
+    def step_or_fail(self: Learner, batch: Any, epoch: int, number: int) -> Any:
+        if number == step - 1 and not failed:
+            time.sleep(1.1)
+        if number == step and not failed:
+            failed.append(step)
+            raise TransientError("a lost worker")
+        return whole(self, batch, epoch, number)
+
+    patch.setattr(Learner, "step", step_or_fail)
+
+
+def flip(file: Path, place: int = -1) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    record = json.loads(file.read_text())
+    change(record)
+    file.write_text(json.dumps(record))
+
+
+def edit_lines(file: Path, change: Callable[[list[str]], object]) -> None:
+    lines = file.read_text().splitlines(keepends=True)
+    change(lines)
+    file.write_text("".join(lines))
