@@ -63,9 +63,13 @@ def _retrain(options: argparse.Namespace) -> int:
 def _run_flow(options: argparse.Namespace, overrides: dict[str, object]) -> "Release":
     from flows.environment import quieten
     from flows.retrain import SettingsForm, retrain
+    from tasks.flow_runs import told_apart
+    from training.paths import home
+    from training.recipe import load
 
     quieten()  # Prefect set its own levels when it was imported
-    return retrain(options.recipe, SettingsForm.model_validate(overrides), force=options.force)
+    with told_apart(home(), load(options.recipe)[1].name):
+        return retrain(options.recipe, SettingsForm.model_validate(overrides), force=options.force)
 
 
 def _as_json(release: "Release") -> dict[str, object]:

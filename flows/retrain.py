@@ -19,6 +19,7 @@ from flows.prepare import prepare
 from flows.stopwatch import Stopwatch
 from tasks.download import download
 from tasks.evaluate import evaluate
+from tasks.flow_runs import close_killed
 from tasks.preflight import preflight
 from tasks.register import register
 from tasks.registry import ChampionMovedError
@@ -61,12 +62,13 @@ def retrain(recipe: str = "digits", settings: SettingsForm = SettingsForm(), for
     check_workers_fit(resolved)
     place = home()
     with run_lock(place, ref.name):
+        close_killed(place, ref.name)
         with clock.time("download"):
             files = download(recipe, resolved, str(place.root))
             plan = identify(place, ref, resolved, files, nonce=str(flow_run.id) if force else None)
         if (done := find_release(plan)) is not None:
             return done
-        keep_plan(plan)
+        plan = keep_plan(plan)
         with failure_recorded(plan):
             with ray_for(resolved, clock.time("start-up")):
                 with clock.time("preparation"):

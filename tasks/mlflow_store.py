@@ -98,7 +98,7 @@ def _unusable(place: str, error: Exception) -> EvergreenError:
     if unavailable or type(error).__name__ == "OperationalError":
         return TransientError(f"tracking.uri {shown}: the database does not answer ({reason})")
     return SettingError(
-        f"tracking.uri: {shown} is not where MLflow can record ({reason}). Use http(s)://host:port of an MLflow server, "
+        f"tracking.uri: {shown} is not where MLflow can record ({reason}). Use http(s)://host:port of a server, "
         "a database whose driver is installed, or leave it out for the store under EVERGREEN_HOME."
     )
 

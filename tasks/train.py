@@ -60,11 +60,17 @@ def _begin(plan: RunPlan, version: DatasetVersion) -> "tuple[MlflowClient, str]"
     return client, run_id
 
 
-def keep_plan(plan: RunPlan) -> None:
-    """Write down the plan and the recipe beside the run: what every later attempt executes, and people read."""
+def keep_plan(plan: RunPlan) -> RunPlan:
+    """Write down the plan and the recipe beside the run: what every later attempt executes, and people read.
+
+    Returns the plan as kept: settings are this start's, but what had changed is what it was at the first.
+    """
     keep_copy(plan.recipe, plan.paths.recipe)
-    if not plan.paths.ingredients.is_file():
-        write_text(plan.paths.ingredients, plan.model_dump_json(indent=1))
+    if plan.paths.ingredients.is_file():
+        first = RunPlan.model_validate_json(plan.paths.ingredients.read_text(encoding="utf-8"))
+        plan = plan.model_copy(update={"changes": first.changes, "first": first.first})
+    write_text(plan.paths.ingredients, plan.model_dump_json(indent=1))
+    return plan
 
 
 @contextmanager

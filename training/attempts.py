@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from training.errors import TransientError
-from training.files import write_text
+from training.files import append_line, write_text
 from training.paths import RunPaths
 from training.records import Record
 
@@ -112,9 +112,8 @@ def read_failures(paths: RunPaths) -> list[Failure]:
 
 
 def note(file: Path, record: Record) -> None:
-    """Add a record to a file of one JSON object a line."""
-    with file.open("a", encoding="utf-8") as out:
-        out.write(record.model_dump_json() + "\n")
+    """Add a record to a file of one JSON object a line; see :func:`training.files.append_line`."""
+    append_line(file, record.model_dump_json())
 
 
 def _lines(file: Path) -> list[dict[str, object]]:

@@ -59,6 +59,14 @@ def write_text(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
 
 
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a text file; one before it that a crash or a full disk cut short stays apart from it."""
+    with path.open("ab+") as out:
+        if out.tell() and os.pread(out.fileno(), 1, out.tell() - 1) != b"\n":
+            line = "\n" + line
+        out.write(f"{line}\n".encode())
+
+
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` that takes its name, durably, when the block succeeds.

@@ -14,7 +14,7 @@ from typing import Any
 
 from training.attempts import Fence
 from training.errors import TrainingError
-from training.files import write_text
+from training.files import append_line, write_text
 from training.records import Record
 
 
@@ -60,8 +60,7 @@ class MetricsFile:
         if self.fence is not None:
             self.fence.check()
         point = Point(step=step, total_steps=self.total_steps, epoch=epoch, at=time.time(), values=values)
-        with self.path.open("a", encoding="utf-8") as out:
-            out.write(point.model_dump_json() + "\n")
+        append_line(self.path, point.model_dump_json())
 
     def read(self) -> list[Point]:
         """All points in order; a last line that a crash cut short is left out."""
