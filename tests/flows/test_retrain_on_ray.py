@@ -94,10 +94,15 @@ def test_what_a_recipe_does_wrong_is_not_tried_again(home: Home, tmp_path: Path)
         "from training.sources.digits import Digits\n"
         "def build_model(shape, classes):\n"
         "    from torch import nn\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes + 1))\n"
-        "recipe = Recipe(name='wrong', summary='a class too many', source=Digits(), build_model=build_model)\n"
+        "    class Wrong(nn.Linear):\n"
+        "        def forward(self, images):\n"
+        "            if self.training:\n"
+        "                raise IndexError('one too many')\n"
+        "            return super().forward(images.flatten(1))\n"
+        "    return Wrong(64, classes)\n"
+        "recipe = Recipe(name='wrong', summary='fails in training', source=Digits(), build_model=build_model)\n"
     )
-    with pytest.raises(TrainingError, match="Size the last layer"):
+    with pytest.raises(TrainingError, match="IndexError: one too many"):
         run(str(recipe))
     attempts = list((home.runs("wrong")).glob("*/ray/attempt-*"))
     assert len(attempts) == 1
