@@ -34,7 +34,7 @@ ifdef PIP_DEFAULT_TIMEOUT
 export UV_HTTP_TIMEOUT ?= $(PIP_DEFAULT_TIMEOUT)
 endif
 
-.PHONY: help setup retrain test test-slow check check-format check-lint check-types check-imports check-dead-code lock clean
+.PHONY: help setup retrain test test-slow chaos check check-format check-lint check-types check-imports check-dead-code lock clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
@@ -49,6 +49,9 @@ test: $(READY) ## Run the tests: make test [ARGS="tests/training -k order"]
 
 test-slow: $(READY) ## Run the tests that take minutes each
 	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+chaos: $(READY) ## Run the fault matrix with real processes: make chaos [ARGS="--faults F1,F2 --trials 3 --seed 7"]
+	@$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 check: check-format check-lint check-types check-imports check-dead-code ## Format, lint, types, layers, dead code (-k: all, even after a failure)
 

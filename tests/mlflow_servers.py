@@ -93,7 +93,9 @@ class Proxy:
         self.delay_s = 0.0
         self.lose: str | None = None
         self.lost = 0
+        self.hampered = 0  # requests that were answered late or with the wrong status
         self.seen: list[str] = []
+        self.authorizations: set[str | None] = set()
         self._server: ThreadingHTTPServer | None = None
         self.port = 0
         self.back()
@@ -126,7 +128,9 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
         def relay(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             proxy.seen.append(self.path)
+            proxy.authorizations.add(self.headers.get("Authorization"))
             if proxy.about in self.path:
+                proxy.hampered += proxy.delay_s > 0 or proxy.status is not None
                 time.sleep(proxy.delay_s)
                 if proxy.status is not None:
                     self.send_error(proxy.status)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from mlflow_servers import MlflowServer, Proxy, mlflow_server
-from tracked import planned, recorded, slow_recipe, the_run, written
+from tracked import difference, planned, recorded, slow_recipe, the_run
 
 from flows.retrain import SettingsForm, retrain
 from tasks.tracking import ERROR_TAG, close_run, connect, connect_patiently, failure_recorded, open_run
@@ -26,6 +26,16 @@ from training.metrics import MetricsFile
 from training.paths import Home
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
+
+
+NONE: Any = ({}, {})
+_seeds = itertools.count(100)
+
+
+@pytest.fixture
+def seed() -> int:
+    """A seed that no other test has: with one run key they would share a run on the server."""
+    return next(_seeds)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +58,7 @@ def when(ready: Callable[[], bool], act: Callable[[], Any]) -> threading.Thread:
     """Call `act` from a thread, once `ready` is true."""
 
     def work() -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not ready() and time.monotonic() < deadline:
             time.sleep(0.02)
         act()
@@ -80,9 +90,8 @@ def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
     crashing.join()
 
     assert release.run_key == plan.run_key
-    points = recorded(server.uri, plan)
-    assert points == written(plan)
-    assert len({(name, step) for name, step, _, _ in points}) == len(points) > 100
+    assert difference(server.uri, plan) == NONE
+    assert len(recorded(server.uri, plan)) > 100
     client, run = the_run(server.uri, plan)
     assert run.info.status == "FINISHED"
     assert client.get_model_version_by_alias("slow", "champion").version == release.version
@@ -90,42 +99,47 @@ def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
 
 
 def test_a_server_that_is_away_at_the_start_gets_the_points_later(
-    proxy: Proxy, home: Home, tmp_path: Path
+    proxy: Proxy, home: Home, tmp_path: Path, seed: int
 ) -> None:
     proxy.away()
-    plan, version = planned(home, slow_recipe(tmp_path, 0.1), proxy.uri, training={"epochs": 6})
+    plan, version = planned(home, slow_recipe(tmp_path, 0.1), proxy.uri, seed=seed, training={"epochs": 6})
     waiting = when(has_points(plan, 3), proxy.back)
     trained = train.fn(plan, version)
     waiting.join()
     assert trained.attempts == 1
-    assert recorded(proxy.uri, plan) == written(plan)
+    assert difference(proxy.uri, plan) == NONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("status", "delay_s"), [(500, 0.0), (503, 0.0), (None, 5.0)])
 def test_training_does_not_wait_for_a_server_that_fails_or_is_slow(
-    proxy: Proxy, home: Home, tmp_path: Path, status: int | None, delay_s: float
+    proxy: Proxy, home: Home, tmp_path: Path, seed: int, status: int | None, delay_s: float
 ) -> None:
     step_s = 0.1
-    plan, version = planned(home, slow_recipe(tmp_path, step_s), proxy.uri, training={"epochs": 8})
+    recipe = slow_recipe(tmp_path, step_s)
+    training = {"epochs": 10, "global_batch_size": 48}
+    plan, version = planned(home, recipe, proxy.uri, seed=seed, training=training)
 
     def misbehave() -> None:
         proxy.about = "log-batch"
         proxy.status, proxy.delay_s = status, delay_s
-        when(has_points(plan, 12), proxy.well_behaved)
+        when(has_points(plan, 35), proxy.well_behaved)
 
     misbehaving = when(lambda: any("log-batch" in path for path in proxy.seen), misbehave)
     train.fn(plan, version)
     misbehaving.join()
+    assert proxy.hampered > 0
     at = [point.at for point in MetricsFile(plan.paths.metrics).read()]
-    assert max(after - before for before, after in itertools.pairwise(at)) < 30 * step_s
-    assert recorded(proxy.uri, plan) == written(plan)
+    longest = max(after - before for before, after in itertools.pairwise(at))
+    assert longest < 30 * step_s, "training waited for MLflow"
+    assert difference(proxy.uri, plan) == NONE
 
 
 def test_a_server_that_stays_away_is_worth_a_retry_which_does_not_train_again(
-    proxy: Proxy, home: Home
+    proxy: Proxy, home: Home, seed: int
 ) -> None:
     proxy.away()
-    plan, version = planned(home, uri=proxy.uri, tracking={"outage_s": 2})
+    plan, version = planned(home, uri=proxy.uri, seed=seed, tracking={"outage_s": 2})
     with pytest.raises(TransientError, match="run the same command again") as caught:
         train.fn(plan, version)
     assert caught.value.exit_status == EXIT_RETRY
@@ -135,19 +149,21 @@ def test_a_server_that_stays_away_is_worth_a_retry_which_does_not_train_again(
     again = train.fn(plan, version)
     assert again.weights_digest == done.weights_digest
     assert len(read_attempts(plan.paths)) == 1
-    assert recorded(proxy.uri, plan) == written(plan)
+    assert difference(proxy.uri, plan) == NONE
 
 
-def test_a_finished_training_leaves_no_monitor_behind(proxy: Proxy, home: Home) -> None:
-    plan, version = planned(home, uri=proxy.uri, tracking={"system_metrics": True})
+def test_a_finished_training_leaves_no_monitor_behind(proxy: Proxy, home: Home, seed: int) -> None:
+    plan, version = planned(home, uri=proxy.uri, seed=seed, tracking={"system_metrics": True})
     for _ in range(2):  # the second time only points are sent
         train.fn(plan, version)
         assert [one.name for one in threading.enumerate() if "Monitor" in one.name] == []
 
 
 @pytest.mark.parametrize("path", ["experiments/create", "runs/create"])
-def test_an_answer_lost_on_its_way_back_makes_nothing_twice(proxy: Proxy, home: Home, path: str) -> None:
-    plan, _ = planned(home, uri=proxy.uri, seed=hash(path) % 1000, tracking={"experiment": f"lost {path}"})
+def test_an_answer_lost_on_its_way_back_makes_nothing_twice(
+    proxy: Proxy, home: Home, seed: int, path: str
+) -> None:
+    plan, _ = planned(home, uri=proxy.uri, seed=seed, tracking={"experiment": f"lost {path}"})
     proxy.lose = path
     client = connect(proxy.uri, home)
     run_id = open_run(client, plan)

@@ -1,5 +1,6 @@
 """Small trainings that are tracked by a server: their plans, what MLflow has of them, and what it should have."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,10 @@ def slow_recipe(folder: Path, step_s: float, name: str = "slow") -> str:
 def planned(
     home: Home, recipe: str = "digits", uri: str | None = None, **sections: Any
 ) -> tuple[RunPlan, DatasetVersion]:
-    """A run that is about to train, in this process, on 300 digits, with a metric point every second step."""
+    """A run that is about to train, in this process, on 300 digits, with a metric point every second step.
+
+    Runs that share a server need seeds of their own: with one run key they would be one run in MLflow.
+    """
     _, ref = load(recipe)
     tracking = {"uri": uri, "log_every_steps": 2} | sections.pop("tracking", {})
     data = FEW | sections.pop("data", {})
@@ -61,6 +65,13 @@ def recorded(uri: str | None, plan: RunPlan) -> list[tuple[str, int, float, int]
         if not name.startswith("system/")
         for one in client.get_metric_history(run.info.run_id, name)
     )
+
+
+def difference(uri: str | None, plan: RunPlan) -> tuple[dict[Any, int], dict[Any, int]]:
+    """(lacking, too many) points in MLflow, with how often; both are empty when each is there once."""
+    there, due = Counter(recorded(uri, plan)), Counter(written(plan))
+    assert set(due.values()) == {1}
+    return dict(due - there), dict(there - due)
 
 
 def the_run(uri: str | None, plan: RunPlan) -> tuple[Any, Any]:

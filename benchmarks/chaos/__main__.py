@@ -1,0 +1,127 @@
+"""`python -m benchmarks.chaos`: trial after trial of each fault, one line each, and the table."""
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from benchmarks.chaos.bench import Bench, bench
+from benchmarks.chaos.faults import Fault, all_faults
+from benchmarks.chaos.judge import judge
+from benchmarks.chaos.record import Outcome, add_outcome, of_fault, read_outcomes
+from benchmarks.chaos.summary import write_summary
+from benchmarks.chaos.trial import Trial
+from training.errors import EXIT_TERMINATED
+
+_SOAK = 50
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the matrix; returns 0 when no trial broke anything."""
+    options = _arguments(argv)
+    faults = all_faults()
+    if options.list:
+        for fault in faults:
+            print(f"{fault.id:8}{fault.what}{_but(fault)}")
+        return 0
+    chosen = _chosen(faults, options.faults)
+    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    table, page = options.out / "chaos.jsonl", options.out / "chaos.md"
+    folder = Path(tempfile.mkdtemp(prefix="evx", dir=options.work))
+    try:
+        with bench(folder) as place:
+            for fault in chosen:
+                trials = options.trials or (_SOAK if fault.id == "random" else 3)
+                _run_fault(place, fault, trials, seed, table, folder if options.keep else None)
+                write_summary(page, faults, read_outcomes(table, seed), seed)
+    finally:
+        if not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    write_summary(page, faults, outcomes := read_outcomes(table, seed), seed)
+    bad = [one for one in outcomes if one.broken]
+    print(f"{len(outcomes)} trials, {len(bad)} broke something; {page}")
+    return 1 if bad else 0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description="Run the fault matrix.")
+    parser.add_argument("--faults", default="", help="such as F1,F2,random; default: all")
+    parser.add_argument("--trials", type=int, help=f"trials a fault (default: 3, of random {_SOAK})")
+    parser.add_argument(
+        "--seed", type=int, help="of all draws; with an old one, the trials that are left are run"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parents[1], help="folder of chaos.md, chaos.jsonl"
+    )
+    parser.add_argument("--work", default="/tmp", help="folder for homes and logs; a short path")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep homes and logs of trials that broke something"
+    )
+    parser.add_argument("--list", action="store_true", help="list the faults")
+    return parser.parse_args(argv)
+
+
+def _chosen(faults: Sequence[Fault], names: str) -> list[Fault]:
+    wanted = {name.strip() for name in names.split(",") if name.strip()}
+    if unknown := wanted - {fault.id for fault in faults}:
+        raise SystemExit(f"no such faults: {', '.join(sorted(unknown))}; see --list")
+    return [fault for fault in faults if (not wanted or fault.id in wanted) and not fault.unavailable()]
+
+
+def _but(fault: Fault) -> str:
+    reason = fault.unavailable()
+    return f" (not here: {reason})" if reason else ""
+
+
+def _run_fault(place: Bench, fault: Fault, trials: int, seed: int, table: Path, keep: Path | None) -> None:
+    done = {one.trial for one in of_fault(read_outcomes(table, seed), fault.id)}
+    for number in range(1, trials + 1):
+        if number in done:
+            continue
+        outcome = run_trial(place, fault, number, seed, keep is not None)
+        add_outcome(table, outcome)
+        print(_line(outcome), flush=True)
+
+
+def run_trial(place: Bench, fault: Fault, number: int, seed: int, keep: bool = False) -> Outcome:
+    """One trial from its home to its outcome; nothing of it is left, unless it broke something and `keep` is set."""
+    kind = fault.kinds[(number - 1) % len(fault.kinds)]
+    trial = Trial.prepare(place, fault.id, number, seed, kind, fault.own_services)
+    outcome = None
+    try:
+        fault.inject(trial)
+        trial.finish()
+        outcome = judge(trial)
+        return outcome
+    finally:
+        if outcome is not None and outcome.broken and keep:
+            with suppress(OSError):
+                shutil.copytree(trial.home.root, trial.home.root.with_suffix(".kept"), symlinks=True)
+            for log in trial.logs():
+                shutil.copy(log, log.with_suffix(".kept.log"))
+        trial.clean()
+
+
+def _line(outcome: Outcome) -> str:
+    """A trial on one line."""
+    verdict = (
+        "BROKEN " + ", ".join(f"{b.invariant} {b.name}" for b in outcome.broken) if outcome.broken else "ok"
+    )
+    weights = {True: "same weights", False: "OTHER WEIGHTS", None: "weights not compared"}
+    took = "" if outcome.recovery_s is None else f", recovered in {outcome.recovery_s:.0f} s"
+    exits = ",".join(map(str, outcome.statuses))
+    return (
+        f"{outcome.fault} {outcome.trial}: {outcome.moment}; exit {exits}; {weights[outcome.weights_identical]}, "
+        f"{outcome.steps_repeated} steps again{took}, {outcome.seconds:.0f} s: {verdict}"
+    )
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # so that nothing is left
+    sys.exit(main())

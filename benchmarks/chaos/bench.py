@@ -1,0 +1,143 @@
+"""What all trials share: the code as it was at the start, the prepared data, the servers and the undisturbed runs."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import tasks
+from benchmarks.chaos import processes, services
+from benchmarks.chaos.retraining import RECIPE, SETTINGS, Retraining
+from training.identity import code_digest
+from training.paths import HOME_VARIABLE, Home, RunPaths
+
+MARK = "EVERGREEN_CHAOS"  # in the environment of every process that is started here
+_REFERENCE_TIMEOUT_S = 600.0
+_PACKAGES = ("flows", "tasks", "training")
+
+
+class Kind(NamedTuple):
+    """How a trial computes: on so many workers (0: in its own process), in virtual shards or not."""
+
+    workers: int = 2
+    virtual_shards: int | None = None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """As `--set` takes them."""
+        shards = {"training.virtual_shards": str(self.virtual_shards)} if self.virtual_shards else {}
+        return {"scaling.num_workers": str(self.workers)} | shards
+
+
+class Reference(NamedTuple):
+    """An undisturbed run: where it is, and how long it took from its start to its end."""
+
+    paths: RunPaths
+    seconds: float
+
+
+@dataclass
+class Bench:
+    """Everything lies under `folder`, which must be short: Ray's sockets do too."""
+
+    folder: Path
+    environment: dict[str, str]
+    stack: ExitStack
+    code: str
+    _references: dict[Kind, Reference] = field(default_factory=dict)
+    _ray: services.RayNode | None = None
+    _prefect: services.Server | None = None
+
+    @property
+    def recipe(self) -> Path:
+        """The recipe file of all trials."""
+        return self.folder / "slow.py"
+
+    @property
+    def template(self) -> Path:
+        """A home with the data prepared and an empty MLflow store."""
+        return self.folder / "template"
+
+    @property
+    def prefect_url(self) -> str:
+        """Address of the Prefect server that trials share, which is started when it is asked for first."""
+        if self._prefect is None:
+            server = services.prefect_server(self.folder / "prefect", self.environment)
+            self._prefect = self.stack.enter_context(services.running(server))
+        return f"http://127.0.0.1:{self._prefect.port}/api"
+
+    @property
+    def ray(self) -> services.RayNode:
+        """The Ray head that trials share, which is started when it is asked for first."""
+        if self._ray is None:
+            head = services.ray_head(self.folder / "r", self.environment)
+            self._ray = self.stack.enter_context(head)
+        return self._ray
+
+    def reference(self, kind: Kind) -> Reference:
+        """The undisturbed run of `kind`, made when it is asked for first."""
+        if kind not in self._references:
+            self._references[kind] = self._undisturbed(kind)
+        return self._references[kind]
+
+    def _undisturbed(self, kind: Kind) -> Reference:
+        home = Home(self.folder / f"reference-{kind.workers}-{kind.virtual_shards}")
+        if self.template.exists():
+            shutil.copytree(self.template, home.root)
+        environment = self.environment | {HOME_VARIABLE: str(home.root), "PREFECT_API_URL": self.prefect_url}
+        settings = SETTINGS | kind.settings
+        if kind.workers:
+            environment |= self.ray.environment
+            settings |= {"ray.address": self.ray.address}
+        log = self.folder / f"{home.root.name}.log"
+        run = Retraining(self.recipe, settings, environment, log, self.folder)
+        if status := run.wait(_REFERENCE_TIMEOUT_S):
+            raise RuntimeError(
+                f"the undisturbed run ended with status {status}; see {log}:\n{log.read_text()[-3000:]}"
+            )
+        (folder,) = home.runs("slow").iterdir()
+        paths = RunPaths(folder)
+        self._keep_template(home)
+        return Reference(paths, paths.release.stat().st_mtime - run.began)
+
+    def _keep_template(self, home: Home) -> None:
+        """The data alone: MLflow's store holds absolute paths, so a copy of one with an experiment would not work."""
+        if self.template.exists():
+            return
+        aside = self.folder / "template.tmp"
+        aside.mkdir()
+        for part in (home.datasets, home.sources, home.raw):
+            if part.exists():
+                shutil.copytree(part, aside / part.name)
+        aside.rename(self.template)
+
+
+@contextmanager
+def bench(folder: Path) -> Iterator[Bench]:
+    """Set up under `folder`; at the end no process that was started here is left."""
+    code = folder / "code"
+    root = Path(tasks.__file__).parents[1]
+    for package in _PACKAGES:
+        shutil.copytree(root / package, code / package, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = services.clean_environment() | {
+        "PYTHONPATH": str(code),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_HOME": str(folder / "prefect-client"),
+        "PREFECT_LOGGING_TO_API_ENABLED": "false",
+        "RAY_TMPDIR": str(folder / "o"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "1",
+        MARK: str(folder),
+    }
+    (folder / "o").mkdir()
+    with ExitStack() as stack:
+        stack.callback(lambda: processes.end_all(processes.with_environment(MARK, str(folder))))
+        made = Bench(folder, environment, stack, code_digest()[:12])
+        made.recipe.write_text(RECIPE)
+        yield made

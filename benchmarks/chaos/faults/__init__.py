@@ -1,0 +1,45 @@
+"""The fault matrix: what can be done to a retraining here, and what can't be, each with its reason."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.chaos.bench import Kind
+from benchmarks.chaos.trial import Trial
+
+ON_RAY, IN_PROCESS, IN_SHARDS = Kind(2), Kind(0), Kind(2, 4)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One line of the matrix. `inject` starts the command and does the harm; the rest is the same for all.
+
+    Trials take the `kinds` in turn. With `own_services`, a trial brings its own Ray and Prefect.
+    """
+
+    id: str
+    what: str
+    inject: Callable[[Trial], None]
+    kinds: tuple[Kind, ...] = (ON_RAY,)
+    own_services: bool = False
+    unavailable: Callable[[], str | None] = lambda: None  # why it can't be injected on this machine
+
+
+def all_faults() -> tuple[Fault, ...]:
+    """In the order of the matrix, the random ones last."""
+    from benchmarks.chaos.faults import kills, machine, network, servers, storage, syscalls
+
+    modules = (kills, servers, syscalls, storage, network, machine)
+    found = [fault for module in modules for fault in module.FAULTS]
+    return tuple(sorted(found, key=lambda fault: (fault.id == "random", int(fault.id.strip("Frandom") or 0))))
+
+
+# Faults of the matrix that no program here injects, on any machine.
+NOT_INJECTED = {
+    "F15": "Downloads that are truncated, wrong, missing, slow or redirected need no training to be shown: real HTTP "
+    "servers do so in tests/training/sources/test_source_download.py.",
+    "F16": "An object store: a home is a folder of this machine, and no S3 server belongs to the environment.",
+    "F22, another torch": "One environment has one torch. The version is an ingredient of the run key, so that "
+    "another one makes another run, which tests/training/test_identity.py shows.",
+    "power": "Loss of power, which takes what the disk had only promised: a process that dies leaves the page cache "
+    "in place. F10 and F11 show the order of the writes instead.",
+}

@@ -1,0 +1,164 @@
+"""Signals to our processes: ranks, controller, Ray's own daemons, the flow, all at once, again during recovery."""
+
+import shutil
+import signal
+import time
+
+import psutil
+
+from benchmarks.chaos import processes
+from benchmarks.chaos.faults import IN_PROCESS, ON_RAY, Fault
+from benchmarks.chaos.processes import send
+from benchmarks.chaos.trial import Trial
+from training.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
+
+_CONTROLLER = "ray::TrainController"
+_DATA_WORKERS = ("ray::Map", "ray::Read", "ray::FlatMap", "ray::Write")
+_TOLD = {
+    signal.SIGKILL: (-signal.SIGKILL,),
+    signal.SIGTERM: (EXIT_TERMINATED, -signal.SIGTERM),
+    signal.SIGINT: (EXIT_INTERRUPTED, -signal.SIGINT),
+}
+
+
+def kill_rank(trial: Trial) -> None:
+    """SIGKILL of rank 0 and rank 1 in turn."""
+    _signal_rank(trial, trial.pick((0, 1)), signal.SIGKILL)
+
+
+def stop_rank(trial: Trial) -> None:
+    """SIGSTOP: the process is there and does nothing."""
+    _signal_rank(trial, trial.pick((1, 0)), signal.SIGSTOP)
+
+
+def _signal_rank(trial: Trial, rank: int, signum: signal.Signals) -> None:
+    trial.start()
+    step = trial.random_step()
+    trial.wait_for_step(step)
+    beat = next((one for one in trial.beats() if one.rank == rank), None)
+    found = beat is not None and not trial.run.ended and send(beat.pid, signum)
+    trial.hit(f"{signum.name} to rank {rank} at step {step}", found)
+
+
+def kill_controller(trial: Trial) -> None:
+    """SIGKILL of Ray Train's controller at a step, or of Ray Data's workers while they prepare the data."""
+    trial.pick((_kill_controller, _kill_data_worker))(trial)
+
+
+def _kill_controller(trial: Trial) -> None:
+    trial.start()
+    step = trial.random_step()
+    trial.wait_for_step(step)
+    _kill_titled(trial, (_CONTROLLER,), f"SIGKILL to the Train controller at step {step}")
+
+
+def _kill_data_worker(trial: Trial) -> None:
+    for folder in (trial.home.datasets, trial.home.raw):
+        shutil.rmtree(folder, ignore_errors=True)
+    trial.start()
+    trial.wait_for(lambda: bool(_titled(trial, _DATA_WORKERS)))
+    _kill_titled(trial, _DATA_WORKERS, "SIGKILL to a worker of Ray Data")
+
+
+def _titled(trial: Trial, titles: tuple[str, ...]) -> list[psutil.Process]:
+    found = trial.on_ray()
+    return [one for title in titles for one in processes.named(found, title)]
+
+
+def _kill_titled(trial: Trial, titles: tuple[str, ...], what: str) -> None:
+    victims = _titled(trial, titles)
+    found = bool(victims) and not trial.run.ended and send(trial.random.choice(victims).pid, signal.SIGKILL)
+    trial.hit(what, found)
+
+
+def kill_raylet(trial: Trial) -> None:
+    """SIGKILL of the run's own raylet: with it go all workers of the node."""
+    _kill_daemon(trial, "raylet/raylet")
+
+
+def kill_gcs(trial: Trial) -> None:
+    """SIGKILL of the run's own GCS: training itself does not notice for a while."""
+    _kill_daemon(trial, "gcs/gcs_server")
+
+
+def _kill_daemon(trial: Trial, program: str) -> None:
+    trial.start()
+    step = trial.random_step()
+    trial.wait_for_step(step)
+    victims = processes.named(trial.on_ray(), program)
+    found = bool(victims) and not trial.run.ended and send(victims[0].pid, signal.SIGKILL)
+    trial.hit(f"SIGKILL to {program.rpartition('/')[2]} at step {step}", found)
+
+
+def signal_flow(trial: Trial) -> None:
+    """SIGKILL, SIGTERM and SIGINT of the flow's process; the exit status has to tell which."""
+    signum = trial.pick((signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+    trial.start()
+    moment = trial.wait_for_some_moment()
+    trial.hit(f"{signum.name} to the flow {moment}", not trial.run.ended and send(trial.run.pid, signum))
+    trial.expect(*_TOLD[signum])
+
+
+def kill_everything(trial: Trial) -> None:
+    """SIGKILL of all processes of the run in one moment."""
+    trial.start()
+    moment = trial.wait_for_some_moment()
+    alive = not trial.run.ended
+    victims = trial.processes()
+    for one in victims:
+        send(one.pid, signal.SIGKILL)
+    trial.hit(f"SIGKILL to {len(victims)} processes {moment}", alive)
+
+
+def kill_again(trial: Trial) -> None:
+    """SIGKILL of the flow, and again while the next start recovers, twice or three times in all."""
+    for _ in range(trial.pick((2, 3))):
+        trial.start()
+        moment = trial.wait_for_some_moment()
+        trial.hit(
+            f"SIGKILL to the flow {moment}", not trial.run.ended and send(trial.run.pid, signal.SIGKILL)
+        )
+        if trial.wait() == 0:
+            return
+    trial.start()
+
+
+def signal_something(trial: Trial) -> None:
+    """SIGKILL or SIGTERM to a process of ours at a moment, all three drawn."""
+    signum = trial.random.choice((signal.SIGKILL, signal.SIGTERM))
+    victim = trial.random.choice(("flow", "rank 0", "rank 1", "controller"))
+    trial.start()
+    moment = trial.wait_for_some_moment()
+    if victim != "flow" and not trial.beats():  # there are no workers yet, or no more: wait for the next ones
+        trial.wait_for(lambda: bool(trial.beats()))
+        time.sleep(trial.random.random())
+    pid = _pid_of(trial, victim)
+    trial.hit(
+        f"{signum.name} to {victim} {moment}", pid is not None and not trial.run.ended and send(pid, signum)
+    )
+
+
+def _pid_of(trial: Trial, victim: str) -> int | None:
+    if victim == "flow":
+        return trial.run.pid
+    if victim == "controller":
+        return next((one.pid for one in _titled(trial, (_CONTROLLER,))), None)
+    return next((one.pid for one in trial.beats() if f"rank {one.rank}" == victim), None)
+
+
+FAULTS = (
+    Fault("F1", "SIGKILL of a rank", kill_rank),
+    Fault("F2", "SIGSTOP of a rank", stop_rank),
+    Fault("F3", "SIGKILL of the Train controller, of a Ray Data worker", kill_controller),
+    Fault("F4", "SIGKILL of the raylet", kill_raylet, own_services=True),
+    Fault("F5", "SIGKILL of the GCS", kill_gcs, own_services=True),
+    Fault("F6", "SIGKILL, SIGTERM, SIGINT of the flow", signal_flow, (ON_RAY, IN_PROCESS)),
+    Fault("F9", "SIGKILL of everything at once", kill_everything, own_services=True),
+    Fault(
+        "F21",
+        "SIGKILL again during recovery, two and three deep",
+        kill_again,
+        (IN_PROCESS, IN_PROCESS, ON_RAY),
+    ),
+    Fault("random", "SIGKILL or SIGTERM of flow, rank or controller, all drawn", signal_something),
+)

@@ -1,0 +1,99 @@
+"""Crashes and errors at a chosen system call, through strace: each rename, the fsync after it, each metric point."""
+
+import shutil
+import signal
+from pathlib import Path
+
+from benchmarks.chaos.faults import IN_PROCESS, Fault
+from benchmarks.chaos.retraining import STEPS
+from benchmarks.chaos.trial import Trial
+from training.errors import EXIT_RESOURCE
+
+_RENAMES = "rename,renameat,renameat2"
+_KILL = f"signal={signal.SIGKILL.name}"
+
+
+def crash(trial: Trial) -> None:
+    """SIGKILL as the call is made, in turn: a rename to its final name, the fsync after one, a metric point's write."""
+    trial.pick((_crash_at_rename, _crash_after_rename, _crash_at_point))(trial)
+
+
+def fail(trial: Trial) -> None:
+    """The call fails as on a broken or full disk, and the command has to say so."""
+    trial.pick((_rename_fails, _sync_fails, _point_fails))(trial)
+
+
+def _crash_at_rename(trial: Trial) -> None:
+    target = _drawn_target(trial)
+    _under_strace(trial, target, _RENAMES, _KILL, 1)
+    _say(trial, f"SIGKILL at the rename to {_short(trial, target)}")
+
+
+def _crash_after_rename(trial: Trial) -> None:
+    folder = trial.random.choice((trial.paths.root, trial.paths.checkpoints))
+    count = trial.random.randint(1, 4) if folder == trial.paths.root else 1
+    _under_strace(trial, folder, "fsync", _KILL, count)
+    _say(trial, f"SIGKILL at fsync {count} of a thread in {_short(trial, folder)}")
+
+
+def _crash_at_point(trial: Trial) -> None:
+    count = trial.random.randint(1, STEPS // 2)
+    _under_strace(trial, trial.paths.metrics, "write", _KILL, count)
+    _say(trial, f"SIGKILL at write {count} to metrics.jsonl")
+
+
+def _rename_fails(trial: Trial) -> None:
+    target = _drawn_target(trial)
+    _under_strace(trial, target, _RENAMES, "error=EIO", 1)
+    _say(trial, f"EIO at the rename to {_short(trial, target)}", EXIT_RESOURCE)
+
+
+def _sync_fails(trial: Trial) -> None:
+    folder = trial.random.choice((trial.paths.root, trial.paths.checkpoints))
+    _under_strace(trial, folder, "fsync", "error=EIO", 1)
+    _say(trial, f"EIO at the first fsync of {_short(trial, folder)}", EXIT_RESOURCE)
+
+
+def _point_fails(trial: Trial) -> None:
+    count = trial.random.randint(1, STEPS // 2)
+    _under_strace(trial, trial.paths.metrics, "write", "error=ENOSPC", count)
+    _say(trial, f"ENOSPC at write {count} to metrics.jsonl", EXIT_RESOURCE)
+
+
+def _drawn_target(trial: Trial) -> Path:
+    """What an undisturbed run leaves under a final name; trials of one seed draw without repeating."""
+    root = trial.reference.paths.root
+    left = sorted(path for path in root.iterdir() if path.is_file() and path.suffix in (".json", ".html"))
+    saved = [root / "checkpoints" / f"step-{step:09d}" for step in range(4, STEPS + 1, 4)]
+    targets = [*left, *saved, root / "metrics.jsonl", root / "fence", root / "model"]
+    return trial.paths.root / trial.drawn_without_repeat(targets, 3).relative_to(root)
+
+
+def _under_strace(trial: Trial, path: Path, calls: str, effect: str, count: int) -> None:
+    """Start the command with a fault at the `count`-th such call of a thread on `path`."""
+    log = trial.run_log(".strace")
+    # Without --seccomp-bpf, which is faster: a signal that is sent as a call is filtered gets lost.
+    options = ["-f", "-q", "-o", str(log), "-P", str(path)]
+    trial.start(["strace", *options, "-e", f"trace={calls}", "-e", f"inject={calls}:{effect}:when={count}"])
+
+
+def _say(trial: Trial, what: str, *statuses: int) -> None:
+    """Wait for the end: the fault was met unless the command ended as if there had been none."""
+    trial.expect(*statuses, *(() if statuses else (-signal.SIGKILL,)))
+    log = trial.run_log(".strace", len(trial.runs))
+    said = log.read_text(errors="replace") if log.is_file() else ""
+    trial.hit(what, "INJECTED" in said or "killed by SIGKILL" in said)
+
+
+def _short(trial: Trial, path: Path) -> str:
+    return "the run's folder" if path == trial.paths.root else str(path.relative_to(trial.paths.root))
+
+
+def _no_strace() -> str | None:
+    return None if shutil.which("strace") else "strace is not installed"
+
+
+FAULTS = (
+    Fault("F10", "crash at a rename, fsync or write", crash, (IN_PROCESS,), unavailable=_no_strace),
+    Fault("F11", "rename and fsync EIO, write ENOSPC", fail, (IN_PROCESS,), unavailable=_no_strace),
+)

@@ -1,0 +1,103 @@
+"""What became of a trial: its invariants as `tasks.verify` finds them, and what only the one who watched can tell."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import psutil
+
+from benchmarks.chaos import processes
+from benchmarks.chaos.record import Broken, Outcome
+from benchmarks.chaos.retraining import DOCUMENTED, HUNG
+from benchmarks.chaos.trial import Trial
+from tasks.verify import Finding, verify
+from training.attempts import read_attempts
+
+RECOVERY_BOUND_S = 240.0
+_GRACE_S = 30.0
+_TRACEBACK = "Traceback (most recent call last)"
+_RAY_WORK = ("ray::RayTrainWorker", "ray::TrainController")
+
+
+def judge(trial: Trial) -> Outcome:
+    """Check a trial that has ended."""
+    seconds = time.time() - trial.runs[0].began
+    broken = [*_seen(trial), *(Broken(invariant=i, name=n, detail=d) for i, n, d in trial.notes)]
+    against = trial.reference.paths
+    findings = verify(trial.paths, trial.home, against, RECOVERY_BOUND_S) if trial.paths.root.is_dir() else ()
+    broken += [_as_broken(one) for one in findings if one.ok is False]
+    attempts = read_attempts(trial.paths)
+    return Outcome(
+        fault=trial.fault,
+        trial=trial.number,
+        seed=trial.seed,
+        moment="; ".join([*trial.moments, *(f"missed: {one}" for one in trial.missed)]),
+        injected=bool(trial.moments),
+        statuses=tuple(trial.statuses),
+        weights_identical=_all(findings, "weights of the other run"),
+        one_version=_all(findings, "one version"),
+        metric_gaps=_says(findings, "is missing at step"),
+        metric_doubles=_says(findings, " times at step"),
+        steps_repeated=max(trial.watch.repeated, default=0) if trial.watch else 0,
+        attempts=len(attempts),
+        recovery_s=None if trial.recovery_s is None else round(trial.recovery_s, 2),
+        seconds=round(seconds, 2),
+        broken=tuple(broken),
+        untold=tuple(_as_broken(one) for one in findings if one.ok is None),
+        code=trial.bench.code,
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _seen(trial: Trial) -> Iterator[Broken]:
+    """What the statuses, the output and the process table say."""
+    strange = [status for status in trial.statuses if status not in DOCUMENTED and status != HUNG]
+    if strange:
+        yield Broken(invariant="I10", name="exit status", detail=f"{strange} of {trial.statuses}")
+    if trial.statuses[-1] != 0:
+        detail = f"statuses {trial.statuses}; last words: {_last_words(trial)}"
+        yield Broken(invariant="I10", name="ends well", detail=detail)
+    if _TRACEBACK in (said := trial.said()):
+        detail = said[said.index(_TRACEBACK) :][:3000]
+        yield Broken(invariant="I10", name="no traceback", detail=detail)
+    if strays := sorted(
+        str(one.relative_to(trial.folder)) for one in trial.folder.rglob("*") if one.is_file()
+    ):
+        yield Broken(invariant="I8", name="files outside the home", detail=", ".join(strays[:5]))
+    yield from _left(trial)
+
+
+def _left(trial: Trial) -> Iterator[Broken]:
+    """Processes that outlive the command."""
+    if not processes.wait_until(lambda: not trial.processes(), _GRACE_S, 0.5):
+        listed = [" ".join(one.cmdline())[:120] for one in trial.processes()]
+        yield Broken(invariant="I8", name="processes of the home", detail="; ".join(listed))
+    if trial.own_services or not trial.kind.workers:
+        return
+    if not processes.wait_until(lambda: not _at_work(trial), _GRACE_S, 0.5):
+        listed = [" ".join(one.cmdline())[:60] for one in _at_work(trial)]
+        yield Broken(invariant="I8", name="workers on the cluster", detail="; ".join(listed))
+
+
+def _at_work(trial: Trial) -> list[psutil.Process]:
+    found = trial.bench.ray.processes()
+    return [one for title in _RAY_WORK for one in processes.named(found, title)]
+
+
+def _last_words(trial: Trial) -> str:
+    return trial.run.log.read_text(errors="replace").strip()[-600:]
+
+
+def _as_broken(finding: Finding) -> Broken:
+    return Broken(invariant=finding.invariant, name=finding.name, detail=finding.detail[:1500])
+
+
+def _all(findings: tuple[Finding, ...], name: str) -> bool | None:
+    """What the check called `name` found; None when it could not be made."""
+    return next((one.ok for one in findings if one.name == name), None)
+
+
+def _says(findings: tuple[Finding, ...], words: str) -> bool | None:
+    """Whether a check of the metric points broke with these words; None when there was no check."""
+    checks = [one for one in findings if one.invariant == "I3" and one.ok is not None]
+    return any(one.ok is False and words in one.detail for one in checks) if checks else None

@@ -1,0 +1,68 @@
+"""What is written down of each trial: one JSON line, read again when the program is started anew."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import Field
+
+from training.records import Record
+
+
+class Broken(Record):
+    """An invariant that a trial broke, or, in `untold`, one that could not be checked."""
+
+    invariant: str
+    name: str
+    detail: str
+
+
+class Outcome(Record):
+    """One trial. `statuses` are the exit statuses of the command, one a start; negative for a signal."""
+
+    fault: str
+    trial: int = Field(description="1 for the first of this fault")
+    seed: int
+    moment: str = Field(description="what was done when")
+    injected: bool = Field(description="whether the fault met anything; the run may have been faster")
+    statuses: tuple[int, ...]
+    weights_identical: bool | None = Field(description="to the last bit; None where they need not be")
+    one_version: bool | None
+    metric_gaps: bool | None
+    metric_doubles: bool | None
+    steps_repeated: int = Field(
+        description="most optimizer steps that one interruption made do again, to the last metric point"
+    )
+    attempts: int = Field(description="starts of the training loop")
+    recovery_s: float | None = Field(
+        description="from the fault until training stepped again or, where none was left, until exit status 0"
+    )
+    seconds: float = Field(description="from the first start to exit status 0")
+    broken: tuple[Broken, ...]
+    untold: tuple[Broken, ...]
+    code: str = Field(description="digest of the code in training/")
+    at: str
+
+
+def read_outcomes(file: Path, seed: int) -> list[Outcome]:
+    """Trials of this seed that are recorded already; a line that was cut short is left out."""
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
+        try:
+            outcome = Outcome.model_validate_json(line)
+        except ValueError:
+            continue
+        if outcome.seed == seed:
+            found.append(outcome)
+    return found
+
+
+def add_outcome(file: Path, outcome: Outcome) -> None:
+    """One line more."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as out:
+        out.write(outcome.model_dump_json() + "\n")
+
+
+def of_fault(outcomes: Iterable[Outcome], fault: str) -> list[Outcome]:
+    """Trials of one fault."""
+    return [one for one in outcomes if one.fault == fault]

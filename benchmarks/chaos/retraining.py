@@ -1,0 +1,141 @@
+"""One `evergreen retrain` in a process group of its own, and the recipe and settings that trials run."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from training.errors import (
+    EXIT_BAD_DATA,
+    EXIT_BAD_SETTING,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_RESOURCE,
+    EXIT_RETRY,
+    EXIT_TERMINATED,
+    EXIT_TRAINING_FAILED,
+)
+
+RECIPE = '''"""A model of one layer whose steps take 25 ms at least, so that a fault can hit a chosen one."""
+
+import time
+
+from training.recipe import Recipe
+from training.sources.digits import Digits
+
+
+def build_model(shape, classes):
+    from torch import nn
+
+    class Slow(nn.Sequential):
+        def forward(self, images):
+            if self.training:
+                time.sleep(0.025)
+            return super().forward(images)
+
+    return Slow(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+recipe = Recipe("slow", "a step takes 25 ms at least", Digits(), build_model)
+'''
+# 16 steps an epoch: a checkpoint at steps 4, 8 and 12 and at the epoch's end.
+SETTINGS = {
+    "seed": "1",
+    "training.epochs": "4",
+    "training.global_batch_size": "48",
+    "data.max_train_rows": "800",
+    "data.max_test_rows": "200",
+    "checkpoint.every_steps": "4",
+    "tracking.log_every_steps": "2",
+    "tracking.system_metrics": "false",
+    "tracking.outage_s": "120",
+    "gate.floor": "0.05",
+    "scaling.use_gpu": "no",
+    "scaling.cpus_per_worker": "0.5",
+    "failure.hang_timeout_s": "6",
+}
+STEPS = 64
+DOCUMENTED = frozenset(
+    {
+        EXIT_OK,
+        EXIT_BAD_SETTING,
+        EXIT_BAD_DATA,
+        EXIT_TRAINING_FAILED,
+        EXIT_RESOURCE,
+        EXIT_RETRY,
+        EXIT_INTERRUPTED,
+        EXIT_TERMINATED,
+        -signal.SIGKILL,
+        -signal.SIGTERM,
+        -signal.SIGINT,
+    }
+)
+_LAST_WORDS_S = 2.0
+HUNG = 998  # stands for a command that did not end in time
+
+
+class Retraining:
+    """The command, started in the folder `place`; its output goes to `log`."""
+
+    def __init__(
+        self,
+        recipe: Path,
+        settings: dict[str, str],
+        environment: dict[str, str],
+        log: Path,
+        place: Path,
+        prefix: Sequence[str] = (),
+    ):
+        command = [*prefix, sys.executable, "-m", "flows.cli", "retrain", str(recipe)]
+        for name, value in settings.items():
+            command += ["--set", f"{name}={value}"]
+        self.log = log
+        self.began = time.time()
+        # Through a pipe: a limit on files or a full disk must not silence the command.
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=place,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._copying = threading.Thread(target=self._copy, daemon=True)
+        self._copying.start()
+
+    def _copy(self) -> None:
+        assert self.process.stdout is not None
+        with self.log.open("ab", buffering=0) as said, self.process.stdout as stream:
+            while block := os.read(stream.fileno(), 1 << 16):
+                said.write(block)
+
+    @property
+    def pid(self) -> int:
+        """Its process's id, which is its group's as well."""
+        return self.process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.process.poll() is not None
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit status, negative for a signal; :data:`HUNG` when it does not end in time, and then it is killed."""
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill_group()
+            self.process.wait()
+            return HUNG
+        self._copying.join(_LAST_WORDS_S)  # what outlives the command may hold the pipe
+        return status
+
+    def kill_group(self) -> None:
+        """SIGKILL to its whole process group."""
+        if not self.ended:
+            os.killpg(self.pid, signal.SIGKILL)

@@ -1,0 +1,231 @@
+"""One trial: a home of its own, a fault at a drawn moment, the same command until it ends well, and what came of it."""
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from benchmarks.chaos import processes
+from benchmarks.chaos.bench import Bench, Kind, Reference
+from benchmarks.chaos.retraining import HUNG, SETTINGS, STEPS, Retraining
+from benchmarks.chaos.step_watch import StepWatch, last_step
+from training.attempts import Beat, read_attempts
+from training.paths import HOME_VARIABLE, Home, RunPaths
+
+T = TypeVar("T")
+
+MOST_STARTS = 5
+_RUN_TIMEOUT_S = 360.0
+_WAIT_S = 240.0
+_LONGEST_DELAY_S = 3.0
+
+
+@dataclass
+class Trial:
+    """What a fault acts on. It starts the command, does its harm, and says so with :meth:`hit`."""
+
+    bench: Bench
+    fault: str
+    number: int
+    seed: int
+    kind: Kind
+    own_services: bool  # Ray and Prefect are the run's own
+    random: random.Random
+    stack: ExitStack = field(default_factory=ExitStack)
+    settings: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    runs: list[Retraining] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    moments: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    hit_at: float | None = None
+    notes: list[tuple[str, str, str]] = field(
+        default_factory=list
+    )  # invariant, name, detail of what it found broken
+
+    watch: StepWatch | None = None
+
+    @classmethod
+    def prepare(
+        cls, bench: Bench, fault: str, number: int, seed: int, kind: Kind, own_services: bool
+    ) -> "Trial":
+        """A fresh home with the data prepared."""
+        draw = random.Random(f"{seed}/{fault}/{number}")
+        trial = cls(bench, fault, number, seed, kind, own_services, draw)
+        bench.reference(kind)
+        trial.fill_home()
+        trial.settings = SETTINGS | kind.settings
+        trial.environment = bench.environment | {HOME_VARIABLE: str(trial.home.root)}
+        if own_services:
+            trial.settings["ray.num_cpus"] = "2"
+            return trial
+        trial.environment["PREFECT_API_URL"] = bench.prefect_url
+        if kind.workers:
+            trial.environment |= bench.ray.environment
+            trial.settings["ray.address"] = bench.ray.address
+        return trial
+
+    @property
+    def home(self) -> Home:
+        """The trial's installation."""
+        return Home(self.bench.folder / f"{self.fault}-{self.number}".lower())
+
+    @property
+    def folder(self) -> Path:
+        """The working directory of its commands, where nothing may appear."""
+        return self.home.root.with_suffix(".cwd")
+
+    @property
+    def reference(self) -> Reference:
+        """What the run must be equal to."""
+        return self.bench.reference(self.kind)
+
+    @property
+    def paths(self) -> RunPaths:
+        """The run: equal ingredients, hence the same key as the undisturbed one."""
+        return RunPaths(self.home.runs("slow") / self.reference.paths.root.name)
+
+    @property
+    def run(self) -> Retraining:
+        """The command that was started last."""
+        return self.runs[-1]
+
+    def fill_home(self) -> None:
+        """A copy of the prepared data."""
+        shutil.copytree(self.bench.template, self.home.root, dirs_exist_ok=True)
+
+    def run_log(self, suffix: str = ".log", start: int | None = None) -> Path:
+        """A file for what the `start`-th start of the command says, by default the next one."""
+        number = len(self.runs) + 1 if start is None else start
+        return self.bench.folder / f"{self.home.root.name}.{number}{suffix}"
+
+    def start(self, prefix: Sequence[str] = (), **environment: str) -> Retraining:
+        """Start the command, for this once under `prefix` and with more variables."""
+        variables = self.environment | environment
+        self.folder.mkdir(exist_ok=True)
+        log = self.run_log()
+        made = Retraining(self.bench.recipe, self.settings, variables, log, self.folder, prefix)
+        self.runs.append(made)
+        if self.watch is None:
+            self.watch = StepWatch(self.paths.metrics)
+            self.stack.callback(self.watch.end)
+        return self.run
+
+    def finish(self) -> None:
+        """Run the command until it ends with status 0, five times at most."""
+        while self.wait() != 0 and len(self.statuses) < MOST_STARTS:
+            self.start()
+
+    def wait(self) -> int:
+        """Wait for the commands that run; keeps their exit statuses and returns the last one."""
+        for run in self.runs[len(self.statuses) :]:
+            status = run.wait(_RUN_TIMEOUT_S)
+            self.statuses.append(status)
+            if status == HUNG:
+                processes.end_all(self.processes())
+                self.broke(
+                    "I10", "exit", f"start {len(self.statuses)} did not end within {_RUN_TIMEOUT_S:.0f} s"
+                )
+        return self.statuses[-1]
+
+    def expect(self, *statuses: int) -> None:
+        """Wait for the command, whose exit status has to be one of these, or 0 when the fault came too late."""
+        if (status := self.wait()) not in (0, HUNG, *statuses):
+            self.broke("I10", "exit status tells why", f"{status} instead of {statuses}")
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes of this home."""
+        return processes.with_environment(HOME_VARIABLE, str(self.home.root))
+
+    def on_ray(self) -> list[psutil.Process]:
+        """Ray's processes that this trial may hit: its own, or those of the head that trials share."""
+        return self.processes() if self.own_services else self.bench.ray.processes()
+
+    def beats(self) -> list[Beat]:
+        """Workers that live, in order of rank."""
+        return processes.beating(self.paths)
+
+    def step(self) -> int:
+        """The last step with a metric point."""
+        return last_step(self.paths.metrics) or 0
+
+    def wait_for_step(self, step: int) -> bool:
+        """Whether the run came to `step` before it ended."""
+        return self.wait_for(lambda: self.step() >= step)
+
+    def wait_for(self, condition: Callable[[], bool]) -> bool:
+        """Whether `condition()` came true before the command ended."""
+        processes.wait_until(lambda: self.run.ended or condition(), _WAIT_S)
+        return condition()
+
+    def pick(self, choices: Sequence[T]) -> T:
+        """The variants of a fault in turn, so that a few trials meet all of them."""
+        return choices[(self.number - 1) % len(choices)]
+
+    def drawn_without_repeat(self, choices: Sequence[T], variants: int) -> T:
+        """One of them at random; one variant's trials, each `variants`-th, go through all before one comes again."""
+        order = random.Random(f"{self.seed}/{self.fault}").sample(choices, len(choices))
+        return order[(self.number - 1) // variants % len(order)]
+
+    def random_step(self, first: int = 1, last: int = STEPS - 2) -> int:
+        """A step to be hit at."""
+        return self.random.randint(first, last)
+
+    def wait_for_some_moment(self) -> str:
+        """Wait for a drawn moment - before training, at a step, or after it - and return it in words."""
+        phase = self.random.choices(("before", "step", "after"), (3, 5, 3))[0]
+        if phase == "step":
+            step = self.random_step()
+            self.wait_for_step(step)
+            return f"at step {step}"
+        # What a run leaves behind says how far it is, however busy the machine.
+        run = self.paths
+        before = {"its start": self.home.root, "the plan": run.ingredients, "the attempt's number": run.fence}
+        after = {"the model": run.model, "the evaluation": run.evaluation, "the report": run.report}
+        name, sign = self.random.choice(list((before if phase == "before" else after).items()))
+        self.wait_for(sign.exists)
+        seconds = self.random.random() * _LONGEST_DELAY_S
+        time.sleep(seconds)
+        return f"{seconds:.1f} s after {name}"
+
+    def hit(self, what: str, found: bool = True) -> None:
+        """Say that the fault was done now; `found` is false when there was nothing left to hit."""
+        (self.moments if found else self.missed).append(what)
+        if found:
+            self.hit_at = time.time()
+
+    def broke(self, invariant: str, name: str, detail: str) -> None:
+        """Say that the fault itself saw an invariant broken."""
+        self.notes.append((invariant, name, detail))
+
+    def said(self) -> str:
+        """All that the command printed, in all its starts."""
+        return "\n".join(run.log.read_text(errors="replace") for run in self.runs)
+
+    @property
+    def recovery_s(self) -> float | None:
+        """Seconds from the last fault until training stepped again, or until the run ended well."""
+        if self.hit_at is None or not self.paths.release.is_file():
+            return None
+        again = [one.ready for one in read_attempts(self.paths) if one.ready > self.hit_at]
+        end = again[0] if again else self.paths.release.stat().st_mtime
+        return max(0.0, end - self.hit_at)
+
+    def clean(self) -> None:
+        """End what is left, undo what the fault set up, and forget the home."""
+        processes.end_all(self.processes())
+        self.stack.close()
+        for folder in (self.home.root, self.folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        for log in self.logs():
+            log.unlink(missing_ok=True)
+
+    def logs(self) -> list[Path]:
+        """What the command printed, a file a start."""
+        return [run.log for run in self.runs]

@@ -1,0 +1,54 @@
+"""The build step of `deployments/cluster.yaml`: where the cluster, the storage and the tracking server are.
+
+All of it is taken from the environment of `prefect deploy`, and refused there when a run could not use it.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from training.cluster import check_answers
+from training.errors import EvergreenError, SettingError
+from training.paths import HOME_VARIABLE, home
+
+ADDRESS_VARIABLE = "EVERGREEN_RAY_ADDRESS"
+TRACKING_VARIABLE = "EVERGREEN_TRACKING_URI"
+
+_NEEDED = {
+    ADDRESS_VARIABLE: "host:port of the Ray head, such as 10.0.0.1:6379",
+    TRACKING_VARIABLE: "the MLflow server, such as http://10.0.0.1:5000",
+    HOME_VARIABLE: "a folder that all machines of the cluster share under one path, such as /shared/evergreen",
+}
+
+
+def place() -> dict[str, str]:
+    """Outputs `address`, `tracking_uri`, `home` and `checkout` for the templates of the deployment file.
+
+    Exits with a sentence, before anything is deployed, when a variable is unset, the folder can't be written or no
+    cluster answers.
+    """
+    try:
+        return _placed(os.environ)
+    except EvergreenError as error:
+        # Prefect would show any other exception as a traceback with the message in its middle.
+        raise SystemExit(f"not deployed: {error}") from None
+
+
+def _placed(environment: Mapping[str, str]) -> dict[str, str]:
+    if missing := [name for name in _NEEDED if not environment.get(name)]:
+        wanted = "".join(f"\n  {name}: {_NEEDED[name]}" for name in missing)
+        raise SettingError(
+            f"a run on the cluster needs {len(missing)} more environment variables. Export{wanted}"
+        )
+    if not environment[TRACKING_VARIABLE].startswith(("http://", "https://")):
+        raise SettingError(
+            f"{TRACKING_VARIABLE}: {environment[TRACKING_VARIABLE]!r} is no server. With a database or a file, the "
+            "models would lie on one machine only; start `mlflow server` and give its http:// address."
+        )
+    check_answers(environment[ADDRESS_VARIABLE])
+    return {
+        "address": environment[ADDRESS_VARIABLE],
+        "tracking_uri": environment[TRACKING_VARIABLE],
+        "home": str(home().root),
+        "checkout": str(Path.cwd()),
+    }

@@ -1,0 +1,48 @@
+"""A short, fixed part of the fault matrix: real commands, killed and damaged, judged by `evergreen verify`'s checks.
+
+`make chaos` runs all of it.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos.__main__ import run_trial
+from benchmarks.chaos.bench import Bench, bench
+from benchmarks.chaos.faults import Fault, all_faults
+
+pytestmark = pytest.mark.slow
+
+SEED = 1
+FAULTS = {fault.id: fault for fault in all_faults()}
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Bench]:
+    with tempfile.TemporaryDirectory(prefix="evx") as folder, bench(Path(folder)) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("fault", "number", "done"),
+    [
+        pytest.param(FAULTS["F10"], 1, "at the rename to", id="killed at a rename"),
+        pytest.param(FAULTS["F13"], 2, "state flipped", id="killed, then a bit flipped"),
+    ],
+)
+def test_the_same_command_ends_with_the_same_model(
+    place: Bench, fault: Fault, number: int, done: str
+) -> None:
+    if reason := fault.unavailable():
+        pytest.skip(reason)
+    outcome = run_trial(place, fault, number, SEED)
+    assert outcome.broken == ()
+    assert outcome.injected
+    assert done in outcome.moment
+    assert outcome.statuses == (-9, 0)
+    assert outcome.weights_identical is True
+    assert outcome.one_version is True
+    assert (outcome.metric_gaps, outcome.metric_doubles) == (False, False)
+    assert not list(place.folder.glob(f"{fault.id.lower()}-*"))

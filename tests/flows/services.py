@@ -1,0 +1,136 @@
+"""The services of `deployments/systemd`, started as systemd would, but on free ports and in a folder of their own."""
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import string
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+UNITS = ROOT / "deployments" / "systemd"
+PROGRAMS = Path(sys.executable).parent
+HEAD, NODE = "127.0.0.1", "127.0.0.2"  # two addresses, so that Ray takes them for two machines
+_START_S = 120.0
+_COMMAND_S = 400.0
+_END_S = 5.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server((HEAD, 0)) as taken:
+        port: int = taken.getsockname()[1]
+    return port
+
+
+def answers(url: str) -> bool:
+    """Whether a server says 200 there."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+class Services:
+    """Processes of the units, what they know of each other, and their end."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.home = folder / "home"
+        self.ports = {name: free_port() for name in ("ray", "client", "mlflow", "prefect")}
+        self.environment = self._environment()
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def _environment(self) -> dict[str, str]:
+        """That of the units, with addresses and paths of the test instead of the example's."""
+        token = self.folder / "token"
+        token.write_text(secrets.token_hex(32))
+        lines = (UNITS / "evergreen.env").read_text(encoding="utf-8").splitlines()
+        example = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+        mine = {
+            "EVERGREEN_HOME": str(self.home),
+            "EVERGREEN_RAY_ADDRESS": f"{HEAD}:{self.ports['ray']}",
+            "EVERGREEN_TRACKING_URI": f"http://{HEAD}:{self.ports['mlflow']}",
+            "PREFECT_API_URL": f"http://{HEAD}:{self.ports['prefect']}/api",
+            "RAY_AUTH_TOKEN_PATH": str(token),
+        }
+        assert mine.keys() <= example.keys()
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "RAY_"))
+        }
+        programs = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
+        local = {"NO_PROXY": HEAD, "TMPDIR": str(self.folder), "PREFECT_HOME": str(self.folder / "prefect")}
+        return inherited | example | mine | local | {"PATH": programs, "PYTHONPATH": str(ROOT)}
+
+    def start(self, unit: str, **options: object) -> None:
+        """Run the unit's command with `options`, which win over its own."""
+        lines = (UNITS / f"{unit}.service").read_text(encoding="utf-8").splitlines()
+        (command,) = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
+        words = [string.Template(word).substitute(self.environment) for word in command.split()]
+        for name, value in options.items():
+            option = "--" + name.replace("_", "-")
+            if option in words:
+                words[words.index(option) + 1] = str(value)
+            else:
+                words += [option, str(value)]
+        with (self.folder / f"{unit}.log").open("wb") as said:
+            process = subprocess.Popen(
+                [str(PROGRAMS / Path(words[0]).name), *words[1:]],
+                env=self.environment,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        self._started.append(process)
+
+    def wait_for(self, what: str, there: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_S
+        while not there():
+            dead = [one.args for one in self._started if one.poll() is not None]
+            assert not dead, f"ended while {what} was waited for: {dead}\n{self.logs()}"
+            assert time.monotonic() < deadline, f"no {what}\n{self.logs()}"
+            time.sleep(0.2)
+
+    def prefect(self, *arguments: str) -> str:
+        """Output of a `prefect` command that succeeds."""
+        command = [sys.executable, "-m", "prefect", *arguments]
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_COMMAND_S,
+        )
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}\n{self.logs()}"
+        return done.stdout
+
+    def logs(self) -> str:
+        """The ends of what the processes said."""
+        files = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"== {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in files)
+
+    def end(self) -> None:
+        """End the processes and all that they started, none else."""
+        family = [psutil.Process(one.pid) for one in self._started if one.poll() is None]
+        family += [child for one in family for child in one.children(recursive=True)]
+        for one in self._started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(one.pid, signal.SIGTERM)
+        _, alive = psutil.wait_procs(family, timeout=_END_S)
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert not psutil.wait_procs(family, timeout=_END_S)[1]

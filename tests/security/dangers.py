@@ -1,0 +1,50 @@
+"""What no line of Evergreen may do, found in the syntax tree: run what it reads, or let anyone in."""
+
+import ast
+from collections.abc import Iterator
+
+# Modules whose loaders run code that is in the file.
+_UNPICKLING = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+_LOADERS = {"load", "loads", "Unpickler", "open"}
+_EVALUATING = {"eval", "exec"}
+_EVERYWHERE = {"0.0.0.0", "::"}  # addresses that other machines reach
+_AUTOLOAD = "RAY_DATA_AUTOLOAD"
+
+
+def dangers(source: str) -> Iterator[str]:
+    """Each danger in a Python file, with its line."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and (said := _of_call(node)):
+            yield f"line {node.lineno}: {said}"
+        if isinstance(node, ast.ImportFrom) and node.module in _UNPICKLING:
+            for name in {alias.name for alias in node.names} & _LOADERS:
+                yield f"line {node.lineno}: {node.module}.{name} runs what it reads"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node.value in _EVERYWHERE:
+                yield f"line {node.lineno}: {node.value} lets other machines in"
+            if _AUTOLOAD in node.value:
+                yield f"line {node.lineno}: Ray would unpickle Parquet metadata"
+
+
+def _of_call(call: ast.Call) -> str | None:
+    module, _, name = ast.unparse(call.func).rpartition(".")
+    options = {one.arg: one.value.value for one in call.keywords if isinstance(one.value, ast.Constant)}
+    if module in _UNPICKLING and name in _LOADERS:
+        return f"{module}.{name} runs what it reads"
+    if module == "torch" and name == "load" and options.get("weights_only") is not True:
+        return "torch.load without weights_only=True"
+    if options.get("weights_only") is False or options.get("allow_pickle") is True:
+        return "unpickling is allowed"
+    if module == "torch.jit" and name == "load":
+        return "torch.jit.load runs what it reads"
+    if not module and name in _EVALUATING:
+        return f"{name} runs text"
+    if options.get("shell") is True or (module, name) == ("os", "system"):
+        return "a shell interprets text"
+    if module == "yaml" and name in ("load", "unsafe_load", "full_load"):
+        return f"yaml.{name} makes any object"
+    if options.get("verify") is False:
+        return "certificates are not checked"
+    if name in ("extractall", "unpack_archive"):
+        return f"{name} writes where the archive says"
+    return "a name that others can guess" if (module, name) == ("tempfile", "mktemp") else None

@@ -1,0 +1,207 @@
+"""A malicious model in the registry is refused before anything in it runs, by every step that loads one."""
+
+import io
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from bombs import Bomb, armed, goes_off
+from mlflow import MlflowClient
+
+from tasks.export import log_serving_model
+from tasks.inference import ScoringActor, open_served
+from tasks.registered_files import FILE_TAG
+from tasks.registry import CHAMPION, PREVIOUS, champion_of, load_version, roll_back
+from tasks.tracking import connect
+from training.errors import DataError
+from training.files import digest_file
+from training.paths import Home
+from training.records import DatasetVersion
+
+pytestmark = pytest.mark.slow
+
+MODEL = "brightness"
+_LOAD = "import sys, mlflow.pyfunc; mlflow.pyfunc.load_model(sys.argv[1])"
+
+
+class Registry(NamedTuple):
+    """A home whose registry has one model with two versions of the same files, in `files`."""
+
+    home: Home
+    client: MlflowClient
+    files: Path
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Registry:
+    """An untouched registry."""
+    from torch import nn
+
+    class Brightness(nn.Module):
+        def forward(self, images):
+            mean = images.float().flatten(1).mean(1, keepdim=True) / 255
+            return nn.functional.pad(mean, (0, 1), value=0.5)
+
+    home = Home(tmp_path_factory.mktemp("registry"))
+    client = connect(None, home)
+    place = home.mlflow_artifacts / MODEL
+    run = client.create_run(client.create_experiment(MODEL, artifact_location=place.as_uri())).info.run_id
+    nothing: dict[str, Any] = dict.fromkeys(("fingerprint", "path", "source_digest", "source_origin"), "-")
+    version = DatasetVersion(
+        name=MODEL,
+        classes=("a", "b"),
+        shape=(1, 4, 4),
+        parts={},
+        label_counts={},
+        mean=(0,),
+        std=(1,),
+        **nothing,
+    )
+    uri = log_serving_model(
+        run, Brightness().eval(), version, np.zeros((2, 1, 4, 4), np.uint8), {"classes": ["a", "b"]}
+    )
+    client.create_registered_model(MODEL)
+    (program,) = place.rglob("model.pt2")
+    for alias in (PREVIOUS, CHAMPION):
+        made = client.create_model_version(MODEL, uri, run, model_id=uri.removeprefix("models:/"))
+        client.set_registered_model_alias(MODEL, alias, made.version)
+    return Registry(home, client, program.parent.parent)
+
+
+@pytest.fixture
+def registry(sound: Registry, tmp_path: Path) -> Any:
+    """The registry, whose files an attacker may change; they are put back in the end."""
+    connect(None, sound.home)
+    kept = tmp_path / "kept"
+    shutil.copytree(sound.files, kept)
+    yield sound
+    shutil.rmtree(sound.files)
+    shutil.copytree(kept, sound.files)
+
+
+def edit(files: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    described = yaml.safe_load((files / "MLmodel").read_text())
+    change(described["flavors"])
+    (files / "MLmodel").write_text(yaml.safe_dump(described))
+
+
+def pickled_module(files: Path, mark: Path) -> None:
+    """What mlflow.pytorch wrote before torch.export: a pickle, and the name of a module to import."""
+    (files / "data" / "model.pt2").unlink()
+    (files / "data" / "model.pth").write_bytes(armed(mark))
+    (files / "data" / "pickle_module_info.txt").write_text("pickle")
+
+
+def pickle_beside(files: Path, mark: Path) -> None:
+    """mlflow.pytorch takes model.pth when both are there."""
+    (files / "data" / "model.pth").write_bytes(armed(mark))
+    (files / "data" / "pickle_module_info.txt").write_text("pickle")
+
+
+def pickle_inside(files: Path, mark: Path) -> None:
+    """The exported program, with its example inputs replaced by a pickle."""
+    file = files / "data" / "model.pt2"
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    (inputs,) = (name for name in members if "sample_inputs" in name)
+    content = io.BytesIO()
+    torch.save({"example": Bomb(mark)}, content)
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, old in members.items():
+            archive.writestr(name, content.getvalue() if name == inputs else old)
+
+
+def own_loader(files: Path, mark: Path) -> None:
+    """Code that comes with the model, which MLflow puts on Python's path and imports."""
+    (files / "code").mkdir()
+    (files / "code" / "innocent.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    edit(files, lambda flavors: flavors["python_function"].update(loader_module="innocent", code="code"))
+
+
+def own_unpickler(files: Path, mark: Path) -> None:
+    """The usual loader, which is told to unpickle with a module of the model's."""
+    (files / "code").mkdir()
+    (files / "code" / "innocent.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    (files / "data" / "model.pth").write_bytes(b"")
+    (files / "data" / "pickle_module_info.txt").write_text("innocent")
+    edit(files, lambda flavors: flavors["python_function"].update(code="code"))
+
+
+def python_model(files: Path, mark: Path) -> None:
+    """MLflow's form for any Python object at all: a pickle."""
+    (files / "python_model.pkl").write_bytes(armed(mark))
+    function = {
+        "python_model": "python_model.pkl",
+        "cloudpickle_version": "3.0",
+        "loader_module": "mlflow.pyfunc.model",
+    }
+    edit(files, lambda flavors: flavors["python_function"].update(function))
+    edit(files, lambda flavors: flavors["python_function"].pop("data"))
+
+
+ATTACKS = [pickled_module, pickle_beside, pickle_inside, own_loader, own_unpickler, python_model]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_it_is_refused_and_nothing_in_it_runs(
+    registry: Registry, tmp_path: Path, attack: Callable[[Path, Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "executed"
+    attack(registry.files, mark)
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true")
+    with pytest.raises(DataError, match="version 2"):
+        load_version(MODEL, "2")
+    assert not mark.exists()
+    assert goes_off(mark, _LOAD, str(registry.files), MLFLOW_ALLOW_PICKLE_DESERIALIZATION="true"), "a dud"
+
+
+def load_to_score(registry: Registry) -> None:
+    open_served(MODEL, "2", None, registry.home)
+
+
+def load_in_an_actor(registry: Registry) -> None:
+    ScoringActor(MODEL, "2", None, str(registry.home.root))
+
+
+def load_to_return(registry: Registry) -> None:
+    roll_back(registry.client, registry.home, MODEL, "")
+
+
+@pytest.mark.parametrize("step", [load_to_score, load_in_an_actor, load_to_return])
+def test_every_step_that_loads_a_model_refuses_it(
+    registry: Registry, tmp_path: Path, step: Callable[[Registry], None]
+) -> None:
+    mark = tmp_path / "executed"
+    pickle_beside(registry.files, mark)
+    with pytest.raises(DataError, match="not a model that Evergreen registered"):
+        step(registry)
+    assert not mark.exists()
+    assert champion_of(registry.client, MODEL) == "2"
+
+
+def test_other_bytes_than_those_registered_are_refused_before_they_are_read(registry: Registry) -> None:
+    program = registry.files / "data" / "model.pt2"
+    registry.client.set_model_version_tag(MODEL, "2", FILE_TAG, digest_file(program))
+    try:
+        assert load_version(MODEL, "2") is not None
+        program.write_bytes(program.read_bytes() + b"\0")
+        with pytest.raises(DataError, match="its digest differs"):
+            load_version(MODEL, "2")
+    finally:
+        registry.client.delete_model_version_tag(MODEL, "2", FILE_TAG)
+
+
+def test_a_sound_model_answers_and_leaves_no_copy(
+    registry: Registry, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    loaded = load_version(MODEL, "2")
+    answers = loaded.predict(np.full((3, 1, 4, 4), 255, np.uint8))
+    assert np.allclose(answers, [[1.0, 0.5]] * 3)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("evergreen-model-")] == []

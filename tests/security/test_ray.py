@@ -1,0 +1,135 @@
+"""The cluster of a run lets nobody in who has not its token, and listens on this machine only where it can."""
+
+import http.client
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+_CLUSTER = """
+import os, sys
+from training.cluster import ray_cluster
+from training.settings import Settings
+
+with ray_cluster(Settings.model_validate({"ray": {"num_cpus": 1}})):
+    import ray
+    print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN"], flush=True)
+    sys.stdin.readline()
+"""
+_CLIENT = """
+import sys, ray
+
+pytestmark = pytest.mark.slow
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+print("in", ray.get(ray.remote(num_cpus=0)(lambda: 41).remote()) + 1)
+"""
+
+
+class Cluster(NamedTuple):
+    """A run's own cluster in a process of its own."""
+
+    address: str
+    token: str
+    processes: list[psutil.Process]
+
+    @property
+    def listening(self) -> dict[tuple[str, int], str]:
+        """Addresses on which its processes listen, and who does."""
+        found = {}
+        for process in self.processes:
+            with suppress(psutil.NoSuchProcess):
+                for one in process.net_connections("tcp"):
+                    if one.status == psutil.CONN_LISTEN:
+                        found[one.laddr.ip, one.laddr.port] = process.name()
+        return found
+
+    @property
+    def command_lines(self) -> list[str]:
+        """How its processes were started."""
+        found = []
+        for process in self.processes:
+            with suppress(psutil.NoSuchProcess):
+                found.append(" ".join(process.cmdline()))
+        return found
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CLUSTER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stdout is not None
+    address, token = process.stdout.readline().split()
+    yield Cluster(address, token, psutil.Process(process.pid).children(recursive=True))
+    process.communicate("\n", timeout=60)
+
+
+def attempt(program: str, address: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Try to get in, from a process that has nothing of the run's environment."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = [sys.executable, "-c", program, address]
+    return subprocess.run(
+        command, env=given | environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_who_has_the_token_gets_in(cluster: Cluster) -> None:
+    done = attempt(_CLIENT, cluster.address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=cluster.token)
+    assert done.stdout.strip() == "in 42", done.stderr
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}],
+    ids=["no-token", "wrong-token"],
+)
+def test_who_has_not_does_not(cluster: Cluster, environment: dict[str, str]) -> None:
+    done = attempt(_CLIENT, cluster.address, **environment)
+    assert (done.returncode == 0, "in 42" in done.stdout) == (False, False)
+
+
+def test_nothing_takes_jobs(cluster: Cluster) -> None:
+    """They come in through the dashboard, which is not there, and no other port answers as it would."""
+    answers = {f"{name}:{port}": answer_to_jobs(port) for (_, port), name in cluster.listening.items()}
+    assert len(answers) > 3
+    assert {name: answer for name, answer in answers.items() if answer.startswith(("[", "{"))} == {}
+    assert "ray::DashboardHead" not in cluster.listening.values()
+
+
+def answer_to_jobs(port: int) -> str:
+    """What a port of this machine says when it is asked for the list of jobs; "" for no HTTP, or a refusal."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/api/jobs/")
+        answer = connection.getresponse()
+        return answer.read().decode(errors="replace") if answer.status == 200 else ""
+    except (http.client.HTTPException, OSError):
+        return ""
+    finally:
+        connection.close()
+
+
+def test_the_token_stands_on_no_command_line(cluster: Cluster) -> None:
+    """Any user of the machine can read those."""
+    lines = cluster.command_lines
+    assert len(lines) > 3
+    assert [line for line in lines if cluster.token in line] == []
+
+
+def test_only_this_machine_is_listened_to(cluster: Cluster) -> None:
+    open_to_others = {
+        f"{name} on {host}:{port}"
+        for (host, port), name in cluster.listening.items()
+        if host.removeprefix("::ffff:") not in ("127.0.0.1", "::1")
+    }
+    assert open_to_others == set()

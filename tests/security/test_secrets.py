@@ -1,0 +1,159 @@
+"""Canaries in the environment, in addresses and in errors: after a run none of them stands anywhere."""
+
+import base64
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from mlflow_servers import MlflowServer, Proxy, mlflow_server
+
+from training.redaction import redact
+
+# Recipes put theirs together, as a recipe's own text is kept with the run.
+PASSWORD, KEY, ORIGIN, SIGNED = "canary-wren-1", "canary-finch-2", "canary-robin-3", "canary-tit-4"
+BASIC = base64.b64encode(f"writer:{PASSWORD}".encode()).decode()
+CANARIES = (PASSWORD, BASIC, KEY, ORIGIN, SIGNED)
+NOWHERE: dict[str, list[str]] = {canary: [] for canary in CANARIES}
+
+_RECIPE = """
+import os
+from dataclasses import dataclass, field
+from training.recipe import Recipe
+from training.sources.digits import Digits
+
+pytestmark = pytest.mark.slow
+
+@dataclass(frozen=True)
+class Addressed(Digits):
+    def fetch(self, folder):
+        files = super().fetch(folder)
+        bird = "canary-" + "robin-3"
+        signature = "canary-" + "tit-4"
+        origin = f"https://reader:{bird}@data.example/digits?X-Amz-Signature={signature}"
+        return files.model_copy(update={"origin": origin})
+
+def build_model(shape, classes):
+    from torch import nn
+
+    class Failing(nn.Sequential):
+        def forward(self, images):
+            if self.training and FAILS:
+                place = "http://writer:canary-" + "robin-3@metrics.example"
+                raise RuntimeError(f"{os.environ['PARTNER_API_KEY']} was refused by {place}")
+            return super().forward(images)
+
+    return Failing(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+recipe = Recipe("birds", "for a test", Addressed(), build_model)
+"""
+
+
+class Ran(NamedTuple):
+    """A retraining that ended: its status, all that it said, and the folders that hold what it wrote."""
+
+    status: int
+    said: str
+    home: Path
+    server: Path
+
+    def where(self, canary: str) -> list[str]:
+        """Places that name a canary."""
+        found = ["output"] if canary in self.said else []
+        files = [
+            file for root in (self.home, self.server) for file in sorted(root.rglob("*")) if file.is_file()
+        ]
+        return found + [str(file) for file in files if canary.encode() in file.read_bytes()]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    with mlflow_server(tmp_path_factory.mktemp("mlflow")) as started:
+        yield started
+
+
+def retrain(folder: Path, server: MlflowServer, port: int, *, fails: bool, workers: int) -> Ran:
+    """`evergreen retrain` as a user runs it, with a password in the address of MLflow's server."""
+    recipe, home = folder / "birds.py", folder / "home"
+    recipe.write_text(_RECIPE.replace("FAILS", str(fails)))
+    settings = (
+        f"tracking.uri=http://writer:{PASSWORD}@127.0.0.1:{port}",
+        f"scaling.num_workers={workers}",
+        "training.epochs=1",
+        "tracking.system_metrics=false",
+        "tracking.outage_s=1",
+        "data.max_train_rows=300",
+        "data.max_test_rows=100",
+        "failure.max_failures=0",
+        "ray.num_cpus=2",
+    )
+    chosen = [part for setting in settings for part in ("--set", setting)]
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", "retrain", str(recipe), "--verbose", *chosen],
+        env=os.environ
+        | {"EVERGREEN_HOME": str(home), "PARTNER_API_KEY": KEY, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return Ran(done.returncode, done.stdout + done.stderr, home, server.folder)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_that_succeeds_gives_none_away(tmp_path: Path, server: MlflowServer, workers: int) -> None:
+    proxy = Proxy(server.port)
+    ran = retrain(tmp_path, server, proxy.port, fails=False, workers=workers)
+    proxy.away()
+    assert ran.status == 0, ran.said
+    assert proxy.authorizations == {f"Basic {BASIC}"}
+    assert {canary: ran.where(canary) for canary in CANARIES} == {canary: [] for canary in CANARIES}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_that_fails_gives_none_away(tmp_path: Path, server: MlflowServer, workers: int) -> None:
+    ran = retrain(tmp_path, server, server.port, fails=True, workers=workers)
+    assert ran.status != 0
+    assert "was refused by http://metrics.example" in ran.said
+    assert {canary: ran.where(canary) for canary in CANARIES} == {canary: [] for canary in CANARIES}
+
+
+def test_a_server_that_is_away_is_named_without_its_password(tmp_path: Path, server: MlflowServer) -> None:
+    proxy = Proxy(server.port)
+    proxy.away()
+    ran = retrain(tmp_path, server, proxy.port, fails=False, workers=0)
+    assert ran.status == 75
+    assert f"http://127.0.0.1:{proxy.port}" in ran.said
+    assert ran.where(PASSWORD) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://user:secret@host:5000/x", "http://host:5000/x"),
+        ("postgresql://me:p%40ss@db/mlflow failed", "postgresql://db/mlflow failed"),
+        ("see https://u:a@b@host", "see https://host"),
+        ("token@host is not a URL", "token@host is not a URL"),
+        ("http://host/a@b?c=d@e", "http://host/a@b?c=d@e"),
+        ("https://h/f?X-Amz-Signature=abc&x=1", "https://h/f?X-Amz-Signature=***&x=1"),
+        ("https://h/f?sig=a%2Fb", "https://h/f?sig=***"),
+        ("https://h/f?access_token=abc)", "https://h/f?access_token=***)"),
+        ("sqlite:////home/me@work/mlflow.db", "sqlite:////home/me@work/mlflow.db"),
+    ],
+)
+def test_what_is_left_out_of_a_text(text: str, shown: str) -> None:
+    assert redact(text) == shown
+    assert redact(shown) == shown
+
+
+def test_values_of_secret_variables_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PARTNER_API_KEY", "abcdefgh12")
+    monkeypatch.setenv("PARTNER_TOKEN", "abcdefgh")
+    monkeypatch.setenv("SHORT_TOKEN", "abc")
+    monkeypatch.setenv("SSL_KEY", str(tmp_path))
+    monkeypatch.setenv("PARTNER_NAME", "somebody")
+    text = f"abcdefgh12 and abcdefgh of somebody, abc, {tmp_path}"
+    assert redact(text) == f"*** and *** of somebody, abc, {tmp_path}"
