@@ -13,8 +13,6 @@ from benchmarks.chaos.__main__ import run_trial
 from benchmarks.chaos.bench import Bench, bench
 from benchmarks.chaos.faults import Fault, all_faults
 
-pytestmark = pytest.mark.slow
-
 SEED = 1
 FAULTS = {fault.id: fault for fault in all_faults()}
 

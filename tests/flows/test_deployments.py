@@ -27,8 +27,6 @@ from training.overrides import resolve
 from training.recipe import load
 from training.records import Release
 
-pytestmark = pytest.mark.slow
-
 FILES = (ROOT / "prefect.yaml", ROOT / "deployments" / "cluster.yaml")
 
 

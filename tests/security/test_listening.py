@@ -19,7 +19,6 @@ from flows.environment import prepare
 from flows.prefect_server import LocalServer
 from training.paths import home
 
-pytestmark = pytest.mark.slow
 
 prepare(home())
 server = LocalServer(home())

@@ -24,8 +24,6 @@ from training.files import digest_file
 from training.paths import Home
 from training.records import DatasetVersion
 
-pytestmark = pytest.mark.slow
-
 MODEL = "brightness"
 _LOAD = "import sys, mlflow.pyfunc; mlflow.pyfunc.load_model(sys.argv[1])"
 

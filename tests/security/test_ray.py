@@ -24,7 +24,6 @@ with ray_cluster(Settings.model_validate({"ray": {"num_cpus": 1}})):
 _CLIENT = """
 import sys, ray
 
-pytestmark = pytest.mark.slow
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 print("in", ray.get(ray.remote(num_cpus=0)(lambda: 41).remote()) + 1)
 """

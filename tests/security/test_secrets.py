@@ -25,8 +25,6 @@ from dataclasses import dataclass, field
 from training.recipe import Recipe
 from training.sources.digits import Digits
 
-pytestmark = pytest.mark.slow
-
 @dataclass(frozen=True)
 class Addressed(Digits):
     def fetch(self, folder):

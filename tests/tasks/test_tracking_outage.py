@@ -110,7 +110,6 @@ def test_a_server_that_is_away_at_the_start_gets_the_points_later(
     assert difference(proxy.uri, plan) == NONE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("status", "delay_s"), [(500, 0.0), (503, 0.0), (None, 5.0)])
 def test_training_does_not_wait_for_a_server_that_fails_or_is_slow(
     proxy: Proxy, home: Home, tmp_path: Path, seed: int, status: int | None, delay_s: float

@@ -26,8 +26,6 @@ from training.records import DatasetVersion
 from training.serving import load_weights_of
 from training.sources.locate import open_path
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("how", ["pickle", "torch"])
 def test_weights_that_are_a_pickle(tmp_path: Path, how: str) -> None:
