@@ -26,6 +26,7 @@ from training.errors import (
     classify,
 )
 from training.paths import home
+from training.redaction import redact
 
 log = logging.getLogger("evergreen")
 
@@ -116,8 +117,8 @@ def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
     if known is None or verbose:
         import traceback
 
-        traceback.print_exception(error)
-    message = (
+        print(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    message = redact(
         str(known) if known else f"{type(error).__name__}: {error} (a bug in Evergreen; please report it)"
     )
     status = known.exit_status if known else EXIT_BUG

@@ -64,12 +64,13 @@ def _run_flow(options: argparse.Namespace, overrides: dict[str, object]) -> "Rel
     from flows.environment import quieten
     from flows.retrain import SettingsForm, retrain
     from tasks.flow_runs import told_apart
+    from training.overrides import for_form
     from training.paths import home
     from training.recipe import load
 
     quieten()  # Prefect set its own levels when it was imported
     with told_apart(home(), load(options.recipe)[1].name):
-        return retrain(options.recipe, SettingsForm.model_validate(overrides), force=options.force)
+        return retrain(options.recipe, SettingsForm.model_validate(for_form(overrides)), force=options.force)
 
 
 def _as_json(release: "Release") -> dict[str, object]:
@@ -80,7 +81,7 @@ def _as_json(release: "Release") -> dict[str, object]:
         "model": release.model,
         "version": release.version,
         "alias": release.alias,
-        "verdict": "promoted" if release.verdict.promote else "kept",
+        "verdict": "promoted" if release.alias == "champion" else "kept",
         "metrics": release.metrics,
         "reused": release.reused,
         "seconds": round(release.seconds, 2),
@@ -116,6 +117,12 @@ def _recipes(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tracking-uri", metavar="URI", help="MLflow's store (default: the one under EVERGREEN_HOME)"
+    )
+
+
 def _predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="registered model")
     parser.add_argument("input", help="folder of images, or Parquet file or folder with a column `image`")
@@ -125,6 +132,7 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
         "--skip-bad", action="store_true", help="leave unreadable images out instead of refusing"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace OUTPUT")
+    _store(parser)
     _common(parser)
 
 
@@ -148,6 +156,7 @@ def _predict(options: argparse.Namespace) -> int:
             alias=options.alias,
             skip_bad=options.skip_bad,
             overwrite=options.overwrite,
+            tracking_uri=options.tracking_uri,
         )
     print_prediction(summary)
     if options.json:
@@ -158,6 +167,7 @@ def _predict(options: argparse.Namespace) -> int:
 def _rollback_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="registered model")
     parser.add_argument("--why", default="", help="a reason, kept with the decision")
+    _store(parser)
     _common(parser)
 
 
@@ -173,7 +183,7 @@ def _rollback(options: argparse.Namespace) -> int:
         from flows.rollback import rollback
 
         quieten()
-        before, now = rollback(options.model, options.why)
+        before, now = rollback(options.model, options.why, options.tracking_uri)
     print(f"{options.model}: champion is version {now} again (was version {before})")
     if options.json:
         print(json.dumps({"model": options.model, "from": before, "to": now}))
@@ -184,6 +194,7 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep", action="store_true", help="also start Ray and look for GPUs (half a minute)"
     )
+    _store(parser)
     _common(parser)
 
 
@@ -195,8 +206,10 @@ def _doctor(options: argparse.Namespace) -> int:
 
     place = home()
     prepare(place)
-    found = list(checks(place, deep=options.deep))
+    found = list(checks(place, options.deep, options.tracking_uri))
     print_checks(found)
+    if options.json:
+        print(json.dumps([check.model_dump() for check in found]))
     return EXIT_RESOURCE if any(check.ok is False for check in found) else EXIT_OK
 
 

@@ -1,7 +1,6 @@
 """Score images with the model in service: image folder or Parquet -> Parquet with class and probabilities.
 
 evergreen predict digits IMAGES OUTPUT.parquet
-prefect deployment run predict/digits
 """
 
 from prefect import flow

@@ -1,6 +1,8 @@
 """Prepare data: source files -> raw Parquet, a Ray task a shard -> validated dataset version."""
 
+import logging
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from prefect import flow, unmapped
 from prefect.client.orchestration import get_client
@@ -8,16 +10,19 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.parquet import parquet
 from tasks.transform import transform
+from training.cluster import has_other_nodes
 from training.paths import Home
 from training.plan import RunPlan
 from training.prepare import plan_shards
 from training.records import DatasetVersion, RawShard
 
+log = logging.getLogger("evergreen.prepare")
+
 
 @flow(name="prepare-data", flow_run_name="prepare-{plan.recipe.name}")
 def prepare_data(plan: RunPlan) -> DatasetVersion:
     """Make the dataset version that the plan names."""
-    folder = str(Home(Path(plan.home)).raw / plan.fingerprint[:16])
+    folder = str(Home(Path(plan.home)).raw_rows(plan.recipe.name, plan.fingerprint))
     shards = plan_shards(plan.files, plan.settings.data)
     raw: list[RawShard] = parquet.map(unmapped(plan), shards, unmapped(folder)).result()
     return transform(plan, raw, folder)
@@ -30,10 +35,24 @@ def prepare(plan: RunPlan) -> DatasetVersion:
     from prefect_ray import RayTaskRunner
     from prefect_ray.context import remote_options
 
+    server = str(get_client(sync_client=True).api_url)
+    if plan.settings.ray.address and is_loopback(server) and has_other_nodes():
+        log.warning(
+            "Prefect's server (%s) can't be reached from the other nodes of the Ray cluster, so raw rows are "
+            "written by this process alone. Set PREFECT_API_URL to a server that they can reach.",
+            server,
+        )
+        return prepare_data(plan)
     # Ray's own retries would run a task twice behind Prefect's back. Tasks on Ray report to the one server that
     # this process talks to; without its address each Ray worker would start a server of its own.
     with (
-        temporary_settings({PREFECT_API_URL: str(get_client(sync_client=True).api_url)}),
+        temporary_settings({PREFECT_API_URL: server}),
         remote_options(num_cpus=1, max_retries=0),
     ):
         return prepare_data.with_options(task_runner=RayTaskRunner())(plan)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether only this machine reaches the server at `url`."""
+    host = urlsplit(url).hostname or ""
+    return host == "localhost" or host.startswith("127.") or host == "::1"

@@ -15,6 +15,7 @@ from training.paths import Home
 from training.plan import RunPlan, choose_source, identify
 from training.recipe import load
 from training.records import DatasetVersion, Record, Release
+from training.redaction import Redacted
 
 
 class Preview(Record):
@@ -23,7 +24,7 @@ class Preview(Record):
     recipe: str
     run_key: str
     dataset_fingerprint: str
-    source: str
+    source: Redacted
     source_bytes: int
     outcome: str
     first: bool
@@ -48,7 +49,7 @@ def make_plan(recipe_name: str, overrides: dict[str, Any], place: Home, force: b
     settings = resolve(recipe.settings, overrides)
     check_workers_fit(settings)
     files = choose_source(recipe, settings, place).fetch(place.sources / recipe.name)
-    return identify(place, ref, settings, files, nonce="forced" if force else None)
+    return identify(place, ref, settings, files, force)
 
 
 def release_if_unchanged(recipe_name: str, overrides: dict[str, Any], place: Home) -> Release | None:

@@ -12,7 +12,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from prefect import flow
-from prefect.runtime import flow_run
 
 from flows.environment import speak
 from flows.prepare import prepare
@@ -25,7 +24,7 @@ from tasks.register import register
 from tasks.registry import ChampionMovedError
 from tasks.report import report
 from tasks.reuse import find_release
-from tasks.tracking import failure_recorded
+from tasks.tracking import connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
 from training.cluster import check_workers_fit, ray_for, run_lock
 from training.files import write_text
@@ -53,7 +52,7 @@ def retrain(recipe: str = "digits", settings: SettingsForm = SettingsForm(), for
     Args:
         recipe: Name of a recipe that comes with Evergreen, or path of a recipe file.
         settings: Overrides of the recipe's settings; what is left empty keeps the recipe's value.
-        force: Train anew even if nothing changed.
+        force: Train anew even if nothing changed; a forced run that was interrupted goes on.
     """
     speak()
     clock = Stopwatch()
@@ -65,8 +64,8 @@ def retrain(recipe: str = "digits", settings: SettingsForm = SettingsForm(), for
         close_killed(place, ref.name)
         with clock.time("download"):
             files = download(recipe, resolved, str(place.root))
-            plan = identify(place, ref, resolved, files, nonce=str(flow_run.id) if force else None)
-        if (done := find_release(plan)) is not None:
+            plan = identify(place, ref, resolved, files, force)
+        if (done := find_release(plan, connect_patiently)) is not None:
             return done
         plan = keep_plan(plan)
         with failure_recorded(plan):

@@ -45,6 +45,8 @@ def print_release(release: Release) -> None:
         headline = Text(f"Nothing changed: already {head} ({release.alias})", style="bold green")
     else:
         word = "promoted to champion" if promoted else "kept as challenger"
+        if release.alias in ("previous", "none"):
+            word = "was the champion before and is not promoted again by itself"
         headline = Text(f"{head} {word}", style="bold green" if promoted else "bold yellow")
     console.print()
     console.print(headline)

@@ -15,6 +15,7 @@ from training.paths import Home
 from training.plan import choose_source
 from training.recipe import load
 from training.records import SourceFiles
+from training.redaction import redact
 from training.settings import Settings
 from training.sources.wording import counted
 
@@ -38,5 +39,7 @@ def fetch(recipe_name: str, settings: Settings, home: Home) -> SourceFiles:
     """Fetch a recipe's source files into `home`, or find them there."""
     recipe, _ = load(recipe_name)
     files = choose_source(recipe, settings, home).fetch(home.sources / recipe.name)
-    log.info("source: %s, %.1f MB, from %s", counted(files.files, "file"), files.bytes / 1e6, files.origin)
+    log.info(
+        "source: %s, %.1f MB, from %s", counted(files.files, "file"), files.bytes / 1e6, redact(files.origin)
+    )
     return files

@@ -17,10 +17,11 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
+from tasks.comparison import COMPARISON, EVALUATION, comparison_now
 from tasks.preflight import check_shape
-from tasks.registry import CLASSES_TAG, champion_of, load_version, version_tags
+from tasks.registry import CLASSES_TAG, load_version, version_tags
 from tasks.retry import worth_retrying
-from tasks.tracking import RUN_KEY_TAG, connect_patiently
+from tasks.tracking import connect_patiently
 from training.dataset import Columns, open_columns
 from training.errors import DataError
 from training.files import atomic_file, atomic_folder
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.evaluate")
 
-EVALUATION = "evaluation.json"
 Predict = Callable[[Pixels], Probabilities]
 
 
@@ -56,15 +56,14 @@ class Champion(NamedTuple):
     cache_policy=NO_CACHE,
 )
 def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> Evaluation:
-    """Score candidate and champion, or find that done against the same champion."""
+    """Score candidate and champion, or find that very comparison made."""
     client = connect_patiently(plan)
-    number = champion_of(client, plan.model)
-    if number is not None and version_tags(client, plan.model, number).get(RUN_KEY_TAG) == plan.run_key:
-        number = _judged_against(plan)  # promoted by an attempt that died before it could say so
-    folder = plan.paths.evaluation / f"against-{number or 'none'}"
+    now = comparison_now(client, plan, trained)
+    folder = now.folder(plan)
     if not (folder / EVALUATION).is_file():
         with atomic_folder(folder) as aside:
-            made = compare(plan, version, trained, _champion(client, plan, version, number), aside)
+            made = compare(plan, version, trained, _champion(client, plan, version, now.champion), aside)
+            (aside / COMPARISON).write_text(now.model_dump_json(indent=1))
             (aside / EVALUATION).write_text(made.model_dump_json(indent=1))
     found = json.loads((folder / EVALUATION).read_text())
     return Evaluation.model_validate({**found, "predictions": str(folder / "predictions.parquet")})
@@ -112,15 +111,6 @@ def _scored(
     per_second = len(test) / (time.perf_counter() - began)
     aligned = _align(found, names, version.classes)
     return aligned, score(test.labels, aligned, version.classes, confidence, one, per_second)
-
-
-def _judged_against(plan: RunPlan) -> str | None:
-    """Champion that this run was compared with before it became the champion itself."""
-    done = sorted(
-        plan.paths.evaluation.glob(f"against-*/{EVALUATION}"), key=lambda path: path.stat().st_mtime
-    )
-    number: str | None = json.loads(done[-1].read_text())["champion_version"] if done else None
-    return number
 
 
 def _champion(

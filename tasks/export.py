@@ -1,11 +1,12 @@
 """The trained model in MLflow's own form: loadable and servable by plain MLflow, without Evergreen on the path."""
 
+import traceback
 from importlib.metadata import version as installed
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from training.errors import TrainingError
+from training.errors import TrainingError, classify
 from training.images import Pixels
 from training.records import DatasetVersion
 from training.serving import predictor
@@ -47,7 +48,9 @@ def log_serving_model(
             metadata=metadata,
         )
     except Exception as error:
-        if type(error).__module__.startswith(("torch", "builtins")) and not isinstance(error, OSError):
+        if (known := classify(error)) is not None:
+            raise known from error
+        if _is_of_export(error):
             raise TrainingError(
                 f"the recipe's model can't be exported by torch.export ({error}). Keep data-dependent control flow "
                 "out of its forward pass."
@@ -55,6 +58,12 @@ def log_serving_model(
         raise
     uri: str = info.model_uri
     return uri
+
+
+def _is_of_export(error: Exception) -> bool:
+    """Whether torch.export, which raises built-in errors too, is where it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any("torch/export/" in frame.filename for frame in frames)
 
 
 def _new_entry(run_id: str) -> str:

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 from prefect.runtime import flow_run
 
-from training.files import digest_json
 from training.paths import Home
 
 log = logging.getLogger("evergreen.flow_runs")
@@ -49,4 +48,4 @@ def close_killed(home: Home, recipe: str) -> None:
 
 
 def _tags(home: Home, recipe: str) -> list[str]:
-    return [f"evergreen-home:{digest_json(str(home.root))[:16]}", f"recipe:{recipe}"]
+    return [f"evergreen-home:{home.identity}", f"recipe:{recipe}"]

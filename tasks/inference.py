@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from tasks.registered_files import image_shape
 from tasks.registry import load_version
 from tasks.tracking import connect
 from tasks.unlabelled import Batch, Chunk, read_chunk, rows_per_batch
@@ -23,7 +24,7 @@ from training.recipe import ImageShape
 from training.serving import Probabilities
 
 if TYPE_CHECKING:
-    from mlflow.pyfunc import PyFuncModel
+    pass
 
 log = logging.getLogger("evergreen.predict")
 
@@ -49,7 +50,7 @@ def open_served(model: str, number: str, tracking_uri: str | None, home: Home) -
     Raises :class:`SettingError` when it has none or takes something else than images.
     """
     loaded = load_version(model, number)
-    shape = _input_shape(loaded, f"model {model} version {number}")
+    shape = image_shape(loaded.metadata.signature, f"model {model} version {number}")
     classes = tuple(map(str, (loaded.metadata.metadata or {}).get("classes", ())))
     outputs = loaded.metadata.signature.outputs.inputs[0].shape[-1]
     if len(classes) != outputs:
@@ -155,17 +156,3 @@ def _shares(cpus: float) -> _Shares:
 def _read(batch: dict[str, Any], shape: ImageShape) -> Iterator[Batch]:
     for text in batch["chunk"]:
         yield from read_chunk(Chunk.model_validate_json(text), shape)
-
-
-def _input_shape(loaded: "PyFuncModel", what: str) -> ImageShape:
-    """(channels, height, width) of the images that a model takes."""
-    signature = loaded.metadata.signature
-    if signature is not None and signature.outputs is not None and signature.inputs.is_tensor_spec():
-        spec = signature.inputs.inputs[0]
-        if len(signature.inputs.inputs) == 1 and len(spec.shape) == 4 and spec.type == np.uint8:
-            channels, height, width = map(int, spec.shape[1:])
-            return channels, height, width
-    raise SettingError(
-        f"{what}: its signature is not uint8 images (rows, channels, height, width) to probabilities. Only models "
-        "that Evergreen registered can be scored; take one of those."
-    )

@@ -59,6 +59,11 @@ def connect(uri: str | None, home: Home) -> "MlflowClient":
     return client
 
 
+def connect_once(plan: RunPlan) -> "MlflowClient":
+    """:func:`connect` to the run's store."""
+    return connect(plan.settings.tracking.uri, Home(Path(plan.home)))
+
+
 def connect_patiently(plan: RunPlan) -> "MlflowClient":
     """:func:`connect`, waiting `tracking.outage_s` for a server that is away.
 
@@ -68,7 +73,7 @@ def connect_patiently(plan: RunPlan) -> "MlflowClient":
     pause = FIRST_PAUSE_S
     while True:
         try:
-            return connect(plan.settings.tracking.uri, Home(Path(plan.home)))
+            return connect_once(plan)
         except TransientError as error:
             if time.monotonic() + pause > deadline:
                 raise

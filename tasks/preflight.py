@@ -10,9 +10,10 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from tasks.registered_files import registered_shape
 from tasks.registry import champion_of
-from tasks.tracking import connect
-from training.errors import SettingError, TrainingError, TransientError
+from tasks.tracking import connect_once
+from training.errors import SettingError, TrainingError, classify
 from training.files import digest_json, write_text
 from training.launch import finished
 from training.paths import Home
@@ -32,20 +33,22 @@ def preflight(plan: RunPlan, version: DatasetVersion) -> None:
         return
     check_exportable(plan, version)
     try:
-        client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
-    except TransientError as error:
-        log.warning("%s. Training begins; its results are sent when MLflow is back.", error)
-        return
-    if (number := champion_of(client, plan.model)) is not None:
-        check_shape(plan, version, number)
+        number = champion_of(connect_once(plan), plan.model)
+        if number is not None:
+            check_shape(plan, version, number)
+    except Exception as error:
+        known = classify(error)
+        if known is None or not known.transient:
+            raise
+        log.warning("%s Training begins; its results are sent when MLflow is back.", known)
 
 
 def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> None:
-    """Raises :class:`SettingError` when the champion takes images of another shape than the dataset's."""
-    import mlflow.models
+    """Raises :class:`SettingError` when the champion takes images of another shape than the dataset's, or none.
 
-    signature = mlflow.models.get_model_info(f"models:/{plan.model}/{number}").signature
-    shape = tuple(signature.inputs.inputs[0].shape[1:])
+    A champion whose files can't be read raises :class:`DataError`.
+    """
+    shape = registered_shape(plan.model, number)
     if shape != version.shape:
         raise SettingError(
             f"tracking.model: champion {plan.model} version {number} takes images of {shape} (channels, height, "

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.tracking")
 
+LAST_WORDS_S = 10.0
+
 
 @dataclass
 class Publisher:
@@ -57,9 +59,8 @@ class Publisher:
         try:
             yield
         except BaseException:
-            self._end(thread)
-            with suppress(Exception):  # the block's own error is what counts
-                self._send(self.file.read())
+            # The block's own error is what counts, and who asked for an end does not wait for a store that is away.
+            within(LAST_WORDS_S, lambda: self._end(thread), lambda: self._send(self.file.read()))
             raise
         self._end(thread)
         self.flush()
@@ -93,9 +94,12 @@ class Publisher:
 
     def _work(self) -> None:
         while True:
-            points = self.file.read()
-            self._tell(points)
-            self._try_to_send(points)
+            try:
+                points = self.file.read()
+                self._tell(points)
+                self._try_to_send(points)
+            except OSError as error:  # a disk that is full or away; the workers will say so
+                log.debug("metric points can't be read (%s)", error)
             if self._stop.wait(self.interval_s):
                 return
 
@@ -160,6 +164,19 @@ class Publisher:
         if self._monitor is not None:
             self._monitor.finish()
             self._monitor = None
+
+
+def within(seconds: float, *actions: Callable[[], object]) -> None:
+    """Do one after the other for so long at most; what is not done then, or fails, is let be."""
+
+    def work() -> None:
+        with suppress(Exception):
+            for action in actions:
+                action()
+
+    thread = threading.Thread(target=work, name="evergreen-last-words", daemon=True)
+    thread.start()
+    thread.join(seconds)
 
 
 def _system_metrics(run_id: str) -> Any:

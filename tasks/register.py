@@ -20,7 +20,6 @@ from tasks.gate import judge
 from tasks.registered_files import FILE_TAG, digest_of_logged
 from tasks.registry import (
     CLASSES_TAG,
-    ROLLED_BACK_TAG,
     WEIGHTS_TAG,
     Alias,
     ChampionMovedError,
@@ -32,7 +31,7 @@ from tasks.registry import (
     load_version,
     move_alias,
     registry_lock,
-    version_tags,
+    was_rolled_back,
 )
 from tasks.retry import worth_retrying
 from tasks.tracking import RUN_KEY_TAG, connect_patiently, log_final, open_run
@@ -81,7 +80,7 @@ def register(
             number = create_version(client, plan, version, trained, run_id, uri)
         check_same(module, load_version(plan.model, number), np.array(images[:64]))
         verdict = judge(evaluation, plan.settings.gate)
-        alias = settle(client, home, plan.model, number, verdict)
+        alias = settle(client, home, plan.model, number, trained.weights_digest, verdict)
     note_verdict(client, plan, number, verdict, run_id)
     metrics = final_metrics(trained, evaluation)
     log_final(client, run_id, metrics, trained.steps, int(client.get_run(run_id).info.start_time))
@@ -99,6 +98,7 @@ def register(
         epochs=len(trained.history),
         selected_epoch=trained.selected_epoch,
         verdict=verdict,
+        evaluation=Path(evaluation.predictions).parent.name,
         metrics=metrics,
         mlflow_run_id=run_id,
         report=str(plan.paths.report),
@@ -138,11 +138,15 @@ def create_version(
     return drop_twins(client, plan.model, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
 
 
-def settle(client: "MlflowClient", home: Home, model: str, number: str, verdict: Verdict) -> Alias:
+def settle(
+    client: "MlflowClient", home: Home, model: str, number: str, weights: str, verdict: Verdict
+) -> Alias:
     """Put the alias where the verdict says, unless somebody took it away from this version on purpose."""
     is_champion = champion_of(client, model) == number
-    if verdict.promote and not is_champion and ROLLED_BACK_TAG in version_tags(client, model, number):
-        log.warning("%s version %s was rolled back, so it is not promoted again by itself", model, number)
+    if verdict.promote and not is_champion and was_rolled_back(client, model, weights):
+        log.warning(
+            "the weights of %s version %s were rolled back, so they are not promoted again", model, number
+        )
     elif verdict.promote:
         move_alias(client, home, model, number, verdict.champion_version, verdict.summary)
     elif not is_champion:

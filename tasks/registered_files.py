@@ -6,15 +6,21 @@ that was recorded when they were registered.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from training.errors import DataError
+import numpy as np
+
+from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
 from training.files import digest_file
+from training.recipe import ImageShape
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.models import ModelSignature
     from mlflow.pyfunc import PyFuncModel
 
 FILE_TAG = "evergreen.model_file"  # sha256 of the exported program
@@ -34,18 +40,55 @@ def load_checked(model: str, number: str) -> "PyFuncModel":
 
     os.environ |= NO_PICKLE
     name = f"model {model} version {number}"
-    try:
-        with TemporaryDirectory(prefix="evergreen-model-") as aside:
+    with TemporaryDirectory(prefix="evergreen-model-") as aside:
+        with _said_of(name, EvergreenError):
+            digest = _digest_on_record(model, number)
             folder = Path(mlflow.artifacts.download_artifacts(f"models:/{model}/{number}", dst_path=aside))
-            check_files(folder, name, _digest_on_record(model, number))
+        # MLflow calls every error of its own an internal one, which from a server would be worth a retry.
+        with _said_of(name, DataError, ResourceError):
+            check_files(folder, name, digest)
             loaded: PyFuncModel = mlflow.pyfunc.load_model(str(folder))
             return loaded
-    except DataError:
-        raise
-    except Exception as error:  # MLflow, torch and zip readers raise many kinds
-        raise DataError(
-            f"{name} can't be loaded ({type(error).__name__}: {error}). {_remedy(model)}"
-        ) from error
+
+
+@contextmanager
+def _said_of(name: str, *believed: type[EvergreenError]) -> Iterator[None]:
+    """Errors of these kinds as they are; any other, of the many that readers raise, says the model is damaged."""
+    try:
+        yield
+    except Exception as error:
+        known = classify(error)
+        if known is not None and isinstance(known, believed):
+            raise known from error
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError(f"{name} can't be loaded ({reason}). {_remedy(name.split()[1])}") from error
+
+
+def registered_shape(model: str, number: str) -> ImageShape:
+    """(channels, height, width) of the images that a version takes, by its signature alone.
+
+    Raises :class:`SettingError` when it takes something else, and :class:`DataError` when it can't be read.
+    """
+    import mlflow.models
+
+    name = f"model {model} version {number}"
+    with _said_of(name, EvergreenError):
+        info = mlflow.models.get_model_info(f"models:/{model}/{number}")
+    return image_shape(info.signature, name)
+
+
+def image_shape(signature: "ModelSignature | None", name: str) -> ImageShape:
+    """(channels, height, width) of the images that a signature takes; raises :class:`SettingError` for another."""
+    if signature is not None and signature.outputs is not None and signature.inputs.is_tensor_spec():
+        spec = signature.inputs.inputs[0]
+        if len(signature.inputs.inputs) == 1 and len(spec.shape) == 4 and spec.type == np.uint8:
+            channels, height, width = map(int, spec.shape[1:])
+            return channels, height, width
+    raise SettingError(
+        f"{name}: its signature is not uint8 images (rows, channels, height, width) to probabilities. Only models "
+        "that Evergreen registered can be scored and compared with; register under another name (tracking.model), or "
+        "take one of those."
+    )
 
 
 def digest_of_logged(client: "MlflowClient", model_id: str) -> str:

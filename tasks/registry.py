@@ -20,6 +20,7 @@ from training.paths import Home
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
     from mlflow.pyfunc import PyFuncModel
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
@@ -78,10 +79,18 @@ def find_version(client: "MlflowClient", model: str, tags: dict[str, str]) -> st
     return next(map(str, _versions(client, model, tags)), None)
 
 
+def was_rolled_back(client: "MlflowClient", model: str, weights: str) -> bool:
+    """Whether a version with these weights was left on purpose; a forced run registers them again as another one."""
+    return any(ROLLED_BACK_TAG in version.tags for version in _found(client, model, {WEIGHTS_TAG: weights}))
+
+
 def _versions(client: "MlflowClient", model: str, tags: dict[str, str]) -> list[int]:
+    return sorted(int(version.version) for version in _found(client, model, tags))
+
+
+def _found(client: "MlflowClient", model: str, tags: dict[str, str]) -> "list[ModelVersion]":
     wanted = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
-    found = client.search_model_versions(" and ".join([f"name = '{model}'", *wanted]))
-    return sorted(int(version.version) for version in found)
+    return list(client.search_model_versions(" and ".join([f"name = '{model}'", *wanted])))
 
 
 def drop_twins(client: "MlflowClient", model: str, tags: dict[str, str]) -> str:

@@ -1,14 +1,17 @@
 """MLflow: one run a run key, with what went in, how it ended, and its final numbers, each once."""
 
-import hashlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from tasks.mlflow_store import connect as connect
+from tasks.mlflow_store import connect_once as connect_once
 from tasks.mlflow_store import connect_patiently as connect_patiently
+from tasks.publisher import LAST_WORDS_S, within
 from tasks.publisher import Publisher as Publisher
 from training.errors import SettingError, StopRequestedError
 from training.overrides import describe
@@ -38,15 +41,14 @@ def open_run(client: "MlflowClient", plan: RunPlan) -> str:
         tags = {
             RUN_KEY_TAG: plan.run_key,
             "evergreen.recipe": plan.recipe.name,
-            HOME_TAG: _home_digest(plan),
+            HOME_TAG: _home_of(plan),
             "mlflow.source.name": "evergreen",
         }
         client.create_run(experiment_id, run_name=f"{plan.recipe.name}-{plan.run_key[:8]}", tags=tags)
         found = _runs_of_key(client, experiment_id, plan)
     opened, *twins = found
     for twin in twins:
-        if twin.data.tags.get(HOME_TAG) == _home_digest(plan):
-            client.delete_run(twin.info.run_id)
+        client.delete_run(twin.info.run_id)
     run_id: str = opened.info.run_id
     client.update_run(run_id, status="RUNNING")
     if ERROR_TAG in opened.data.tags:
@@ -54,9 +56,14 @@ def open_run(client: "MlflowClient", plan: RunPlan) -> str:
     return run_id
 
 
+def experiment_name(plan: RunPlan) -> str:
+    """Name of the run's experiment."""
+    return plan.settings.tracking.experiment or plan.recipe.name
+
+
 def _experiment(client: "MlflowClient", plan: RunPlan) -> str:
     """Id of the run's experiment, made when there is none."""
-    name = plan.settings.tracking.experiment or plan.recipe.name
+    name = experiment_name(plan)
     found = client.get_experiment_by_name(name) or _new_experiment(client, plan, name)
     if found.lifecycle_stage == "deleted":
         raise SettingError(
@@ -72,7 +79,7 @@ def _new_experiment(client: "MlflowClient", plan: RunPlan, name: str) -> "Experi
     place = None
     if not (plan.settings.tracking.uri or "").startswith("http"):
         # A bare database would put artifacts under the working directory; a server has a place of its own.
-        place = (Home(Path(plan.home)).mlflow_artifacts / name).as_uri()
+        place = (Home(Path(plan.home)).mlflow_artifacts / quote(name, safe=" ")).as_uri()
     try:
         client.create_experiment(name, artifact_location=place)
     except MlflowException as error:
@@ -85,11 +92,11 @@ def _new_experiment(client: "MlflowClient", plan: RunPlan, name: str) -> "Experi
 
 
 def _runs_of_key(client: "MlflowClient", experiment_id: str, plan: RunPlan) -> "list[Run]":
-    """Runs with this run key, the oldest first.
+    """This home's runs with this run key, the oldest first.
 
     There are two when the answer to the first request for one was lost: MLflow's client asks again.
     """
-    wanted = f"tags.`{RUN_KEY_TAG}` = '{plan.run_key}'"
+    wanted = f"tags.`{RUN_KEY_TAG}` = '{plan.run_key}' and tags.`{HOME_TAG}` = '{_home_of(plan)}'"
     return list(client.search_runs([experiment_id], wanted, order_by=["attributes.start_time ASC"]))
 
 
@@ -104,9 +111,8 @@ def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: D
     params = [Param(name, value) for name, value in settings.items() if name not in known]
     client.log_batch(run_id, params=params)
     client.log_dict(run_id, {"run_key": plan.run_key, "ingredients": plan.ingredients}, "ingredients.json")
-    origin = redact(version.source_origin)
-    client.log_dict(run_id, {**version.model_dump(mode="json"), "source_origin": origin}, "dataset.json")
-    source = HTTPDatasetSource(url=origin)
+    client.log_dict(run_id, version.model_dump(mode="json"), "dataset.json")
+    source = HTTPDatasetSource(url=version.source_origin)
     described = MetaDataset(source, name=version.name, digest=version.fingerprint[:32])  # type: ignore[abstract]
     data = described._to_mlflow_entity()
     client.log_inputs(run_id, [DatasetInput(data, [InputTag("mlflow.data.context", "training")])])
@@ -116,7 +122,7 @@ def _close_killed(client: "MlflowClient", plan: RunPlan) -> None:
     """Give runs whose process is gone the status that it could not give them, whatever their experiment."""
     ours = (
         f"attributes.status = 'RUNNING' and tags.`evergreen.recipe` = '{plan.recipe.name}' "
-        f"and tags.`{HOME_TAG}` = '{_home_digest(plan)}'"
+        f"and tags.`{HOME_TAG}` = '{_home_of(plan)}'"
     )
     places = [one.experiment_id for one in client.search_experiments()]
     for run in client.search_runs(places, ours):
@@ -124,8 +130,8 @@ def _close_killed(client: "MlflowClient", plan: RunPlan) -> None:
             client.set_terminated(run.info.run_id, "KILLED")
 
 
-def _home_digest(plan: RunPlan) -> str:
-    return hashlib.sha256(plan.home.encode()).hexdigest()[:16]
+def _home_of(plan: RunPlan) -> str:
+    return Home(Path(plan.home)).identity
 
 
 def close_run(client: "MlflowClient", run_id: str, status: str) -> None:
@@ -140,13 +146,16 @@ def failure_recorded(plan: RunPlan) -> Iterator[None]:
         yield
     except BaseException as error:
         # What went wrong must reach the user whatever MLflow says; the next start closes a run that stays open.
-        with suppress(Exception):
-            client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
-            run_id = open_run(client, plan)
-            client.set_tag(run_id, ERROR_TAG, redact(f"{type(error).__name__}: {error}")[:500])
-            stopped = isinstance(error, StopRequestedError) or not isinstance(error, Exception)
-            close_run(client, run_id, "KILLED" if stopped else "FAILED")
+        within(LAST_WORDS_S, partial(_record_failure, plan, error))
         raise
+
+
+def _record_failure(plan: RunPlan, error: BaseException) -> None:
+    client = connect_once(plan)
+    run_id = open_run(client, plan)
+    client.set_tag(run_id, ERROR_TAG, redact(f"{type(error).__name__}: {error}")[:500])
+    stopped = isinstance(error, StopRequestedError) or not isinstance(error, Exception)
+    close_run(client, run_id, "KILLED" if stopped else "FAILED")
 
 
 def log_final(client: "MlflowClient", run_id: str, metrics: dict[str, float], step: int, at_ms: int) -> None:

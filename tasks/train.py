@@ -16,8 +16,8 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 
 from tasks.progress import Bar, TelemetryLog, terminal
-from tasks.tracking import Publisher, connect, open_run, record_inputs
-from training.files import write_text
+from tasks.tracking import Publisher, connect_once, open_run, record_inputs
+from training.files import sweep, write_text
 from training.launch import finished, launch, make_job
 from training.metrics import MetricsFile, Point
 from training.paths import Home
@@ -54,7 +54,7 @@ def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
 
 
 def _begin(plan: RunPlan, version: DatasetVersion) -> "tuple[MlflowClient, str]":
-    client = connect(plan.settings.tracking.uri, Home(Path(plan.home)))
+    client = connect_once(plan)
     run_id = open_run(client, plan)
     record_inputs(client, run_id, plan, version)
     return client, run_id
@@ -63,8 +63,20 @@ def _begin(plan: RunPlan, version: DatasetVersion) -> "tuple[MlflowClient, str]"
 def keep_plan(plan: RunPlan) -> RunPlan:
     """Write down the plan and the recipe beside the run: what every later attempt executes, and people read.
 
+    What an earlier start left half written goes first: the caller holds the recipe's run lock, so nobody writes it.
     Returns the plan as kept: settings are this start's, but what had changed is what it was at the first.
     """
+    home, name = Home(Path(plan.home)), plan.recipe.name
+    run = plan.paths
+    for folder in (
+        run.root,
+        run.checkpoints,
+        run.evaluation,
+        run.figures,
+        home.datasets / name,
+        home.raw / name,
+    ):
+        sweep(folder)
     keep_copy(plan.recipe, plan.paths.recipe)
     if plan.paths.ingredients.is_file():
         first = RunPlan.model_validate_json(plan.paths.ingredients.read_text(encoding="utf-8"))

@@ -105,9 +105,9 @@ def tiny_settings() -> Callable[..., Settings]:
 
 
 @pytest.fixture(autouse=True)
-def _log_level_as_found() -> Iterator[None]:
+def _log_level_unset() -> Iterator[None]:
     """A flow lets Evergreen's log through for the rest of its process, which the tests share."""
     logger = logging.getLogger("evergreen")
-    level = logger.level
+    logger.setLevel(logging.NOTSET)
     yield
-    logger.setLevel(level)
+    logger.setLevel(logging.NOTSET)

@@ -49,7 +49,7 @@ def prepared(
 def prepared_from(home: Home, files: SourceFiles, name: str, settings: DataSettings) -> DatasetVersion:
     """A dataset version of fetched files, made in this process."""
     identity_of_data = dataset.fingerprint(files, settings)
-    raw_folder = home.raw / identity_of_data[:16]
+    raw_folder = home.raw_rows(name, identity_of_data)
     raw = [write_raw(files, shard, settings, raw_folder) for shard in plan_shards(files, settings)]
     place = home.dataset(name, identity_of_data)
     return make_version(name, identity_of_data, files, raw, settings, place, with_ray=False)

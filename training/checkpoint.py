@@ -221,12 +221,6 @@ def _name(step: int) -> str:
     return f"step-{step:09d}"
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a crash left half written or half deleted."""
-    for left in folder.glob(".*"):
-        shutil.rmtree(left, ignore_errors=True)
-
-
 def _remove(path: Path) -> None:
     """Delete a folder, which leaves its name before it is emptied."""
     if not path.exists():

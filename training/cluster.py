@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -30,6 +31,7 @@ _ENVIRONMENT = {
 _START_TRIES = 3
 _ANSWER_TIMEOUT_S = 5.0
 _PING_TIMEOUT_S = 60.0
+_LOOK_S = 1.0  # `evergreen doctor` and `verify` hold a lock for a moment to see whether it is free
 
 
 class NoRoomError(SettingError):
@@ -40,13 +42,12 @@ class NoRoomError(SettingError):
 def ray_cluster(settings: Settings) -> Iterator[None]:
     """A connection to Ray for the block. A cluster that this call started ends with it; one it found stays.
 
-    Raises :class:`TransientError` when `ray.address` does not answer.
+    Raises :class:`TransientError` when `ray.address` does not answer, and :class:`SettingError` when it can't be meant.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    if not settings.ray.address and "RAY_AUTH_MODE" not in os.environ:
-        # Ray would keep a token in the home directory; a token for this run alone does as well and leaves nothing.
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    if not settings.ray.address:
+        _keep_to_ourselves()
     import ray
 
     if ray.is_initialized():
@@ -57,6 +58,26 @@ def ray_cluster(settings: Settings) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _keep_to_ourselves() -> None:
+    """Let the cluster that is about to start listen to this machine alone, and to who has this run's token.
+
+    Ray reads these variables at its import, which may lie behind us: what it made of them is set as well.
+    """
+    os.environ.setdefault(
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
+    )  # "0": its own address is the loopback one
+    with_token = "RAY_AUTH_MODE" not in os.environ
+    if with_token:  # Ray's own would be kept in the home directory
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    from ray._private import ray_constants
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined] # compiled, without stubs
+
+    ray_constants.ENABLE_RAY_CLUSTER = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] != "0"
+    if with_token:
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager
@@ -72,24 +93,51 @@ def _sigterm_kept() -> Iterator[None]:
 
 @_sigterm_kept()
 def _start(settings: Settings) -> None:
+    if settings.ray.address:
+        _connect(settings.ray.address)
+    else:
+        _start_own(settings.ray)
+    import ray.data
+
+    # Its import sets levels of its own; an execution plan a pipeline is nothing that a user can act on.
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+
+
+def _connect(address: str) -> None:
+    import ray
+    from ray.exceptions import AuthenticationError
+
+    check_answers(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except AuthenticationError as error:
+        raise SettingError(
+            f"ray.address: RAY_AUTH_MODE is token, and there is none for {address}. Name the file with the cluster's "
+            "token in RAY_AUTH_TOKEN_PATH, or put it at ~/.ray/auth_token."
+        ) from error
+    except ConnectionError as error:
+        mode = os.environ.get("RAY_AUTH_MODE", "not set, so no token was offered")
+        raise TransientError(
+            f"ray.address: {address} answers, but does not let this process in. Either no Ray cluster listens there, "
+            f"or it wants another token (RAY_AUTH_MODE is {mode}; RAY_AUTH_TOKEN_PATH names its file) ({error})"
+        ) from error
+
+
+def _start_own(options: RaySettings) -> None:
     import ray
 
-    options = settings.ray
-    if options.address:
-        check_answers(options.address)
-        try:
-            ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
-        except ConnectionError as error:
-            raise TransientError(
-                f"ray.address: no Ray cluster answers at {options.address} ({error})"
-            ) from error
-        return
+    if elsewhere := os.environ.get("RAY_ADDRESS"):
+        raise SettingError(
+            f"RAY_ADDRESS is {elsewhere}, but ray.address is not set. Set ray.address to it to compute there, or unset "
+            "RAY_ADDRESS to compute on this machine."
+        )
     cpus = options.num_cpus or available_cpus()
     log.info("starting Ray on this machine with %d CPUs", cpus)
     for left in reversed(range(_START_TRIES)):
         try:
             _start_here(options, cpus)
-            break
+            return
         except Exception as error:  # Ray says with a plain Exception that a node took over 30 s to start
             ray.shutdown()
             if not left:
@@ -97,11 +145,6 @@ def _start(settings: Settings) -> None:
                     f"Ray did not start on this machine ({error}); see `evergreen doctor --deep`"
                 ) from error
             log.warning("Ray did not start (%s); %d tries left", str(error).partition("\n")[0], left)
-    import ray.data
-
-    # Its import sets levels of its own; an execution plan a pipeline is nothing that a user can act on.
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    ray.data.DataContext.get_current().enable_progress_bars = False
 
 
 def check_answers(address: str) -> None:
@@ -178,6 +221,13 @@ def room_for_workers(settings: Settings, feed: str) -> tuple[int, float]:
     )
 
 
+def has_other_nodes() -> bool:
+    """Whether the connected cluster has a node that is not this machine."""
+    import ray
+
+    return len({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}) > 1
+
+
 def revive(settings: Settings) -> None:
     """Ray as usable as at the start: a cluster of this run that lost its head or its node is replaced.
 
@@ -185,13 +235,21 @@ def revive(settings: Settings) -> None:
     """
     import ray
 
-    if _answers():
+    if not head_is_gone() and _answers():
         return
     if settings.ray.address:
         raise TransientError(f"ray.address: the cluster at {settings.ray.address} does not answer any more")
     log.warning("Ray does not answer; starting it anew")
     ray.shutdown()
     _start(settings)
+
+
+def head_is_gone() -> bool:
+    """Whether the GCS of this run's own cluster died. Ray notices after a minute, and then ends this process."""
+    from ray._private.worker import _global_node
+
+    processes: Any = _global_node.all_processes.get("gcs_server", ()) if _global_node is not None else ()
+    return any(one.process.poll() is not None for one in processes)
 
 
 def _answers() -> bool:
@@ -230,7 +288,7 @@ def run_lock(home: Home, recipe: str) -> Iterator[None]:
     home.locks.mkdir(parents=True, exist_ok=True)
     lock = FileLock(home.locks / f"run-{recipe}.lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=_LOOK_S)
     except Timeout as error:
         raise TransientError(
             f"recipe {recipe}: another run holds {lock.lock_file}. Wait for it to end, then run the same command."

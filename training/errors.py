@@ -82,6 +82,8 @@ _SHORT_OF = (
     "readonly database",
     "unable to open database file",
     "can't allocate memory",
+    "pytorchstreamwriter failed writing",
+    "file write failed",
 )
 _MLFLOW = frozenset({"MlflowException", "RestException"})
 _TRY_AGAIN = frozenset({429, 500, 502, 503, 504})

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+HALF_DONE = (".*.tmp", ".*.removed")
 _CHUNK = 1 << 20
 
 
@@ -90,6 +91,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             sync_folder(path.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a crash left half written or half deleted in `folder`; nobody may be writing there."""
+    for pattern in HALF_DONE:
+        for left in folder.glob(pattern):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
 
 def copy_checked(read: Callable[[int], bytes], target: Path) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from training.files import digest_json
-from training.paths import Home
+from training.paths import Home, RunPaths
 from training.recipe import RecipeRef
 from training.settings import Settings
 
@@ -30,7 +30,9 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def ingredients(recipe: RecipeRef, settings: Settings, fingerprint: str, nonce: str | None) -> Ingredients:
+def ingredients(
+    recipe: RecipeRef, settings: Settings, fingerprint: str, nonce: str | None = None
+) -> Ingredients:
     """The ingredients of the run key, as JSON. `nonce` makes a forced run differ from all others."""
     values = settings.model_dump(
         mode="json",
@@ -50,6 +52,16 @@ def ingredients(recipe: RecipeRef, settings: Settings, fingerprint: str, nonce: 
     return made | ({"forced": nonce} if nonce else {})
 
 
+def unfinished_force(home: Home, recipe: str, parts: Ingredients) -> str | None:
+    """Nonce of the newest forced run with these ingredients that came to no end, or None when there is none."""
+    for file in reversed(_kept(home, recipe)):
+        before = _ingredients_of(file)
+        nonce: str | None = before.pop("forced", None)
+        if nonce and before == parts and not RunPaths(file.parent).release.is_file():
+            return nonce
+    return None
+
+
 def run_key(parts: Ingredients) -> str:
     """sha256 over the canonical JSON of the ingredients."""
     return digest_json(parts)
@@ -57,11 +69,18 @@ def run_key(parts: Ingredients) -> str:
 
 def latest_ingredients(home: Home, recipe: str) -> Ingredients | None:
     """Ingredients of the newest run of `recipe`, or None when there was none."""
-    kept = sorted(home.runs(recipe).glob("*/ingredients.json"), key=lambda path: path.stat().st_mtime)
-    if not kept:
-        return None
-    latest: Ingredients = json.loads(kept[-1].read_text())["ingredients"]
-    return latest
+    kept = _kept(home, recipe)
+    return _ingredients_of(kept[-1]) if kept else None
+
+
+def _kept(home: Home, recipe: str) -> list[Path]:
+    """Plans of a recipe's runs, the newest last."""
+    return sorted(home.runs(recipe).glob("*/ingredients.json"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def _ingredients_of(plan: Path) -> Ingredients:
+    found: Ingredients = json.loads(plan.read_text(encoding="utf-8"))["ingredients"]
+    return found
 
 
 def changes(before: Ingredients, after: Ingredients, prefix: str = "") -> list[str]:

@@ -3,13 +3,15 @@
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from training.errors import SettingError
 from training.settings import Settings
+
+_NONE = "none"  # takes a setting away, where null means that nothing was said
 
 
 def resolve(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
@@ -27,7 +29,7 @@ def resolve(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """`["training.epochs=3", ...]` as nested overrides; values are JSON, or else plain text."""
+    """`["training.epochs=3", ...]` as nested overrides; values are JSON, or else plain text; `none` is null."""
     tree: dict[str, Any] = {}
     for assignment in assignments:
         dotted, equals, text = assignment.partition("=")
@@ -69,7 +71,10 @@ def optional(model: type[BaseModel], name: str) -> type[BaseModel]:
             section = optional(kind, f"{kind.__name__}Form")
             return section, Field(default_factory=section, description=info.description)
         constrained: Any = Annotated[kind, *info.metadata] if info.metadata else kind
-        return constrained | None, Field(None, description=f"{info.description} (empty: the recipe's value)")
+        empty = "empty: the recipe's value"
+        if type(None) in get_args(kind):
+            constrained, empty = constrained | Literal["none"], f"{empty}; none: not set"
+        return constrained | None, Field(None, description=f"{info.description} ({empty})")
 
     fields: dict[str, Any] = {key: field(info) for key, info in model.model_fields.items()}
     return create_model(name, __config__=ConfigDict(extra="forbid"), __doc__=model.__doc__, **fields)
@@ -78,20 +83,30 @@ def optional(model: type[BaseModel], name: str) -> type[BaseModel]:
 def filled_in(form: BaseModel, model: type[BaseModel] = Settings) -> dict[str, Any]:
     """What was filled in on a form that :func:`optional` made of `model`, as nested overrides.
 
-    An explicit null counts where the setting can be none, so that `training.clip_norm` of a recipe can be switched
-    off; elsewhere it is a field that was emptied, and the recipe's value stays.
+    A null is a field that was left empty, for Prefect's run form sends one for each of them; "none" takes away what
+    the recipe sets, such as `training.clip_norm`.
     """
     found: dict[str, Any] = {}
     for name in form.model_fields_set:
         value, kind = getattr(form, name), model.model_fields[name].annotation
         if isinstance(value, BaseModel) and isinstance(kind, type) and issubclass(kind, BaseModel):
             found[name] = filled_in(value, kind)
-        elif value is not None or type(None) in get_args(kind):
-            found[name] = value
+        elif value is not None:
+            found[name] = None if value == _NONE and type(None) in get_args(kind) else value
     return found
 
 
+def for_form(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested overrides as a form that :func:`optional` made takes them: there, a null would be a field left empty."""
+    return {
+        name: for_form(value) if isinstance(value, Mapping) else _NONE if value is None else value
+        for name, value in overrides.items()
+    }
+
+
 def _json_or_text(text: str) -> Any:
+    if text == _NONE:
+        return None
     try:
         return json.loads(text)
     except ValueError:

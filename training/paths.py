@@ -1,11 +1,15 @@
 """The one place that names paths. Everything Evergreen keeps lies under one folder, `EVERGREEN_HOME`."""
 
 import os
+import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
+
 from training.errors import ResourceError
+from training.files import write_text
 
 HOME_VARIABLE = "EVERGREEN_HOME"
 # The two embedded databases alone take 5 MB; the rest leaves room for a model and its checkpoints.
@@ -122,8 +126,12 @@ class Home:
 
     @property
     def raw(self) -> Path:
-        """Raw rows as Parquet, by dataset fingerprint; may be deleted at any time."""
+        """Raw rows as Parquet, `<name>/<fingerprint>`; may be deleted while no run is active."""
         return self.root / "raw"
+
+    def raw_rows(self, name: str, fingerprint: str) -> Path:
+        """Folder of the raw rows that one dataset version is made of."""
+        return self.raw / name / fingerprint[:16]
 
     @property
     def datasets(self) -> Path:
@@ -149,6 +157,21 @@ class Home:
     def locks(self) -> Path:
         """Lock files; the operating system frees a lock when its holder dies."""
         return self.root / "locks"
+
+    @property
+    def identity(self) -> str:
+        """Random name of this installation, made when first asked for; it moves with the folder.
+
+        In stores that several homes share, it tells this home's runs from others': two machines may well have
+        their homes at the same path.
+        """
+        file = self.root / "home-id"
+        if not file.is_file():
+            self.locks.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.locks / "home-id.lock"):
+                if not file.is_file():
+                    write_text(file, secrets.token_hex(8))
+        return file.read_text(encoding="utf-8").strip()
 
     def dataset(self, name: str, fingerprint: str) -> Path:
         """Folder of one dataset version."""

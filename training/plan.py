@@ -1,6 +1,7 @@
 """A retraining run before it has run: what goes in, its run key, and what is there already."""
 
 import json
+import secrets
 from pathlib import Path
 
 from training import dataset, identity
@@ -49,11 +50,17 @@ def choose_source(recipe: Recipe, settings: Settings, home: Home) -> Source:
 
 
 def identify(
-    home: Home, ref: RecipeRef, settings: Settings, files: SourceFiles, nonce: str | None
+    home: Home, ref: RecipeRef, settings: Settings, files: SourceFiles, force: bool = False
 ) -> RunPlan:
-    """Work out the run key and what changed since the recipe's last run; `nonce` makes it a run of its own."""
+    """Work out the run key and what changed since the recipe's last run.
+
+    `force` makes it a run of its own, or goes on with a forced one of the same ingredients that came to no end.
+    """
     fingerprint = dataset.fingerprint(files, settings.data)
-    parts = identity.ingredients(ref, settings, fingerprint, nonce)
+    parts = identity.ingredients(ref, settings, fingerprint)
+    if force:
+        nonce = identity.unfinished_force(home, ref.name, parts) or secrets.token_hex(8)
+        parts = identity.ingredients(ref, settings, fingerprint, nonce)
     before = identity.latest_ingredients(home, ref.name)
     return RunPlan(
         home=str(home.root),

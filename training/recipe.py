@@ -7,6 +7,7 @@ and a run that finds its work done stay fast.
 import ast
 import hashlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 ImageShape = tuple[int, int, int]
+_NAME = re.compile(r"\w[\w.-]{0,99}")
 _RECIPES = "training.recipes."  # modules that one recipe may take from another
 BUILT_IN = ("digits", "fashion-mnist", "mnist", "cifar10-resnet", "cifar10-vit")
 _folders: set[Path] = set()  # of the recipes with files beside them that this process has loaded
@@ -92,6 +94,11 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
     recipe = getattr(_import_file(path, files), "recipe", None)
     if not isinstance(recipe, Recipe):
         raise SettingError(f"recipe {path}: the file must define `recipe = Recipe(...)`")
+    if not _NAME.fullmatch(recipe.name):
+        raise SettingError(
+            f"recipe {path}: name {recipe.name!r} is the name of folders and of the registered model; use letters, "
+            "digits, `_`, `-` and `.`, beginning with a letter or digit"
+        )
     files += [path.parent / name for name in recipe.files]
     if missing := [file for file in files if not file.is_file()]:
         raise SettingError(f"recipe {path}: files names {missing[0]}, which does not exist")

@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from training.redaction import Redacted
+
 Split = Literal["train", "test"]
 
 
@@ -18,7 +20,7 @@ class SourceFiles(Record):
 
     kind: str = Field(description="which reader understands them: digits, idx, cifar, folder or parquet")
     root: str = Field(description="folder that holds them")
-    origin: str = Field(description="where they came from, for people: a URL, a path or a package")
+    origin: Redacted = Field(description="where they came from, for people: a URL, a path or a package")
     digest: str = Field(description="sha256 over the content alone: no paths, names or times")
     files: int
     bytes: int
@@ -62,7 +64,7 @@ class DatasetVersion(Record):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     source_digest: str
-    source_origin: str
+    source_origin: Redacted
     dropped: tuple[str, ...] = Field(
         (), description="rows left out under data.max_dropped_share, each with its reason"
     )
@@ -219,6 +221,7 @@ class Release(Record):
     epochs: int = Field(description="epochs trained")
     selected_epoch: int = Field(description="epoch whose weights were kept")
     verdict: Verdict
+    evaluation: str = Field(description="folder of the comparison, under the run's `evaluation`")
     metrics: dict[str, float]
     mlflow_run_id: str
     report: str

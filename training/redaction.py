@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import PlainSerializer
+from pydantic import AfterValidator, PlainSerializer
 
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/?#\"<>]+@")
 _QUERY = re.compile(
@@ -39,5 +39,7 @@ def _of_environment() -> list[str]:
     return sorted(found, key=len, reverse=True)
 
 
+# A text for people, never needed whole.
+Redacted = Annotated[str, AfterValidator(redact), PlainSerializer(redact)]
 # A URL that may carry credentials: whole in memory, without them wherever it is written as JSON.
 SecretUrl = Annotated[str, PlainSerializer(redact, return_type=str, when_used="json")]

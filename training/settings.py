@@ -3,13 +3,31 @@
 Unknown keys, impossible values and contradictions are refused by :mod:`training.overrides` before any work starts.
 """
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from training.redaction import SecretUrl
 
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _named(rule: str, spelled: str) -> AfterValidator:
+    """Hold a name against what MLflow takes, and what can stand in its searches and in a folder's name."""
+
+    def check(name: str) -> str:
+        if not re.fullmatch(rule, name):
+            raise ValueError(f"a name has {spelled}, at most 200, beginning with a letter or digit")
+        return name
+
+    return AfterValidator(check)
+
+
+ModelName = Annotated[str, _named(r"\w[\w .-]{0,199}", "letters, digits, spaces and `_.-`")]
+ExperimentName = Annotated[str, _named(r"/?\w[\w ./@-]{0,199}", "letters, digits, spaces and `_./@-`")]
 
 
 class Section(BaseModel):
@@ -192,11 +210,11 @@ class FailureSettings(Section):
 class TrackingSettings(Section):
     """Where metrics and models are recorded."""
 
-    uri: str | None = Field(
+    uri: SecretUrl | None = Field(
         None, description="MLflow tracking URI; none: SQLite and files under EVERGREEN_HOME"
     )
-    experiment: str | None = Field(None, description="MLflow experiment; none: the recipe's name")
-    model: str | None = Field(None, description="Registered model; none: the recipe's name")
+    experiment: ExperimentName | None = Field(None, description="MLflow experiment; none: the recipe's name")
+    model: ModelName | None = Field(None, description="Registered model; none: the recipe's name")
     log_every_steps: PositiveInt | None = Field(
         None, description="Steps between metric points; none: 10 an epoch"
     )

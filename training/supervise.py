@@ -17,8 +17,7 @@ from contextvars import copy_context
 from types import FrameType
 
 from training.attempts import Failure, Fence, note, read_attempts, read_beats
-from training.checkpoint import sweep
-from training.cluster import NoRoomError, revive
+from training.cluster import NoRoomError, head_is_gone, revive
 from training.errors import (
     EvergreenError,
     StopRequestedError,
@@ -27,9 +26,10 @@ from training.errors import (
     causes,
     classify,
 )
-from training.files import write_text
+from training.files import sweep, write_text
 from training.job import TrainingJob
 from training.preemption import Notices
+from training.redaction import redact
 from training.relay import Relay
 from training.watchdog import Watchdog, end_workers
 
@@ -62,7 +62,9 @@ def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], o
             begun = failures or read_attempts(job.paths)
             if begun and isinstance(known, NoRoomError):  # it fitted before: nodes are away
                 known = TransientError(str(known))
-            note(job.paths.failures, Failure(number=numbered.attempt, at=time.time(), error=str(known)))
+            note(
+                job.paths.failures, Failure(number=numbered.attempt, at=time.time(), error=redact(str(known)))
+            )
             if not known.transient or isinstance(known, StopRequestedError) or failures == allowed:
                 raise known from error
             log.warning("%s Failure %d of %d allowed; going on.", known, failures + 1, allowed)
@@ -113,6 +115,9 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
         notices.look()
         if limits.passed(asked):
             break
+        if head_is_gone():
+            end_workers(read_beats(job.paths))
+            raise TransientError("Ray's head process (gcs_server) died.")
         try:
             watchdog.look()
         except TransientError:

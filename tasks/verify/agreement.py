@@ -129,7 +129,7 @@ def _is_registered(run: Evidence) -> bool:
 
 
 def _compared_with(run: Evidence) -> str:
-    return f"against-{run.release.verdict.champion_version or 'none'}"
+    return run.release.evaluation
 
 
 def _evaluation(run: Evidence) -> Evaluation:

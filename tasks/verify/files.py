@@ -168,7 +168,7 @@ def _places(run: Evidence) -> Iterator[Path]:
     yield run.paths.root
     try:
         yield run.home.datasets / run.plan.recipe.name
-        yield run.home.raw / run.plan.fingerprint[:16]
+        yield run.home.raw_rows(run.plan.recipe.name, run.plan.fingerprint)
         store = run.store
         models = [
             store.client.get_model_version_download_uri(one.name, one.version) for one in store.versions

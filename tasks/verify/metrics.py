@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from itertools import pairwise
 
 from tasks.verify.contract import changed_on_the_way, check_same_contract
 from tasks.verify.evidence import Evidence
@@ -28,7 +29,10 @@ def in_file(run: Evidence) -> Outcome:
 def in_mlflow(run: Evidence) -> Outcome:
     """MLflow has each of these points once, too."""
     history = run.store.history
-    found = Counter((name, point.step) for name, points in history.items() for point in points)
+    final = run.release.metrics if run.is_finished else {}  # judged by themselves
+    found = Counter(
+        (name, one.step) for name, points in history.items() if name not in final for one in points
+    )
     return judged(_misplaced(run, found), _counted(run, found))
 
 
@@ -47,14 +51,16 @@ def same_values(run: Evidence) -> Outcome:
 
 
 def final_numbers(run: Evidence) -> Outcome:
-    """The release's numbers are in MLflow, each once."""
+    """The release's numbers are in MLflow, each once; a later judgement adds what it changed as newer points."""
     problems = []
     for name, value in run.release.metrics.items():
-        there = run.store.history.get(name, [])
-        if len(there) != 1:
+        there = sorted(run.store.history.get(name, []), key=lambda point: point.timestamp)
+        if not there:
+            problems.append(f"{name} is not in MLflow")
+        elif any(one.value == other.value for one, other in pairwise(there)):
             problems.append(f"{name} is in MLflow {len(there)} times")
-        elif name not in _CIRCUMSTANTIAL and not _is_close(value, float(there[0].value)):
-            problems.append(f"{name} is {there[0].value} in MLflow and {value} in release.json")
+        elif name not in _CIRCUMSTANTIAL and not _is_close(value, float(there[-1].value)):
+            problems.append(f"{name} is {there[-1].value} in MLflow and {value} in release.json")
     return judged(problems, f"{len(run.release.metrics)} numbers")
 
 

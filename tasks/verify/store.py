@@ -1,6 +1,5 @@
 """What MLflow says of a run: its entry, its metric points, its model versions, and where the aliases point."""
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -35,8 +34,8 @@ class Store:
 
     @cached_property
     def runs(self) -> "list[Run]":
-        """All MLflow runs with the run key."""
-        return self._search(f"tags.`{RUN_KEY_TAG}` = '{self.plan.run_key}'")
+        """All MLflow runs of this home with the run key."""
+        return self._search(f"tags.`{RUN_KEY_TAG}` = '{self.plan.run_key}' and {self._ours}")
 
     @property
     def run(self) -> "Run":
@@ -48,8 +47,7 @@ class Store:
     @cached_property
     def running(self) -> "list[Run]":
         """Runs of the home that are said to be running."""
-        mine = hashlib.sha256(str(self.home.root).encode()).hexdigest()[:16]
-        return self._search(f"attributes.status = 'RUNNING' and tags.`{HOME_TAG}` = '{mine}'")
+        return self._search(f"attributes.status = 'RUNNING' and {self._ours}")
 
     @cached_property
     def versions(self) -> "list[ModelVersion]":
@@ -83,6 +81,10 @@ class Store:
         except Exception as error:  # each kind of artifact store has errors of its own
             reason = f"{name} can't be read from MLflow ({type(error).__name__}: {error})"
             raise NoEvidence(reason, ok=False) from error
+
+    @property
+    def _ours(self) -> str:
+        return f"tags.`{HOME_TAG}` = '{self.home.identity}'"
 
     def _search(self, wanted: str) -> "list[Run]":
         places = [one.experiment_id for one in self.client.search_experiments()]

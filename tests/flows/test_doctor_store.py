@@ -53,7 +53,7 @@ def test_runs_whose_process_is_gone(home):
 
 def test_an_unfinished_run_of_a_recipe_of_the_users_own_is_named_by_its_path(home, tmp_path):
     file = write_recipe(tmp_path / "own", name="scans")
-    plan = identify(home, load(file)[1], tiny_settings(), Digits().fetch(home.sources), nonce=None)
+    plan = identify(home, load(file)[1], tiny_settings(), Digits().fetch(home.sources))
     keep_plan(plan)
     open_run(connect(None, home), plan)
     [check] = [one for one in store.embedded_store_checks(home) if one.name == "run of scans"]

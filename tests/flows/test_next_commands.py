@@ -52,6 +52,7 @@ def release_of(client: Any, recipe: str = "digits", run_key: str = "0" * 64, **c
         "test_rows": 1,
         "epochs": 1,
         "selected_epoch": 1,
+        "evaluation": "",
         "verdict": Verdict(promote=False, summary="[/not] markup", rules=(), champion_version=None),
         "metrics": {"accuracy": 0.5, "accuracy_low": 0.4, "accuracy_high": 0.6},
         "mlflow_run_id": client.get_model_version(MODEL, "2").run_id,
@@ -92,7 +93,7 @@ def test_a_release_in_another_store_has_nothing_here(served: tuple[Home, Any]) -
 
 def plan_of(recipe: str, home: Home) -> RunPlan:
     _, ref = load(recipe)
-    plan = identify(home, ref, tiny_settings(), Digits().fetch(home.sources), nonce=None)
+    plan = identify(home, ref, tiny_settings(), Digits().fetch(home.sources))
     keep_plan(plan)
     return plan
 

@@ -70,7 +70,7 @@ def test_the_longest_training_can_be_limited() -> None:
 
 def planned(home: Home, **sections: Any) -> RunPlan:
     _, ref = load("digits")
-    return identify(home, ref, tiny_settings(**sections), Digits().fetch(home.sources / "digits"), nonce=None)
+    return identify(home, ref, tiny_settings(**sections), Digits().fetch(home.sources / "digits"))
 
 
 def finish(plan: RunPlan, parts: dict[str, float] = PARTS, world_size: int = 1, rows: int = 1000) -> None:
@@ -115,6 +115,7 @@ def finish(plan: RunPlan, parts: dict[str, float] = PARTS, world_size: int = 1, 
         epochs=2,
         selected_epoch=2,
         verdict=Verdict(promote=True, summary="", rules=(), champion_version=None),
+        evaluation="",
         metrics={},
         mlflow_run_id="0",
         report="",

@@ -53,16 +53,20 @@ def addresses(root: psutil.Process) -> set[str]:
     """Where a process and its children listen, once they do."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and root.is_running():
-        found = {
-            one.laddr.ip
-            for process in [root, *root.children(recursive=True)]
-            for one in process.net_connections("inet")
-            if one.status == psutil.CONN_LISTEN
-        }
+        found = {one for process in [root, *root.children(recursive=True)] for one in _listening(process)}
         if found:
             return found
         time.sleep(0.2)
     raise AssertionError("nothing listens")
+
+
+def _listening(process: psutil.Process) -> set[str]:
+    """Addresses that one process listens on; one that ended meanwhile has none."""
+    try:
+        connections = process.net_connections("inet")
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return set()
+    return {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
 
 
 def free_port() -> int:

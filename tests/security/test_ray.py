@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -76,6 +77,7 @@ def cluster() -> Iterator[Cluster]:
 def attempt(program: str, address: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Try to get in, from a process that has nothing of the run's environment."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    given["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or Ray looks for it at the machine's outer address
     command = [sys.executable, "-c", program, address]
     return subprocess.run(
         command, env=given | environment, capture_output=True, text=True, check=False, timeout=120
@@ -87,14 +89,14 @@ def test_who_has_the_token_gets_in(cluster: Cluster) -> None:
     assert done.stdout.strip() == "in 42", done.stderr
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [{"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}],
-    ids=["no-token", "wrong-token"],
-)
-def test_who_has_not_does_not(cluster: Cluster, environment: dict[str, str]) -> None:
-    done = attempt(_CLIENT, cluster.address, **environment)
-    assert (done.returncode == 0, "in 42" in done.stdout) == (False, False)
+def test_who_has_not_does_not(cluster: Cluster) -> None:
+    without = {"RAY_AUTH_MODE": "disabled"}
+    wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    with ThreadPoolExecutor() as pool:  # each tries for 20 s
+        tries = [pool.submit(attempt, _CLIENT, cluster.address, **given) for given in (without, wrong)]
+    for one in tries:
+        done = one.result()
+        assert (done.returncode == 0, "in 42" in done.stdout) == (False, False)
 
 
 def test_nothing_takes_jobs(cluster: Cluster) -> None:

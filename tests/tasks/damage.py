@@ -208,7 +208,7 @@ def another_left_running(subject: Subject) -> None:
 
 def second_mlflow_run(subject: Subject) -> None:
     ours = subject.client.get_run(subject.release.mlflow_run_id)
-    tags = {RUN_KEY_TAG: ours.data.tags[RUN_KEY_TAG]}
+    tags = {name: ours.data.tags[name] for name in (HOME_TAG, RUN_KEY_TAG)}
     made = subject.client.create_run(ours.info.experiment_id, tags=tags)
     subject.client.set_terminated(made.info.run_id)
 

@@ -114,6 +114,7 @@ def release(verdict: Verdict) -> Release:
         recipe="digits",
         run_key=KEY,
         dataset_fingerprint=DATA,
+        evaluation="",
         weights_digest=WEIGHTS,
         model="digits",
         version="7",

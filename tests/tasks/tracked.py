@@ -41,7 +41,7 @@ def planned(
     gate = {"floor": 0.0, "max_class_drop": 1.0} | sections.pop("gate", {})
     settings = small_runs.tiny_settings(data=data, tracking=tracking, gate=gate, **sections)
     files = Digits().fetch(home.sources / ref.name)
-    plan = identify(home, ref, settings, files, nonce=None)
+    plan = identify(home, ref, settings, files)
     keep_plan(plan)
     return plan, small_runs.prepared_from(home, files, ref.name, settings.data)
 

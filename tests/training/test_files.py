@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from training.files import (
     copy_checked,
     digest_file,
     digest_json,
+    sweep,
     write_text,
 )
 from training.paths import HOME_VARIABLE, home
@@ -122,3 +124,25 @@ def test_a_home_that_can_not_be_made_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "file" / "home"))
     with pytest.raises(ResourceError, match=f"{tmp_path}/file/home is not writable.*{HOME_VARIABLE}"):
         home()
+
+
+def test_what_a_crash_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    with atomic_file(tmp_path / "whole.json") as aside:
+        aside.write_text("half")
+        shutil.copy(
+            aside, aside.with_name(aside.name.replace("whole", "other"))
+        )  # as a killed process leaves it
+    (tmp_path / ".step-4.removed" / "rest").mkdir(parents=True)
+    for name in (".columns-train", "step-8", "data.tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "metrics.jsonl").touch()
+    assert len(list(tmp_path.iterdir())) == 7
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ".columns-train",
+        "step-8",
+        "data.tmp",
+        "metrics.jsonl",
+        "whole.json",
+    }
+    sweep(tmp_path / "absent")

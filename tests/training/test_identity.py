@@ -177,7 +177,7 @@ def test_moving_the_recipe_does_not_count(tmp_path: Path) -> None:
 
 def test_moving_the_home_does_not_count(tmp_path: Path) -> None:
     homes = [Home(tmp_path / name) for name in ("one", "another")]
-    plans = [identify(home, REF, BASE, Digits().fetch(home.sources), None) for home in homes]
+    plans = [identify(home, REF, BASE, Digits().fetch(home.sources)) for home in homes]
     assert plans[0].run_key == plans[1].run_key
     assert plans[0].paths.root != plans[1].paths.root
 

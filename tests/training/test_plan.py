@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from small_runs import job_for, prepared, tiny_settings, write_recipe
 
+from tasks.train import keep_plan
 from training.errors import SettingError
+from training.files import write_text
 from training.launch import make_job
 from training.paths import Home
 from training.plan import RunPlan, choose_source, identify
@@ -20,9 +22,9 @@ from training.sources.digits import Digits
 from training.sources.parquet import ParquetImages
 
 
-def planned(home: Home, settings: Settings | None = None, nonce: str | None = None) -> RunPlan:
+def planned(home: Home, settings: Settings | None = None, force: bool = False) -> RunPlan:
     _, ref = load("digits")
-    return identify(home, ref, settings or tiny_settings(), Digits().fetch(home.sources), nonce)
+    return identify(home, ref, settings or tiny_settings(), Digits().fetch(home.sources), force)
 
 
 def test_a_plan_passes_between_processes(home: Home) -> None:
@@ -41,8 +43,18 @@ def test_a_prepared_dataset_is_found_by_the_plan(home: Home) -> None:
     assert planned(home).find_dataset() is None
     version = prepared(home)
     assert planned(home).find_dataset() == version
-    assert planned(home, nonce="forced").find_dataset() == version
+    assert planned(home, force=True).find_dataset() == version
     assert planned(home, tiny_settings(data={"test_share": 0.5})).find_dataset() is None
+
+
+def test_a_forced_run_that_came_to_no_end_goes_on(home: Home) -> None:
+    plain, first = planned(home), planned(home, force=True)
+    assert planned(home, force=True).run_key != first.run_key  # nothing was kept of it
+    keep_plan(first)
+    assert planned(home, force=True).run_key == first.run_key != plain.run_key
+    assert planned(home, tiny_settings(seed=5), force=True).run_key != first.run_key
+    write_text(first.paths.release, "{}")
+    assert planned(home, force=True).run_key != first.run_key
 
 
 def test_the_models_name_is_the_recipes_or_as_set(home: Home) -> None:

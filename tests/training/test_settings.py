@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from training.errors import SettingError
-from training.overrides import describe, filled_in, optional, parse_assignments, resolve
+from training.overrides import describe, filled_in, for_form, optional, parse_assignments, resolve
 from training.settings import Section, Settings
 
 DEFAULTS = Settings()
@@ -59,6 +59,9 @@ def test_nothing_near_means_no_guess() -> None:
         ({"scaling": {"num_workers": -1}}, "scaling.num_workers", "-1"),
         ({"checkpoint": {"keep_newest": 1}}, "checkpoint.keep_newest", "1"),
         ({"gate": {"confidence": 0.5}}, "gate.confidence", "0.5"),
+        ({"tracking": {"model": "a/b"}}, "tracking.model", "'a/b'"),
+        ({"tracking": {"model": "it's"}}, "tracking.model", '"it\'s"'),
+        ({"tracking": {"experiment": "../up"}}, "tracking.experiment", "'../up'"),
         ({"seed": -1}, "seed", "-1"),
         ({"seed": 2**63}, "seed", str(2**63)),
     ],
@@ -217,7 +220,8 @@ def test_the_form_lists_every_setting_with_its_description() -> None:
     assert listed.keys() == described.keys() == describe(DEFAULTS).keys()
     for name, description in described.items():
         assert description, f"{name} has no description"
-        assert listed[name] == f"{description} (empty: the recipe's value)"
+        none = "; none: not set" if describe(DEFAULTS)[name] is None else ""
+        assert listed[name] == f"{description} (empty: the recipe's value{none})"
     assert "required" not in schema
 
 
@@ -229,17 +233,31 @@ def test_every_section_is_described() -> None:
 
 
 def test_an_empty_form_changes_nothing() -> None:
+    """Prefect's run form sends a null for each field that is left empty."""
     recipe = resolve(DEFAULTS, {"training": {"epochs": 17, "clip_norm": 2.0}, "gate": {"floor": 0.7}})
     form = optional(Settings, "SettingsForm")
     assert resolve(recipe, filled_in(form())) == recipe
-    nulls = {name: None for name in form.model_fields if name == "seed"} | {"training": {"epochs": None}}
+    nulls: dict[str, Any] = {}
+    for name in describe(DEFAULTS):
+        section, _, field = name.rpartition(".")
+        (nulls.setdefault(section, {}) if section else nulls)[field] = None
     assert resolve(recipe, filled_in(form.model_validate(nulls))) == recipe
 
 
-def test_a_null_switches_off_what_can_be_none() -> None:
-    recipe = resolve(DEFAULTS, {"training": {"epochs": 17, "clip_norm": 2.0}})
-    form = optional(Settings, "SettingsForm").model_validate({"training": {"clip_norm": None}})
-    assert resolve(recipe, filled_in(form)) == resolve(DEFAULTS, {"training": {"epochs": 17}})
+@pytest.mark.parametrize("text", ["none", "null"])
+def test_none_takes_away_what_the_recipe_sets(text: str) -> None:
+    recipe = resolve(DEFAULTS, {"training": {"epochs": 17, "clip_norm": 2.0}, "data": {"path": "here"}})
+    expected = resolve(DEFAULTS, {"training": {"epochs": 17}})
+    overrides = parse_assignments([f"training.clip_norm={text}", f"data.path={text}"])
+    assert resolve(recipe, overrides) == expected
+    form = optional(Settings, "SettingsForm").model_validate(for_form(overrides))
+    assert resolve(recipe, filled_in(form)) == expected
+
+
+def test_none_is_no_value_where_there_has_to_be_one() -> None:
+    form = optional(Settings, "SettingsForm")
+    with pytest.raises(ValidationError, match="epochs"):
+        form.model_validate(for_form(parse_assignments(["training.epochs=none"])))
 
 
 def test_a_filled_form_changes_what_it_fills() -> None:

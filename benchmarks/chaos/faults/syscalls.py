@@ -1,5 +1,6 @@
-"""Crashes and errors at a chosen system call, through strace: each rename, the fsync after it, each metric point."""
+"""Crashes and errors at a chosen system call: each rename, the fsync after it, each metric point."""
 
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -9,7 +10,7 @@ from benchmarks.chaos.retraining import STEPS
 from benchmarks.chaos.trial import Trial
 from training.errors import EXIT_RESOURCE
 
-_RENAMES = "rename,renameat,renameat2"
+_HOOK = Path(__file__).parents[1] / "at_rename"
 _KILL = f"signal={signal.SIGKILL.name}"
 
 
@@ -25,7 +26,7 @@ def fail(trial: Trial) -> None:
 
 def _crash_at_rename(trial: Trial) -> None:
     target = _drawn_target(trial)
-    _under_strace(trial, target, _RENAMES, _KILL, 1)
+    _at_rename(trial, target, "kill")
     _say(trial, f"SIGKILL at the rename to {_short(trial, target)}")
 
 
@@ -44,7 +45,7 @@ def _crash_at_point(trial: Trial) -> None:
 
 def _rename_fails(trial: Trial) -> None:
     target = _drawn_target(trial)
-    _under_strace(trial, target, _RENAMES, "error=EIO", 1)
+    _at_rename(trial, target, "fail")
     _say(trial, f"EIO at the rename to {_short(trial, target)}", EXIT_RESOURCE)
 
 
@@ -69,6 +70,16 @@ def _drawn_target(trial: Trial) -> Path:
     return trial.paths.root / trial.drawn_without_repeat(targets, 3).relative_to(root)
 
 
+def _at_rename(trial: Trial, target: Path, effect: str) -> None:
+    """Start the command with a fault at its first rename to `target`."""
+    trial.start(
+        PYTHONPATH=f"{_HOOK}{os.pathsep}{trial.environment['PYTHONPATH']}",
+        EVERGREEN_CHAOS_RENAME_TO=str(target),
+        EVERGREEN_CHAOS_RENAME_EFFECT=effect,
+        EVERGREEN_CHAOS_RENAME_LOG=str(trial.run_log(".injected")),
+    )
+
+
 def _under_strace(trial: Trial, path: Path, calls: str, effect: str, count: int) -> None:
     """Start the command with a fault at the `count`-th such call of a thread on `path`."""
     log = trial.run_log(".strace")
@@ -80,8 +91,8 @@ def _under_strace(trial: Trial, path: Path, calls: str, effect: str, count: int)
 def _say(trial: Trial, what: str, *statuses: int) -> None:
     """Wait for the end: the fault was met unless the command ended as if there had been none."""
     trial.expect(*statuses, *(() if statuses else (-signal.SIGKILL,)))
-    log = trial.run_log(".strace", len(trial.runs))
-    said = log.read_text(errors="replace") if log.is_file() else ""
+    logs = [trial.run_log(suffix, len(trial.runs)) for suffix in (".strace", ".injected")]
+    said = "".join(log.read_text(errors="replace") for log in logs if log.is_file())
     trial.hit(what, "INJECTED" in said or "killed by SIGKILL" in said)
 
 

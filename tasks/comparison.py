@@ -1,0 +1,73 @@
+"""Which comparison a candidate's scores belong to: found again only while all of it is the same."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.registry import WEIGHTS_TAG, champion_of, version_tags
+from tasks.tracking import RUN_KEY_TAG
+from training.files import digest_json
+from training.plan import RunPlan
+from training.records import Record, TrainedModel
+from training.redaction import redact
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+COMPARISON, EVALUATION = "comparison.json", "evaluation.json"
+
+
+class Comparison(Record):
+    """Candidate and champion, by what they are and not by number alone: a registry can be replaced or restored."""
+
+    store: str
+    model: str
+    candidate: str
+    champion: str | None
+    champion_weights: str | None
+    confidence: float
+
+    def folder(self, plan: RunPlan) -> Path:
+        """Where its scores are kept."""
+        return (
+            plan.paths.evaluation / f"against-{self.champion or 'none'}-{digest_json(self.model_dump())[:8]}"
+        )
+
+
+def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel) -> Comparison:
+    """The candidate against the champion of this moment.
+
+    A candidate that an earlier attempt promoted before it died is compared with whom it replaced.
+    """
+    first = Comparison(
+        store=redact(plan.settings.tracking.uri) if plan.settings.tracking.uri else "embedded",
+        model=plan.model,
+        candidate=trained.weights_digest,
+        champion=None,
+        champion_weights=None,
+        confidence=plan.settings.gate.confidence,
+    )
+    number = champion_of(client, plan.model)
+    if number is None:
+        return first
+    tags = version_tags(client, plan.model, number)
+    if (tags.get(RUN_KEY_TAG), tags.get(WEIGHTS_TAG)) == (plan.run_key, trained.weights_digest):
+        return next((one for one in _made(plan) if _same_candidate(one, first)), first)
+    return first.model_copy(update={"champion": number, "champion_weights": tags.get(WEIGHTS_TAG)})
+
+
+def _same_candidate(one: Comparison, other: Comparison) -> bool:
+    fields = {"store", "model", "candidate", "confidence"}
+    return one.model_dump(include=fields) == other.model_dump(include=fields)
+
+
+def _made(plan: RunPlan) -> Iterator[Comparison]:
+    """Comparisons whose scores are complete, the newest first."""
+    files = [
+        file
+        for file in plan.paths.evaluation.glob(f"against-*/{COMPARISON}")
+        if file.with_name(EVALUATION).is_file()
+    ]
+    for file in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
+        yield Comparison.model_validate(json.loads(file.read_text(encoding="utf-8")))
