@@ -18,6 +18,8 @@ def serve(place: Home, port: int) -> NoReturn:
     """Become MLflow's server. Raises :class:`SettingError` or :class:`ResourceError` when the port can't be had."""
     check_port(port)
     command = ["-m", "mlflow", "ui", "--backend-store-uri", place.mlflow_uri, "--port", str(port)]
+    # Its job runner, seven processes for the evaluation of language models, has nothing to do here.
+    os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *command, "--host", _HOST, "--workers", "1"])
 

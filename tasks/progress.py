@@ -44,6 +44,7 @@ class TelemetryLog:
     since: float = field(default_factory=time.time)
     _last: float = 0.0
     _first: Point | None = None
+    _newest: int = 0
 
     def __call__(self, point: Point) -> None:
         """Hear of a point; one from before `since` (seconds since 1970) was shown by an earlier process."""
@@ -58,7 +59,9 @@ class TelemetryLog:
                 point.values["validation/accuracy"],
             )
             return
-        self._first = self._first or point
+        if self._first is None or point.step <= self._newest:  # the workers began again: the break is no speed
+            self._first = point
+        self._newest = point.step
         now = time.monotonic()
         if now - self._last >= self.interval_s or point.step == point.total_steps:
             self._last = now

@@ -120,6 +120,7 @@ def mlflow_server(folder: Path, environment: dict[str, str]) -> Server:
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
     command += ["--artifacts-destination", str(folder / "artifacts")]
+    environment = environment | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     return Server(command, environment, folder / "server.log", port, "/health")
 
 

@@ -223,8 +223,9 @@ class Trial:
         self.stack.close()
         for folder in (self.home.root, self.folder):
             shutil.rmtree(folder, ignore_errors=True)
-        for log in self.logs():
-            log.unlink(missing_ok=True)
+        for start in range(1, len(self.runs) + 1):
+            for suffix in (".log", ".strace", ".injected"):
+                self.run_log(suffix, start).unlink(missing_ok=True)
 
     def logs(self) -> list[Path]:
         """What the command printed, a file a start."""

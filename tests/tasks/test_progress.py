@@ -51,3 +51,12 @@ def test_the_bar_starts_at_the_first_new_point() -> None:
         assert "starting workers" in bar._progress.tasks[0].description
         bar(point(50, time.time() + 1, 3))
         assert (bar._progress.tasks[0].completed, bar._progress.tasks[0].total) == (50, 100)
+
+
+def test_a_break_does_not_count_for_the_time_left(caplog: pytest.LogCaptureFixture) -> None:
+    log = TelemetryLog(epochs=5, interval_s=0.0)
+    now = time.time()
+    with caplog.at_level(logging.INFO, "evergreen.train"):
+        for step, at in ((10, 1), (40, 4), (30, 600), (50, 602)):  # ten minutes without workers
+            log(point(step, now + at))
+    assert caplog.messages[-1].endswith("ETA 0:05")
