@@ -3,6 +3,7 @@
 `make chaos` runs all of it.
 """
 
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from benchmarks.chaos.__main__ import run_trial
 from benchmarks.chaos.bench import Bench, bench
-from benchmarks.chaos.faults import Fault, all_faults
+from benchmarks.chaos.faults import IN_PROCESS, Fault, all_faults
+from benchmarks.chaos.processes import send
+from benchmarks.chaos.trial import Trial
 
 SEED = 1
 FAULTS = {fault.id: fault for fault in all_faults()}
@@ -39,8 +42,27 @@ def test_the_same_command_ends_with_the_same_model(
     assert outcome.broken == ()
     assert outcome.injected
     assert done in outcome.moment
-    assert outcome.statuses == (-9, 0)
+    assert outcome.statuses == (-signal.SIGKILL, 0)
     assert outcome.weights_identical is True
     assert outcome.one_version is True
     assert (outcome.metric_gaps, outcome.metric_doubles) == (False, False)
     assert not list(place.folder.glob(f"{fault.id.lower()}-*"))
+
+
+def kill_ten_times(trial: Trial) -> None:
+    """SIGKILL of the flow at ten moments of one training, a few steps apart."""
+    for step in range(4, 64, 6):
+        trial.start()
+        trial.wait_for_step(step)
+        trial.hit(f"SIGKILL at step {step}", not trial.run.ended and send(trial.run.pid, signal.SIGKILL))
+        trial.wait()
+    trial.start()
+
+
+@pytest.mark.slow
+def test_ten_kills_in_a_row_end_in_the_same_model(place: Bench) -> None:
+    outcome = run_trial(place, Fault("ten", "SIGKILL ten times", kill_ten_times, (IN_PROCESS,)), 1, SEED)
+    assert outcome.statuses == (-signal.SIGKILL,) * 10 + (0,)
+    assert outcome.broken == ()
+    assert (outcome.weights_identical, outcome.one_version) == (True, True)
+    assert (outcome.metric_gaps, outcome.metric_doubles) == (False, False)
