@@ -68,7 +68,12 @@ class Services:
             name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "RAY_"))
         }
         programs = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
-        local = {"NO_PROXY": HEAD, "TMPDIR": str(self.folder), "PREFECT_HOME": str(self.folder / "prefect")}
+        local = {
+            "NO_PROXY": HEAD,
+            "TMPDIR": str(self.folder),
+            "PREFECT_HOME": str(self.folder / "prefect"),
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        }
         return inherited | example | mine | local | {"PATH": programs, "PYTHONPATH": str(ROOT)}
 
     def start(self, unit: str, **options: object) -> None:
