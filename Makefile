@@ -34,7 +34,7 @@ ifdef PIP_DEFAULT_TIMEOUT
 export UV_HTTP_TIMEOUT ?= $(PIP_DEFAULT_TIMEOUT)
 endif
 
-.PHONY: help setup retrain test test-slow chaos check check-format check-lint check-types check-imports check-dead-code lock clean
+.PHONY: help setup retrain test test-slow bench bench-quick chaos check check-format check-lint check-types check-imports check-dead-code lock clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
@@ -49,6 +49,12 @@ test: $(READY) ## Run the tests: make test [ARGS="tests/training -k order"]
 
 test-slow: $(READY) ## Run the tests that take minutes each
 	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+bench: $(READY) ## Measure every row of benchmarks/results.md, about an hour: make bench [ARGS="--rows P4,P13"]
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-quick: $(READY) ## Measure a few rows, small, in about five minutes
+	@$(BIN)/python -m benchmarks --quick $(ARGS)
 
 chaos: $(READY) ## Run the fault matrix with real processes: make chaos [ARGS="--faults F1,F2 --trials 3 --seed 7"]
 	@$(BIN)/python -m benchmarks.chaos $(ARGS)

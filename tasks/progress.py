@@ -59,7 +59,9 @@ class TelemetryLog:
                 point.values["validation/accuracy"],
             )
             return
-        if self._first is None or point.step <= self._newest:  # the workers began again: the break is no speed
+        if (
+            self._first is None or point.step <= self._newest
+        ):  # the workers began again: the break is no speed
             self._first = point
         self._newest = point.step
         now = time.monotonic()

@@ -1,0 +1,129 @@
+"""Measure Evergreen against programs that do the same work by other means: `python -m benchmarks`, or `make bench`.
+
+Each row prints its lines as it ends, and `results.json`, `results.md` and `results.svg` are written anew then. A run
+that was interrupted goes on when it is started again; rows that are named with --rows are always measured.
+"""
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.harness import results as store
+from benchmarks.harness.chart import draw
+from benchmarks.harness.measure import measure
+from benchmarks.harness.page import page, summary
+from benchmarks.harness.results import Line, Results
+from benchmarks.harness.row import DisagreementError, Row, Size
+from benchmarks.harness.side import SideError
+from benchmarks.harness.tree import adopt_orphans
+from benchmarks.rows import all_rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 0 when no row failed to run; a goal that is missed is printed and is no error."""
+    options = _arguments(argv)
+    rows = all_rows()
+    if options.list:
+        for row in rows:
+            for claim in row.claims:
+                print(f"{claim.id:12}{claim.title}")
+        return 0
+    size: Size = "tiny" if options.tiny else "quick" if options.quick else "full"
+    name = "results" if size == "full" else f"results-{size}"
+    adopt_orphans()
+    work = Path(tempfile.mkdtemp(prefix="evb", dir=options.work))
+    try:
+        broken = _measure_all(_chosen(rows, options.rows, size), size, options, work, name)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return 1 if broken else 0
+
+
+def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work: Path, name: str) -> int:
+    """Measure row after row; returns how many could not be."""
+    file = options.out / f"{name}.json"
+    results = store.begin(file, size, afresh=bool(options.rows))
+    done = set() if options.rows else {line.id for line in results.rows if line.ratio is not None}
+    broken = 0
+    for row in rows:
+        if all(claim.id in done for claim in row.claims):
+            print(f"{row.id:10} measured before; --rows {row.id} measures it anew", flush=True)
+            continue
+        began = time.monotonic()
+        lines, failed = _lines(row, work, size, options.pairs)
+        broken += failed
+        results = store.add(results, lines, file)
+        _publish(results, options.out, name)
+        for line in lines:
+            print(summary(line), flush=True)
+        print(f"{'':10} {time.monotonic() - began:.0f} s", flush=True)
+    if not options.rows:
+        results = results.model_copy(update={"finished": True})
+        store.write(results, file)
+        _publish(results, options.out, name)
+    return broken
+
+
+def _lines(row: Row, work: Path, size: Size, pairs: int | None) -> tuple[list[Line], bool]:
+    """A row's lines, and whether it could not be measured though it should."""
+    if reason := row.unavailable(size):
+        return _unmeasured(row, f"not measured: {reason}"), False
+    try:
+        return measure(row, work, size, pairs), False
+    except (SideError, DisagreementError) as error:
+        print(error, file=sys.stderr, flush=True)
+        return _unmeasured(row, f"failed: {str(error).splitlines()[0]}"), True
+
+
+def _unmeasured(row: Row, note: str) -> list[Line]:
+    return [
+        Line(
+            id=claim.id,
+            title=claim.title,
+            goal=claim.goal,
+            at_least=claim.at_least,
+            unit=claim.unit,
+            note=note,
+        )
+        for claim in row.claims
+    ]
+
+
+def _publish(results: Results, folder: Path, name: str) -> None:
+    (folder / f"{name}.md").write_text(page(results), encoding="utf-8")
+    draw(results, folder / f"{name}.svg")
+
+
+def _chosen(rows: Sequence[Row], names: str, size: Size) -> list[Row]:
+    wanted = {name.strip().upper() for name in names.split(",") if name.strip()}
+    if unknown := wanted - {row.id.upper() for row in rows}:
+        raise SystemExit(f"no such rows: {', '.join(sorted(unknown))}; see --list")
+    if wanted:
+        return [row for row in rows if row.id.upper() in wanted]
+    return [row for row in rows if size != "quick" or row.quick]
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure all rows, or some.")
+    parser.add_argument("--quick", action="store_true", help="a five-minute subset with little work a run")
+    parser.add_argument(
+        "--tiny", action="store_true", help="the least work: shows that a row runs, measures nothing"
+    )
+    parser.add_argument("--rows", default="", help="such as P1a,P4; default: all")
+    parser.add_argument(
+        "--pairs", type=int, help="pairs a row (default: the row's own, 5 for most; quick: 2)"
+    )
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder of the results")
+    parser.add_argument("--work", default="/tmp", help="folder for data and homes; a short path")
+    parser.add_argument("--list", action="store_true", help="list the rows")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left
+    sys.exit(main())

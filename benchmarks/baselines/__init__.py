@@ -1,0 +1,1 @@
+"""What the rows share: the images, Evergreen's trainings on them, and the programs of column B."""

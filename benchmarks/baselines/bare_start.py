@@ -1,0 +1,42 @@
+"""The shortest DDP program (P7): one layer, one step, and the clock after it.
+
+torchrun --nproc-per-node 2 -m benchmarks.baselines.bare_start RAW OUT.json
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as functional
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.baselines.images import read
+
+BATCH = 64
+
+
+def main() -> None:
+    """Entry under torchrun."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    pixels, labels = read(Path(sys.argv[1]), "train")
+    mine = slice(dist.get_rank() * BATCH, (dist.get_rank() + 1) * BATCH)
+    images = torch.from_numpy(np.array(pixels[mine]))[:, None].float() / 255
+    truth = torch.from_numpy(np.array(labels[mine], np.int64))
+    model = DistributedDataParallel(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    loss = functional.cross_entropy(model(images), truth)
+    torch.autograd.backward(loss)
+    optimizer.step()
+    if dist.get_rank() == 0:
+        Path(sys.argv[2]).write_text(json.dumps({"at": time.time(), "loss": float(loss.detach())}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

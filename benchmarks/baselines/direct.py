@@ -1,0 +1,84 @@
+"""The steps of flow `retrain` called as plain functions (P6): no flow, no tasks, no Prefect.
+
+Side B of the row. What only Prefect shows, its artifacts, is left out; all else is made as the flow makes it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from tasks import evaluate, register, report
+from tasks.download import fetch
+from tasks.page import render
+from tasks.page.figures import figures
+from tasks.preflight import preflight
+from tasks.publisher import Publisher
+from tasks.reuse import find_release
+from tasks.tracking import close_run, connect_patiently, open_run, record_inputs
+from tasks.train import keep_plan
+from training.cluster import run_lock
+from training.files import write_text
+from training.launch import launch, make_job
+from training.metrics import MetricsFile
+from training.overrides import resolve
+from training.paths import Home
+from training.plan import RunPlan, identify
+from training.prepare import make_version, plan_shards, write_raw
+from training.recipe import load
+from training.records import DatasetVersion, Release, TrainedModel
+
+
+def retrain(home: Home, recipe: str, overrides: dict[str, Any]) -> Release:
+    """As `flows.retrain.retrain`, for a training in this process."""
+    chosen, ref = load(recipe)
+    settings = resolve(chosen.settings, overrides)
+    with run_lock(home, ref.name):
+        plan = identify(home, ref, settings, fetch(recipe, settings, home))
+        if (done := find_release(plan, connect_patiently)) is not None:
+            return done
+        plan = keep_plan(plan)
+        version = plan.find_dataset() or _prepared(plan, home)
+        preflight.fn(plan, version)
+        trained = _trained(plan, version)
+        evaluation = evaluate.evaluate.fn(plan, version, trained)
+        release = register.register.fn(plan, version, trained, evaluation)
+        _report(plan, version, trained, evaluation, release)
+        write_text(plan.paths.release, release.model_dump_json(indent=1))
+    return release
+
+
+def _prepared(plan: RunPlan, home: Home) -> DatasetVersion:
+    folder = home.raw_rows(plan.recipe.name, plan.fingerprint)
+    data = plan.settings.data
+    raw = [write_raw(plan.files, shard, data, folder) for shard in plan_shards(plan.files, data)]
+    place = home.dataset(plan.recipe.name, plan.fingerprint)
+    return make_version(plan.recipe.name, plan.fingerprint, plan.files, raw, data, place, with_ray=False)
+
+
+def _trained(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
+    def begin() -> tuple[Any, str]:
+        client = connect_patiently(plan)
+        run_id = open_run(client, plan)
+        record_inputs(client, run_id, plan, version)
+        return client, run_id
+
+    publisher = Publisher(begin, MetricsFile(plan.paths.metrics), outage_s=60)
+    with publisher.running():
+        return launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version))
+
+
+def _report(
+    plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Any, release: Release
+) -> None:
+    inputs = report.gather(plan, version, trained, evaluation, release)
+    write_text(plan.paths.report, render(inputs))
+    plan.paths.figures.mkdir(exist_ok=True)
+    pictures: list[Path] = [
+        *figures(inputs, plan.paths.figures),
+        report.predicted(version, evaluation, plan.paths.figures),
+    ]
+    client = connect_patiently(plan)
+    client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
+    for picture in pictures:
+        client.log_artifact(release.mlflow_run_id, str(picture), "figures")
+    report.note_efficiency(client, trained, release)
+    close_run(client, release.mlflow_run_id, "FINISHED")

@@ -1,0 +1,125 @@
+"""The guides' training script on Ray Train (P1b), written afresh from their description.
+
+A `DataLoader` over pictures with `ToTensor` and `Normalize`, made distributed by `prepare_data_loader`; the model under
+`prepare_model`; after each epoch a validation, a `torch.save` of the weights and one `ray.train.report` with metrics
+and checkpoint. The images come from files on this machine, as nothing can be downloaded.
+"""
+
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.baselines.images import read
+
+
+def train_as_guides_do(
+    raw: Path, learn: list[int], validate: list[int], folder: Path, epochs: int
+) -> dict[str, Any]:
+    """Train on two workers; returns rows seen and the clock at each epoch's end. Ray is connected already."""
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    clock = folder / "clock.json"
+    config = {
+        "epochs": epochs,
+        "batch_size_per_worker": 64,
+        "learning_rate": 1e-3,
+        "raw": str(raw),
+        "learn": learn,
+        "validate": validate,
+        "clock": str(clock),
+    }
+    trainer = TorchTrainer(
+        train_loop_per_worker=_train_loop_per_worker,
+        train_loop_config=config,
+        scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
+        run_config=RunConfig(name="guides", storage_path=str(folder / "ray")),
+    )
+    trainer.fit()
+    found: dict[str, Any] = json.loads(clock.read_text())
+    return found
+
+
+def _loaders(config: dict[str, Any]) -> tuple[Any, Any]:
+    import ray.train.torch
+    from PIL import Image
+    from torch.utils.data import DataLoader, Dataset, Subset
+    from torchvision.transforms import Compose, Normalize, ToTensor
+
+    found = read(Path(config["raw"]), "train")
+    pixels, labels = np.array(found.pixels), found.labels.tolist()
+    transform = Compose([ToTensor(), Normalize((0.5,), (0.5,))])
+
+    class Pictures(Dataset[Any]):
+        def __len__(self) -> int:
+            return len(labels)
+
+        def __getitem__(self, row: int) -> tuple[Any, int]:
+            return transform(Image.fromarray(pixels[row])), labels[row]
+
+    pictures, size = Pictures(), config["batch_size_per_worker"]
+    train = DataLoader(Subset(pictures, config["learn"]), batch_size=size, shuffle=True)
+    validate = DataLoader(Subset(pictures, config["validate"]), batch_size=size)
+    return ray.train.torch.prepare_data_loader(train), ray.train.torch.prepare_data_loader(validate)
+
+
+def _train_loop_per_worker(config: dict[str, Any]) -> None:
+    import ray.train.torch
+    import torch
+    from torch import nn
+    from torchvision.models import resnet18
+
+    torch.set_num_threads(1)
+    train, validate = _loaders(config)
+    model = resnet18(num_classes=10)
+    model.conv1 = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
+    model = ray.train.torch.prepare_model(model)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config["learning_rate"], weight_decay=1e-2)
+    ends, rows = [], 0
+    for epoch in range(config["epochs"]):
+        train.sampler.set_epoch(epoch)
+        model.train()
+        for images, labels in train:
+            loss = criterion(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            rows += len(labels) if epoch else 0
+        metrics = _validate(model, validate, criterion)
+        _report(model, metrics | {"epoch": epoch})
+        ends.append(time.time())
+    if ray.train.get_context().get_world_rank() == 0:
+        world = ray.train.get_context().get_world_size()
+        Path(config["clock"]).write_text(json.dumps({"ends": ends, "rows": rows * world} | metrics))
+
+
+def _validate(model: Any, loader: Any, criterion: Any) -> dict[str, float]:
+    import torch
+
+    model.eval()
+    loss, correct, total = 0.0, 0, 0
+    with torch.no_grad():
+        for images, labels in loader:
+            logits = model(images)
+            loss += criterion(logits, labels).item()
+            correct += (logits.argmax(1) == labels).sum().item()
+            total += len(labels)
+    return {"loss": loss / len(loader), "accuracy": correct / total}
+
+
+def _report(model: Any, metrics: dict[str, float]) -> None:
+    import ray.train
+    import torch
+
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = None
+        if ray.train.get_context().get_world_rank() == 0:
+            torch.save(model.module.state_dict(), os.path.join(folder, "model.pt"))  # noqa: PTH118 - as in the guides
+            checkpoint = ray.train.Checkpoint.from_directory(folder)
+        ray.train.report(metrics, checkpoint=checkpoint)

@@ -1,0 +1,81 @@
+"""The images of all rows: 28x28 grey, ten classes, as idx files.
+
+Fashion-MNIST from the folder that EVERGREEN_TEST_DATA names; without it, scikit-learn's digits, enlarged. More rows
+than there are come by repetition, with two pixels changed so that no two images are alike.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+UInt8 = npt.NDArray[np.uint8]
+SIDE = 28
+CLASSES = 10
+_ROLES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+
+
+class Images(NamedTuple):
+    """uint8 pixels (rows, 28, 28) and labels (rows,)."""
+
+    pixels: UInt8
+    labels: UInt8
+
+
+def idx_folder(data: Path, train_rows: int, test_rows: int = 1000) -> Path:
+    """A folder `raw` with so many rows of each split, made when it is asked for first."""
+    folder = data / f"images-{train_rows}-{test_rows}" / "raw"
+    if not folder.exists():
+        aside = folder.with_name("raw.tmp")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        for split, rows in (("train", train_rows), ("test", test_rows)):
+            pixels, labels = _repeated(_source(split), rows)
+            _write(aside, split, pixels, labels)
+        aside.rename(folder)
+    return folder
+
+
+def read(folder: Path, split: str) -> Images:
+    """The rows of a split as they lie in the idx files, memory-mapped."""
+    images, labels = (folder / name for name in _ROLES[split])
+    return Images(
+        np.memmap(images, np.uint8, mode="r", offset=16).reshape(-1, SIDE, SIDE),
+        np.memmap(labels, np.uint8, mode="r", offset=8),
+    )
+
+
+def _source(split: str) -> Images:
+    if folder := os.environ.get("EVERGREEN_TEST_DATA"):
+        return read(Path(folder) / "FashionMNIST" / "raw", split)
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    small = (digits.images * 15).astype(np.uint8)
+    mine = np.arange(len(small)) % 5 == 4 if split == "test" else np.arange(len(small)) % 5 != 4
+    large = np.kron(small[mine], np.ones((1, 3, 3), np.uint8))
+    return Images(np.pad(large, ((0, 0), (2, 2), (2, 2))), digits.target[mine].astype(np.uint8))
+
+
+def _repeated(found: Images, rows: int) -> tuple[UInt8, UInt8]:
+    index = np.arange(rows) % len(found.labels)
+    turn = np.arange(rows) // len(found.labels)
+    pixels = np.array(found.pixels[index])
+    pixels[:, 0, 0] ^= (turn % 256).astype(np.uint8)
+    pixels[:, 0, 1] ^= (turn // 256).astype(np.uint8)
+    return pixels, np.array(found.labels[index])
+
+
+def _write(folder: Path, split: str, pixels: UInt8, labels: UInt8) -> None:
+    """The format is described at http://yann.lecun.com/exdb/mnist: a magic number, the sizes, the bytes."""
+    images, numbers = (folder / name for name in _ROLES[split])
+    images.write_bytes(
+        np.array([0x803, *pixels.shape], ">u4").tobytes() + pixels.tobytes(),
+    )
+    numbers.write_bytes(np.array([0x801, len(labels)], ">u4").tobytes() + labels.tobytes())

@@ -1,0 +1,103 @@
+"""SIGKILL to the ranks of a training, one after the other, and how long each time until the next step (P10, P16).
+
+Victims and moments are drawn from a seed; what the kill meets is not.
+"""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.chaos.processes import beating
+from training.attempts import read_attempts
+from training.paths import RunPaths
+
+_LOOK_S = 0.02
+_TAIL_BYTES = 4096
+
+
+@dataclass
+class Killer:
+    """Kills ranks of the run in `paths`, `count` times, a while after each (re)start; `seconds` has each recovery."""
+
+    paths: RunPaths
+    count: int
+    seed: int
+    longest_s: float = 120.0
+    pause_s: tuple[float, float] = (0.5, 3.0)
+    seconds: list[float | None] = field(default_factory=list)
+
+    def start(self, then: Callable[[], None] = lambda: None) -> threading.Thread:
+        """Kill in the background; `then` is called after the last recovery."""
+
+        def work() -> None:
+            draw = random.Random(self.seed)
+            for _ in range(self.count):
+                self.seconds.append(self._kill(draw))
+                if self.seconds[-1] is None:
+                    break
+            then()
+
+        thread = threading.Thread(target=work, name="killer", daemon=True)
+        thread.start()
+        return thread
+
+    def _kill(self, draw: random.Random) -> float | None:
+        """Seconds from the kill to the next step, or None when there was none in time."""
+        began = self._wait(lambda: self._step_after(0.0))
+        if began is None:
+            return None
+        time.sleep(draw.uniform(*self.pause_s))
+        victims = beating(self.paths)
+        while len(victims) < 2:
+            time.sleep(_LOOK_S)
+            victims = beating(self.paths)
+        attempts = len(read_attempts(self.paths))
+        killed_at = time.time()
+        os.kill(victims[draw.randrange(len(victims))].pid, signal.SIGKILL)
+
+        def next_step() -> float | None:
+            later = read_attempts(self.paths)[attempts:]
+            return self._step_after(max(killed_at, later[-1].ready)) if later else None
+
+        stepped_at = self._wait(next_step)
+        return None if stepped_at is None else stepped_at - killed_at
+
+    def _step_after(self, moment: float) -> float | None:
+        """When the newest step was done, if that was after `moment`."""
+        at = newest_step_at(self.paths.metrics)
+        return at if at is not None and at > moment else None
+
+    def _wait(self, found: Callable[[], float | None]) -> float | None:
+        deadline = time.monotonic() + self.longest_s
+        while time.monotonic() < deadline:
+            if (value := found()) is not None:
+                return value
+            time.sleep(_LOOK_S)
+        return None
+
+
+def newest_step_at(file: Path) -> float | None:
+    """Clock of the last whole line with a field `at`; None when there is none."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(0, file.stat().st_size - _TAIL_BYTES))
+            lines = stream.read().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            return float(json.loads(line)["at"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def recovered(seconds: list[float | None]) -> list[float]:
+    """The recoveries that came to an end."""
+    return [one for one in seconds if one is not None]

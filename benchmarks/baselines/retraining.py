@@ -1,0 +1,38 @@
+"""`evergreen retrain` as a user calls it, in a home of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Retrained(NamedTuple):
+    """What the command printed with --json, and the seconds from its start to its end."""
+
+    release: dict[str, Any]
+    seconds: float
+
+
+def retrain(home: Path, recipe: str, settings: dict[str, str]) -> Retrained:
+    """Run the command. Raises RuntimeError with what it said when it fails."""
+    command = [sys.executable, "-m", "flows.cli", "retrain", recipe, "--json"]
+    for name, value in settings.items():
+        command += ["--set", f"{name}={value}"]
+    home.mkdir(parents=True, exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_HOME"}
+    began = time.perf_counter()
+    done = subprocess.run(
+        command,
+        env=environment | {"EVERGREEN_HOME": str(home)},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        raise RuntimeError(f"evergreen retrain ended with status {done.returncode}:\n{done.stderr[-3000:]}")
+    return Retrained(json.loads(done.stdout.splitlines()[-1]), seconds)

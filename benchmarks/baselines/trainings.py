@@ -1,0 +1,86 @@
+"""Evergreen's own trainings as a user starts them: a dataset version, a recipe, settings, `training.launch`."""
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.baselines.images import idx_folder
+from training import dataset, identity
+from training.job import TrainingJob
+from training.launch import make_job
+from training.metrics import MetricsFile, Point
+from training.overrides import resolve
+from training.paths import Home, RunPaths
+from training.prepare import make_version, plan_shards, write_raw
+from training.recipe import load
+from training.records import DatasetVersion, TrainedModel
+from training.settings import Settings
+from training.sources.locate import open_path
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def recipe_file(name: str) -> str:
+    """Path of a recipe of the benchmarks."""
+    return str(RECIPES / f"{name}.py")
+
+
+def version_of(data: Path, rows: int, test_rows: int = 1000) -> DatasetVersion:
+    """A dataset version of so many training rows, prepared and unpacked when it is asked for first."""
+    home = Home(data / f"home-{rows}-{test_rows}")
+    settings = Settings.model_validate({"data": {"path": str(idx_folder(data, rows, test_rows))}})
+    version = prepare(home, settings)
+    for split in ("train", "test"):
+        dataset.open_columns(version, split)
+    return version
+
+
+def prepare(home: Home, settings: Settings, name: str = "bench") -> DatasetVersion:
+    """The steps download, parquet and transform in this process; a version that is there is found."""
+    source = load(recipe_file("linear"))[0].source
+    files = open_path(Path(str(settings.data.path)), home.sources, (), source).fetch(home.sources / name)
+    fingerprint = dataset.fingerprint(files, settings.data)
+    if (found := dataset.find(home, name, fingerprint)) is not None:
+        return found
+    raw_folder = home.raw_rows(name, fingerprint)
+    raw = [write_raw(files, shard, settings.data, raw_folder) for shard in plan_shards(files, settings.data)]
+    place = home.dataset(name, fingerprint)
+    return make_version(name, fingerprint, files, raw, settings.data, place, with_ray=False)
+
+
+def job_of(home: Path, version: DatasetVersion, recipe: str, overrides: dict[str, Any]) -> TrainingJob:
+    """The training of a recipe of the benchmarks, or of any recipe file, as the train step describes it."""
+    chosen, ref = load(recipe if recipe.endswith(".py") else recipe_file(recipe))
+    base = {"scaling": {"use_gpu": "no"}, "tracking": {"system_metrics": False}}
+    settings = resolve(chosen.settings, base, overrides)
+    key = identity.run_key(identity.ingredients(ref, settings, version.fingerprint))
+    return make_job(key, Home(home).run(ref.name, key), ref, settings, version)
+
+
+def steady_rows_per_s(paths: RunPaths, trained: TrainedModel) -> float:
+    """Training rows a second from the end of the first epoch to the end of the last, validation included.
+
+    The first epoch warms up: it pays for memory, caches and threads.
+    """
+    ends = {
+        point.step: point for point in MetricsFile(paths.metrics).read() if "validation/loss" in point.values
+    }
+    first, last = trained.history[0], trained.history[-1]
+    rows = sum(epoch.rows for epoch in trained.history[1:])
+    return rows / (ends[last.step].at - ends[first.step].at)
+
+
+def first_point(paths: RunPaths, after_step: int, since: float) -> Point | None:
+    """The first metric point beyond a step and a moment, if there is one."""
+    points = MetricsFile(paths.metrics).read()
+    return next((point for point in points if point.step > after_step and point.at > since), None)
+
+
+def what_was_done(trained: TrainedModel) -> dict[str, Any]:
+    """By what two trainings are compared."""
+    last = trained.history[-1]
+    return {
+        "rows": [epoch.rows for epoch in trained.history],
+        "checksums": [epoch.checksum for epoch in trained.history],
+        "loss": last.validation_loss,
+        "weights": trained.weights_digest,
+    }

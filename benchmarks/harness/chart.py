@@ -1,0 +1,40 @@
+"""`results.svg`: each ratio beside its goal, on one logarithmic axis; right of the line is better."""
+
+from pathlib import Path
+
+from benchmarks.harness.results import Line, Results
+
+_MET, _MISSED, _OPEN = "#2e7d32", "#c62828", "#757575"
+
+
+def draw(results: Results, file: Path) -> None:
+    """Draw all lines that have a ratio and a goal above zero, as how far they are from the goal."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "evergreen"  # the same picture for the same numbers
+    from matplotlib import pyplot
+
+    shown = [line for line in results.rows if _margin(line) is not None]
+    figure, axes = pyplot.subplots(figsize=(8, 1.2 + 0.32 * len(shown)), layout="constrained")
+    for height, line in enumerate(reversed(shown)):
+        margin, low, high = _margin(line) or (1.0, 1.0, 1.0)
+        colour = _OPEN if line.met is None else _MET if line.met else _MISSED
+        axes.plot([low, high], [height, height], color=colour, linewidth=2)
+        axes.plot(margin, height, "o", color=colour)
+    axes.axvline(1.0, color="black", linewidth=1)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(shown)), [f"{line.id}  {line.title}" for line in reversed(shown)], fontsize=7)
+    axes.set_xlabel("how many times better than the goal; green: met, red: missed, grey: not judged")
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def _margin(line: Line) -> tuple[float, float, float] | None:
+    """Ratio and interval in units of the goal, turned so that more is better; None when that makes no sense."""
+    numbers = (line.ratio, line.low, line.high)
+    if line.goal is None or line.goal <= 0 or any(value is None or value <= 0 for value in numbers):
+        return None
+    parts = [value / line.goal for value in numbers if value is not None]
+    ratio, low, high = parts if line.at_least else [1 / part for part in parts]
+    return ratio, low, high

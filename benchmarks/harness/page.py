@@ -1,0 +1,96 @@
+"""`results.md`: the table for people."""
+
+from benchmarks.harness.results import Line, Results
+
+_HEADINGS = (
+    "row",
+    "what",
+    "A / B",
+    "95 %",
+    "goal",
+    "met",
+    "A",
+    "B",
+    "pairs",
+    "control",
+    "CPU s, A / B",
+    "peak MB, A / B",
+)
+
+
+def page(results: Results) -> str:
+    """The whole page as Markdown."""
+    about = results.machine
+    head = [
+        "# Benchmarks",
+        "",
+        f"{results.date}; {about['cores']} cores of {about['cpu']}, {about['memory_gb']} GB"
+        + (f", {about['gpu']}" if about["gpu"] else ", no GPU")
+        + f"; {about['system']}; images: {about['data']}; "
+        + ", ".join(f"{name} {version}" for name, version in results.versions.items())
+        + f"; code {results.code}; {results.size} run"
+        + ("." if results.finished else ", not finished."),
+        "",
+        "A is Evergreen, B is what stands beside it in the row's file under `benchmarks/rows/`. Each ratio is the mean "
+        "of paired runs in alternation with its bootstrap interval; the goal is judged at the bad end. The control "
+        "compares runs of the same side that followed each other: beyond 1 ± 0.03 a row is void.",
+        "",
+        f"| {' | '.join(_HEADINGS)} |",
+        f"|{' --- |' * len(_HEADINGS)}",
+    ]
+    notes = [f"- **{line.id}**: {line.note}" for line in results.rows if line.note]
+    return "\n".join([*head, *map(_row, results.rows), "", *notes]) + "\n"
+
+
+def verdict(line: Line) -> str:
+    """The judgement in a word."""
+    if line.ratio is None:
+        return "not measured"
+    if line.met is None:
+        return "void" if line.note.find("void") >= 0 else "-"
+    return "yes" if line.met else "**no**"
+
+
+def summary(line: Line) -> str:
+    """A line for the terminal."""
+    if line.ratio is None:
+        return f"{line.id:10} {line.title}: {line.note}"
+    return (
+        f"{line.id:10} {line.title}: {number(line.ratio)} ({number(line.low)} to {number(line.high)}), "
+        f"goal {_goal(line)}, met: {verdict(line).strip('*')}; A {number(line.a)}, B {number(line.b)} {line.unit}"
+        + (f"; control {line.control:.3f}" if line.control is not None else "")
+        + (f"; {line.note}" if line.note else "")
+    )
+
+
+def number(value: float | None) -> str:
+    """Three digits, thousands in full."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _row(line: Line) -> str:
+    cells = (
+        line.id,
+        line.title,
+        number(line.ratio),
+        f"{number(line.low)} to {number(line.high)}" if line.low is not None else "-",
+        _goal(line),
+        verdict(line),
+        f"{number(line.a)} {line.unit}".strip(),
+        f"{number(line.b)} {line.unit}".strip(),
+        str(line.pairs),
+        "-" if line.control is None else f"{line.control:.3f}",
+        _both(line.cpu_s),
+        _both(line.peak_mb),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _goal(line: Line) -> str:
+    return "-" if line.goal is None else f"{'>=' if line.at_least else '<='} {number(line.goal)}"
+
+
+def _both(cost: dict[str, float]) -> str:
+    return f"{number(cost['a'])} / {number(cost['b'])}" if cost else "-"

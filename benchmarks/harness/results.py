@@ -1,0 +1,118 @@
+"""`results.json`: the lines measured so far, with machine, versions and date; written after every row."""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pydantic import Field
+
+from training.files import write_text
+from training.identity import code_digest
+from training.records import Record
+
+_PACKAGES = ("torch", "ray", "prefect", "mlflow", "pyarrow", "numpy")
+
+
+class Line(Record):
+    """One line: `ratio` is the claim's comparison, `low` and `high` its interval at 95 %.
+
+    `a` and `b` are medians in `unit`; `cpu_s` and `peak_mb` are medians over runs, of the whole process tree. `met`
+    is None without a goal, in a void run, and for a row that could not be measured, which `note` explains.
+    """
+
+    id: str
+    title: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    goal: float | None = None
+    at_least: bool = True
+    met: bool | None = None
+    a: float | None = None
+    b: float | None = None
+    unit: str = ""
+    pairs: int = 0
+    control: float | None = None
+    cpu_s: dict[str, float] = Field({})
+    peak_mb: dict[str, float] = Field({})
+    note: str = ""
+
+
+class Results(Record):
+    """A whole run of the suite. `finished` is unset while rows are missing; `code` is the digest of what computes."""
+
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    date: str
+    code: str
+    size: str
+    finished: bool = False
+    rows: tuple[Line, ...] = ()
+
+
+def begin(file: Path, size: str, afresh: bool) -> Results:
+    """A new run, or, unless `afresh`, the one in `file` when it was interrupted; other rows of `file` are kept."""
+    now = Results(
+        machine=machine(),
+        versions=versions(),
+        date=datetime.date.today().isoformat(),
+        code=code_digest()[:12],
+        size=size,
+    )
+    if not file.is_file():
+        return now
+    before = Results.model_validate_json(file.read_text(encoding="utf-8"))
+    same = (before.code, before.size) == (now.code, now.size)
+    return before if same and (afresh or not before.finished) else now
+
+
+def add(results: Results, lines: list[Line], file: Path) -> Results:
+    """Put a row's lines in, in place of older ones, and write everything."""
+    new = {line.id: line for line in lines}
+    kept = [new.pop(line.id, line) for line in results.rows]
+    results = results.model_copy(update={"rows": (*kept, *new.values())})
+    write(results, file)
+    return results
+
+
+def write(results: Results, file: Path) -> None:
+    """Write `results.json`."""
+    write_text(file, json.dumps(results.model_dump(), indent=1) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on besides the code."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "gpu": _gpu_name(),
+        "data": "Fashion-MNIST"
+        if os.environ.get("EVERGREEN_TEST_DATA")
+        else "scikit-learn's digits, enlarged",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that matter."""
+    return {"python": platform.python_version()} | {
+        name: importlib.metadata.version(name) for name in _PACKAGES
+    }
+
+
+def _cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
+
+
+def _gpu_name() -> str:
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""

@@ -1,0 +1,112 @@
+"""One run of one side as a process of its own: `python -m benchmarks.harness.side ROW SIDE`.
+
+`run_side` starts it and brings back what it measured; below is what the process does. SIDE `prepare` makes what all
+runs of the row share.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from benchmarks.chaos.services import clean_environment
+from benchmarks.harness.row import Outcome, Place, Row, Size
+from benchmarks.harness.tree import TreeMeter
+
+PREPARE = "prepare"
+DATA_VARIABLE = "EVERGREEN_TEST_DATA"
+_ROOT = Path(__file__).parents[2]
+_MARK = "benchmark-outcome: "
+_SHOWN = 3000
+
+
+class SideError(Exception):
+    """A side ended with an error or without a result."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An outcome and what it cost: CPU seconds and peak private memory of the whole process tree."""
+
+    outcome: Outcome
+    cpu_s: float
+    peak_mb: float
+
+
+def run_side(row: Row, side: str, place: Place) -> Measured:
+    """Run it and wait. Raises :class:`SideError` with the last it said."""
+    command = [sys.executable, "-m", "benchmarks.harness.side", row.id, side]
+    command += [place.size, str(place.data), str(place.shared), str(place.own)]
+    with tempfile.TemporaryFile("w+") as said, TreeMeter() as meter:
+        process = subprocess.Popen(
+            command,
+            cwd=place.own,
+            env=environment(row, place),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,  # a signal that a library sends to its own group must not reach this process
+        )
+        try:
+            status = process.wait(row.timeout_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        said.seek(0)
+        text = said.read()
+    found = next((line for line in reversed(text.splitlines()) if line.startswith(_MARK)), None)
+    if status or found is None:
+        how = f"did not end within {row.timeout_s:.0f} s" if status is None else f"ended with status {status}"
+        raise SideError(f"{row.id} {side} {how}:\n{text[-_SHOWN:]}")
+    fields: dict[str, Any] = json.loads(found.removeprefix(_MARK))
+    return Measured(Outcome(**fields), meter.cpu_s, meter.peak_mb)
+
+
+def environment(row: Row, place: Place) -> dict[str, str]:
+    """The user's, without what leads to other servers and stores, and with the row's number of threads."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(row.threads))
+    data = {DATA_VARIABLE: os.environ[DATA_VARIABLE]} if DATA_VARIABLE in os.environ else {}
+    return (
+        clean_environment()
+        | threads
+        | data
+        | {
+            "PYTHONPATH": str(_ROOT),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_HOME": str(place.own / "prefect"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_TMPDIR": _ray_folder(place),
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "DO_NOT_TRACK": "1",
+        }
+    )
+
+
+def _ray_folder(place: Place) -> str:
+    """Ray's sockets lie there, so its path must be short."""
+    folder = place.own / "r"
+    folder.mkdir(exist_ok=True)
+    return str(folder)
+
+
+def main(arguments: list[str]) -> None:
+    """Entry of the process."""
+    from benchmarks.rows import find_row
+
+    row_id, side, size, data, shared, own = arguments
+    row = find_row(row_id)
+    place = Place(Path(data), Path(shared), Path(own), cast(Size, size))
+    if side == PREPARE:
+        row.prepare(place)
+        outcome = Outcome({})
+    else:
+        outcome = row.sides[side](place)
+    print(_MARK + json.dumps(asdict(outcome)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

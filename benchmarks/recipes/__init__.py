@@ -1,0 +1,1 @@
+"""Recipe files of the rows."""

@@ -1,0 +1,19 @@
+"""One layer: a model that costs next to nothing."""
+
+from typing import TYPE_CHECKING
+
+from training.recipe import ImageShape, Recipe
+from training.sources.idx import IdxFiles
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def build_model(shape: ImageShape, classes: int) -> "nn.Module":
+    """A linear classifier."""
+    from torch import nn
+
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+recipe = Recipe("bench-linear", "one layer on images of a benchmark", IdxFiles("MNIST"), build_model)

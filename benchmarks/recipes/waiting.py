@@ -1,0 +1,26 @@
+"""One layer whose steps take 25 ms at least, so that a kill can hit a chosen one."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from training.recipe import ImageShape, Recipe
+from training.sources.idx import IdxFiles
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def build_model(shape: ImageShape, classes: int) -> "nn.Module":
+    """A linear classifier that waits."""
+    from torch import nn
+
+    class Waiting(nn.Sequential):
+        def forward(self, images: Any) -> Any:
+            if self.training:
+                time.sleep(0.025)
+            return super().forward(images)  # type: ignore[no-untyped-call]
+
+    return Waiting(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+recipe = Recipe("bench-waiting", "a step takes 25 ms at least", IdxFiles("MNIST"), build_model)

@@ -1,0 +1,67 @@
+"""G2: the guides' ViT on CIFAR-10, one epoch from the call to the finished model, accuracy 0.35 or more.
+
+The guides name about 130 s on one GPU, and under 60 s on eight, on the same images, batch and optimizer; they do not
+name the GPU. With mixed precision and without, with deterministic kernels and without.
+"""
+
+import time
+from functools import partial
+from typing import Any
+
+from benchmarks.baselines.cifar import job_on_gpu, unavailable, version_of
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_GUIDES_S = 130.0
+_FLOOR = 0.35
+_SIDES = {
+    "mixed": {"precision": "bfloat16", "deterministic": "warn"},
+    "mixed-free": {"precision": "bfloat16", "deterministic": "off"},
+    "exact": {"precision": "float32", "deterministic": "warn"},
+    "exact-free": {"precision": "float32", "deterministic": "off"},
+}
+
+
+def prepare(place: Place) -> None:
+    """The dataset version."""
+    version_of(place)
+
+
+def train(place: Place, training: dict[str, Any]) -> Outcome:
+    """One epoch through `training.launch`, imports and start included."""
+    from training.launch import launch
+
+    job = job_on_gpu(place, "cifar10-vit", {"epochs": 1} | training)
+    began = time.perf_counter()
+    trained = launch(job)
+    seconds = time.perf_counter() - began
+    accuracy = trained.history[-1].validation_accuracy
+    if accuracy < _FLOOR and place.size != "tiny":
+        raise RuntimeError(f"accuracy {accuracy:.3f} is below {_FLOOR}")
+    return Outcome({"seconds": seconds, "guides_s": _GUIDES_S}, {"rows": trained.history[-1].rows})
+
+
+def _claim(side: str) -> Claim:
+    return Claim(
+        f"G2-{side}",
+        f"the guides' ViT, one epoch, {_SIDES[side]['precision']}, "
+        f"deterministic {'on' if _SIDES[side]['deterministic'] == 'warn' else 'off'} / the guides' 130 s",
+        of="seconds",
+        of_b="guides_s",
+        unit="s",
+        goal=1.0,
+        at_least=False,
+        a=side,
+        b=side,
+    )
+
+
+ROW = Row(
+    id="G2",
+    sides={side: partial(train, training=training) for side, training in _SIDES.items()},
+    claims=tuple(map(_claim, _SIDES)),
+    prepare=prepare,
+    same=("rows",),
+    pairs=3,
+    warm_up=False,
+    unavailable=unavailable,
+)

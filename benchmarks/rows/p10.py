@@ -1,0 +1,143 @@
+"""P10: SIGKILL of a rank; seconds to the next step, and how often there is one.
+
+B is `torchrun --max-restarts` with snapshots, over the kills that it recovers from at all; where it does not within
+a minute, it is started anew, which is not counted.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from statistics import mean
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_LONGEST_S = 60.0
+
+
+def prepare(place: Place) -> None:
+    """The dataset version."""
+    from benchmarks.baselines.trainings import version_of
+
+    version_of(place.data, 2560)
+
+
+def evergreen(place: Place) -> Outcome:
+    """A: `training.launch` with two workers; ranks are killed one after the other."""
+    from benchmarks.baselines.kills import Killer, recovered
+    from benchmarks.baselines.on_ray import launch_on_ray
+    from benchmarks.baselines.trainings import job_of, version_of
+    from training.errors import StopRequestedError
+
+    settings = {
+        "training": {"epochs": 1000, "global_batch_size": 48},
+        "scaling": {"num_workers": 2},
+        "checkpoint": {"every_steps": 20},
+        "tracking": {"log_every_steps": 1},
+        "failure": {"max_failures": 1000},
+    }
+    job = job_of(place.own / "home", version_of(place.data, 2560), "waiting", settings)
+    killer = Killer(job.paths, _kills(place), _seed(place))
+    thread = killer.start(then=job.paths.stop.touch)
+    try:
+        launch_on_ray(job)
+    except StopRequestedError:
+        thread.join()
+    return _outcome(recovered(killer.seconds), _kills(place))
+
+
+def torchrun(place: Place) -> Outcome:
+    """B: `torchrun --max-restarts`."""
+    from benchmarks.baselines.kills import recovered
+
+    draw = random.Random(_seed(place))
+    seconds: list[float | None] = []
+    while len(seconds) < _kills(place):
+        seconds += _until_stuck(place.own, draw, _kills(place) - len(seconds))
+    return _outcome(recovered(seconds), _kills(place))
+
+
+def _until_stuck(folder: Path, draw: random.Random, kills: int) -> list[float | None]:
+    """Kill so often at most, or until the training does not go on."""
+    from benchmarks.baselines.torchrun import torchrun as command
+    from benchmarks.harness.tree import end_descendants
+
+    for left in folder.glob("steps.jsonl"):
+        left.unlink()
+    program = command("benchmarks.baselines.bare_restarts", [str(folder)], max_restarts=1000)
+    process = subprocess.Popen(program, stdin=subprocess.DEVNULL)
+    seconds: list[float | None] = []
+    while len(seconds) < kills and None not in seconds:
+        seconds.append(_kill_one(folder, draw))
+    end_descendants()
+    process.wait()
+    return seconds
+
+
+def _kill_one(folder: Path, draw: random.Random) -> float | None:
+    from benchmarks.baselines.kills import newest_step_at
+
+    steps = folder / "steps.jsonl"
+    began = time.time()
+    while (newest_step_at(steps) or 0.0) < began:
+        time.sleep(0.02)
+    time.sleep(draw.uniform(0.5, 3.0))
+    victim = int((folder / f"rank-{draw.randrange(2)}.pid").read_text())
+    os.kill(victim, signal.SIGKILL)
+    killed_at = time.time()
+    time.sleep(0.1)  # what the other rank was about to write
+    quiet_since = time.time()
+    while time.time() < killed_at + _LONGEST_S:
+        at = newest_step_at(steps)
+        if at is not None and at > quiet_since:
+            return at - killed_at
+        time.sleep(0.02)
+    return None
+
+
+def _outcome(found: list[float], kills: int) -> Outcome:
+    seconds = mean(found) if found else _LONGEST_S
+    return Outcome({"seconds": seconds, "share": len(found) / kills}, {"kills": kills})
+
+
+def _kills(place: Place) -> int:
+    return place.pick(5, 2, 1)
+
+
+def _seed(place: Place) -> int:
+    """Another one each run, told apart by the run's folder."""
+    return sum(place.own.name.encode())
+
+
+ROW = Row(
+    id="P10",
+    sides={"a": evergreen, "b": torchrun},
+    claims=(
+        Claim(
+            "P10",
+            "SIGKILL of a rank to the next step / torchrun --max-restarts",
+            of="seconds",
+            unit="s",
+            goal=1.5,
+            at_least=False,
+        ),
+        Claim(
+            "P10-share",
+            "kills that training recovered from, of 5 a pair",
+            of="share",
+            unit="",
+            goal=1.0,
+            at_least=True,
+            compare=lambda a, _: a,
+            geometric=False,
+            note="--pairs 20 makes it 100 kills",
+        ),
+    ),
+    prepare=prepare,
+    same=("kills",),
+    pairs=3,
+    warm_up=False,
+    timeout_s=1200.0,
+)

@@ -1,0 +1,107 @@
+"""P11: from the call to the first new step of a training that was interrupted in the middle of an epoch.
+
+B resumes the same training at an epoch's start. Both go on to the end and must reach the same weights.
+"""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+from training.job import TrainingJob
+from training.records import TrainedModel
+
+
+def prepare(place: Place) -> None:
+    """A finished training with all its checkpoints."""
+    from training.launch import launch
+
+    launch(_job(place, place.shared / "home"))
+
+
+def in_the_middle(place: Place) -> Outcome:
+    """A: the newest checkpoint lies in the middle of an epoch."""
+    return _resume(place, in_epoch=True)
+
+
+def at_the_start(place: Place) -> Outcome:
+    """B: the newest checkpoint ends an epoch."""
+    return _resume(place, in_epoch=False)
+
+
+def _job(place: Place, home: Path) -> TrainingJob:
+    from benchmarks.baselines.trainings import job_of, version_of
+
+    settings = {
+        "training": {"epochs": 3, "global_batch_size": 128},
+        "scaling": {"num_workers": 0},
+        "checkpoint": {"every_steps": place.pick(50, 20, 2), "keep_newest": 1000},
+        "tracking": {"log_every_steps": 1},
+    }
+    return job_of(home, version_of(place.data, place.pick(60_000, 20_000, 1_000)), "linear", settings)
+
+
+def _resume(place: Place, in_epoch: bool) -> Outcome:
+    """Median over several resumptions in one process, after one that pays for imports."""
+    from statistics import median
+
+    from benchmarks.baselines.trainings import what_was_done
+
+    taken = []
+    for turn in range(1 + place.pick(7, 5, 1)):
+        seconds, trained = _resume_once(place, f"home-{turn}", in_epoch)
+        taken.append(seconds)
+    return Outcome({"seconds": median(taken[1:])}, what_was_done(trained))
+
+
+def _resume_once(place: Place, folder: str, in_epoch: bool) -> tuple[float, TrainedModel]:
+    from benchmarks.baselines.trainings import first_point
+    from training.launch import launch
+
+    template, job = _job(place, place.shared / "home"), _job(place, place.own / folder)
+    shutil.copytree(template.paths.root, job.paths.root)
+    shutil.rmtree(job.paths.model)
+    step = _forget_later(job, in_epoch)
+    began = time.time()
+    trained = launch(job)
+    first = first_point(job.paths, step, since=began)
+    assert first is not None
+    return first.at - began, trained
+
+
+def _forget_later(job: TrainingJob, in_epoch: bool) -> int:
+    """Remove the checkpoints after one in the second epoch's middle, or after the first epoch's last."""
+    from training.checkpoint import MANIFEST, Position
+
+    found = []
+    for folder in sorted(job.paths.checkpoints.glob("step-*")):
+        noted = json.loads((folder / MANIFEST).read_text())
+        found.append((folder, Position(noted["epoch"], noted["step_in_epoch"], noted["step"])))
+    second = [position for _, position in found if position.epoch == 1]
+    starts = [position for position in second if position.step_in_epoch == 0]
+    inside = [position for position in second if position.step_in_epoch > 0]
+    chosen = inside[len(inside) // 2] if in_epoch else starts[0]
+    for folder, position in found:
+        if position.step > chosen.step:
+            shutil.rmtree(folder)
+    return chosen.step
+
+
+ROW = Row(
+    id="P11",
+    sides={"a": in_the_middle, "b": at_the_start},
+    claims=(
+        Claim(
+            "P11",
+            "resume in the middle of an epoch / at its start, to the first new step",
+            of="seconds",
+            unit="s",
+            goal=1.05,
+            at_least=False,
+        ),
+    ),
+    prepare=prepare,
+    same=("weights", "rows", "checksums"),
+    quick=True,
+)

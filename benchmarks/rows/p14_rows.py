@@ -1,0 +1,83 @@
+"""P14, rows: preparing sixteen times as many rows takes sixteen times as long, and no more memory."""
+
+import math
+import time
+from pathlib import Path
+
+from benchmarks.baselines.images import idx_folder
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_GROWTH = 16
+
+
+def prepare(place: Place) -> None:
+    """Both sets of idx files."""
+    for rows in (_rows(place), _GROWTH * _rows(place)):
+        idx_folder(place.data, rows)
+
+
+def sixteen(place: Place) -> Outcome:
+    """A: sixteen times the rows."""
+    return _prepared(place, _GROWTH * _rows(place))
+
+
+def one(place: Place) -> Outcome:
+    """B: the rows."""
+    return _prepared(place, _rows(place))
+
+
+def _rows(place: Place) -> int:
+    return place.pick(15_000, 5_000, 1_000)
+
+
+def _prepared(place: Place, rows: int) -> Outcome:
+    from benchmarks.baselines.trainings import prepare as prepare_dataset
+    from training.paths import Home
+    from training.settings import Settings
+
+    settings = Settings.model_validate({"data": {"path": str(idx_folder(place.data, rows))}})
+    began = time.perf_counter()
+    version = prepare_dataset(Home(place.own / "home"), settings)
+    seconds = time.perf_counter() - began
+    if version.rows("train") != rows:
+        raise RuntimeError(f"{version.rows('train')} rows were prepared, not {rows}")
+    return Outcome({"seconds": seconds, "peak_mb": _peak_mb()}, {"shape": list(version.shape)})
+
+
+def _peak_mb() -> float:
+    """The most that this process had resident; `getrusage` would count its parent's memory before the exec."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+
+
+def _exponent(large: float, small: float) -> float:
+    return math.log(large / small) / math.log(_GROWTH)
+
+
+ROW = Row(
+    id="P14-rows",
+    sides={"a": sixteen, "b": one},
+    claims=(
+        Claim(
+            "P14-rows",
+            "exponent of preparation's time over its rows, x1 to x16",
+            of="seconds",
+            unit="s",
+            goal=1.05,
+            at_least=False,
+            compare=_exponent,
+            geometric=False,
+        ),
+        Claim(
+            "P14-memory",
+            "peak memory of preparing x16 rows / x1",
+            of="peak_mb",
+            unit="MB",
+            goal=1.3,
+            at_least=False,
+        ),
+    ),
+    prepare=prepare,
+    same=("shape",),
+    pairs=5,
+)

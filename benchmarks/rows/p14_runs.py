@@ -1,0 +1,77 @@
+"""P14, runs: opening the MLflow run of a retraining takes as long with a thousand runs in the store as with ten."""
+
+import shutil
+import time
+from pathlib import Path
+from statistics import median
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_FEW = 10
+_TRIES = 15
+
+
+def prepare(place: Place) -> None:
+    """A home with few finished runs, and one with many."""
+    from benchmarks.baselines.plans import numbered, plan_of_digits
+    from tasks.tracking import HOME_TAG, RUN_KEY_TAG, close_run, connect_once, open_run
+    from training.paths import Home
+
+    for name, count in (("few", _FEW), ("many", place.pick(1000, 200, 30))):
+        home = Home(place.shared / name)
+        plan = plan_of_digits(home)
+        client = connect_once(plan)
+        experiment = client.get_run(open_run(client, plan)).info.experiment_id
+        for number in range(1, count):
+            tags = {
+                RUN_KEY_TAG: numbered(plan, number).run_key,
+                "evergreen.recipe": plan.recipe.name,
+                HOME_TAG: home.identity,
+            }
+            close_run(client, client.create_run(experiment, tags=tags).info.run_id, "FINISHED")
+
+
+def many(place: Place) -> Outcome:
+    """A: among many."""
+    return _opened(place, "many")
+
+
+def few(place: Place) -> Outcome:
+    """B: among few."""
+    return _opened(place, "few")
+
+
+def _opened(place: Place, name: str) -> Outcome:
+    """Median over runs that are opened for the first time, each closed again."""
+    from benchmarks.baselines.plans import numbered, plan_of_digits
+    from tasks.tracking import close_run, connect_once, open_run
+    from training.paths import Home
+
+    root = Path(shutil.copytree(place.shared / name, place.own / "home"))
+    plan = plan_of_digits(Home(root))
+    client = connect_once(plan)
+    taken = []
+    for number in range(_TRIES):
+        began = time.perf_counter()
+        run_id = open_run(client, numbered(plan, 10**6 + number))
+        taken.append(time.perf_counter() - began)
+        close_run(client, run_id, "FINISHED")
+    return Outcome({"ms": 1000 * median(taken[1:])}, {"opened": len(taken)})
+
+
+ROW = Row(
+    id="P14-runs",
+    sides={"a": many, "b": few},
+    claims=(
+        Claim(
+            "P14-runs",
+            "opening a run in a store of 1,000 runs / of 10",
+            of="ms",
+            unit="ms",
+            goal=1.3,
+            at_least=False,
+        ),
+    ),
+    prepare=prepare,
+    same=("opened",),
+)

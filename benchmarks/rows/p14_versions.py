@@ -1,0 +1,78 @@
+"""P14, versions: what registration and the gate ask the registry takes as long with 1,000 versions as with one."""
+
+import shutil
+import time
+from pathlib import Path
+from statistics import median
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_TRIES = 15
+
+
+def prepare(place: Place) -> None:
+    """A home with one version of the model, and one with many; the last is champion."""
+    from benchmarks.baselines.plans import numbered, plan_of_digits
+    from tasks.registry import CHAMPION, WEIGHTS_TAG
+    from tasks.tracking import RUN_KEY_TAG, connect_once
+    from training.paths import Home
+
+    for name, count in (("one", 1), ("many", place.pick(1000, 200, 20))):
+        plan = plan_of_digits(Home(place.shared / name))
+        client = connect_once(plan)
+        client.create_registered_model(plan.model)
+        for number in range(count):
+            tags = {RUN_KEY_TAG: numbered(plan, number).run_key, WEIGHTS_TAG: f"{number:064x}"}
+            source = (place.shared / name / f"model-{number}").as_uri()
+            version = client.create_model_version(plan.model, source, tags=tags).version
+        client.set_registered_model_alias(plan.model, CHAMPION, version)
+
+
+def many(place: Place) -> Outcome:
+    """A: among many."""
+    return _asked(place, "many", place.pick(1000, 200, 20))
+
+
+def one(place: Place) -> Outcome:
+    """B: the only one."""
+    return _asked(place, "one", 1)
+
+
+def _asked(place: Place, name: str, count: int) -> Outcome:
+    """Median time to find a run's version and the champion."""
+    from benchmarks.baselines.plans import numbered, plan_of_digits
+    from tasks.registry import WEIGHTS_TAG, alias_of, champion_of, find_version
+    from tasks.tracking import RUN_KEY_TAG, connect_once
+    from training.paths import Home
+
+    plan = plan_of_digits(Home(Path(shutil.copytree(place.shared / name, place.own / "home"))))
+    client = connect_once(plan)
+    mine = {RUN_KEY_TAG: numbered(plan, count - 1).run_key, WEIGHTS_TAG: f"{count - 1:064x}"}
+    taken = []
+    for _ in range(_TRIES):
+        began = time.perf_counter()
+        found = find_version(client, plan.model, mine)
+        champion = champion_of(client, plan.model)
+        alias = alias_of(client, plan.model, str(found))
+        taken.append(time.perf_counter() - began)
+    if not found == champion == str(count):
+        raise RuntimeError(f"version {found} and champion {champion} were found, {count} is both")
+    return Outcome({"ms": 1000 * median(taken[1:])}, {"alias": alias})
+
+
+ROW = Row(
+    id="P14-versions",
+    sides={"a": many, "b": one},
+    claims=(
+        Claim(
+            "P14-versions",
+            "finding version and champion among 1,000 versions / of one",
+            of="ms",
+            unit="ms",
+            goal=1.3,
+            at_least=False,
+        ),
+    ),
+    prepare=prepare,
+    same=("alias",),
+)

@@ -1,0 +1,157 @@
+"""P15: scoring a test split, and a Parquet file with a registered model. B is PyTorch over tensors in memory."""
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.baselines.trainings import job_of, version_of
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_MODEL = "bench"
+
+
+def prepare(place: Place) -> None:
+    """A training of one step, its model registered, and the test rows as Parquet."""
+    import numpy as np
+
+    from tasks.export import log_serving_model
+    from tasks.mlflow_store import connect
+    from training.dataset import open_columns
+    from training.launch import launch
+    from training.paths import Home
+    from training.recipe import load
+    from training.serving import serving_module
+
+    job = _job(place)
+    trained = launch(job)
+    client = connect(None, Home(place.shared / "home"))
+    artifacts = (place.shared / "artifacts").as_uri()
+    run_id = client.create_run(client.create_experiment(_MODEL, artifact_location=artifacts)).info.run_id
+    module = serving_module(load(job.recipe.path)[0], job.dataset, trained)
+    example = np.array(open_columns(job.dataset, "test").images[:4])
+    classes = {"classes": list(job.dataset.classes)}
+    uri = log_serving_model(run_id, module, job.dataset, example, classes)
+    client.create_registered_model(_MODEL)
+    client.create_model_version(_MODEL, uri, run_id=run_id)
+    _write_parquet(np.array(open_columns(job.dataset, "test").images), place.shared / "test.parquet")
+
+
+def evergreen(place: Place) -> Outcome:
+    """A: as the evaluate step scores its candidate, and as `evergreen predict` scores without Ray."""
+    import torch
+
+    from tasks.inference import in_process, open_served
+    from tasks.mlflow_store import connect
+    from tasks.unlabelled import find_chunks
+    from training.dataset import open_columns
+    from training.launch import finished
+    from training.paths import Home
+    from training.recipe import load
+    from training.serving import predictor, serving_module
+
+    torch.set_num_threads(1)
+    job, home = _job(place), Home(place.shared / "home")
+    trained = finished(job.paths, job.run_key)
+    assert trained is not None
+    test = open_columns(job.dataset, "test")
+    predict = predictor(serving_module(load(job.recipe.path)[0], job.dataset, trained))
+    predict(test.images[:512])
+    began = time.perf_counter()
+    found = predict(test.images)
+    evaluated = time.perf_counter() - began
+
+    connect(None, home)
+    served = open_served(_MODEL, "1", None, home)
+    served.predict(test.images[:512])
+    began = time.perf_counter()
+    chunks = find_chunks(place.shared / "test.parquet")
+    scored = [batch["probabilities"] for batch in in_process(chunks, served)]
+    predicted = time.perf_counter() - began
+    rows = sum(map(len, scored))
+    if rows != len(found):
+        raise RuntimeError(f"{rows} rows were predicted, {len(found)} evaluated")
+    return Outcome(
+        {"rows_per_s": len(found) / evaluated, "predict_rows_per_s": rows / predicted}, _did(found)
+    )
+
+
+def plain(place: Place) -> Outcome:
+    """B: the images as one tensor in memory, the model as torchvision has it."""
+    import numpy as np
+    import torch
+    from safetensors.torch import load_file
+
+    from training.dataset import open_columns
+    from training.recipes.mnist import resnet18
+
+    torch.set_num_threads(1)
+    job = _job(place)
+    images = torch.from_numpy(np.array(open_columns(job.dataset, "test").images))
+    model = resnet18(job.dataset.shape, len(job.dataset.classes))
+    model.load_state_dict(load_file(job.paths.model / "weights.safetensors"))
+    model.eval()
+    mean, std = job.dataset.mean[0], job.dataset.std[0]
+
+    def score(part: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(model((part.float() / 255 - mean) / std), dim=1)
+
+    with torch.inference_mode():
+        score(images[:512])
+        began = time.perf_counter()
+        found = torch.cat(
+            [score(images[start : start + 512]) for start in range(0, len(images), 512)]
+        ).numpy()
+        seconds = time.perf_counter() - began
+    return Outcome({"rows_per_s": len(found) / seconds}, _did(found))
+
+
+def _write_parquet(images: Any, file: Path) -> None:
+    """Grey images (rows, 1, height, width) as Arrow's tensor type, which `evergreen predict` takes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"image": pa.FixedShapeTensorArray.from_numpy_ndarray(images[:, 0])}), file)
+
+
+def _job(place: Place) -> Any:
+    version = version_of(place.data, 2560, place.pick(4096, 2048, 512))
+    settings = {"training": {"epochs": 1, "max_steps": 2}, "scaling": {"num_workers": 0}}
+    return job_of(place.shared / "home", version, "resnet", settings)
+
+
+def _did(found: Any) -> dict[str, Any]:
+    return {
+        "rows": len(found),
+        "classes": hashlib.sha256(found.argmax(1).tobytes()).hexdigest(),
+        "top": float(found.max(1).sum()),
+    }
+
+
+ROW = Row(
+    id="P15",
+    sides={"a": evergreen, "b": plain},
+    claims=(
+        Claim(
+            "P15-evaluate",
+            "scoring the test rows / PyTorch over tensors in memory",
+            of="rows_per_s",
+            unit="rows/s",
+            goal=0.9,
+            at_least=True,
+        ),
+        Claim(
+            "P15-predict",
+            "scoring a Parquet file with a registered model / the same",
+            of="predict_rows_per_s",
+            of_b="rows_per_s",
+            unit="rows/s",
+            goal=0.9,
+            at_least=True,
+        ),
+    ),
+    prepare=prepare,
+    same=("rows", "classes"),
+    close={"top": 1e-4},
+    quick=True,
+)

@@ -1,0 +1,97 @@
+"""P16: goodput with ten seeded kills: the useful share of the wall time, and what recovery and repetition explain.
+
+The useful time is that of the same training without kills. Explained is 1 - kills x (recovery + half the interval
+between checkpoints) / wall, with the mean recovery of that very run.
+"""
+
+from statistics import mean
+from typing import Any
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_EVERY_S = 5.0
+
+
+def prepare(place: Place) -> None:
+    """The dataset version."""
+    from benchmarks.baselines.trainings import version_of
+
+    version_of(place.data, 2560)
+
+
+def with_kills(place: Place) -> Outcome:
+    """A: a rank is killed, again and again; every time training goes on to the end."""
+    from benchmarks.baselines.kills import Killer, recovered
+
+    job = _job(place)
+    killer = Killer(job.paths, place.pick(10, 3, 1), seed=16, pause_s=(1.0, 5.0))
+    thread = killer.start()
+    wall, trained = _run(job)
+    thread.join(1.0)
+    found = recovered(killer.seconds)
+    lost = len(found) * (mean(found) + _EVERY_S / 2)
+    explained = 1 - lost / wall
+    return Outcome({"explained_s": explained * wall, "wall_s": wall}, {"weights": trained.weights_digest})
+
+
+def without(place: Place) -> Outcome:
+    """B: nobody is killed."""
+    wall, trained = _run(_job(place))
+    return Outcome({"wall_s": wall}, {"weights": trained.weights_digest})
+
+
+def _run(job: Any) -> tuple[float, Any]:
+    """Seconds from the moment that the loop is first ready to the last metric point."""
+    from benchmarks.baselines.kills import newest_step_at
+    from benchmarks.baselines.on_ray import launch_on_ray
+    from training.attempts import read_attempts
+
+    trained = launch_on_ray(job)
+    ended = newest_step_at(job.paths.metrics)
+    assert ended is not None
+    return ended - read_attempts(job.paths)[0].ready, trained
+
+
+def _job(place: Place) -> Any:
+    from benchmarks.baselines.trainings import job_of, version_of
+
+    settings = {
+        "training": {"epochs": place.pick(50, 20, 8), "global_batch_size": 48},
+        "scaling": {"num_workers": 2},
+        "checkpoint": {"every_s": _EVERY_S},
+        "tracking": {"log_every_steps": 1},
+        "failure": {"max_failures": 100},
+    }
+    return job_of(place.own / "home", version_of(place.data, 2560), "waiting", settings)
+
+
+ROW = Row(
+    id="P16",
+    sides={"a": with_kills, "b": without},
+    claims=(
+        Claim(
+            "P16",
+            "useful share of the wall time with 10 kills / what recovery and repetition explain",
+            of="explained_s",
+            of_b="wall_s",
+            unit="s",
+            goal=0.95,
+            at_least=True,
+            compare=lambda explained, useful: useful / explained,
+        ),
+        Claim(
+            "P16-goodput",
+            "useful share of the wall time with 10 kills",
+            of="wall_s",
+            unit="s",
+            goal=None,
+            at_least=True,
+            compare=lambda wall, useful: useful / wall,
+        ),
+    ),
+    prepare=prepare,
+    same=("weights",),
+    pairs=1,
+    warm_up=False,
+    timeout_s=1800.0,
+)

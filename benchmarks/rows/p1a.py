@@ -1,0 +1,62 @@
+"""P1a: Evergreen's loop on Ray Train, and the same loop function under `torchrun`: what Ray costs while it trains.
+
+Both must leave the same weights, bit for bit.
+"""
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+from training.job import TrainingJob
+
+
+def prepare(place: Place) -> None:
+    """The dataset version."""
+    _job(place)
+
+
+def on_ray(place: Place) -> Outcome:
+    """A: `training.launch` with two workers."""
+    from benchmarks.baselines.on_ray import launch_on_ray
+    from benchmarks.baselines.trainings import steady_rows_per_s, what_was_done
+
+    job = _job(place)
+    trained = launch_on_ray(job)
+    return Outcome({"rows_per_s": steady_rows_per_s(job.paths, trained)}, what_was_done(trained))
+
+
+def under_torchrun(place: Place) -> Outcome:
+    """B: two processes of `torchrun`."""
+    from benchmarks.baselines.same_loop import launch_by_torchrun
+    from benchmarks.baselines.trainings import steady_rows_per_s, what_was_done
+
+    job = _job(place)
+    trained = launch_by_torchrun(job)
+    return Outcome({"rows_per_s": steady_rows_per_s(job.paths, trained)}, what_was_done(trained))
+
+
+def _job(place: Place) -> TrainingJob:
+    from benchmarks.baselines.trainings import job_of, version_of
+
+    settings = {
+        "training": {"epochs": place.pick(4, 3, 2), "global_batch_size": 128},
+        "scaling": {"num_workers": 2},
+    }
+    return job_of(place.own / "home", version_of(place.data, place.pick(2560, 1280, 512)), "resnet", settings)
+
+
+ROW = Row(
+    id="P1a",
+    sides={"a": on_ray, "b": under_torchrun},
+    claims=(
+        Claim(
+            "P1a",
+            "its loop on Ray Train / the same loop under torchrun, ResNet-18, 2 processes",
+            of="rows_per_s",
+            unit="rows/s",
+            goal=0.99,
+            at_least=True,
+        ),
+    ),
+    prepare=prepare,
+    same=("rows", "checksums", "weights"),
+    warm_up=False,
+    quick=True,
+)

@@ -1,0 +1,79 @@
+"""P1b: Evergreen as users get it, and the guides' script, both on Ray Train: rows a second once they run.
+
+Same images, same model, same batch, same optimizer, same split into learning and validation rows, one thread each.
+"""
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+from training.job import TrainingJob
+
+
+def prepare(place: Place) -> None:
+    """The dataset version."""
+    _job(place)
+
+
+def evergreen(place: Place) -> Outcome:
+    """A: `training.launch` with two workers, checkpoints and metrics as by default."""
+    from benchmarks.baselines.on_ray import launch_on_ray
+    from benchmarks.baselines.trainings import steady_rows_per_s
+
+    job = _job(place)
+    trained = launch_on_ray(job)
+    seen = sum(epoch.rows for epoch in trained.history[1:])
+    return Outcome(
+        {"rows_per_s": steady_rows_per_s(job.paths, trained)},
+        {"rows": seen, "accuracy": trained.history[-1].validation_accuracy},
+    )
+
+
+def guides(place: Place) -> Outcome:
+    """B: `DataLoader`, report and checkpoint each epoch."""
+    from benchmarks.baselines.guides_training import train_as_guides_do
+    from benchmarks.baselines.images import idx_folder
+    from training.cluster import ray_cluster
+    from training.dataset import open_columns
+    from training.feeds import training_rows
+
+    job = _job(place)
+    learn, validate = training_rows(open_columns(job.dataset, "train"), job.settings)
+    raw = idx_folder(place.data, _rows(place))
+    epochs = job.settings.training.epochs
+    with ray_cluster(job.settings):
+        done = train_as_guides_do(raw, learn.tolist(), validate.tolist(), place.own, epochs)
+    seconds = done["ends"][-1] - done["ends"][0]
+    return Outcome(
+        {"rows_per_s": done["rows"] / seconds}, {name: done[name] for name in ("rows", "accuracy")}
+    )
+
+
+def _rows(place: Place) -> int:
+    return place.pick(2560, 1280, 512)
+
+
+def _job(place: Place) -> TrainingJob:
+    from benchmarks.baselines.trainings import job_of, version_of
+
+    settings = {
+        "training": {"epochs": 3, "global_batch_size": 128, "schedule": "constant", "warmup_share": 0.0},
+        "scaling": {"num_workers": 2},
+    }
+    return job_of(place.own / "home", version_of(place.data, _rows(place)), "resnet", settings)
+
+
+ROW = Row(
+    id="P1b",
+    sides={"a": evergreen, "b": guides},
+    claims=(
+        Claim(
+            "P1b",
+            "as users get it / the guides' script on Ray Train, ResNet-18, 2 workers",
+            of="rows_per_s",
+            unit="rows/s",
+            goal=1.10,
+            at_least=True,
+        ),
+    ),
+    prepare=prepare,
+    close={"rows": 0.01, "accuracy": 0.9},
+    warm_up=False,
+)

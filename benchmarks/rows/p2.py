@@ -1,0 +1,81 @@
+"""P2: all durability on, and all of it off: what a checkpoint every two seconds, metrics and heartbeats cost.
+
+Both run on Ray with two workers on as many cores as there are, and must leave the same weights.
+"""
+
+from typing import Any
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+from training.job import TrainingJob
+
+_EVERY_S = 2.0
+
+
+def prepare(place: Place) -> None:
+    """The dataset version."""
+    _job(place, {})
+
+
+def durable(place: Place) -> Outcome:
+    """A: checkpoints, a metric point a step, heartbeats, and the driver sends the points to MLflow."""
+    from benchmarks.baselines.on_ray import launch_on_ray
+    from tasks.mlflow_store import connect
+    from tasks.publisher import Publisher
+    from training.metrics import MetricsFile
+    from training.paths import Home
+
+    job = _job(place, {"checkpoint": {"every_s": _EVERY_S}, "tracking": {"log_every_steps": 1}})
+    client = connect(None, Home(place.own / "home"))
+    run_id = client.create_run(client.create_experiment("bench")).info.run_id
+    publisher = Publisher(lambda: (client, run_id), MetricsFile(job.paths.metrics), outage_s=60)
+    with publisher.running():
+        trained = launch_on_ray(job)
+    return _outcome(job, trained)
+
+
+def bare(place: Place) -> Outcome:
+    """B: none of it."""
+    from benchmarks.baselines import undurable
+    from benchmarks.baselines.on_ray import launch_on_ray
+    from training import ray_train
+
+    ray_train.run_ray_worker = undurable.run_ray_worker  # type: ignore[attr-defined]
+    # Nobody beats, so nobody can be found stuck.
+    job = _job(place, {"checkpoint": {"every_s": 3600.0}, "failure": {"worker_start_timeout_s": 3600.0}})
+    return _outcome(job, launch_on_ray(job))
+
+
+def _outcome(job: TrainingJob, trained: Any) -> Outcome:
+    from benchmarks.baselines.trainings import steady_rows_per_s, what_was_done
+
+    return Outcome({"rows_per_s": steady_rows_per_s(job.paths, trained)}, what_was_done(trained))
+
+
+def _job(place: Place, settings: dict[str, Any]) -> TrainingJob:
+    from benchmarks.baselines.trainings import job_of, version_of
+
+    same = {
+        "training": {"epochs": place.pick(4, 3, 2), "global_batch_size": 128, "select": "last"},
+        "scaling": {"num_workers": 2},
+    }
+    version = version_of(place.data, place.pick(2560, 1280, 512))
+    return job_of(place.own / "home", version, "resnet", same | settings)
+
+
+ROW = Row(
+    id="P2",
+    sides={"a": durable, "b": bare},
+    claims=(
+        Claim(
+            "P2",
+            "checkpoint every 2 s, metrics and heartbeats / none of them",
+            of="rows_per_s",
+            unit="rows/s",
+            goal=0.98,
+            at_least=True,
+        ),
+    ),
+    prepare=prepare,
+    same=("rows", "checksums", "weights"),
+    warm_up=False,
+)

@@ -1,0 +1,145 @@
+"""P3b: batches of shuffled, normalised images for a model that does nothing: what the ingest alone can do."""
+
+import time
+from typing import Any
+
+from benchmarks.baselines.images import idx_folder, read
+from benchmarks.baselines.trainings import version_of
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+BATCH = 128
+_EPOCHS = 5
+
+
+def prepare(place: Place) -> None:
+    """The dataset version and the idx files that it is made of."""
+    version_of(place.data, _rows(place))
+
+
+def evergreen(place: Place) -> Outcome:
+    """A: the feed that training uses, and its normalisation on the device."""
+    import torch
+
+    from training.dataset import open_columns
+    from training.feeds import MemoryFeed
+    from training.order import SampleOrder
+    from training.preprocess import normaliser
+    from training.ranks import Ranks
+
+    torch.set_num_threads(1)
+    version = version_of(place.data, _rows(place))
+    columns = open_columns(version, "train")
+    every = torch.arange(len(columns)).numpy()
+    ranks = Ranks.of_this_process(use_gpu=False)
+    feed = MemoryFeed(columns, every, SampleOrder(len(columns), BATCH, seed=0), ranks)
+    normalise = normaliser((0.5,), (0.5,))
+
+    def epoch(number: int) -> Any:
+        for batch in feed.batches(number, 0):
+            yield normalise(batch.images), batch.labels
+
+    return _timed(epoch)
+
+
+def data_loader(place: Place) -> Outcome:
+    """B: the guides' `DataLoader`: a PIL image, `ToTensor` and `Normalize` a row, two worker processes."""
+    import numpy as np
+    import torch
+    from PIL import Image
+    from torch.utils.data import DataLoader, Dataset
+    from torchvision.transforms import Compose, Normalize, ToTensor
+
+    torch.set_num_threads(1)
+    found = read(idx_folder(place.data, _rows(place)), "train")
+    pixels, labels = np.array(found.pixels), found.labels.tolist()
+    transform = Compose([ToTensor(), Normalize((0.5,), (0.5,))])
+
+    class Pictures(Dataset[Any]):
+        def __len__(self) -> int:
+            return len(labels)
+
+        def __getitem__(self, row: int) -> tuple[Any, int]:
+            return transform(Image.fromarray(pixels[row], mode=None)), labels[row]
+
+    loader = DataLoader(Pictures(), BATCH, shuffle=True, num_workers=2, persistent_workers=True)
+    return _timed(lambda _: loader, epochs=2)
+
+
+def gather(place: Place) -> Outcome:
+    """B: NumPy gathers the rows of a permutation and turns bytes into numbers."""
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    found = read(idx_folder(place.data, _rows(place)), "train")
+    pixels, labels = np.array(found.pixels)[:, None], np.array(found.labels, np.int64)
+
+    def epoch(number: int) -> Any:
+        order = np.random.default_rng(number).permutation(len(labels))
+        for start in range(0, len(order), BATCH):
+            rows = order[start : start + BATCH]
+            images = pixels[rows].astype(np.float32)
+            images /= 127.5
+            images -= 1.0
+            yield torch.from_numpy(images), torch.from_numpy(labels[rows])
+
+    return _timed(epoch)
+
+
+def _rows(place: Place) -> int:
+    return place.pick(60_000, 20_000, 1_000)
+
+
+def _timed(epoch: Any, epochs: int = _EPOCHS) -> Outcome:
+    """Rows a second over all epochs after a first one, and sums over it that tell that the work was the same."""
+    rows, total, labels = 0, 0.0, 0
+    for images, numbers in epoch(0):
+        rows, total, labels = (
+            rows + len(images),
+            total + float(images.double().sum()),
+            labels + int(numbers.sum()),
+        )
+    began, seen = time.perf_counter(), 0
+    for number in range(1, epochs):
+        for images, _ in epoch(number):
+            seen += len(images)
+    return Outcome(
+        {"rows_per_s": seen / (time.perf_counter() - began)},
+        {
+            "rows": rows,
+            "labels": labels,
+            "shape": list(images.shape[1:]),
+            "dtype": str(images.dtype),
+            "sum": total,
+        },
+    )
+
+
+ROW = Row(
+    id="P3b",
+    sides={"a": evergreen, "loader": data_loader, "gather": gather},
+    claims=(
+        Claim(
+            "P3b-loader",
+            "ingest alone / DataLoader with 2 workers",
+            of="rows_per_s",
+            unit="rows/s",
+            goal=8.0,
+            at_least=True,
+            b="loader",
+        ),
+        Claim(
+            "P3b-gather",
+            "ingest alone / NumPy gather and uint8 to float32",
+            of="rows_per_s",
+            unit="rows/s",
+            goal=0.8,
+            at_least=True,
+            b="gather",
+        ),
+    ),
+    prepare=prepare,
+    same=("rows", "labels", "shape", "dtype"),
+    close={"sum": 1e-4},
+    quick=True,
+)

@@ -1,0 +1,97 @@
+"""P4: reading back the images that preparation wrote, on one thread. B is `np.load` of the same bytes."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.baselines.trainings import version_of
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_REPEATS = 15
+
+
+def prepare(place: Place) -> None:
+    """The dataset version, and its train images as one .npy file."""
+    version = _version(place)
+    from training.dataset import open_columns
+
+    np.save(place.shared / "images.npy", np.asarray(open_columns(version, "train").images))
+
+
+def parquet(place: Place) -> Outcome:
+    """A: the image column of all part files, as one array; with and without the checksums verified."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from training.dataset import binary_to_numpy
+    from training.manifest import read_parts
+
+    pa.set_cpu_count(1)
+    version = _version(place)
+
+    def checked() -> Any:
+        return np.concatenate([_images(table) for table in read_parts(version, "train", ["image"])])
+
+    def unchecked() -> Any:
+        files = [Path(version.path) / part.path for part in version.parts["train"]]
+        tables = [pq.read_table(file, columns=["image"], use_threads=False) for file in files]
+        return np.concatenate([_images(table) for table in tables])
+
+    def _images(table: Any) -> Any:
+        return binary_to_numpy(table["image"], np.uint8).reshape(-1, *version.shape)
+
+    return Outcome({"mb_per_s": _speed(unchecked), "checked_mb_per_s": _speed(checked)}, _did(checked()))
+
+
+def load(place: Place) -> Outcome:
+    """B: `np.load`."""
+
+    def read() -> Any:
+        return np.load(place.shared / "images.npy")
+
+    return Outcome({"mb_per_s": _speed(read)}, _did(read()))
+
+
+def _version(place: Place) -> Any:
+    return version_of(place.data, place.pick(60_000, 20_000, 1_000))
+
+
+def _speed(read: Callable[[], Any]) -> float:
+    size = read().nbytes / 1e6
+    taken = []
+    for _ in range(_REPEATS):
+        began = time.perf_counter()
+        read()
+        taken.append(time.perf_counter() - began)
+    return float(size / median(taken))
+
+
+def _did(images: Any) -> dict[str, Any]:
+    return {"bytes": images.nbytes, "sum": int(images.sum(dtype=np.int64))}
+
+
+ROW = Row(
+    id="P4",
+    sides={"a": parquet, "b": load},
+    claims=(
+        Claim(
+            "P4", "reading a dataset's files / np.load", of="mb_per_s", unit="MB/s", goal=0.7, at_least=True
+        ),
+        Claim(
+            "P4-checked",
+            "the same with sha256 and page checksums verified / np.load",
+            of="checked_mb_per_s",
+            of_b="mb_per_s",
+            unit="MB/s",
+            goal=0.35,
+            at_least=True,
+        ),
+    ),
+    prepare=prepare,
+    same=("bytes", "sum"),
+    quick=True,
+)

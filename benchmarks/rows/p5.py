@@ -1,0 +1,95 @@
+"""P5: source files -> a validated, checksummed dataset version; B: the guides' way (P5a), one pass with NumPy (P5b)."""
+
+import time
+from typing import Any
+
+from benchmarks.baselines.images import idx_folder, read
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+
+def prepare(place: Place) -> None:
+    """The idx files, read once."""
+    _few(place)
+    found = read(_raw(place), "train")
+    assert found.pixels.sum() > 0
+
+
+def evergreen(place: Place) -> Outcome:
+    """A: download, parquet and transform, as plain functions in this process."""
+    from benchmarks.baselines.trainings import prepare as prepare_dataset
+    from training.paths import Home
+    from training.settings import Settings
+
+    few = Settings.model_validate({"data": {"path": str(_few(place))}})
+    prepare_dataset(Home(place.own / "few"), few)  # imports
+    settings = Settings.model_validate({"data": {"path": str(_raw(place))}})
+    began = time.perf_counter()
+    version = prepare_dataset(Home(place.own / "home"), settings)
+    seconds = time.perf_counter() - began
+    did = {"labels": {name: list(version.label_counts[name]) for name in ("train", "test")}}
+    return Outcome({"seconds": seconds}, did | {"mean": version.mean[0], "std": version.std[0]})
+
+
+def guides(place: Place) -> Outcome:
+    """B: nested lists through pandas and a row-wise map on Ray Data; starting Ray is not counted."""
+    import pandas  # noqa: F401
+    import ray.data  # noqa: F401
+    import torchvision  # noqa: F401
+
+    from benchmarks.baselines.guides_preparation import prepare_as_guides_do
+    from training.cluster import ray_cluster
+    from training.settings import Settings
+
+    with ray_cluster(Settings()):
+        began = time.perf_counter()
+        did = prepare_as_guides_do(_raw(place), place.own / "out")
+        seconds = time.perf_counter() - began
+    return Outcome({"seconds": seconds}, did)
+
+
+def numpy_and_pyarrow(place: Place) -> Outcome:
+    """B: one pass."""
+    from benchmarks.baselines.single_pass import single_pass
+
+    single_pass(_few(place), place.own / "few")  # imports
+    began = time.perf_counter()
+    made = single_pass(_raw(place), place.own / "out")
+    seconds = time.perf_counter() - began
+    return Outcome({"seconds": seconds}, {name: made[name] for name in ("labels", "mean", "std")})
+
+
+def _few(place: Place) -> Any:
+    return idx_folder(place.data, 500, 100)
+
+
+def _raw(place: Place) -> Any:
+    return idx_folder(place.data, place.pick(20_000, 10_000, 1_000))
+
+
+ROW = Row(
+    id="P5",
+    sides={"a": evergreen, "guides": guides, "pass": numpy_and_pyarrow},
+    claims=(
+        Claim(
+            "P5a",
+            "source files to dataset version / pandas, nested lists, row map",
+            of="seconds",
+            unit="s",
+            goal=1 / 20,
+            at_least=False,
+            b="guides",
+        ),
+        Claim(
+            "P5b",
+            "source files to dataset version / one pass with NumPy and pyarrow",
+            of="seconds",
+            unit="s",
+            goal=1.25,
+            at_least=False,
+            b="pass",
+        ),
+    ),
+    prepare=prepare,
+    same=("labels",),
+    close={"mean": 1e-9, "std": 1e-9},
+)

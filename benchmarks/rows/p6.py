@@ -1,0 +1,110 @@
+"""P6: what the flow adds to its steps: the `retrain` flow in a warm process, and the same functions called directly.
+
+Training runs in this process (`scaling.num_workers` 0), so that Ray's start, which both would pay for, hides nothing.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from statistics import median
+from typing import Any
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_JOB_S = 60.0  # the job of a minute that the share is told of
+
+
+def flow(place: Place) -> Outcome:
+    """A: `flows.retrain.retrain`, with a Prefect server of its own as the command has it."""
+    home = _home(place)
+    from flows.environment import prepare
+    from flows.prefect_server import prefect_api
+
+    os.environ.pop("PREFECT_HOME", None)
+    prepare(home)
+
+    def retrain(overrides: dict[str, Any]) -> Any:
+        from flows.environment import quieten
+        from flows.retrain import SettingsForm
+        from flows.retrain import retrain as the_flow
+
+        quieten()
+        return the_flow("digits", SettingsForm.model_validate(overrides))
+
+    return _timed(place, retrain, prefect_api(home))
+
+
+def functions(place: Place) -> Outcome:
+    """B: the same steps without Prefect."""
+    home = _home(place)
+    from flows.environment import prepare
+
+    prepare(home)
+
+    def retrain(overrides: dict[str, Any]) -> Any:
+        from benchmarks.baselines import direct
+
+        return direct.retrain(home, "digits", overrides)
+
+    return _timed(place, retrain, nullcontext())
+
+
+def _home(place: Place) -> Any:
+    from training.paths import Home
+
+    os.environ["EVERGREEN_HOME"] = str(place.own / "home")
+    return Home(place.own / "home")
+
+
+def _timed(
+    place: Place, retrain: Callable[[dict[str, Any]], Any], api: AbstractContextManager[None]
+) -> Outcome:
+    """Median over retrainings with different rows, so that every step runs, after one that warms up."""
+    taken = []
+    with api:
+        for turn in range(1 + place.pick(5, 3, 1)):
+            overrides = {
+                "seed": turn,
+                "data": {"max_train_rows": 600 + turn, "max_test_rows": 150},
+                "training": {"epochs": 2},
+                "scaling": {"num_workers": 0, "use_gpu": "no"},
+                "gate": {"floor": 0.0},
+                "tracking": {"system_metrics": False},
+            }
+            began = time.perf_counter()
+            release = retrain(overrides)
+            taken.append(time.perf_counter() - began)
+            if release.reused:
+                raise RuntimeError("a retraining was found done")
+    return Outcome({"seconds": median(taken[1:])}, {"weights": release.weights_digest})
+
+
+ROW = Row(
+    id="P6",
+    sides={"a": flow, "b": functions},
+    claims=(
+        Claim(
+            "P6",
+            "seconds that the flow adds to its steps, warm",
+            of="seconds",
+            unit="s",
+            goal=1.5,
+            at_least=False,
+            compare=lambda a, b: a - b,
+            geometric=False,
+        ),
+        Claim(
+            "P6-share",
+            "the same as a share of a minute's job",
+            of="seconds",
+            unit="s",
+            goal=0.02,
+            at_least=False,
+            compare=lambda a, b: (a - b) / _JOB_S,
+            geometric=False,
+        ),
+    ),
+    same=("weights",),
+    warm_up=False,
+)

@@ -1,0 +1,89 @@
+"""P7: from the command to the first optimizer step, two processes, one layer.
+
+Cold is a process's first training, Ray's start included; warm is the next one on the same cluster. For B, `torchrun`
+keeps nothing: cold and warm are its first and its second call.
+"""
+
+import json
+import subprocess
+import sys
+import time
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+from training.job import TrainingJob
+
+
+def prepare(place: Place) -> None:
+    """The dataset version."""
+    _job(place, 0)
+
+
+def evergreen(place: Place) -> Outcome:
+    """A: two launches in a process of its own."""
+    from benchmarks.baselines.trainings import first_point
+
+    jobs = [_job(place, seed) for seed in (0, 1)]
+    files = [place.own / f"job-{seed}.json" for seed in (0, 1)]
+    for job, file in zip(jobs, files, strict=True):
+        file.write_text(job.model_dump_json())
+    out = place.own / "calls.json"
+    began = time.time()
+    program = [sys.executable, "-m", "benchmarks.baselines.start", *map(str, files), str(out)]
+    subprocess.run(program, check=True)
+    firsts = [first_point(job.paths, 0, since=began) for job in jobs]
+    assert all(firsts)
+    cold, warm = (point.at for point in firsts if point is not None)
+    return Outcome(
+        {"cold_s": cold - began, "warm_s": warm - json.loads(out.read_text())[1]}, {"processes": 2}
+    )
+
+
+def torchrun(place: Place) -> Outcome:
+    """B: two calls of `torchrun`."""
+    from benchmarks.baselines.images import idx_folder
+    from benchmarks.baselines.torchrun import run
+
+    raw, taken = idx_folder(place.data, _rows(place)), []
+    for turn in range(2):
+        out = place.own / f"first-{turn}.json"
+        began = time.time()
+        run("benchmarks.baselines.bare_start", [str(raw), str(out)])
+        taken.append(json.loads(out.read_text())["at"] - began)
+    return Outcome({"cold_s": taken[0], "warm_s": taken[1]}, {"processes": 2})
+
+
+def _rows(place: Place) -> int:
+    return place.pick(2560, 1280, 512)
+
+
+def _job(place: Place, seed: int) -> TrainingJob:
+    from benchmarks.baselines.trainings import job_of, version_of
+
+    settings = {
+        "seed": seed,
+        "training": {"epochs": 1, "max_steps": 3, "global_batch_size": 128},
+        "scaling": {"num_workers": 2},
+        "tracking": {"log_every_steps": 1},
+    }
+    return job_of(place.own / "home", version_of(place.data, _rows(place)), "linear", settings)
+
+
+def _claim(name: str, goal: float) -> Claim:
+    return Claim(
+        f"P7-{name}",
+        f"launch to first step, {name} / torchrun",
+        of=f"{name}_s",
+        unit="s",
+        goal=goal,
+        at_least=False,
+    )
+
+
+ROW = Row(
+    id="P7",
+    sides={"a": evergreen, "b": torchrun},
+    claims=(_claim("cold", 3.0), _claim("warm", 1.5)),
+    prepare=prepare,
+    same=("processes",),
+    warm_up=False,
+)

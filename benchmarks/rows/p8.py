@@ -1,0 +1,86 @@
+"""P8 and P9: a whole first `evergreen retrain`, and the same command again.
+
+B trains the same model on the same data by hand, to the same accuracy: no Parquet, no tracking, no comparison, no
+registry, no report.
+"""
+
+import json
+import time
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_ALLOWANCE_S = 15.0  # what all the rest of a retraining may take
+
+
+def retrain(place: Place) -> Outcome:
+    """A: `evergreen retrain digits` in an empty home, then once more."""
+    from benchmarks.baselines.retraining import retrain as command
+
+    settings = {"training.epochs": str(_epochs(place)), "scaling.use_gpu": "no"}
+    first = command(place.own / "home", "digits", settings)
+    again = command(place.own / "home", "digits", settings)
+    if not again.release["reused"] or again.release["version"] != first.release["version"]:
+        raise RuntimeError(f"the second run did not find the first one's version: {again.release}")
+    return Outcome(
+        {"seconds": first.seconds, "again_s": again.seconds},
+        {"accuracy": first.release["metrics"]["accuracy"]},
+    )
+
+
+def by_hand(place: Place) -> Outcome:
+    """B: the bare script under `torchrun`."""
+    from benchmarks.baselines.torchrun import run
+
+    out = place.own / "bare.json"
+    began = time.perf_counter()
+    run("benchmarks.baselines.bare_digits", [str(_epochs(place)), str(out)])
+    seconds = time.perf_counter() - began
+    return Outcome({"seconds": seconds}, json.loads(out.read_text()))
+
+
+def _epochs(place: Place) -> int:
+    return place.pick(20, 20, 10)
+
+
+def _without_allowance(a: float, b: float) -> float:
+    return max(a - _ALLOWANCE_S, 0.01) / b
+
+
+ROW = Row(
+    id="P8",
+    sides={"a": retrain, "b": by_hand},
+    claims=(
+        Claim(
+            "P8",
+            "(first evergreen retrain - 15 s) / bare script",
+            of="seconds",
+            unit="s",
+            goal=1.05,
+            at_least=False,
+            compare=_without_allowance,
+        ),
+        Claim(
+            "P9",
+            "evergreen retrain again / the first",
+            of="again_s",
+            of_b="seconds",
+            unit="s",
+            goal=0.1,
+            at_least=False,
+            b="a",
+        ),
+        Claim(
+            "P9-seconds",
+            "evergreen retrain again",
+            of="again_s",
+            unit="s",
+            goal=5.0,
+            at_least=False,
+            b="a",
+            compare=lambda a, _: a,
+            geometric=False,
+        ),
+    ),
+    close={"accuracy": 0.03},
+    warm_up=False,
+)

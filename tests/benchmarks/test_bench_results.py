@@ -1,0 +1,88 @@
+"""`results.json` between runs: what is kept, what is replaced, what is measured again; the page and the chart."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness import results as store
+from benchmarks.harness.chart import draw
+from benchmarks.harness.page import page, summary, verdict
+from benchmarks.harness.results import Line, Results
+
+MET = Line(
+    id="P4",
+    title="reading",
+    ratio=0.8,
+    low=0.75,
+    high=0.85,
+    goal=0.7,
+    met=True,
+    a=80.0,
+    b=100.0,
+    unit="MB/s",
+    pairs=5,
+    control=1.01,
+    cpu_s={"a": 1.0, "b": 2.0},
+    peak_mb={"a": 10.0, "b": 20.0},
+)
+MISSED = MET.model_copy(update={"id": "P5", "met": False, "at_least": False, "goal": 0.05})
+VOID = MET.model_copy(update={"id": "P6", "met": None, "note": "void: restless"})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "results.json"
+
+
+def _measured(file: Path, *lines: Line, finished: bool) -> Results:
+    made = store.add(store.begin(file, "full", afresh=False), list(lines), file)
+    made = made.model_copy(update={"finished": finished})
+    store.write(made, file)
+    return made
+
+
+def test_an_interrupted_run_goes_on(file: Path) -> None:
+    _measured(file, MET, finished=False)
+    assert store.begin(file, "full", afresh=False).rows == (MET,)
+
+
+def test_after_a_finished_run_all_is_measured_anew(file: Path) -> None:
+    _measured(file, MET, finished=True)
+    assert store.begin(file, "full", afresh=False).rows == ()
+
+
+def test_named_rows_replace_their_lines_and_leave_the_others(file: Path) -> None:
+    _measured(file, MET, MISSED, finished=True)
+    better = MISSED.model_copy(update={"ratio": 0.04})
+    made = store.add(store.begin(file, "full", afresh=True), [better], file)
+    assert made.rows == (MET, better)
+    assert made.finished
+
+
+def test_rows_of_other_code_or_size_are_not_mixed(file: Path) -> None:
+    made = _measured(file, MET, finished=False)
+    assert store.begin(file, "quick", afresh=False).rows == ()
+    store.write(made.model_copy(update={"code": "other"}), file)
+    assert store.begin(file, "full", afresh=False).rows == ()
+
+
+def test_the_page_says_a_loss_as_plainly_as_a_win(file: Path) -> None:
+    made = _measured(file, MET, MISSED, VOID, finished=True)
+    text = page(made)
+    assert [verdict(line) for line in made.rows] == ["yes", "**no**", "void"]
+    assert all(f"| {line.id} |" in text for line in made.rows)
+    assert "- **P6**: void: restless" in text
+
+
+def test_a_row_without_numbers_says_why() -> None:
+    line = Line(id="G1", title="on a GPU", goal=0.97, note="not measured: there is no GPU here")
+    assert verdict(line) == "not measured"
+    assert summary(line).endswith("there is no GPU here")
+
+
+def test_the_chart_is_the_same_for_the_same_numbers(file: Path, tmp_path: Path) -> None:
+    made = _measured(file, MET, MISSED, finished=True)
+    for name in ("one.svg", "two.svg"):
+        draw(made, tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    assert b"<svg" in (tmp_path / "one.svg").read_bytes()
