@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.tracking")
 
 LAST_WORDS_S = 10.0
+_MOST_POINTS = 1000  # that MLflow takes in one call
 
 
 @dataclass
@@ -143,8 +144,8 @@ class Publisher:
             for name, value in point.values.items()
             if (point.step, name) not in self._sent
         ]
-        for start in range(0, len(new), 500):
-            batch = new[start : start + 500]
+        for start in range(0, len(new), _MOST_POINTS):
+            batch = new[start : start + _MOST_POINTS]
             metrics = [Metric(name, value, int(point.at * 1000), point.step) for point, name, value in batch]
             client.log_batch(run_id, metrics=metrics)
             self._sent |= {(point.step, name) for point, name, _ in batch}

@@ -12,15 +12,15 @@ import os
 import pickle
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import safetensors
 
 from training.errors import DataError, TransientError
-from training.files import atomic_folder, canonical_json, digest_file
+from training.files import DigestedStream, atomic_folder, canonical_json, digest_file
 from training.settings import CheckpointSettings
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class CheckpointLog:
     _damaged: list[Path] = field(default_factory=list, repr=False)
     _writer: threading.Thread | None = field(default=None, repr=False)
     _failure: list[BaseException] = field(default_factory=list, repr=False)
+    _copies: "StateCopies" = field(default_factory=lambda: StateCopies(), repr=False)
 
     def entries(self) -> list[Path]:
         """Folders of finished checkpoints, oldest first."""
@@ -64,13 +65,14 @@ class CheckpointLog:
     def save(
         self, position: Position, state: dict[str, Any], score: float | None, wait: bool = False
     ) -> None:
-        """Commit `state` (tensors already copied to memory of their own) while training goes on.
+        """Copy `state` and commit it while training goes on.
 
         `score` is the validation loss when the checkpoint ends an epoch; lower is better. A write that is still
         under way is waited for first, and an error of it raised here.
         """
+        copied = self._copies.take(state)  # beside the one that may still be written
         self.wait()
-        self._writer = threading.Thread(target=self._write, args=(position, state, score), daemon=True)
+        self._writer = threading.Thread(target=self._write, args=(position, copied, score), daemon=True)
         self._writer.start()
         if wait:
             self.wait()
@@ -110,7 +112,8 @@ class CheckpointLog:
                 _remove(self._damaged.pop())
             with atomic_folder(target) as aside:
                 with (aside / STATE).open("wb") as out:  # a file of torch's own hides why a write failed
-                    torch.save(state | {"position": astuple(position)}, out)
+                    digested = DigestedStream(out)
+                    torch.save(state | {"position": astuple(position)}, cast(IO[bytes], digested))
                 manifest = {
                     "format": FORMAT,
                     "run_key": self.run_key,
@@ -118,8 +121,8 @@ class CheckpointLog:
                     "step_in_epoch": position.step_in_epoch,
                     "step": position.step,
                     "score": score,
-                    "sha256": digest_file(aside / STATE),
-                    "bytes": (aside / STATE).stat().st_size,
+                    "sha256": digested.sha256.hexdigest(),
+                    "bytes": digested.bytes,
                     "contract": contract() | self.conditions,
                 }
                 (aside / MANIFEST).write_text(json.dumps(manifest, indent=1))
@@ -237,17 +240,46 @@ def _differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
     ]
 
 
-def copy_state(value: Any) -> Any:
-    """A copy of nested state whose tensors live in ordinary memory, so that training may go on changing them."""
-    import torch
+class StateCopies:
+    """Copies of nested state, one after the other, in two sets of memory that take turns.
 
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: copy_state(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(copy_state(item) for item in value)
-    return value
+    Fresh memory costs several times the copy itself. The newest copy is left alone while the next one is taken; the
+    one before it must not be needed any more.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[list[torch.Tensor]] = [[], []]
+
+    def take(self, value: Any) -> Any:
+        """A copy whose tensors live in ordinary memory, so that training may go on changing them."""
+        kept = self._kept.pop(0)
+        used: list[torch.Tensor] = []
+        copied = self._copy(value, iter(kept), used)
+        self._kept.append(used)
+        return copied
+
+    def _copy(self, value: Any, kept: "Iterator[torch.Tensor]", used: "list[torch.Tensor]") -> Any:
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            place = next(kept, None)
+            if place is None or (place.shape, place.dtype, place.stride()) != (
+                value.shape,
+                value.dtype,
+                value.stride(),
+            ):
+                place = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+            used.append(place)
+            return place.copy_(value.detach())
+        if isinstance(value, dict):
+            return {key: self._copy(item, kept, used) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._copy(item, kept, used) for item in value)
+        return value
+
+
+def _layout(tensor: "torch.Tensor") -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.stride()
 
 
 def weights_digest(weights: "dict[str, torch.Tensor]") -> str:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 HALF_DONE = (".*.tmp", ".*.removed")
 _CHUNK = 1 << 20
@@ -91,6 +91,25 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             sync_folder(path.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+class DigestedStream:
+    """Writes to a binary stream and takes the sha256 of what it is given, on the way."""
+
+    def __init__(self, stream: IO[bytes]):
+        self.stream = stream
+        self.sha256 = hashlib.sha256()
+        self.bytes = 0
+
+    def write(self, block: bytes) -> int:
+        """Write all of `block`."""
+        self.sha256.update(block)
+        self.bytes += memoryview(block).nbytes
+        return self.stream.write(block)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self.stream.flush()
 
 
 def sweep(folder: Path) -> None:

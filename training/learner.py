@@ -12,7 +12,6 @@ import torch.distributed as dist  # noqa: TID253
 import torch.nn.functional as functional  # noqa: TID253
 from torch import nn  # noqa: TID253
 
-from training.checkpoint import copy_state
 from training.dataset import Columns
 from training.feeds import Batch
 from training.order import Rows, stream_key
@@ -162,9 +161,9 @@ class Learner:
         return loss, hits
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next step depends on, copied."""
+        """Everything that the next step depends on, as it is now: training goes on changing it."""
         parts: dict[str, Any] = {"model": self.module, "optimizer": self.optimizer, "scaler": self.scaler}
-        return {name: copy_state(part.state_dict()) for name, part in parts.items()}
+        return {name: part.state_dict() for name, part in parts.items()}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""

@@ -7,6 +7,7 @@ step s costs the same whether it is entered from step s-1 or after a crash, and 
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -95,8 +96,12 @@ class SampleOrder:
     def global_batch(self, epoch: int, step: int) -> Rows:
         """Row numbers of one step, in order; the same for every world size."""
         start, stop = self.bounds(step)
+        span = max(1, _BLOCK // self.global_batch_size) * self.global_batch_size
+        first = start - start % span
         permutation = Permutation(self.rows, stream_key(self.seed, epoch, _ORDER))
-        return permutation(np.arange(start, stop, dtype=np.int64))
+        # A batch more, as the epoch's last step may take the rest along.
+        block = _block(permutation, first, min(self.rows, first + span + self.global_batch_size))
+        return block[start - first : stop - first]
 
     def share(self, epoch: int, step: int, rank: int, world_size: int) -> Rows:
         """The part of :meth:`global_batch` that `rank` computes; parts differ by one row at most."""
@@ -107,6 +112,14 @@ class SampleOrder:
         return np.array_split(self.global_batch(epoch, step), count)
 
 
+@lru_cache(maxsize=4)
+def _block(permutation: Permutation, start: int, stop: int) -> Rows:
+    """Rows of many steps at once: numpy takes as long for a small array as for one of some hundred elements."""
+    rows = permutation(np.arange(start, stop, dtype=np.int64))
+    rows.flags.writeable = False  # it is handed out again
+    return rows
+
+
 def checksum(rows: Rows) -> int:
     """A number below 2^24 * len(rows) that tells one multiset of rows from another, whatever their order.
 
@@ -115,5 +128,6 @@ def checksum(rows: Rows) -> int:
     return int((mix(rows.astype(np.uint64) + _GOLDEN) >> np.uint64(40)).sum())
 
 
+_BLOCK = 1 << 15
 _ORDER = 1
 AUGMENTATION = 2

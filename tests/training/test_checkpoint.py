@@ -14,7 +14,7 @@ from training.checkpoint import (
     MANIFEST,
     STATE,
     CheckpointLog,
-    copy_state,
+    StateCopies,
     weights_digest,
 )
 from training.errors import ResourceError, classify
@@ -39,7 +39,7 @@ def test_training_goes_on_bit_for_bit(log: CheckpointLog) -> None:
     trained(5, module, optimizer)
     log.save(
         at(5),
-        {"model": copy_state(module.state_dict()), "optimizer": copy_state(optimizer.state_dict())},
+        {"model": module.state_dict(), "optimizer": optimizer.state_dict()},
         None,
     )
     trained(5, module, optimizer, first=5)  # while the checkpoint is being written
@@ -58,7 +58,7 @@ def test_values_come_back_as_they_were(log: CheckpointLog) -> None:
         "half": torch.randn(3).bfloat16(), "scalar": torch.tensor(3), "empty": torch.zeros(0, 2),
         "nan": torch.tensor([float("nan"), -0.0]), "numbers": [1, 0.1 + 0.2, None, True, "ü"], "nested": {1: (2, [3])},
     }  # fmt: skip
-    log.save(at(1), copy_state(state), 0.5, wait=True)
+    log.save(at(1), state, 0.5, wait=True)
     _, found = log.load_newest() or pytest.fail("no checkpoint")
     for name, value in state.items():
         if isinstance(value, torch.Tensor):
@@ -71,10 +71,21 @@ def test_values_come_back_as_they_were(log: CheckpointLog) -> None:
 def test_a_copied_state_shares_no_memory() -> None:
     tensor = torch.zeros(3)
     state = {"a": [tensor, (tensor, 1)], "b": tensor.view(3, 1)}
-    copied = copy_state(state)
+    copied = StateCopies().take(state)
     tensor += 1
     assert copied["a"][0].sum() == copied["a"][1][0].sum() == copied["b"].sum() == 0
     assert isinstance(copied["a"][1], tuple)
+
+
+def test_the_newest_copy_stays_while_the_next_is_taken() -> None:
+    tensor, copies = torch.zeros(3), StateCopies()
+    taken = []
+    for turn in range(4):
+        taken.append(copies.take({"a": tensor, "more": torch.ones(turn)}))
+        tensor += 1
+    assert [int(one["a"][0]) for one in taken[-2:]] == [2, 3]
+    assert taken[-1]["a"].data_ptr() == taken[-3]["a"].data_ptr()  # memory is used again
+    assert taken[-1]["more"].shape == (3,)
 
 
 def test_nothing_saved_is_nothing_found(log: CheckpointLog) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as functional
 from small_runs import LINEAR, tiny_settings, write_recipe
 
-from training.checkpoint import copy_state, weights_digest
+from training.checkpoint import StateCopies, weights_digest
 from training.dataset import Columns, open_columns
 from training.errors import TrainingError
 from training.feeds import Batch
@@ -169,8 +169,8 @@ def test_going_on_from_a_state_is_going_on(
     first = learner(DROPOUT, **options)
     for step in range(3):
         first.step(batch(columns), 0, step)
-    state = first.state()
-    kept = copy_state(state)
+    copies = StateCopies()
+    state, kept = copies.take(first.state()), copies.take(first.state())
     for step in range(3, 6):
         first.step(batch(columns), 0, step)
     assert weights_digest(state["model"]) == weights_digest(kept["model"])
