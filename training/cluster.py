@@ -24,6 +24,8 @@ _ENVIRONMENT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # `uv run` would rebuild the environment on each worker
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
+    # A process more beside the workers; training.preemption hears of a node's end by itself.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
 }

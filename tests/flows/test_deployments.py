@@ -182,6 +182,7 @@ def nodes_of(services: Services, pid: int) -> list[str]:
     return [file.relative_to(services.folder).parts[0] for file in files]
 
 
+@pytest.mark.slow
 def test_a_run_on_a_cluster_of_two_nodes(services: Services) -> None:
     start_all(services)
     services.prefect("--no-prompt", "deploy", "--all")
