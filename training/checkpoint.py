@@ -263,11 +263,7 @@ class StateCopies:
 
         if isinstance(value, torch.Tensor):
             place = next(kept, None)
-            if place is None or (place.shape, place.dtype, place.stride()) != (
-                value.shape,
-                value.dtype,
-                value.stride(),
-            ):
+            if place is None or _layout(place) != _layout(value):
                 place = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
             used.append(place)
             return place.copy_(value.detach())

@@ -116,7 +116,7 @@ class SampleOrder:
 def _block(permutation: Permutation, start: int, stop: int) -> Rows:
     """Rows of many steps at once: numpy takes as long for a small array as for one of some hundred elements."""
     rows = permutation(np.arange(start, stop, dtype=np.int64))
-    rows.flags.writeable = False  # it is handed out again
+    rows.setflags(write=False)  # it is handed out again
     return rows
 
 
