@@ -26,6 +26,7 @@ _ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
     # A process more beside the workers; training.preemption hears of a node's end by itself.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",  # for a dashboard that is not there; MLflow has the metrics
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
 }
