@@ -5,26 +5,21 @@ sha256 and size of it. It is written aside, synced and renamed. The newest folde
 one to resume from; a damaged one is skipped aloud. Ray's own bookkeeping is never asked.
 """
 
-import hashlib
 import json
 import logging
 import os
 import pickle
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
-
-import safetensors
+from typing import IO, Any, cast
 
 from training.errors import DataError, TransientError
-from training.files import DigestedStream, atomic_folder, canonical_json, digest_file
+from training.files import DigestedStream, atomic_folder, digest_file
 from training.settings import CheckpointSettings
-
-if TYPE_CHECKING:
-    import torch
+from training.state_copies import StateCopies
 
 log = logging.getLogger("evergreen.checkpoint")
 
@@ -56,7 +51,7 @@ class CheckpointLog:
     _damaged: list[Path] = field(default_factory=list, repr=False)
     _writer: threading.Thread | None = field(default=None, repr=False)
     _failure: list[BaseException] = field(default_factory=list, repr=False)
-    _copies: "StateCopies" = field(default_factory=lambda: StateCopies(), repr=False)
+    _copies: StateCopies = field(default_factory=StateCopies, repr=False)
 
     def entries(self) -> list[Path]:
         """Folders of finished checkpoints, oldest first."""
@@ -238,73 +233,3 @@ def _differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
     return [
         f"{name} {before.get(name)} -> {value}" for name, value in now.items() if before.get(name) != value
     ]
-
-
-class StateCopies:
-    """Copies of nested state, one after the other, in two sets of memory that take turns.
-
-    Fresh memory costs several times the copy itself. The newest copy is left alone while the next one is taken; the
-    one before it must not be needed any more.
-    """
-
-    def __init__(self) -> None:
-        self._kept: list[list[torch.Tensor]] = [[], []]
-
-    def take(self, value: Any) -> Any:
-        """A copy whose tensors live in ordinary memory, so that training may go on changing them."""
-        kept = self._kept.pop(0)
-        used: list[torch.Tensor] = []
-        copied = self._copy(value, iter(kept), used)
-        self._kept.append(used)
-        return copied
-
-    def _copy(self, value: Any, kept: "Iterator[torch.Tensor]", used: "list[torch.Tensor]") -> Any:
-        import torch
-
-        if isinstance(value, torch.Tensor):
-            place = next(kept, None)
-            if place is None or _layout(place) != _layout(value):
-                place = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
-            used.append(place)
-            return place.copy_(value.detach())
-        if isinstance(value, dict):
-            return {key: self._copy(item, kept, used) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(self._copy(item, kept, used) for item in value)
-        return value
-
-
-def _layout(tensor: "torch.Tensor") -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.stride()
-
-
-def weights_digest(weights: "dict[str, torch.Tensor]") -> str:
-    """sha256 over name, dtype, shape and bytes of each tensor, in the order of their names."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name in sorted(weights):
-        tensor = weights[name].detach().cpu().contiguous()
-        digest.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def save_weights(weights: "dict[str, torch.Tensor]", path: Path) -> None:
-    """Write tensors as safetensors: no code in the file, nothing to unpickle."""
-    from safetensors.torch import save_file
-
-    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}, path)
-
-
-def load_weights(path: Path) -> "dict[str, torch.Tensor]":
-    """Tensors of a safetensors file. Raises :class:`DataError` when it is damaged."""
-    from safetensors.torch import load_file
-
-    try:
-        loaded: dict[str, torch.Tensor] = load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise DataError(
-            f"weights {path}: {error}. Remove {path.parent} and run again: training resumes."
-        ) from error
-    return loaded

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from training.attempts import Fence, Heart
-from training.checkpoint import CheckpointLog, Position, save_weights, weights_digest
+from training.checkpoint import CheckpointLog, Position
 from training.dataset import Columns
 from training.errors import StopRequestedError, TrainingError
 from training.feeds import Feed
@@ -20,6 +20,7 @@ from training.ranks import Agreement, Ranks, device_name
 from training.records import EpochMetrics, Goodput, TrainedModel
 from training.schedule import learning_rate
 from training.tally import Clock, Interval, Sums, metric_interval
+from training.weights import save_weights, weights_digest
 
 log = logging.getLogger("evergreen.loop")
 

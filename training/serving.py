@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from training.checkpoint import load_weights
 from training.images import Pixels
 from training.recipe import Recipe
 from training.records import DatasetVersion, TrainedModel
+from training.weights import load_weights, weights_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,6 @@ def load_weights_of(trained: TrainedModel) -> "dict[str, object]":
     """
     from pathlib import Path
 
-    from training.checkpoint import weights_digest
     from training.errors import DataError
 
     weights = load_weights(Path(trained.weights))

@@ -8,9 +8,10 @@ from tasks.registry import WEIGHTS_TAG
 from tasks.verify.contract import check_same_contract
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
-from training.checkpoint import MANIFEST, STATE, load_weights, weights_digest
+from training.checkpoint import MANIFEST, STATE
 from training.errors import DataError
 from training.files import digest_file
+from training.weights import load_weights, weights_digest
 
 
 def recorded(run: Evidence) -> Outcome:

@@ -17,7 +17,6 @@ import torch
 from bombs import Bomb, armed, goes_off
 
 from tasks.unlabelled import find_chunks, read_chunk
-from training.checkpoint import load_weights
 from training.dataset import open_columns
 from training.errors import DataError
 from training.launch import finished, launch
@@ -25,6 +24,7 @@ from training.paths import Home
 from training.records import DatasetVersion
 from training.serving import load_weights_of
 from training.sources.locate import open_path
+from training.weights import load_weights
 
 
 @pytest.mark.parametrize("how", ["pickle", "torch"])

@@ -10,14 +10,9 @@ import pytest
 import torch
 from checkpoints import at, folder, newest, opened, save, steps
 
-from training.checkpoint import (
-    MANIFEST,
-    STATE,
-    CheckpointLog,
-    StateCopies,
-    weights_digest,
-)
+from training.checkpoint import MANIFEST, STATE, CheckpointLog
 from training.errors import ResourceError, classify
+from training.weights import weights_digest
 
 
 def trained(steps: int, module: torch.nn.Module, optimizer: torch.optim.Optimizer, first: int = 0) -> None:
@@ -66,26 +61,6 @@ def test_values_come_back_as_they_were(log: CheckpointLog) -> None:
             assert weights_digest({"": found[name]}) == weights_digest({"": value})
         else:
             assert found[name] == value
-
-
-def test_a_copied_state_shares_no_memory() -> None:
-    tensor = torch.zeros(3)
-    state = {"a": [tensor, (tensor, 1)], "b": tensor.view(3, 1)}
-    copied = StateCopies().take(state)
-    tensor += 1
-    assert copied["a"][0].sum() == copied["a"][1][0].sum() == copied["b"].sum() == 0
-    assert isinstance(copied["a"][1], tuple)
-
-
-def test_the_newest_copy_stays_while_the_next_is_taken() -> None:
-    tensor, copies = torch.zeros(3), StateCopies()
-    taken = []
-    for turn in range(4):
-        taken.append(copies.take({"a": tensor, "more": torch.ones(turn)}))
-        tensor += 1
-    assert [int(one["a"][0]) for one in taken[-2:]] == [2, 3]
-    assert taken[-1]["a"].data_ptr() == taken[-3]["a"].data_ptr()  # memory is used again
-    assert taken[-1]["more"].shape == (3,)
 
 
 def test_nothing_saved_is_nothing_found(log: CheckpointLog) -> None:

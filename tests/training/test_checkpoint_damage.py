@@ -12,11 +12,7 @@ import pytest
 import torch
 from checkpoints import folder, newest, opened, save, steps
 
-from training.checkpoint import (
-    MANIFEST,
-    STATE,
-    CheckpointLog,
-)
+from training.checkpoint import MANIFEST, STATE, CheckpointLog
 from training.errors import TransientError
 from training.files import digest_file
 

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as functional
 from small_runs import LINEAR, tiny_settings, write_recipe
 
-from training.checkpoint import StateCopies, weights_digest
 from training.dataset import Columns, open_columns
 from training.errors import TrainingError
 from training.feeds import Batch
@@ -19,6 +18,8 @@ from training.preprocess import normaliser
 from training.ranks import Ranks
 from training.recipe import load
 from training.records import DatasetVersion
+from training.state_copies import StateCopies
+from training.weights import weights_digest
 
 # A step without momentum or decay moves the weights by the gradient.
 PLAIN = {

@@ -11,7 +11,6 @@ import torch
 from crashes import BATCH, SAVE_EACH_STEP, SLOW, crash_at, per_epoch, points, settings
 from small_runs import LINEAR, job_for, tiny_settings, write_recipe
 
-from training.checkpoint import load_weights, weights_digest
 from training.dataset import open_columns
 from training.errors import TrainingError
 from training.feeds import Batch, training_rows
@@ -23,6 +22,7 @@ from training.ranks import Ranks
 from training.recipe import load
 from training.records import DatasetVersion, TrainedModel
 from training.settings import Settings
+from training.weights import load_weights, weights_digest
 
 
 def test_a_finished_training_is_returned_at_once(home: Home, small_version: DatasetVersion) -> None:

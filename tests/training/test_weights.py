@@ -5,12 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.checkpoint import (
-    load_weights,
-    save_weights,
-    weights_digest,
-)
 from training.errors import DataError
+from training.weights import load_weights, save_weights, weights_digest
 
 WEIGHTS = {"b.weight": torch.randn(3, 4), "a": torch.randn(2).bfloat16(), "count": torch.tensor(7)}
 
