@@ -30,6 +30,7 @@ _SHARD_BYTES = 64 << 20
 _SUBSET = 7  # stream of the permutation that picks a subset of rows
 _MIXED = 6  # order of rows whose source sorts them by class
 _SHOWN = 5
+_REPEATED = ["height", "width", "channels", "label", "split"]  # columns of few values
 
 
 class Shard(Record):
@@ -68,7 +69,9 @@ def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: 
     if not _is_whole(target):
         rows = _selected(files, shard, settings)
         with atomic_file(target) as aside:
-            with pq.ParquetWriter(aside, RAW_SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+            with pq.ParquetWriter(
+                aside, RAW_SCHEMA, compression="lz4", use_dictionary=_REPEATED, write_page_checksum=True
+            ) as writer:
                 for batch in reader(files).read(files, shard.split, rows):
                     writer.write_batch(batch)
             digest = digest_file(aside)

@@ -21,7 +21,9 @@ from training.recipe import ImageShape
 from training.records import PartFile, Record, Split
 
 SPLITS: tuple[Split, Split] = ("train", "test")
-_BATCH_ROWS = 1024
+_BATCH_BYTES = 8 << 20  # of pixels: a row group and a page, large enough to be read at the speed of the disk
+_BATCH_ROWS = 8192
+_HISTOGRAM_BYTES = 1 << 17  # np.bincount widens its input eightfold: this much stays in the processor's cache
 
 
 class ShardPlan(Record):
@@ -61,7 +63,7 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
     writers = {split: _open_writer(path, width) for split, path in paths.items()}
     bad: list[str] = []
     try:
-        for rows in raw_batches(plan.raw):
+        for rows in raw_batches(plan.raw, rows=max(1, min(_BATCH_ROWS, _BATCH_BYTES // width))):
             table, pixels, wrong = _validated(rows, plan, target)
             bad += wrong
             for split, mask in _assign(rows, table, plan.test_share).items():
@@ -83,14 +85,16 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
     )
 
 
-def raw_batches(raw: str, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Raw rows of one shard, a batch at a time, of all or some columns.
+def raw_batches(
+    raw: str, columns: list[str] | None = None, rows: int = _BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Raw rows of one shard, at most so many at a time, of all or some columns.
 
     Raises :class:`DataError` when they are not what was written.
     """
     try:
         with pq.ParquetFile(raw, page_checksum_verification=True) as file:
-            yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=columns)
+            yield from file.iter_batches(batch_size=rows, columns=columns)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the machine's trouble, not the file's
@@ -151,19 +155,24 @@ def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Sp
 def _add_moments(pixels: Pixels, sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64]) -> None:
     """Add exact per-channel sums, by way of a histogram: 256 counts instead of a wide copy of all pixels."""
     values = np.arange(256, dtype=np.int64)
+    rows = max(1, _HISTOGRAM_BYTES // max(1, math.prod(pixels.shape[2:])))
     for channel in range(pixels.shape[1]):
-        counts = np.bincount(pixels[:, channel].ravel(), minlength=256)
+        counts = np.zeros(256, np.int64)
+        for start in range(0, len(pixels), rows):
+            counts += np.bincount(pixels[start : start + rows, channel].ravel(), minlength=256)
         sums[channel] += counts @ values
         squares[channel] += counts @ (values * values)
 
 
 def _open_writer(path: Path, width: int) -> pq.ParquetWriter:
+    # Pixels as they are: unpacking them takes longer than the copy that reading comes down to (docs/performance.md).
     return pq.ParquetWriter(
         path,
         part_schema(width),
-        compression="zstd",
-        compression_level=1,
+        compression={"image": "none", "label": "none", "digest": "none", "where": "zstd"},
         use_dictionary=False,
+        write_statistics=["label"],
+        data_page_size=_BATCH_BYTES,
         write_page_checksum=True,
     )
 

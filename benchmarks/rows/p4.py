@@ -38,7 +38,8 @@ def parquet(place: Place) -> Outcome:
 
     def unchecked() -> Any:
         files = [Path(version.path) / part.path for part in version.parts["train"]]
-        tables = [pq.read_table(file, columns=["image"], use_threads=False) for file in files]
+        opened = [pq.ParquetFile(file, memory_map=True) for file in files]
+        tables = [file.read(["image"], use_threads=False) for file in opened]
         return np.concatenate([_images(table) for table in tables])
 
     def _images(table: Any) -> Any:

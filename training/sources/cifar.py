@@ -16,7 +16,7 @@ from training.records import SourceFiles
 from training.sources.archives import unpack
 from training.sources.download import fetch_any
 from training.sources.places import check_unchanged, given_path, write_checksums
-from training.sources.rows import Numbers, UInt8, checked_rows, cut, raw_batch, raw_pixels
+from training.sources.rows import Numbers, UInt8, checked_rows, cut, pixel_batch
 from training.sources.wording import counted
 
 FILES = {"train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)), "test": ("test_batch.bin",)}
@@ -85,8 +85,8 @@ class Cifar10:
             within = numbers[part] - (ends - [len(batch) for batch in batches])[which]
             records = _take(batches, which, within)
             planes = records[:, 1:].reshape(-1, _CHANNELS, _SIDE, _SIDE)
-            yield raw_batch(
-                [raw_pixels(image) for image in planes.transpose(0, 2, 3, 1)],
+            yield pixel_batch(
+                planes.transpose(0, 2, 3, 1),
                 [files.classes[label] for label in records[:, 0].tolist()],
                 split,
                 [

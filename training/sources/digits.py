@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from training.errors import DataError
 from training.records import SourceFiles
-from training.sources.rows import checked_rows, cut, raw_batch, raw_pixels
+from training.sources.rows import checked_rows, cut, pixel_batch
 
 _FILE = "digits.csv.gz"
 _SIDE = 8
@@ -61,8 +61,8 @@ class Digits:
         pixels = np.rint(table[:, :-1] * (255 / _FULL)).astype(np.uint8).reshape(-1, _SIDE, _SIDE, 1)
         for part in cut(np.full(len(numbers), _SIDE * _SIDE)):
             chosen = numbers[part].tolist()
-            yield raw_batch(
-                [raw_pixels(pixels[row]) for row in chosen],
+            yield pixel_batch(
+                pixels[chosen],
                 [files.classes[table[row, -1]] for row in chosen],
                 "",
                 [f"{_FILE} row {row}" for row in chosen],

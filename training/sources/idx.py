@@ -20,7 +20,7 @@ from training.records import SourceFiles
 from training.sources.download import fetch_any
 from training.sources.places import check_unchanged, given_path, write_checksums
 from training.sources.published import Publication, publication
-from training.sources.rows import UInt8, checked_rows, cut, raw_batch, raw_pixels
+from training.sources.rows import UInt8, checked_rows, cut, pixel_batch
 from training.sources.wording import counted
 
 SPLITS = ("train", "test")
@@ -85,8 +85,8 @@ class IdxFiles:
         name = FILES[split, "images"]
         for part in cut(np.full(len(numbers), math.prod(images.shape[1:]))):
             chosen = numbers[part]
-            yield raw_batch(
-                [raw_pixels(image) for image in images[chosen][..., None]],
+            yield pixel_batch(
+                images[chosen][..., None],
                 [files.classes[label] for label in labels[chosen].tolist()],
                 split,
                 [f"{name} row {row}" for row in chosen.tolist()],

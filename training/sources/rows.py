@@ -12,7 +12,7 @@ from training.sources import RAW_SCHEMA
 UInt8 = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 
-_MAX_ROWS = 1024
+_MAX_ROWS = 8192
 _MAX_BYTES = 64 << 20
 
 
@@ -41,6 +41,20 @@ def raw_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA)
 
 
+def pixel_batch(pixels: UInt8, labels: Sequence[str], split: str, where: Sequence[str]) -> pa.RecordBatch:
+    """Rows of images of one size, (rows, height, width, channels), without looking at single images."""
+    rows, *size = pixels.shape
+    flat = np.ascontiguousarray(pixels)
+    width = flat.nbytes // max(1, rows)
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
+    content = pa.BinaryArray.from_buffers(
+        pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(flat)]
+    )
+    sizes = [pa.array(np.full(rows, side, np.int32)) for side in size]
+    texts = [pa.array(values, pa.string()) for values in (labels, [split] * rows, where)]
+    return pa.RecordBatch.from_arrays([content, *sizes, *texts], schema=RAW_SCHEMA)
+
+
 def checked_rows(rows: Sequence[int], count: int) -> Numbers:
     """Row numbers as an array; raises IndexError outside of range(count), a bug of the caller."""
     numbers = np.asarray(rows, dtype=np.int64)
@@ -50,7 +64,7 @@ def checked_rows(rows: Sequence[int], count: int) -> Numbers:
 
 
 def cut(sizes: Numbers) -> Iterator[slice]:
-    """Cut rows of the given sizes in bytes into batches of at most 1,024 rows and about 64 MiB."""
+    """Cut rows of the given sizes in bytes into batches of at most 8,192 rows and about 64 MiB."""
     start, total = 0, 0
     for position, size in enumerate(sizes.tolist()):
         if position > start and (position - start >= _MAX_ROWS or total + size > _MAX_BYTES):
