@@ -10,11 +10,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.parquet import parquet
 from tasks.transform import transform
-from training.cluster import has_other_nodes
 from training.paths import Home
 from training.plan import RunPlan
 from training.prepare import plan_shards
 from training.records import DatasetVersion, RawShard
+from training.room import has_other_nodes
 
 log = logging.getLogger("evergreen.prepare")
 

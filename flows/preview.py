@@ -5,7 +5,6 @@ from typing import Any
 from flows.estimate import Estimate, estimate, steps_per_epoch, total_steps
 from tasks.reuse import find_release, read_release
 from training import identity
-from training.cluster import check_workers_fit
 from training.dataset import open_columns
 from training.errors import EvergreenError
 from training.feeds import training_rows
@@ -16,6 +15,7 @@ from training.plan import RunPlan, choose_source, identify
 from training.recipe import load
 from training.records import DatasetVersion, Record, Release
 from training.redaction import Redacted
+from training.room import check_workers_fit
 
 
 class Preview(Record):

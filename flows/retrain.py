@@ -26,13 +26,15 @@ from tasks.report import report
 from tasks.reuse import find_release
 from tasks.tracking import connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
-from training.cluster import check_workers_fit, ray_for, run_lock
+from training.cluster import ray_for
 from training.files import write_text
 from training.overrides import filled_in, optional, resolve
 from training.paths import home
 from training.plan import RunPlan, identify
 from training.recipe import load
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
+from training.room import check_workers_fit
+from training.run_lock import run_lock
 from training.settings import Settings
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from training.cluster import room_for_workers
 from training.dataset import ray_dataset
 from training.job import TrainingJob
+from training.room import room_for_workers
 from training.worker import run_ray_worker
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from contextvars import copy_context
 from types import FrameType
 
 from training.attempts import Failure, Fence, note, read_attempts, read_beats
-from training.cluster import NoRoomError, head_is_gone, revive
+from training.cluster import head_is_gone, revive
 from training.errors import (
     EvergreenError,
     StopRequestedError,
@@ -31,6 +31,7 @@ from training.job import TrainingJob
 from training.preemption import Notices
 from training.redaction import redact
 from training.relay import Relay
+from training.room import NoRoomError
 from training.watchdog import Watchdog, end_workers
 
 log = logging.getLogger("evergreen.supervise")

@@ -15,7 +15,6 @@ from tasks.publisher import Publisher
 from tasks.reuse import find_release
 from tasks.tracking import close_run, connect_patiently, open_run, record_inputs
 from tasks.train import keep_plan
-from training.cluster import run_lock
 from training.files import write_text
 from training.launch import launch, make_job
 from training.metrics import MetricsFile
@@ -25,6 +24,7 @@ from training.plan import RunPlan, identify
 from training.prepare import make_version, plan_shards, write_raw
 from training.recipe import load
 from training.records import DatasetVersion, Release, TrainedModel
+from training.run_lock import run_lock
 
 
 def retrain(home: Home, recipe: str, overrides: dict[str, Any]) -> Release:
