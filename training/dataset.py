@@ -120,8 +120,8 @@ def open_columns(version: DatasetVersion, split: Split) -> Columns:
         seen = _stamp(folder)
         damaged = _damaged_column(folder, version, split)
         if damaged is None:
-            images, labels, digests = (np.load(folder / name, mmap_mode="r") for name in _COLUMNS)
-            return Columns(images, np.asarray(labels), np.asarray(digests))
+            # As plain arrays over the mapping: each read through np.memmap makes another one of it.
+            return Columns(*(np.asarray(np.load(folder / name, mmap_mode="r")) for name in _COLUMNS))
         with FileLock(f"{folder}.lock"):
             if _stamp(folder) == seen:  # else another process has just unpacked it
                 _unpack_anew(folder, damaged, version, split)

@@ -23,9 +23,12 @@ _ROUND_KEYS = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * _GOLDEN
 
 def mix(words: _Words) -> _Words:
     """Finaliser of SplitMix64 (Steele, Lea, Flood 2014): 64 bits in, 64 well-mixed bits out, elementwise."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    words = words ^ (words >> np.uint64(30))
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
 
 
 def stream_key(*parts: int) -> np.uint64:
@@ -63,8 +66,10 @@ class Permutation:
         mask = (np.uint64(1) << half) - np.uint64(1)
         left, right = words >> half, words & mask
         for turn in range(_ROUNDS):
-            scramble = mix(right + self.key + _ROUND_KEYS[turn]) & mask
-            left, right = right, left ^ scramble
+            scramble = mix(right + (self.key + _ROUND_KEYS[turn : turn + 1]))
+            scramble &= mask
+            scramble ^= left
+            left, right = right, scramble
         return (left << half) | right
 
 
@@ -98,7 +103,7 @@ class SampleOrder:
         start, stop = self.bounds(step)
         span = max(1, _BLOCK // self.global_batch_size) * self.global_batch_size
         first = start - start % span
-        permutation = Permutation(self.rows, stream_key(self.seed, epoch, _ORDER))
+        permutation = _permutation(self.rows, self.seed, epoch)
         # A batch more, as the epoch's last step may take the rest along.
         block = _block(permutation, first, min(self.rows, first + span + self.global_batch_size))
         return block[start - first : stop - first]
@@ -110,6 +115,11 @@ class SampleOrder:
     def parts(self, epoch: int, step: int, count: int) -> list[Rows]:
         """:meth:`global_batch` in `count` consecutive parts; they differ by one row at most."""
         return np.array_split(self.global_batch(epoch, step), count)
+
+
+@lru_cache(maxsize=4)
+def _permutation(rows: int, seed: int, epoch: int) -> Permutation:
+    return Permutation(rows, stream_key(seed, epoch, _ORDER))
 
 
 @lru_cache(maxsize=4)

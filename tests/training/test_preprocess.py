@@ -88,7 +88,7 @@ def test_a_shift_moves_whole_pixels_every_way_and_black_moves_in() -> None:
     for image, result in zip(images.numpy(), found, strict=True):
         fitting = [
             move for move in moves
-            if torch.allclose(NORMALISE(torch.from_numpy(shifted(image, *move)))[0], result, atol=1e-5)
+            if torch.allclose(NORMALISE(torch.from_numpy(shifted(image, *move))[None])[0], result, atol=1e-5)
         ]  # fmt: skip
         assert len(fitting) == 1
         moves[fitting[0]] += 1
