@@ -8,13 +8,14 @@ to read or a Parquet file is damaged.
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.errors import DataError
@@ -24,14 +25,14 @@ from training.records import Record
 from training.sources.archives import is_archive
 from training.sources.folder_listing import IMAGE_SUFFIXES, visible
 from training.sources.parquet_index import readable
-from training.sources.parquet_pixels import CellError, cells, describe
+from training.sources.parquet_pixels import CellError, all_pixels, cells, describe
 
 log = logging.getLogger("evergreen.predict")
 
 IMAGE_COLUMN = "image"
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
 _CHUNK_FILES = 256
-_READ_ROWS = 256
+_READ_ROWS = 512
 _BATCH_ROWS = 512
 _BATCH_BYTES = 32 << 20
 
@@ -80,7 +81,22 @@ def read_chunk(chunk: Chunk, shape: ImageShape) -> Iterator[Batch]:
     channels, height, width = shape
     # Training resizes to squares only: images of another form must have their size already.
     target = Target(height if height == width else None, channels, shape)
-    source = _parquet_rows(chunk) if chunk.row_group is not None else _file_rows(chunk)
+    if chunk.row_group is None:
+        yield from _in_batches(_file_rows(chunk), target)
+        return
+    for column, first_row in _columns(chunk, shape):
+        pixels = all_pixels(column, shape)
+        if pixels is None:
+            yield from _in_batches(_cell_rows(chunk, column, first_row, shape), target)
+        else:
+            where = [f"{chunk.files[0]}:{row}" for row in range(first_row, first_row + len(pixels))]
+            yield _batch(where, [""] * len(where), pixels)
+
+
+def _in_batches(source: "Iterable[_Row]", target: Target) -> Iterator[Batch]:
+    """Row by row, as each may need another treatment."""
+    assert target.shape is not None
+    shape = target.shape
     rows: list[tuple[str, str, Pixels]] = []
     for where, name, load in source:
         try:
@@ -88,10 +104,10 @@ def read_chunk(chunk: Chunk, shape: ImageShape) -> Iterator[Batch]:
         except BadImage as error:
             rows.append((where, f"{name}: {error}", np.zeros(shape, np.uint8)))
         if len(rows) == rows_per_batch(shape):
-            yield _batch(rows)
+            yield _stacked(rows)
             rows = []
     if rows:
-        yield _batch(rows)
+        yield _stacked(rows)
 
 
 def rows_per_batch(shape: ImageShape) -> int:
@@ -161,8 +177,13 @@ def _check_column(file: Path, parquet: pq.ParquetFile) -> None:
         raise DataError(
             f"{file}: no column {IMAGE_COLUMN!r}; there are {', '.join(schema.names)}. Rename the one with the images."
         )
+    kind = schema.field(IMAGE_COLUMN).type
+    if pa.types.is_fixed_size_binary(
+        kind
+    ):  # a dataset version's own; its width is checked against the model's
+        return
     try:
-        describe(schema.field(IMAGE_COLUMN).type)
+        describe(kind)
     except CellError as error:
         raise DataError(f"{file}: column {IMAGE_COLUMN!r} {error}.") from error
 
@@ -181,16 +202,28 @@ def _open_file(path: Path) -> Any:
     return open_image(content)
 
 
-def _parquet_rows(chunk: Chunk) -> Iterator[_Row]:
-    name, row = chunk.files[0], chunk.first_row
-    file = Path(chunk.root) / name
+def _columns(chunk: Chunk, shape: ImageShape) -> Iterator[tuple[pa.Array, int]]:
+    """Parts of a row group's image column, and the row number that each begins with."""
+    first, file = chunk.first_row, Path(chunk.root) / chunk.files[0]
     with readable(file):
         parquet = pq.ParquetFile(file, memory_map=True, page_checksum_verification=True)
-        for batch in parquet.iter_batches(_READ_ROWS, row_groups=[chunk.row_group], columns=[IMAGE_COLUMN]):
-            cell = cells(batch[IMAGE_COLUMN])
-            for position in range(len(batch)):
-                yield f"{name}:{row}", f"{file} row {row}", partial(_open_cell, cell, position)
-                row += 1
+        kind = parquet.schema_arrow.field(IMAGE_COLUMN).type
+        if pa.types.is_fixed_size_binary(kind) and kind.byte_width != math.prod(shape):
+            raise DataError(
+                f"{file}: column {IMAGE_COLUMN!r} has {kind.byte_width} bytes an image; the model takes {shape} "
+                f"(channels, height, width), {math.prod(shape)} bytes. Give images of that size, or encoded ones."
+            )
+        rows = min(_READ_ROWS, rows_per_batch(shape))
+        for batch in parquet.iter_batches(rows, row_groups=[chunk.row_group], columns=[IMAGE_COLUMN]):
+            yield batch[IMAGE_COLUMN], first
+            first += len(batch)
+
+
+def _cell_rows(chunk: Chunk, column: pa.Array, first_row: int, shape: ImageShape) -> Iterator[_Row]:
+    name, cell = chunk.files[0], cells(column, shape)
+    for position in range(len(column)):
+        row = first_row + position
+        yield f"{name}:{row}", f"{Path(chunk.root) / name} row {row}", partial(_open_cell, cell, position)
 
 
 def _open_cell(cell: Callable[[int], Any], position: int) -> Any:
@@ -208,6 +241,10 @@ def _to_shape(image: Any, target: Target) -> Pixels:
     return pixels
 
 
-def _batch(rows: Iterable[tuple[str, str, Pixels]]) -> Batch:
+def _stacked(rows: Iterable[tuple[str, str, Pixels]]) -> Batch:
     where, error, image = zip(*rows, strict=True)
-    return {"where": np.array(where, object), "error": np.array(error, object), "image": np.stack(image)}
+    return _batch(where, error, np.stack(image))
+
+
+def _batch(where: Sequence[str], error: Sequence[str], image: Pixels) -> Batch:
+    return {"where": np.array(where, object), "error": np.array(error, object), "image": image}

@@ -4,6 +4,7 @@ Understood are encoded files (binary, or Hugging Face's struct of bytes and path
 fixed-shape tensors or nested lists: height x width, height x width x channels or channels x height x width.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from training.recipe import ImageShape
 from training.sources.rows import RawImage, UInt8, raw_pixels
 
 Cell = Callable[[int], RawImage]
@@ -48,9 +50,14 @@ def describe(kind: pa.DataType) -> str:
     raise CellError(f"is of type {kind}; images are binary, fixed-shape tensors or nested lists")
 
 
-def cells(column: pa.Array) -> Cell:
-    """A function from position in `column` to the image there; it raises :class:`CellError`."""
+def cells(column: pa.Array, shape: ImageShape | None = None) -> Cell:
+    """A function from position in `column` to the image there; it raises :class:`CellError`.
+
+    `shape` (channels, height, width) is what fixed-width binary holds, which does not say so itself.
+    """
     kind = column.type
+    if pa.types.is_fixed_size_binary(kind) and shape is not None:
+        return lambda row: _fixed_width(column[row].as_py(), shape)
     if _is_binary(kind):
         return lambda row: _encoded(column[row].as_py())
     if pa.types.is_struct(kind):
@@ -58,6 +65,37 @@ def cells(column: pa.Array) -> Cell:
     if isinstance(kind, pa.FixedShapeTensorType):
         return lambda row: raw_pixels(_pixels(_tensor(column, row)))
     return lambda row: raw_pixels(_pixels(_nested(column[row])))
+
+
+def all_pixels(column: pa.Array, shape: ImageShape) -> UInt8 | None:
+    """All images of `column` at once, (rows, channels, height, width), when they are uint8 of `shape` already.
+
+    Understood are fixed-shape tensors, and fixed-width binary with the channel first, as a dataset version has it.
+    None when rows have to be looked at one by one.
+    """
+    kind = column.type
+    if pa.types.is_fixed_size_binary(kind):
+        if column.null_count or kind.byte_width != math.prod(shape):
+            return None
+        start = column.offset * kind.byte_width
+        flat = np.frombuffer(column.buffers()[1], np.uint8, len(column) * kind.byte_width, start)
+        return flat.reshape(len(column), *shape)
+    plain = isinstance(kind, pa.FixedShapeTensorType) and kind.value_type == pa.uint8()
+    if not plain or column.null_count or column.storage.flatten().null_count:
+        return None
+    images: UInt8 = column.to_numpy_ndarray()
+    order = _order(images.shape[1:])
+    if order == "height x width":
+        images = images[:, None]
+    elif order == "height x width x channels":
+        images = np.moveaxis(images, -1, 1)
+    return np.ascontiguousarray(images) if images.shape[1:] == shape else None
+
+
+def _fixed_width(content: bytes | None, shape: ImageShape) -> RawImage:
+    if content is None:
+        raise CellError("is null")
+    return raw_pixels(np.frombuffer(content, np.uint8).reshape(shape).transpose(1, 2, 0))
 
 
 def _encoded(content: bytes | None) -> RawImage:
