@@ -1,8 +1,12 @@
 """A real model in a real registry whose answers anyone can work out: which colour is strongest, in which half."""
 
+import io
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from PIL import Image
 
 from tasks.export import log_serving_model
@@ -15,6 +19,7 @@ MODEL = "halves"
 SHAPE = (3, 8, 8)
 COLOURS = ("red", "green", "blue")
 CLASSES = tuple(f"{colour} {half}" for colour in COLOURS for half in ("top", "bottom"))
+BROKEN = b"\x89PNG\r\n\x1a\n and then nothing that a decoder knows"
 
 
 def register(home: Home, versions: int, metadata: dict[str, Any] | None = None, model: str = MODEL) -> Any:
@@ -61,3 +66,24 @@ def picture(label: str, size: int = 8, strength: int = 200) -> Image.Image:
     rows = slice(0, size // 2) if half == "top" else slice(size // 2, size)
     pixels[rows, :, COLOURS.index(colour)] = strength
     return Image.fromarray(pixels)
+
+
+def encoded(label: str, size: int = 8, kind: str = "PNG") -> bytes:
+    """A picture as the bytes of an image file."""
+    out = io.BytesIO()
+    picture(label, size).save(out, kind)
+    return out.getvalue()
+
+
+def save(folder: Path, names_and_labels: Iterable[tuple[str, str]], size: int = 8) -> None:
+    """Save pictures as files of these names."""
+    for name, label in names_and_labels:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        picture(label, size).save(file)
+
+
+def rows_of(place: Path) -> list[dict[str, Any]]:
+    """The predictions in a file or folder."""
+    rows: list[dict[str, Any]] = pq.read_table(place).to_pylist()
+    return rows

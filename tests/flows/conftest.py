@@ -1,0 +1,30 @@
+"""What tests of batch prediction start from."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import registered
+from registered import MODEL
+
+from tasks import predict as step
+from training.paths import Home
+
+
+@pytest.fixture(scope="session")
+def served_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A home with a champion and a challenger of :mod:`registered`."""
+    home = Home(tmp_path_factory.mktemp("served"))
+    registered.register(home, versions=2)
+    return home
+
+
+@pytest.fixture
+def predict(served_home: Home) -> Callable[..., step.PredictionSummary]:
+    """The step, with `served_home` as its home."""
+
+    def run(source: Path, output: Path, model: str = MODEL, **options: Any) -> step.PredictionSummary:
+        return step.predict.fn(str(served_home.root), model, str(source), str(output), **options)
+
+    return run
