@@ -1,127 +1,25 @@
 """Registration as a transaction: cut short after any write and begun again, it ends as if nothing had happened."""
 
-import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from candidates import World
 from mlflow import MlflowClient
 from mlflow.models import Model
-from prefect.states import Failed
-from tracked import planned
 
 import tasks.registry
-from tasks.evaluate import evaluate
-from tasks.register import register
-from tasks.registry import (
-    CHALLENGER,
-    CHAMPION,
-    PREVIOUS,
-    ChampionMovedError,
-    alias_of,
-    champion_of,
-    roll_back,
-)
-from tasks.tracking import RUN_KEY_TAG, connect, open_run
-from training.errors import TransientError
-from training.launch import launch, make_job
-from training.paths import Home
-from training.plan import RunPlan
-from training.records import DatasetVersion, Evaluation, Release, TrainedModel
+from tasks.registry import ChampionMovedError, champion_of, roll_back
+from tasks.tracking import open_run
+from training.records import Release
 
 REFUSED = {"floor": 1.0}
 
 
 class Crash(BaseException):
     """A power cut; nothing in Evergreen knows it."""
-
-
-class Candidate(NamedTuple):
-    """A finished training, compared with champion version 2."""
-
-    plan: RunPlan
-    version: DatasetVersion
-    trained: TrainedModel
-    evaluation: Evaluation
-
-    def register(self, **gate: Any) -> Release:
-        settings = self.plan.settings
-        changed = settings.model_copy(update={"gate": settings.gate.model_copy(update=gate)})
-        plan = self.plan.model_copy(update={"settings": changed})
-        return register.fn(plan, self.version, self.trained, self.evaluation)
-
-    def compared_again(self) -> "Candidate":
-        return self._replace(evaluation=evaluate.fn(self.plan, self.version, self.trained))
-
-    def under(self, model: str) -> "Candidate":
-        settings = self.plan.settings
-        named = settings.model_copy(
-            update={"tracking": settings.tracking.model_copy(update={"model": model})}
-        )
-        return self._replace(plan=self.plan.model_copy(update={"settings": named}))
-
-
-class World(NamedTuple):
-    """A home in which version 2 of `model` is champion and version 1 was before; both are a poor model."""
-
-    home: Home
-    client: MlflowClient
-    model: str
-    candidates: tuple[Candidate, Candidate]
-
-    @property
-    def candidate(self) -> Candidate:
-        return self.candidates[0]
-
-    def aliases(self) -> tuple[str | None, ...]:
-        return tuple(
-            champion_of(self.client, self.model, alias) for alias in (CHAMPION, PREVIOUS, CHALLENGER)
-        )
-
-    def versions(self) -> list[int]:
-        wanted = f"name = '{self.model}' and tags.`{RUN_KEY_TAG}` = '{self.candidate.plan.run_key}'"
-        return [int(one.version) for one in self.client.search_model_versions(wanted)]
-
-    def decisions(self) -> list[tuple[str, str | None, str]]:
-        file = self.home.root / "decisions" / f"{self.model}.jsonl"
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        return [(one["action"], one.get("from"), one.get("to") or one["candidate"]) for one in lines]
-
-
-def trained_candidate(home: Home, **training: Any) -> Candidate:
-    plan, version = planned(home, training=training)
-    trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version))
-    return Candidate(plan, version, trained, evaluate.fn(plan, version, trained))
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Release, tuple[Candidate, Candidate]]:
-    home = Home(tmp_path_factory.mktemp("home"))
-    poor = trained_candidate(home, epochs=1, learning_rate=1e-6).register(floor=0.0)
-    good = trained_candidate(home, epochs=4), trained_candidate(home, epochs=5)
-    first, second = (
-        one._replace(evaluation=one.evaluation.model_copy(update={"champion_version": "2"})) for one in good
-    )
-    return home, poor, (first, second)
-
-
-@pytest.fixture
-def world(
-    trained: tuple[Home, Release, tuple[Candidate, Candidate]], request: pytest.FixtureRequest
-) -> World:
-    home, poor, (first, second) = trained
-    client, model = connect(None, home), f"model-{abs(hash(request.node.nodeid))}"
-    source = client.get_model_version(poor.model, poor.version)
-    client.create_registered_model(model)
-    for alias in (PREVIOUS, CHAMPION):
-        made = client.create_model_version(model, source.source, run_id=source.run_id, tags=dict(source.tags))
-        client.set_registered_model_alias(model, alias, made.version)
-    return World(home, client, model, (first.under(model), second.under(model)))
 
 
 def crash_after(patch: pytest.MonkeyPatch, owner: Any, name: str, time: int = 1) -> None:
@@ -274,80 +172,3 @@ def test_a_damaged_model_is_not_promoted(world: World) -> None:
     with pytest.raises(Exception, match="its digest differs"):
         world.candidate.register()
     assert world.aliases() == ("2", "1", None)
-
-
-def test_of_two_that_register_at_once_one_is_compared_with_the_other(world: World) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        outcomes = list(pool.map(outcome, world.candidates))
-    check_one_won(world, outcomes)
-
-
-def test_of_two_processes_that_register_at_once_one_is_compared_with_the_other(
-    world: World, tmp_path: Path
-) -> None:
-    programs = [start(candidate, tmp_path / str(number)) for number, candidate in enumerate(world.candidates)]
-    for program in programs:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "ready\n"
-    said = [program.communicate("go\n", timeout=120)[0].strip() for program in programs]
-    assert [program.returncode for program in programs] == [0, 0]
-    check_one_won(world, said)
-
-
-def outcome(candidate: Candidate) -> str:
-    try:
-        return candidate.register().alias
-    except ChampionMovedError:
-        return "moved"
-
-
-def check_one_won(world: World, outcomes: list[str]) -> None:
-    assert sorted(outcomes) == ["champion", "moved"]
-    loser = world.candidates[outcomes.index("moved")]
-    winner = champion_of(world.client, world.model)
-    again = loser.compared_again()
-    assert again.evaluation.champion_version == winner != "2"
-    release = again.register()
-    assert release.verdict.champion_version == winner
-    assert alias_of(world.client, world.model, release.version) == release.alias
-    first, *_ = world.decisions()
-    assert first == ("promote", "2", winner)
-    assert [one[1] for one in world.decisions() if one[0] == "promote"].count("2") == 1
-
-
-_PROGRAM = """
-import sys
-from pathlib import Path
-from tasks.register import register
-from tasks.registry import ChampionMovedError
-from training.plan import RunPlan
-from training.records import DatasetVersion, Evaluation, TrainedModel
-
-kinds = (RunPlan, DatasetVersion, TrainedModel, Evaluation)
-records = [kind.model_validate_json((Path(sys.argv[1]) / kind.__name__).read_text()) for kind in kinds]
-import mlflow.pytorch, torch
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    print(register.fn(*records).alias)
-except ChampionMovedError:
-    print("moved")
-"""
-
-
-def start(candidate: Candidate, folder: Path) -> "subprocess.Popen[str]":
-    """A process that registers the candidate when it is told to."""
-    folder.mkdir()
-    for record in candidate:
-        (folder / type(record).__name__).write_text(record.model_dump_json())
-    command = [sys.executable, "-c", _PROGRAM, str(folder)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.parametrize(
-    ("error", "again"), [(ChampionMovedError("moved"), False), (TransientError("away"), True)]
-)
-def test_what_takes_a_new_comparison_is_not_just_tried_again(error: Exception, again: bool) -> None:
-    condition = register.retry_condition_fn
-    assert condition is not None
-    assert condition(register, None, Failed(data=error)) is again  # type: ignore[arg-type]

@@ -1,0 +1,74 @@
+"""Finished trainings that ask to become champion, and the registry that they ask."""
+
+import json
+from typing import Any, NamedTuple
+
+from mlflow import MlflowClient
+from tracked import planned
+
+from tasks.evaluate import evaluate
+from tasks.register import register
+from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, champion_of
+from tasks.tracking import RUN_KEY_TAG
+from training.launch import launch, make_job
+from training.paths import Home
+from training.plan import RunPlan
+from training.records import DatasetVersion, Evaluation, Release, TrainedModel
+
+
+class Candidate(NamedTuple):
+    """A finished training, compared with champion version 2."""
+
+    plan: RunPlan
+    version: DatasetVersion
+    trained: TrainedModel
+    evaluation: Evaluation
+
+    def register(self, **gate: Any) -> Release:
+        settings = self.plan.settings
+        changed = settings.model_copy(update={"gate": settings.gate.model_copy(update=gate)})
+        plan = self.plan.model_copy(update={"settings": changed})
+        return register.fn(plan, self.version, self.trained, self.evaluation)
+
+    def compared_again(self) -> "Candidate":
+        return self._replace(evaluation=evaluate.fn(self.plan, self.version, self.trained))
+
+    def under(self, model: str) -> "Candidate":
+        settings = self.plan.settings
+        named = settings.model_copy(
+            update={"tracking": settings.tracking.model_copy(update={"model": model})}
+        )
+        return self._replace(plan=self.plan.model_copy(update={"settings": named}))
+
+
+class World(NamedTuple):
+    """A home in which version 2 of `model` is champion and version 1 was before; both are a poor model."""
+
+    home: Home
+    client: MlflowClient
+    model: str
+    candidates: tuple[Candidate, Candidate]
+
+    @property
+    def candidate(self) -> Candidate:
+        return self.candidates[0]
+
+    def aliases(self) -> tuple[str | None, ...]:
+        return tuple(
+            champion_of(self.client, self.model, alias) for alias in (CHAMPION, PREVIOUS, CHALLENGER)
+        )
+
+    def versions(self) -> list[int]:
+        wanted = f"name = '{self.model}' and tags.`{RUN_KEY_TAG}` = '{self.candidate.plan.run_key}'"
+        return [int(one.version) for one in self.client.search_model_versions(wanted)]
+
+    def decisions(self) -> list[tuple[str, str | None, str]]:
+        file = self.home.root / "decisions" / f"{self.model}.jsonl"
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        return [(one["action"], one.get("from"), one.get("to") or one["candidate"]) for one in lines]
+
+
+def trained_candidate(home: Home, **training: Any) -> Candidate:
+    plan, version = planned(home, training=training)
+    trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version))
+    return Candidate(plan, version, trained, evaluate.fn(plan, version, trained))
