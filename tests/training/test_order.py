@@ -1,14 +1,17 @@
 """The sample order: every row once an epoch, the same for every world size, entered anywhere."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
+from training import order as order_module
 from training.order import AUGMENTATION, Permutation, SampleOrder, stream_key, uniforms
 
 SEEDS = st.integers(0, 2**63 - 1)
@@ -75,6 +78,43 @@ def test_entering_at_a_step_is_skipping_the_steps_before(
     epoch_rows = Permutation(order.rows, stream_key(order.seed, epoch, 1))(np.arange(order.rows))
     start, stop = order.bounds(step)
     assert np.array_equal(order.global_batch(epoch, step), epoch_rows[start:stop])
+
+
+@contextmanager
+def blocks_of(rows: int) -> Iterator[None]:
+    """Orders computed so many rows at a time, instead of more than these tests' epochs have."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order_module, "_BLOCK", rows)
+        order_module._block.cache_clear()
+        yield
+    order_module._block.cache_clear()
+
+
+@given(
+    order=st.builds(SampleOrder, st.integers(1, 2000), st.integers(1, 150), SEEDS),
+    epoch=EPOCHS,
+    entered_at=st.floats(0, 1, exclude_max=True),
+)
+@example(order=SampleOrder(64 * 3 + 3, 16, 1), epoch=0, entered_at=0.9)  # the rest lies beyond the last block
+@example(order=SampleOrder(64 * 3 - 1, 64, 2), epoch=1, entered_at=0.5)  # as long as a block
+@example(order=SampleOrder(900, 100, 3), epoch=2, entered_at=0.5)  # longer than a block
+def test_blocks_do_not_show_in_the_order(order: SampleOrder, epoch: int, entered_at: float) -> None:
+    epoch_rows = Permutation(order.rows, stream_key(order.seed, epoch, 1))(np.arange(order.rows))
+    steps = range(order.steps_per_epoch)
+    first = int(entered_at * len(steps))
+    with blocks_of(64):
+        batches = {step: order.global_batch(epoch, step) for step in [*steps[first:], *steps[:first]]}
+    for step, batch in batches.items():
+        start, stop = order.bounds(step)
+        assert np.array_equal(batch, epoch_rows[start:stop])
+
+
+def test_an_epoch_of_several_blocks_is_whole() -> None:
+    order = SampleOrder(2 * order_module._BLOCK + 1007, 1000, seed=4)
+    batches = [order.global_batch(3, step) for step in range(order.steps_per_epoch)]
+    assert np.array_equal(np.sort(np.concatenate(batches)), np.arange(order.rows))
+    epoch_rows = Permutation(order.rows, stream_key(4, 3, 1))(np.arange(order.rows))
+    assert np.array_equal(np.concatenate(batches), epoch_rows)
 
 
 @given(order=ORDERS)

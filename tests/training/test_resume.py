@@ -13,6 +13,7 @@ from crashes import (
     crashed,
     outcome,
     per_epoch,
+    points,
     settings,
     started_at,
 )
@@ -28,6 +29,8 @@ from training.launch import launch
 from training.paths import Home
 from training.records import DatasetVersion
 
+THIRDS = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 3}}
+
 
 @pytest.fixture(scope="module")
 def undisturbed(
@@ -35,7 +38,7 @@ def undisturbed(
 ) -> dict[str, tuple[Any, ...]]:
     """Outcomes of trainings that nothing interrupted, by how often they save."""
     found = {}
-    for name, sections in (("each step", SAVE_EACH_STEP), ("slow", SLOW)):
+    for name, sections in (("each step", SAVE_EACH_STEP), ("slow", SLOW), ("thirds", THIRDS)):
         job = job_for(Home(tmp_path_factory.mktemp(name)), small_version, settings(**sections))
         found[name] = outcome(job, launch(job))
     return found
@@ -82,6 +85,26 @@ def test_steps_after_the_last_checkpoint_are_done_again(
     epoch = per_epoch(small_version)
     assert started_at(caplog) == [0, 2, epoch + 2, epoch + 2]
     assert outcome(job, trained) == undisturbed["slow"]
+
+
+@pytest.mark.parametrize("begun", ["one step", "two steps", "a step of the second epoch"])
+def test_a_metric_interval_that_had_begun_is_gone_on_with(
+    home: Home,
+    small_version: DatasetVersion,
+    undisturbed: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    begun: str,
+) -> None:
+    """Points stand at every third step and at epochs' ends; the crash leaves sums that belong to none yet."""
+    epoch = per_epoch(small_version)
+    step = {"one step": 4, "two steps": 5, "a step of the second epoch": epoch + 4}[begun]
+    job = job_for(home, small_version, settings(**THIRDS))
+    crashed(job, step)
+    assert points(job)[-1][0] < step
+    with caplog.at_level(logging.INFO, "evergreen.loop"):
+        trained = launch(job)
+    assert started_at(caplog) == [step]
+    assert outcome(job, trained) == undisturbed["thirds"]
 
 
 def test_how_often_it_saves_changes_no_weight(undisturbed: dict[str, Any]) -> None:
