@@ -24,7 +24,6 @@ _QUIET = {
     "TQDM_DISABLE": "1",
     "NO_PROXY": "127.0.0.1,localhost",  # a proxy can't reach the servers of this machine
 }
-# A local run needs none of the server's background services; they only take CPU from training.
 _SERVICES = (
     "SCHEDULER",
     "LATE_RUNS",
@@ -36,6 +35,8 @@ _SERVICES = (
     "EVENT_PERSISTER",
     "EVENT_LOGGER",
 )
+# A local run needs none of the Prefect server's background services; they only take CPU from training.
+NO_SERVICES = {f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in _SERVICES}
 _NOISY = (
     "mlflow",
     "alembic",
@@ -62,7 +63,7 @@ def prepare(place: Home) -> None:
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
             "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
             "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
-            **{f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in _SERVICES},
+            **NO_SERVICES,
         }
         for name, value in local.items():
             os.environ.setdefault(name, value)

@@ -8,17 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_BACKGROUND_SERVICES = (
-    "SCHEDULER",
-    "LATE_RUNS",
-    "FOREMAN",
-    "PAUSE_EXPIRATIONS",
-    "REPOSSESSOR",
-    "CANCELLATION_CLEANUP",
-    "TRIGGERS",
-    "EVENT_PERSISTER",
-    "EVENT_LOGGER",
-)
+from flows.environment import NO_SERVICES  # imports nothing that reads the environment
 
 
 def _isolate() -> None:
@@ -37,7 +27,7 @@ def _isolate() -> None:
         "RAY_USAGE_STATS_ENABLED": "0",
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }
-    os.environ |= {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _BACKGROUND_SERVICES}
+    os.environ |= NO_SERVICES
 
 
 _isolate()

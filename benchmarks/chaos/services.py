@@ -16,20 +16,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.chaos import processes
+from flows.environment import NO_SERVICES
 
 _START_TIMEOUT_S = 180.0
 _END_TIMEOUT_S = 10.0
-_PREFECT_SERVICES = (
-    "SCHEDULER",
-    "LATE_RUNS",
-    "FOREMAN",
-    "PAUSE_EXPIRATIONS",
-    "REPOSSESSOR",
-    "CANCELLATION_CLEANUP",
-    "TRIGGERS",
-    "EVENT_PERSISTER",
-    "EVENT_LOGGER",
-)
 
 
 def free_port() -> int:
@@ -102,8 +92,7 @@ def prefect_server(folder: Path, environment: dict[str, str]) -> Server:
     """A Prefect server with its database in `folder`, without background services."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    quiet = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _PREFECT_SERVICES}
-    variables = quiet | {
+    variables = NO_SERVICES | {
         "PREFECT_HOME": str(folder),
         "PREFECT_UI_ENABLED": "0",
         "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
