@@ -8,6 +8,7 @@ from flows.cli import Command
 from training.errors import EXIT_OK, EXIT_RESOURCE
 
 if TYPE_CHECKING:
+    from training.paths import Home
     from training.records import Release
 
 
@@ -38,17 +39,24 @@ def _settings(parser: argparse.ArgumentParser) -> None:
     _common(parser)
 
 
-def _retrain(options: argparse.Namespace) -> int:
+def _prepared_home(options: argparse.Namespace, quiet: bool) -> "Home":
+    """The home, once this process's environment and log are set up for a run in it."""
     from flows.environment import log_to_terminal, prepare
-    from flows.prefect_server import prefect_api
-    from flows.preview import release_if_unchanged
-    from flows.summary import print_release
-    from training.overrides import parse_assignments
     from training.paths import home
 
     place = home()
     prepare(place)
-    log_to_terminal(options.verbose, options.quiet)
+    log_to_terminal(options.verbose, quiet)
+    return place
+
+
+def _retrain(options: argparse.Namespace) -> int:
+    from flows.prefect_server import prefect_api
+    from flows.preview import release_if_unchanged
+    from flows.summary import print_release
+    from training.overrides import parse_assignments
+
+    place = _prepared_home(options, options.quiet)
     overrides = parse_assignments(options.assignments)
     release = None if options.force else release_if_unchanged(options.recipe, overrides, place)
     if release is None:
@@ -90,15 +98,11 @@ def _as_json(release: "Release") -> dict[str, object]:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from flows.environment import log_to_terminal, prepare
     from flows.preview import preview
     from flows.summary import print_preview
     from training.overrides import parse_assignments
-    from training.paths import home
 
-    place = home()
-    prepare(place)
-    log_to_terminal(options.verbose, quiet=True)
+    place = _prepared_home(options, quiet=True)
     made = preview(options.recipe, parse_assignments(options.assignments), place, options.force)
     print_preview(made)
     if options.json:
@@ -137,14 +141,11 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from flows.environment import log_to_terminal, prepare, quieten
+    from flows.environment import quieten
     from flows.prefect_server import prefect_api
     from flows.summary import print_prediction
-    from training.paths import home
 
-    place = home()
-    prepare(place)
-    log_to_terminal(options.verbose, options.quiet)
+    place = _prepared_home(options, options.quiet)
     with prefect_api(place):
         from flows.predict import predict
 
@@ -172,13 +173,10 @@ def _rollback_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _rollback(options: argparse.Namespace) -> int:
-    from flows.environment import log_to_terminal, prepare, quieten
+    from flows.environment import quieten
     from flows.prefect_server import prefect_api
-    from training.paths import home
 
-    place = home()
-    prepare(place)
-    log_to_terminal(options.verbose, options.quiet)
+    place = _prepared_home(options, options.quiet)
     with prefect_api(place):
         from flows.rollback import rollback
 
