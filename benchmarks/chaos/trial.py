@@ -173,17 +173,17 @@ class Trial:
         order = random.Random(f"{self.seed}/{self.fault}").sample(choices, len(choices))
         return order[(self.number - 1) // variants % len(order)]
 
-    def random_step(self, first: int = 1, last: int = STEPS - 2) -> int:
-        """A step to be hit at."""
-        return self.random.randint(first, last)
+    def wait_for_some_step(self, first: int = 1) -> int:
+        """Wait for a drawn step, the `first` one at the earliest, and return it."""
+        step = self.random.randint(first, STEPS - 2)
+        self.wait_for_step(step)
+        return step
 
     def wait_for_some_moment(self) -> str:
         """Wait for a drawn moment - before training, at a step, or after it - and return it in words."""
         phase = self.random.choices(("before", "step", "after"), (3, 5, 3))[0]
         if phase == "step":
-            step = self.random_step()
-            self.wait_for_step(step)
-            return f"at step {step}"
+            return f"at step {self.wait_for_some_step()}"
         # What a run leaves behind says how far it is, however busy the machine.
         run = self.paths
         before = {"its start": self.home.root, "the plan": run.ingredients, "the attempt's number": run.fence}

@@ -33,8 +33,7 @@ def stop_rank(trial: Trial) -> None:
 
 def _signal_rank(trial: Trial, rank: int, signum: signal.Signals) -> None:
     trial.start()
-    step = trial.random_step()
-    trial.wait_for_step(step)
+    step = trial.wait_for_some_step()
     beat = next((one for one in trial.beats() if one.rank == rank), None)
     found = beat is not None and not trial.run.ended and send(beat.pid, signum)
     trial.hit(f"{signum.name} to rank {rank} at step {step}", found)
@@ -47,8 +46,7 @@ def kill_controller(trial: Trial) -> None:
 
 def _kill_controller(trial: Trial) -> None:
     trial.start()
-    step = trial.random_step()
-    trial.wait_for_step(step)
+    step = trial.wait_for_some_step()
     _kill_titled(trial, (_CONTROLLER,), f"SIGKILL to the Train controller at step {step}")
 
 
@@ -83,8 +81,7 @@ def kill_gcs(trial: Trial) -> None:
 
 def _kill_daemon(trial: Trial, program: str) -> None:
     trial.start()
-    step = trial.random_step()
-    trial.wait_for_step(step)
+    step = trial.wait_for_some_step()
     victims = processes.named(trial.on_ray(), program)
     found = bool(victims) and not trial.run.ended and send(victims[0].pid, signal.SIGKILL)
     trial.hit(f"SIGKILL to {program.rpartition('/')[2]} at step {step}", found)
@@ -97,6 +94,16 @@ def signal_flow(trial: Trial) -> None:
     moment = trial.wait_for_some_moment()
     trial.hit(f"{signum.name} to the flow {moment}", not trial.run.ended and send(trial.run.pid, signum))
     trial.expect(*_TOLD[signum])
+
+
+def kill_flow_at_some_step(trial: Trial, first: int) -> None:
+    """Start the command, SIGKILL of its process at a drawn step from `first` on, and wait for its end."""
+    trial.start()
+    step = trial.wait_for_some_step(first)
+    trial.hit(
+        f"SIGKILL to the flow at step {step}", not trial.run.ended and send(trial.run.pid, signal.SIGKILL)
+    )
+    trial.wait()
 
 
 def kill_everything(trial: Trial) -> None:

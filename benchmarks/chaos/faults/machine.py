@@ -2,7 +2,6 @@
 
 import resource
 import shutil
-import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.chaos.faults import IN_PROCESS, IN_SHARDS, ON_RAY, Fault
-from benchmarks.chaos.processes import send
+from benchmarks.chaos.faults.kills import kill_flow_at_some_step
 from benchmarks.chaos.trial import Trial
 from training.errors import EXIT_RESOURCE, EXIT_RETRY
 
@@ -100,8 +99,7 @@ def _remove_group(group: Path) -> None:
 
 def _address_space(trial: Trial) -> None:
     trial.start()
-    step = trial.random_step()
-    trial.wait_for_step(step)
+    step = trial.wait_for_some_step()
     beats = trial.beats()
     found = bool(beats) and not trial.run.ended
     if found:
@@ -117,13 +115,7 @@ def other_conditions(trial: Trial) -> None:
 
     With virtual shards the weights must be the same; without, the run must say that they may differ.
     """
-    trial.start()
-    step = trial.random_step(first=6)
-    trial.wait_for_step(step)
-    trial.hit(
-        f"SIGKILL to the flow at step {step}", not trial.run.ended and send(trial.run.pid, signal.SIGKILL)
-    )
-    trial.wait()
+    kill_flow_at_some_step(trial, first=6)
     if trial.kind.virtual_shards:
         trial.settings["scaling.num_workers"] = str(trial.random.choice((1, 4)))
         trial.hit(f"resumed on {trial.settings['scaling.num_workers']} workers instead of 2")

@@ -33,8 +33,7 @@ def cut_network(trial: Trial) -> None:
         del trial.settings["ray.num_cpus"]
         trial.stack.push(setup.pop_all())
     trial.start(["ip", "netns", "exec", names[0]])
-    step = trial.random_step()
-    trial.wait_for_step(step)
+    step = trial.wait_for_some_step()
     trial.pick((_down_for_a_while, _down, _lossy, _slow))(trial, names, step)
 
 

@@ -1,7 +1,6 @@
 """Full disks, and files that are damaged between two starts: checkpoints and the dataset."""
 
 import resource
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.chaos.faults import IN_PROCESS, Fault
-from benchmarks.chaos.processes import send
+from benchmarks.chaos.faults.kills import kill_flow_at_some_step
 from benchmarks.chaos.trial import Trial
 from training.checkpoint import MANIFEST, STATE
 from training.errors import EXIT_BAD_DATA, EXIT_RESOURCE
@@ -65,13 +64,7 @@ def _limit_file_size(trial: Trial) -> None:
 
 def damage_checkpoint(trial: Trial) -> None:
     """SIGKILL after a few checkpoints, then the newest is damaged."""
-    trial.start()
-    step = trial.random_step(first=9)
-    trial.wait_for_step(step)
-    trial.hit(
-        f"SIGKILL to the flow at step {step}", not trial.run.ended and send(trial.run.pid, signal.SIGKILL)
-    )
-    trial.wait()
+    kill_flow_at_some_step(trial, first=9)
     entries = sorted(trial.paths.checkpoints.glob("step-*"))
     damage = trial.pick(CHECKPOINT_DAMAGES)
     if entries:
