@@ -2,8 +2,13 @@
 
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from queue import Empty, Queue
 
 import pytest
 from candidates import Candidate, World
@@ -23,13 +28,28 @@ def test_of_two_that_register_at_once_one_is_compared_with_the_other(world: Worl
 def test_of_two_processes_that_register_at_once_one_is_compared_with_the_other(
     world: World, tmp_path: Path
 ) -> None:
-    programs = [start(candidate, tmp_path / str(number)) for number, candidate in enumerate(world.candidates)]
-    for program in programs:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "ready\n"
-    said = [program.communicate("go\n", timeout=120)[0].strip() for program in programs]
-    assert [program.returncode for program in programs] == [0, 0]
-    check_one_won(world, said)
+    """One stands still just before it moves the alias: the other must not get there meanwhile."""
+    for candidate in world.candidates:
+        candidate.register(floor=1.0)  # so that both have a version, and are quick to reach the alias
+    said: Said = Queue()
+    with ExitStack() as ended:
+        programs = [
+            ended.enter_context(registering(candidate, tmp_path / str(number), number, said))
+            for number, candidate in enumerate(world.candidates)
+        ]
+        assert {said.get(timeout=120), said.get(timeout=120)} == {(0, "ready"), (1, "ready")}
+        began = time.monotonic()
+        for program in programs:
+            tell(program, "go")
+        first, line = said.get(timeout=120)
+        assert line == "at the alias"
+        with pytest.raises(Empty):
+            said.get(timeout=1 + time.monotonic() - began)
+        tell(programs[first], "move it")
+        assert said.get(timeout=120) == (first, "champion")
+        assert said.get(timeout=120) == (1 - first, "moved")
+        assert [program.wait(60) for program in programs] == [0, 0]
+    check_one_won(world, ["champion", "moved"] if first == 0 else ["moved", "champion"])
 
 
 def outcome(candidate: Candidate) -> str:
@@ -48,22 +68,33 @@ def check_one_won(world: World, outcomes: list[str]) -> None:
     release = again.register()
     assert release.verdict.champion_version == winner
     assert alias_of(world.client, world.model, release.version) == release.alias
-    first, *_ = world.decisions()
-    assert first == ("promote", "2", winner)
-    assert [one[1] for one in world.decisions() if one[0] == "promote"].count("2") == 1
+    promotions = [one for one in world.decisions() if one[0] == "promote"]
+    assert promotions[0] == ("promote", "2", winner)
+    assert [before for _, before, _ in promotions].count("2") == 1
 
 
 _PROGRAM = """
 import sys
 from pathlib import Path
+from mlflow import MlflowClient
 from tasks.register import register
-from tasks.registry import ChampionMovedError
+from tasks.registry import ChampionMovedError, load_version
+from tasks.tracking import connect_patiently
 from training.plan import RunPlan
 from training.records import DatasetVersion, Evaluation, TrainedModel
 
 kinds = (RunPlan, DatasetVersion, TrainedModel, Evaluation)
 records = [kind.model_validate_json((Path(sys.argv[1]) / kind.__name__).read_text()) for kind in kinds]
-import mlflow.pytorch, torch
+connect_patiently(records[0])
+load_version(records[0].model, "1")  # once, as the first time takes seconds
+
+def set_alias_when_told(client, model, alias, version, set_alias=MlflowClient.set_registered_model_alias):
+    if alias == "champion":
+        print("at the alias", flush=True)
+        sys.stdin.readline()
+    set_alias(client, model, alias, version)
+
+MlflowClient.set_registered_model_alias = set_alias_when_told
 print("ready", flush=True)
 sys.stdin.readline()
 try:
@@ -71,15 +102,37 @@ try:
 except ChampionMovedError:
     print("moved")
 """
+Said = Queue[tuple[int, str]]
 
 
-def start(candidate: Candidate, folder: Path) -> "subprocess.Popen[str]":
-    """A process that registers the candidate when it is told to."""
+@contextmanager
+def registering(
+    candidate: Candidate, folder: Path, number: int, said: Said
+) -> Iterator["subprocess.Popen[str]"]:
+    """A process that registers the candidate when it is told to; what it says arrives in `said`."""
     folder.mkdir()
     for record in candidate:
         (folder / type(record).__name__).write_text(record.model_dump_json())
     command = [sys.executable, "-c", _PROGRAM, str(folder)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def listen() -> None:
+        assert program.stdout is not None
+        for line in program.stdout:
+            said.put((number, line.strip()))
+
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        yield program
+    finally:
+        program.kill()
+        program.wait()
+
+
+def tell(program: "subprocess.Popen[str]", line: str) -> None:
+    assert program.stdin is not None
+    program.stdin.write(f"{line}\n")
+    program.stdin.flush()
 
 
 @pytest.mark.parametrize(
