@@ -7,6 +7,7 @@ from prefect import flow
 
 from tasks import predict as step
 from tasks.predict import PredictionSummary
+from tasks.step import without_secrets
 from training.paths import home
 from training.settings import RaySettings
 
@@ -36,6 +37,7 @@ def predict(
         tracking_uri: MLflow tracking URI; empty: the store under EVERGREEN_HOME.
         ray: The Ray cluster to compute on.
     """
-    return step.predict(
-        str(home().root), model, input, output, alias, skip_bad, overwrite, with_ray, tracking_uri, ray
-    )
+    with without_secrets():
+        return step.predict(
+            str(home().root), model, input, output, alias, skip_bad, overwrite, with_ray, tracking_uri, ray
+        )

@@ -24,6 +24,7 @@ from tasks.register import register
 from tasks.registry import ChampionMovedError
 from tasks.report import report
 from tasks.reuse import find_release
+from tasks.step import without_secrets
 from tasks.tracking import connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
 from training.cluster import ray_for
@@ -57,9 +58,14 @@ def retrain(recipe: str = "digits", settings: SettingsForm = SettingsForm(), for
         force: Train anew even if nothing changed; a forced run that was interrupted goes on.
     """
     speak()
+    with without_secrets():
+        return _retrain(recipe, filled_in(settings), force)
+
+
+def _retrain(recipe: str, overrides: dict[str, object], force: bool) -> Release:
     clock = Stopwatch()
     chosen, ref = load(recipe)
-    resolved = resolve(chosen.settings, filled_in(settings))
+    resolved = resolve(chosen.settings, overrides)
     check_workers_fit(resolved)
     place = home()
     with run_lock(place, ref.name):

@@ -6,6 +6,7 @@ evergreen rollback digits --why "wrong on new cameras"
 from prefect import flow
 
 from tasks import rollback as step
+from tasks.step import without_secrets
 from training.paths import home
 
 
@@ -18,4 +19,5 @@ def rollback(model: str, why: str = "", tracking_uri: str | None = None) -> tupl
         why: Reason, for the record.
         tracking_uri: MLflow tracking URI; empty: the store under EVERGREEN_HOME.
     """
-    return step.rollback(str(home().root), model, why, tracking_uri)
+    with without_secrets():
+        return step.rollback(str(home().root), model, why, tracking_uri)

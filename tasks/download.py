@@ -6,11 +6,7 @@ Fails with DataError for wrong bytes (final) and TransientError for a network th
 import logging
 from pathlib import Path
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-from prefect.tasks import exponential_backoff
-
-from tasks.retry import worth_retrying
+from tasks.step import step
 from training.paths import Home
 from training.plan import choose_source
 from training.recipe import load
@@ -22,14 +18,7 @@ from training.sources.wording import counted
 log = logging.getLogger("evergreen.download")
 
 
-@task(
-    name="download",
-    retries=3,
-    retry_delay_seconds=exponential_backoff(2),
-    retry_jitter_factor=0.5,
-    retry_condition_fn=worth_retrying,
-    cache_policy=NO_CACHE,
-)
+@step("download", retries=3, pause_s=2)
 def download(recipe: str, settings: Settings, home: str) -> SourceFiles:
     """Fetch the source files, or find them."""
     return fetch(recipe, settings, Home(Path(home)))

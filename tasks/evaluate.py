@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-from prefect.tasks import exponential_backoff
 
 from tasks.comparison import COMPARISON, EVALUATION, comparison_now
 from tasks.preflight import check_shape
 from tasks.registry import CLASSES_TAG, load_version, version_tags
-from tasks.retry import worth_retrying
+from tasks.step import step
 from tasks.tracking import connect_patiently
 from training.dataset import Columns, open_columns
 from training.errors import DataError
@@ -48,13 +45,7 @@ class Champion(NamedTuple):
     classes: tuple[str, ...]
 
 
-@task(
-    name="evaluate",
-    retries=3,
-    retry_delay_seconds=exponential_backoff(5),
-    retry_condition_fn=worth_retrying,
-    cache_policy=NO_CACHE,
-)
+@step("evaluate", retries=3, pause_s=5)
 def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> Evaluation:
     """Score candidate and champion, or find that very comparison made."""
     client = connect_patiently(plan)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from tasks.registered_files import NO_PICKLE
-from training.errors import EvergreenError, ResourceError, SettingError, TransientError
+from training.errors import EvergreenError, OutageError, ResourceError, SettingError, TransientError
 from training.paths import Home
 from training.plan import RunPlan
 from training.redaction import redact
@@ -67,7 +67,7 @@ def connect_once(plan: RunPlan) -> "MlflowClient":
 def connect_patiently(plan: RunPlan) -> "MlflowClient":
     """:func:`connect`, waiting `tracking.outage_s` for a server that is away.
 
-    Raises :class:`TransientError` when it does not come back.
+    Raises :class:`OutageError` when it does not come back.
     """
     deadline = time.monotonic() + plan.settings.tracking.outage_s
     pause = FIRST_PAUSE_S
@@ -76,7 +76,7 @@ def connect_patiently(plan: RunPlan) -> "MlflowClient":
             return connect_once(plan)
         except TransientError as error:
             if time.monotonic() + pause > deadline:
-                raise
+                raise OutageError(str(error)) from error
             log.warning("%s; trying again in %.0f s", error, pause)
         time.sleep(pause)
         pause = min(LONGEST_PAUSE_S, 2 * pause)

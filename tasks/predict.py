@@ -11,8 +11,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
-from prefect import task
-from prefect.cache_policies import NO_CACHE
 from pydantic import Field
 
 from tasks.embedded_store import check_not_moved
@@ -20,7 +18,7 @@ from tasks.inference import Served, in_process, open_served, over_ray
 from tasks.predictions import PredictionWriter, check_places, is_one_file, staged
 from tasks.registered import find_alias
 from tasks.registry import CHAMPION
-from tasks.retry import worth_retrying
+from tasks.step import step
 from tasks.tracking import connect
 from tasks.unlabelled import Batch, find_chunks
 from training.cluster import ray_cluster
@@ -49,9 +47,7 @@ class PredictionSummary(Record):
     images_per_s: float
 
 
-@task(
-    name="predict", retries=2, retry_delay_seconds=2, retry_condition_fn=worth_retrying, cache_policy=NO_CACHE
-)
+@step("predict", retries=2, pause_s=2)
 def predict(
     home: str,
     model: str,

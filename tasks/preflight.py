@@ -7,11 +7,9 @@ champion takes other images, and with TrainingError when the model can't be expo
 import logging
 from pathlib import Path
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
 from tasks.registered_files import registered_shape
 from tasks.registry import champion_of
+from tasks.step import step
 from tasks.tracking import connect_once
 from training.errors import SettingError, TrainingError, classify
 from training.files import digest_json, write_text
@@ -26,7 +24,7 @@ log = logging.getLogger("evergreen.preflight")
 _ROWS = 3  # torch.export takes a batch of 0 or 1 for a fixed one
 
 
-@task(name="preflight", cache_policy=NO_CACHE)
+@step("preflight")
 def preflight(plan: RunPlan, version: DatasetVersion) -> None:
     """Refuse what could not be finished; says nothing when training is done already."""
     if finished(plan.paths, plan.run_key) is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tasks.mlflow_store import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from training.errors import TransientError, classify
+from training.errors import OutageError, classify
 from training.metrics import MetricsFile, Point
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Publisher:
     def running(self, *listeners: Callable[[Point], None]) -> Iterator[None]:
         """Publish in the background; the rest is sent before the block is left.
 
-        Raises :class:`TransientError` when MLflow does not take the rest within `outage_s`.
+        Raises :class:`OutageError` when MLflow does not take the rest within `outage_s`.
         """
         self._listeners = listeners
         self._monitors = self.with_system_metrics
@@ -67,7 +67,7 @@ class Publisher:
         self.flush()
 
     def flush(self) -> None:
-        """Send what MLflow lacks. Raises :class:`TransientError` when it does not take it within `outage_s`."""
+        """Send what MLflow lacks. Raises :class:`OutageError` when it does not take it within `outage_s`."""
         deadline = time.monotonic() + self.outage_s
         pause = FIRST_PAUSE_S
         while True:
@@ -79,7 +79,7 @@ class Publisher:
                 if known is None or not known.transient:
                     raise
                 if time.monotonic() + pause > deadline:
-                    raise TransientError(
+                    raise OutageError(
                         f"MLflow took not all metrics ({known}). They are kept in {self.file.path}: "
                         "run the same command again."
                     ) from error

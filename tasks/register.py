@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-from prefect.tasks import exponential_backoff
 
 from tasks.export import check_same, log_serving_model
 from tasks.gate import judge
@@ -27,13 +24,14 @@ from tasks.registry import (
     champion_of,
     drop_twins,
     find_version,
+    finish_rollback,
     keep_as_challenger,
     load_version,
     move_alias,
     registry_lock,
     was_rolled_back,
 )
-from tasks.retry import worth_retrying
+from tasks.step import step, worth_retrying
 from tasks.tracking import RUN_KEY_TAG, connect_patiently, log_final, open_run
 from training.dataset import open_columns
 from training.files import digest_json
@@ -55,13 +53,7 @@ def _same_again(task: Any, run: Any, state: Any) -> bool:
     return not moved and worth_retrying(task, run, state)
 
 
-@task(
-    name="register",
-    retries=3,
-    retry_delay_seconds=exponential_backoff(5),
-    retry_condition_fn=_same_again,
-    cache_policy=NO_CACHE,
-)
+@step("register", retries=3, pause_s=5, retry_if=_same_again)
 def register(
     plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation
 ) -> Release:
@@ -72,6 +64,7 @@ def register(
     module = serving_module(reload(plan.recipe, plan.paths.recipe), version, trained)
     images = open_columns(version, "test").images
     with registry_lock(home, plan.model):
+        finish_rollback(client, home, plan.model)
         mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: trained.weights_digest}
         number = find_version(client, plan.model, mine)
         if number is None:

@@ -162,10 +162,13 @@ def keep_as_challenger(client: "MlflowClient", home: Home, model: str, number: s
 def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple[str, str]:
     """Swap `champion` and `previous`, after a try whether the older one still loads; returns (from, to).
 
-    The version that is left is marked first: whatever happens next, it is not promoted again by itself. Raises
-    :class:`SettingError` when there is nothing to return to.
+    The version that is left is marked first: whatever happens next, it is not promoted again by itself. A rollback
+    that was cut short is finished instead of begun anew. Raises :class:`SettingError` when there is nothing to
+    return to.
     """
     with registry_lock(home, model):
+        if (finished := finish_rollback(client, home, model)) is not None:
+            return finished
         now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
         if now is None or before is None or now == before:
             raise SettingError(
@@ -175,12 +178,35 @@ def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple
             )
         load_version(model, before)
         client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why or "by hand")
-        record_decision(home, model, {"action": "rollback", "from": now, "to": before, "why": why})
         client.set_registered_model_alias(model, CHAMPION, before)
-        client.set_registered_model_alias(model, PREVIOUS, now)
-        if ROLLED_BACK_TAG in version_tags(client, model, before):
-            client.delete_model_version_tag(model, before, ROLLED_BACK_TAG)
+        _complete_rollback(client, home, model, now, before)
         return now, before
+
+
+def unfinished_rollback(client: "MlflowClient", home: Home, model: str) -> tuple[str, str] | None:
+    """(from, to) of a rollback that moved the champion and was cut short before it was on record, or None."""
+    now, left = champion_of(client, model), _last_move(home, model)
+    if now is None or left in (None, now) or champion_of(client, model, PREVIOUS) not in (now, left):
+        return None
+    marked = {version.version for version in _found(client, model, {}) if ROLLED_BACK_TAG in version.tags}
+    return (left, now) if left in map(str, marked) else None
+
+
+def finish_rollback(client: "MlflowClient", home: Home, model: str) -> tuple[str, str] | None:
+    """Do what is left of a rollback that was cut short; returns its (from, to). The caller holds the lock."""
+    found = unfinished_rollback(client, home, model)
+    if found is not None:
+        _complete_rollback(client, home, model, *found)
+    return found
+
+
+def _complete_rollback(client: "MlflowClient", home: Home, model: str, left: str, now: str) -> None:
+    """All that comes after the move of the champion; the record last, as it tells that all is done."""
+    client.set_registered_model_alias(model, PREVIOUS, left)
+    if ROLLED_BACK_TAG in version_tags(client, model, now):
+        client.delete_model_version_tag(model, now, ROLLED_BACK_TAG)
+    why = version_tags(client, model, left)[ROLLED_BACK_TAG]
+    record_decision(home, model, {"action": "rollback", "from": left, "to": now, "why": why})
 
 
 def record_decision(home: Home, model: str, decision: dict[str, Any]) -> None:

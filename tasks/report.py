@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.parquet as pq
-from prefect import task
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
-from prefect.tasks import exponential_backoff
 
 from tasks.next_commands import next_commands
 from tasks.page import ReportInputs, markdown, render
 from tasks.page.figures import figures, prediction_grid
-from tasks.retry import worth_retrying
+from tasks.step import step
 from tasks.tracking import close_run, connect_patiently
 from training.dataset import open_columns
 from training.files import write_text
@@ -32,13 +29,7 @@ if TYPE_CHECKING:
 _PICTURES = 24
 
 
-@task(
-    name="report",
-    retries=3,
-    retry_delay_seconds=exponential_backoff(5),
-    retry_condition_fn=worth_retrying,
-    cache_policy=NO_CACHE,
-)
+@step("report", retries=3, pause_s=5)
 def report(
     plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation, release: Release
 ) -> None:

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.gate import same_policy
-from tasks.registry import CHAMPION, WEIGHTS_TAG, alias_of, champion_of, find_version
+from tasks.registry import CHAMPION, WEIGHTS_TAG, alias_of, champion_of, find_version, unfinished_rollback
 from tasks.tracking import RUN_KEY_TAG, connect_once, experiment_name
+from training.paths import Home
 from training.plan import RunPlan
 from training.records import Release
 
@@ -29,6 +31,8 @@ def find_release(
     if release is None or release.model != plan.model:
         return None
     client = connect(plan)
+    if unfinished_rollback(client, Home(Path(plan.home)), plan.model) is not None:
+        return None  # registering anew finishes it
     mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: release.weights_digest}
     if find_version(client, plan.model, mine) != release.version or not _is_recorded(client, plan, release):
         return None

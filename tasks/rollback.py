@@ -6,12 +6,10 @@ Fails with SettingError when there is no version to return to, and with Resource
 import logging
 from pathlib import Path
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
 from tasks.embedded_store import check_not_moved
 from tasks.registered import check_can_return
 from tasks.registry import roll_back
+from tasks.step import step
 from tasks.tracking import connect
 from training.paths import Home
 
@@ -19,7 +17,7 @@ log = logging.getLogger("evergreen.rollback")
 
 
 # No retries: a swap that was interrupted would be swapped again.
-@task(name="rollback", cache_policy=NO_CACHE)
+@step("rollback")
 def rollback(home: str, model: str, why: str = "", tracking_uri: str | None = None) -> tuple[str, str]:
     """Swap champion and previous; returns the version numbers (from, to)."""
     place = Home(Path(home))

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from prefect import task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
-from prefect.cache_policies import NO_CACHE
 
 from tasks.progress import Bar, TelemetryLog, terminal
+from tasks.step import step
 from tasks.tracking import Publisher, connect_once, open_run, record_inputs
 from training.files import sweep, write_text
 from training.launch import finished, launch, make_job
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-@task(name="train", cache_policy=NO_CACHE)
+@step("train")
 def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
     """Train to the end, or find it done, with every metric point in MLflow.
 

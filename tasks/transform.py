@@ -8,10 +8,7 @@ import shutil
 from itertools import count
 from pathlib import Path
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
-from tasks.retry import worth_retrying
+from tasks.step import step
 from training.paths import Home
 from training.plan import RunPlan
 from training.prepare import make_version
@@ -21,13 +18,7 @@ from training.sources.wording import counted
 log = logging.getLogger("evergreen.transform")
 
 
-@task(
-    name="transform",
-    retries=2,
-    retry_delay_seconds=1,
-    retry_condition_fn=worth_retrying,
-    cache_policy=NO_CACHE,
-)
+@step("transform", retries=2)
 def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVersion:
     """Decode, validate, split and commit; the raw rows are not needed after that."""
     place = Home(Path(plan.home)).dataset(plan.recipe.name, plan.fingerprint)

@@ -56,6 +56,10 @@ class TransientError(EvergreenError):
     transient = True
 
 
+class OutageError(TransientError):
+    """A server was waited for as long as the settings allow; nothing waits for it again by itself."""
+
+
 class StopRequestedError(TransientError):
     """Training ended early on purpose, after a last checkpoint; nothing tries again by itself."""
 

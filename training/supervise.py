@@ -68,7 +68,7 @@ def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], o
             )
             if not known.transient or isinstance(known, StopRequestedError) or failures == allowed:
                 raise known from error
-            log.warning("%s Failure %d of %d allowed; going on.", known, failures + 1, allowed)
+            log.warning("%s Failure %d of %d allowed; going on.", redact(str(known)), failures + 1, allowed)
         first = _FIRST_PAUSE_S if job.settings.scaling.min_workers is None else _NODE_LOSS_S
         time.sleep(min(_LONGEST_PAUSE_S, first * 2**failures) * random.uniform(0.5, 1))
         if on_ray:

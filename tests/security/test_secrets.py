@@ -39,9 +39,9 @@ def build_model(shape, classes):
 
     class Failing(nn.Sequential):
         def forward(self, images):
-            if self.training and FAILS:
+            if self.training and FAILURE:
                 place = "http://writer:canary-" + "robin-3@metrics.example"
-                raise RuntimeError(f"{os.environ['PARTNER_API_KEY']} was refused by {place}")
+                raise FAILURE(f"{os.environ['PARTNER_API_KEY']} was refused by {place}")
             return super().forward(images)
 
     return Failing(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
@@ -73,10 +73,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
         yield started
 
 
-def retrain(folder: Path, server: MlflowServer, port: int, *, fails: bool, workers: int) -> Ran:
+def retrain(folder: Path, server: MlflowServer, port: int, *, failure: str = "None", workers: int = 0) -> Ran:
     """`evergreen retrain` as a user runs it, with a password in the address of MLflow's server."""
     recipe, home = folder / "birds.py", folder / "home"
-    recipe.write_text(_RECIPE.replace("FAILS", str(fails)))
+    recipe.write_text(_RECIPE.replace("FAILURE", failure))
     settings = (
         f"tracking.uri=http://writer:{PASSWORD}@127.0.0.1:{port}",
         f"scaling.num_workers={workers}",
@@ -85,14 +85,20 @@ def retrain(folder: Path, server: MlflowServer, port: int, *, fails: bool, worke
         "tracking.outage_s=1",
         "data.max_train_rows=300",
         "data.max_test_rows=100",
-        "failure.max_failures=0",
+        "failure.max_failures=1",
         "ray.num_cpus=2",
     )
     chosen = [part for setting in settings for part in ("--set", setting)]
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli", "retrain", str(recipe), "--verbose", *chosen],
         env=os.environ
-        | {"EVERGREEN_HOME": str(home), "PARTNER_API_KEY": KEY, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"},
+        | {"EVERGREEN_HOME": str(home), "PARTNER_API_KEY": KEY, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+        # Prefect gets states and logs as it does from a deployment, and keeps them where this test looks.
+        | {
+            "PREFECT_HOME": str(home / "prefect"),
+            "PREFECT_LOGGING_TO_API_ENABLED": "true",
+            "PREFECT_LOGGING_LEVEL": "INFO",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -103,24 +109,32 @@ def retrain(folder: Path, server: MlflowServer, port: int, *, fails: bool, worke
 
 def test_a_run_that_succeeds_gives_none_away(tmp_path: Path, server: MlflowServer) -> None:
     proxy = Proxy(server.port)
-    ran = retrain(tmp_path, server, proxy.port, fails=False, workers=2)
+    ran = retrain(tmp_path, server, proxy.port, workers=2)
     proxy.away()
     assert ran.status == 0, ran.said
     assert proxy.authorizations == {f"Basic {BASIC}"}
     assert {canary: ran.where(canary) for canary in CANARIES} == {canary: [] for canary in CANARIES}
 
 
-def test_a_run_that_fails_gives_none_away(tmp_path: Path, server: MlflowServer) -> None:
-    ran = retrain(tmp_path, server, server.port, fails=True, workers=0)
-    assert ran.status != 0
+@pytest.mark.parametrize(("failure", "status"), [("RuntimeError", 4), ("ConnectionError", 75)])
+def test_a_run_that_fails_gives_none_away(
+    tmp_path: Path, server: MlflowServer, failure: str, status: int
+) -> None:
+    ran = retrain(tmp_path, server, server.port, failure=failure)
+    assert ran.status == status, ran.said
     assert "was refused by http://metrics.example" in ran.said
+    assert ("Failure 1 of 1 allowed" in ran.said) == (status == 75)
+    database = b"".join(file.read_bytes() for file in (ran.home / "prefect").glob("prefect.db*"))
+    assert b"was refused by http://metrics.example" in database, (
+        "neither a state nor a log tells of the failure"
+    )
     assert {canary: ran.where(canary) for canary in CANARIES} == {canary: [] for canary in CANARIES}
 
 
 def test_a_server_that_is_away_is_named_without_its_password(tmp_path: Path, server: MlflowServer) -> None:
     proxy = Proxy(server.port)
     proxy.away()
-    ran = retrain(tmp_path, server, proxy.port, fails=False, workers=0)
+    ran = retrain(tmp_path, server, proxy.port)
     assert ran.status == 75
     assert f"http://127.0.0.1:{proxy.port}" in ran.said
     assert ran.where(PASSWORD) == []

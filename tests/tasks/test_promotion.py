@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from mlflow.models import Model
 
 import tasks.registry
-from tasks.registry import ChampionMovedError, champion_of, roll_back
+from tasks.registry import ROLLED_BACK_TAG, ChampionMovedError, champion_of, roll_back, version_tags
 from tasks.tracking import open_run
 from training.records import Release
 
@@ -159,6 +159,36 @@ def test_an_interrupted_rollback_is_not_undone_by_the_run_that_was_rolled_back(
     before = champion_of(world.client, world.model)
     world.candidate.register()
     assert champion_of(world.client, world.model) == before
+
+
+CUT_ROLLBACK = [
+    ("set_registered_model_alias", 1),
+    ("set_registered_model_alias", 2),
+    ("delete_model_version_tag",),
+]
+
+
+@pytest.mark.parametrize("point", CUT_ROLLBACK, ids=lambda point: "-".join(map(str, point)))
+@pytest.mark.parametrize("by", ["rollback", "register"])
+def test_a_rollback_that_was_cut_short_is_finished_by_the_next(
+    world: World, point: tuple[Any, ...], by: str
+) -> None:
+    world.candidate.register()
+    roll_back(world.client, world.home, world.model, "the first")
+    roll_back(world.client, world.home, world.model, "back, which leaves a mark to be removed next")
+    with pytest.MonkeyPatch.context() as patch:
+        crash_after(patch, MlflowClient, *point)
+        with pytest.raises(Crash):
+            roll_back(world.client, world.home, world.model, "by hand")
+    if by == "rollback":
+        assert roll_back(world.client, world.home, world.model, "once more") == ("3", "2")
+    else:
+        assert world.candidate.register().alias == "previous"
+    assert world.aliases() == ("2", "3", None)
+    assert world.decisions()[-1] == ("rollback", "3", "2")
+    marked = [n for n in ("2", "3") if ROLLED_BACK_TAG in version_tags(world.client, world.model, n)]
+    assert marked == ["3"]
+    assert roll_back(world.client, world.home, world.model, "and back") == ("2", "3")
 
 
 def test_a_damaged_model_is_not_promoted(world: World) -> None:
