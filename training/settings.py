@@ -234,7 +234,7 @@ class RaySettings(Section):
         None, description="CPUs of the local cluster; none: all of this machine's"
     )
     dashboard: bool = Field(
-        False, description="Serve Ray's dashboard on this machine; install ray[default] for its pages"
+        False, description="Serve Ray's dashboard on this machine, at http://127.0.0.1:8265"
     )
     object_store_mb: PositiveInt | None = Field(
         None, description="Memory for Ray's objects, in MiB; none: Ray decides"
