@@ -256,6 +256,35 @@ def _verify(options: argparse.Namespace) -> int:
     return exit_status(findings)
 
 
+def _gc_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be removed, and remove nothing"
+    )
+    parser.add_argument(
+        "--keep", type=int, default=5, metavar="N", help="finished runs to keep of each recipe (default: 5)"
+    )
+    parser.add_argument(
+        "--versions", action="store_true", help="also delete removed runs and their versions from MLflow"
+    )
+    parser.epilog = (
+        "What is in service (champion, challenger, previous), what is not finished, and what kept runs are made of\n"
+        "stays. What was removed is made again, bit for bit, by the command that made it."
+    )
+    _common(parser)
+
+
+def _gc(options: argparse.Namespace) -> int:
+    from flows.summary import print_collection
+    from tasks.retention import collect
+
+    place = _prepared_home(options, options.quiet)
+    found = collect(place, options.keep, options.versions, options.dry_run)
+    print_collection(found, place, options.dry_run)
+    if options.json:
+        print(found.model_dump_json())
+    return EXIT_OK
+
+
 COMMANDS: dict[str, Command] = {
     "retrain": Command("bring a model up to date: train, compare, promote or keep", _settings, _retrain),
     "plan": Command("say what `retrain` would do, and what it would find done", _settings, _plan),
@@ -264,5 +293,6 @@ COMMANDS: dict[str, Command] = {
     "rollback": Command("return to the champion before the present one", _rollback_arguments, _rollback),
     "doctor": Command("check the installation and say how to mend it", _doctor_arguments, _doctor),
     "verify": Command("check a run's invariants anew from its bytes", _verify_arguments, _verify),
+    "gc": Command("remove runs, datasets and checkpoints that nothing needs any more", _gc_arguments, _gc),
     "ui": Command("open MLflow on this home's store", _ui_arguments, _ui),
 }

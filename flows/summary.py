@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from flows.doctor import Check
     from flows.preview import Preview
     from tasks.predict import PredictionSummary
+    from tasks.retention import Collection
+    from training.paths import Home
 
 _SHOWN_PARTS = 0.005  # parts of the wall time below this share are added up as "other"
 
@@ -180,6 +182,27 @@ def print_checks(checks: "list[Check]") -> None:
         if check.ok is not True and check.remedy:
             _row(table, "", "", Text(f"→ {check.remedy}", style="dim"))
     console.print(table)
+
+
+def print_collection(found: "Collection", home: "Home", dry_run: bool) -> None:
+    """What a home did not need, by size, and what that comes to."""
+    console = _console()
+    table = Table.grid(padding=(0, 2))
+    for one in sorted(found.removals, key=lambda one: one.bytes, reverse=True):
+        size = _size(one.bytes) if one.kind != "version" else ""
+        _row(table, one.kind, one.name, size, Text(one.why, style="dim"))
+    console.print(table)
+    for recipe, why in found.left_alone.items():
+        console.print(Text(f"{recipe} is left alone: {why}", style="yellow"), soft_wrap=True)
+    total = _size(sum(one.bytes for one in found.removals))
+    said = f"{total} would be freed" if dry_run else f"{total} freed"
+    console.print(Text(f"{said} in {home.root}" if found.removals else "Nothing to remove", style="bold"))
+    if not dry_run and any(one.kind == "version" for one in found.removals):
+        console.print(
+            f"MLflow keeps deleted runs until: mlflow gc --backend-store-uri {home.mlflow_uri} "
+            f"--tracking-uri {home.mlflow_uri}",
+            soft_wrap=True,
+        )
 
 
 def _size(count: int) -> str:

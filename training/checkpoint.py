@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import pickle
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from training.errors import DataError, TransientError
-from training.files import DigestedStream, atomic_folder, digest_file
+from training.files import DigestedStream, atomic_folder, digest_file, remove_folder
 from training.settings import CheckpointSettings
 from training.state_copies import StateCopies
 
@@ -104,7 +103,7 @@ class CheckpointLog:
         try:
             self._make_way(target)
             while self._damaged:  # they would be kept for the newest, and good ones given up for them
-                _remove(self._damaged.pop())
+                remove_folder(self._damaged.pop())
             with atomic_folder(target) as aside:
                 with (aside / STATE).open("wb") as out:  # a file of torch's own hides why a write failed
                     digested = DigestedStream(out)
@@ -166,7 +165,7 @@ class CheckpointLog:
             if path.exists():
                 self._verified(path)
         except DataError:
-            _remove(path)
+            remove_folder(path)
 
     def _prune(self) -> None:
         """Keep the newest and the best."""
@@ -177,7 +176,7 @@ class CheckpointLog:
         }
         for path in entries:
             if path not in keep:
-                _remove(path)
+                remove_folder(path)
 
     def load_step(self, step: int) -> dict[str, Any]:
         """State of the checkpoint at `step`.
@@ -190,7 +189,7 @@ class CheckpointLog:
         except DataError as error:
             for path in self.entries():
                 if int(path.name.removeprefix("step-")) >= step:
-                    _remove(path)
+                    remove_folder(path)
             raise TransientError(f"{error}; training goes on from the checkpoint before it") from error
 
 
@@ -217,16 +216,6 @@ def _score(path: Path) -> float | None:
 
 def _name(step: int) -> str:
     return f"step-{step:09d}"
-
-
-def _remove(path: Path) -> None:
-    """Delete a folder, which leaves its name before it is emptied."""
-    if not path.exists():
-        return
-    doomed = path.with_name(f".{path.name}.removed")
-    shutil.rmtree(doomed, ignore_errors=True)
-    path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _differences(before: dict[str, str], now: dict[str, str]) -> list[str]:

@@ -112,6 +112,16 @@ class DigestedStream:
         self.stream.flush()
 
 
+def remove_folder(path: Path) -> None:
+    """Delete a folder, which leaves its name before it is emptied: nobody finds half of it."""
+    if not path.exists():
+        return
+    doomed = path.with_name(f".{path.name}.removed")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
 def sweep(folder: Path) -> None:
     """Remove what a crash left half written or half deleted in `folder`; nobody may be writing there."""
     for pattern in HALF_DONE:

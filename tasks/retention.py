@@ -1,0 +1,201 @@
+"""What a home need not keep, and its removal.
+
+In: a home, and how many finished runs of each recipe stay. Out: what was removed, or would be. What is in service, what
+is not finished, and what kept runs are made of stays. The same command makes the same again of whatever was removed.
+Fails with SettingError for a number of runs that keeps none; a recipe that a run is active for is left as it is.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from tasks.registry import alias_of
+from tasks.tracking import connect_once
+from training.errors import EvergreenError, SettingError, TransientError
+from training.files import remove_folder, sweep
+from training.manifest import MANIFEST
+from training.paths import Home, RunPaths
+from training.plan import RunPlan
+from training.records import Record, Release
+from training.run_lock import run_lock
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.retention")
+
+ABANDONED_AFTER_S = 30 * 86400.0
+Kind = Literal["run", "checkpoints", "dataset", "raw rows", "version"]
+
+
+class Removal(Record):
+    """Something that a home need not keep: a folder, or a version in the model registry (`bytes` 0)."""
+
+    recipe: str
+    kind: Kind
+    name: str = Field(description="path below the home, or model and version")
+    bytes: int
+    why: str
+
+
+class Collection(Record):
+    """What `collect` removed, or would remove, and the recipes that it left alone with the reason."""
+
+    removals: tuple[Removal, ...]
+    left_alone: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Run:
+    paths: RunPaths
+    plan: RunPlan
+    release: Release | None
+    changed: float
+
+
+def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False) -> Collection:
+    """Remove what `home` need not keep, of every recipe; with `dry_run`, only say what that is.
+
+    `versions` also deletes the registered versions and MLflow runs of removed runs; MLflow keeps what is deleted so
+    until `mlflow gc`. Raises :class:`SettingError` when `keep` is below 1.
+    """
+    if keep < 1:
+        raise SettingError(f"keep: {keep} finished runs would leave none; keep 1 at least.")
+    removals: list[Removal] = []
+    left_alone: dict[str, str] = {}
+    for folder in sorted(home.runs("").glob("*")):
+        recipe = folder.name
+        try:
+            with run_lock(home, recipe):
+                for place in (folder, home.datasets / recipe, home.raw / recipe):
+                    sweep(place)
+                for removal, remove in _removable(home, recipe, keep, versions):
+                    if not dry_run:
+                        remove()
+                    removals.append(removal)
+        except TransientError as error:
+            left_alone[recipe] = str(error)
+    return Collection(removals=tuple(removals), left_alone=left_alone)
+
+
+_Work = tuple[Removal, Callable[[], None]]
+
+
+def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_Work]:
+    runs = _runs(home, recipe)
+    finished = [run for run in runs if run.release is not None]
+    newest = finished[:keep]
+    kept: list[_Run] = []
+    for run in runs:
+        if run.release is None:
+            days = (time.time() - run.changed) / 86400
+            if days * 86400 < ABANDONED_AFTER_S:
+                kept.append(run)
+            else:
+                yield _folder(
+                    home, recipe, "run", run.paths.root, f"not finished, untouched for {days:.0f} days"
+                )
+        elif run in newest or _in_service(run):
+            kept.append(run)
+            if run is not finished[0] and run.paths.checkpoints.is_dir():
+                yield _folder(home, recipe, "checkpoints", run.paths.checkpoints, "the model is finished")
+        else:
+            if versions:
+                yield from _version(recipe, run)
+            yield _folder(
+                home, recipe, "run", run.paths.root, f"finished, not in service, older than the newest {keep}"
+            )
+    yield from _data(home, recipe, {run.plan.fingerprint[:16] for run in kept})
+
+
+def _runs(home: Home, recipe: str) -> list[_Run]:
+    """Runs of a recipe, the one that was changed last first. A folder without a readable plan is no run: it stays."""
+    found = []
+    for file in home.runs(recipe).glob("*/ingredients.json"):
+        paths = RunPaths(file.parent)
+        try:
+            plan = RunPlan.model_validate_json(file.read_text(encoding="utf-8"))
+            text = paths.release.read_text(encoding="utf-8") if paths.release.is_file() else None
+            release = Release.model_validate_json(text) if text is not None else None
+        except ValueError as error:
+            log.warning("%s: can't be read (%s), so nothing of it is removed", paths.root, error)
+            continue
+        if Path(plan.home) != home.root:  # moved; its paths follow from where it is now
+            plan = plan.model_copy(update={"home": str(home.root)})
+        places = [file, paths.release, paths.metrics, paths.attempts]
+        changed = max(place.stat().st_mtime for place in places if place.is_file())
+        found.append(_Run(paths, plan, release, changed))
+    return sorted(found, key=lambda run: run.changed, reverse=True)
+
+
+def _in_service(run: _Run) -> bool:
+    """Whether an alias points to the run's version; when the registry can't say, it may."""
+    assert run.release is not None
+    try:
+        return alias_of(connect_once(run.plan), run.release.model, run.release.version) != "none"
+    except EvergreenError as error:
+        log.warning("%s: kept, as its registry can't be asked (%s)", run.paths.root, error)
+        return True
+
+
+def _data(home: Home, recipe: str, used: set[str]) -> Iterator[_Work]:
+    """Dataset versions that no kept run learned from but the newest, and raw rows that a dataset was made of."""
+    for folder in sorted((home.datasets / recipe).glob("*.damaged-*")):
+        yield _folder(home, recipe, "dataset", folder, "damaged, and set aside for one made anew")
+    made = [file.parent for file in (home.datasets / recipe).glob(f"*/{MANIFEST}")]
+    datasets = _newest_first([folder for folder in made if ".damaged-" not in folder.name])
+    stay = used | {folder.name for folder in datasets[:1]}
+    for folder in datasets:
+        if folder.name not in stay:
+            yield _folder(home, recipe, "dataset", folder, "no kept run was trained on it")
+    for folder in _newest_first([one for one in (home.raw / recipe).glob("*") if one.is_dir()]):
+        if (home.datasets / recipe / folder.name / MANIFEST).is_file():
+            yield _folder(home, recipe, "raw rows", folder, "the dataset made of them is finished")
+        elif folder.name not in used and time.time() - folder.stat().st_mtime > ABANDONED_AFTER_S:
+            yield _folder(home, recipe, "raw rows", folder, "no dataset was made of them for 30 days")
+
+
+def _newest_first(folders: Sequence[Path]) -> list[Path]:
+    return sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)
+
+
+def _folder(home: Home, recipe: str, kind: Kind, folder: Path, why: str) -> _Work:
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    name = folder.relative_to(home.root).as_posix()
+    return Removal(recipe=recipe, kind=kind, name=name, bytes=size, why=why), lambda: remove_folder(folder)
+
+
+def _version(recipe: str, run: _Run) -> Iterator[_Work]:
+    release = run.release
+    assert release is not None
+    client = connect_once(run.plan)
+    name = f"{release.model} version {release.version}"
+    removal = Removal(recipe=recipe, kind="version", name=name, bytes=0, why="of a run that is removed")
+    yield removal, lambda: _delete_version(client, release)
+
+
+def _delete_version(client: "MlflowClient", release: Release) -> None:
+    """The version, its logged models and its run; each may be gone already."""
+    from mlflow.exceptions import MlflowException
+
+    def unless_gone(delete: Callable[[], object]) -> None:
+        try:
+            delete()
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+
+    def delete_run() -> None:
+        run = client.get_run(release.mlflow_run_id)
+        query = f"source_run_id = '{run.info.run_id}'"
+        for model in client.search_logged_models([run.info.experiment_id], query):
+            client.delete_logged_model(model.model_id)
+        client.delete_run(run.info.run_id)
+
+    unless_gone(lambda: client.delete_model_version(release.model, release.version))
+    unless_gone(delete_run)
