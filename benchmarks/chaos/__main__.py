@@ -14,7 +14,7 @@ from benchmarks.chaos.bench import Bench, bench
 from benchmarks.chaos.faults import Fault, all_faults
 from benchmarks.chaos.judge import judge
 from benchmarks.chaos.record import Outcome, add_outcome, of_fault, read_outcomes
-from benchmarks.chaos.summary import write_summary
+from benchmarks.chaos.summary import table, write_summary
 from benchmarks.chaos.trial import Trial
 from training.errors import EXIT_TERMINATED
 
@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
     write_summary(page, faults, outcomes := read_outcomes(table, seed), seed)
+    print("\n".join(table(faults, outcomes)))
     bad = [one for one in outcomes if one.broken]
     print(f"{len(outcomes)} trials, {len(bad)} broke something; {page}")
     return 1 if bad else 0

@@ -31,7 +31,7 @@ def write_summary(file: Path, faults: Sequence[Fault], outcomes: Sequence[Outcom
     """Write the page anew."""
     lines = [
         *_head(outcomes, seed),
-        *_table(faults, outcomes),
+        *table(faults, outcomes),
         *_explained(),
         *_broken(outcomes),
         *_missing(faults),
@@ -58,7 +58,8 @@ def _head(outcomes: Sequence[Outcome], seed: int) -> list[str]:
     ]
 
 
-def _table(faults: Sequence[Fault], outcomes: Sequence[Outcome]) -> list[str]:
+def table(faults: Sequence[Fault], outcomes: Sequence[Outcome]) -> list[str]:
+    """A line for each fault that was tried, as Markdown."""
     rows = [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
     for fault in faults:
         if mine := of_fault(outcomes, fault.id):
