@@ -96,7 +96,9 @@ class _Life:
 
 def end_workers(beats: list[Beat]) -> None:
     """SIGKILL the processes of these signs of life, where they still run, and wait until they are gone."""
-    alive = [beat for beat in beats if _signal(beat, signal.SIGKILL)]
+    # A training without workers beats as well: begun by this process, it is nothing to end.
+    here = (os.getpid(), socket.gethostname())
+    alive = [beat for beat in beats if (beat.pid, beat.host) != here and _signal(beat, signal.SIGKILL)]
     deadline = time.monotonic() + _END_TIMEOUT_S
     while alive and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -12,7 +12,6 @@ import pytest
 from crashes import history, points
 from slow_runs import slow_job, when_at_step
 
-from training import supervise
 from training.attempts import Beat, Fence, SupersededError, read_attempts, read_failures
 from training.errors import StopRequestedError, TransientError
 from training.job import TrainingJob
@@ -44,11 +43,21 @@ def send(rank: int, signum: int) -> Any:
     return act
 
 
+def checkpoint_steps(job: TrainingJob) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in job.paths.checkpoints.glob("step-*")]
+
+
 def test_a_stopped_worker_is_found_and_replaced(
     home: Home, small_version: DatasetVersion, calm: tuple[Any, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     job = slow_job(home, small_version, failure={"hang_timeout_s": 4.0})
-    hit = when_at_step(job, 20, send(1, signal.SIGSTOP))
+    there: list[int] = []
+
+    def stop(beats: list[Beat]) -> None:
+        there.extend(checkpoint_steps(job))
+        send(1, signal.SIGSTOP)(beats)
+
+    hit = when_at_step(job, 20, stop)
     began = time.monotonic()
     trained = launch(job)
     hit.join()
@@ -60,6 +69,7 @@ def test_a_stopped_worker_is_found_and_replaced(
     (failure,) = read_failures(job.paths)
     assert "gave a sign of life" in failure.error
     second = read_attempts(job.paths)[1]
+    assert second.first_step >= max(there) >= 12
     assert 0 <= second.reached - second.first_step <= 2 * 4 + 30  # a beat a second, 30 steps a second at most
     assert time.monotonic() - began < 120
 
@@ -67,19 +77,20 @@ def test_a_stopped_worker_is_found_and_replaced(
 def test_sigterm_saves_first_and_the_next_start_goes_on_there(
     home: Home, small_version: DatasetVersion, calm: tuple[Any, ...]
 ) -> None:
-    job = slow_job(home, small_version)
+    job = slow_job(home, small_version, checkpoint={"every_steps": None, "every_s": 1000.0})
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda signum, _frame: heard.append(signum))
     try:
         hit = when_at_step(job, 21, lambda _beats: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(StopRequestedError, match="stopped on request at step"):
+        with pytest.raises(StopRequestedError, match=r"stopped on request at step \d+ of") as stopped:
             launch(job)
         hit.join()
     finally:
         signal.signal(signal.SIGTERM, before)
     assert heard == [signal.SIGTERM]  # passed on to whoever was listening
     assert not job.paths.stop.exists()
-    stopped_at = max(int(path.name.removeprefix("step-")) for path in job.paths.checkpoints.glob("step-*"))
+    stopped_at = int(str(stopped.value).partition("at step ")[2].split()[0])
+    assert max(checkpoint_steps(job)) == stopped_at  # inside an epoch, where nothing else saves
     assert outcome(job, launch(job)) == calm
     assert read_attempts(job.paths)[1].first_step == stopped_at
     assert stopped_at >= MetricsFile(job.paths.metrics).read()[9].step
@@ -96,6 +107,7 @@ def test_failures_beyond_the_budget_end_the_run_and_the_next_start_finishes_it(
     assert len(read_failures(job.paths)) == 1
     assert finished(job.paths, job.run_key) is None
     assert outcome(job, launch(job)) == calm
+    assert read_attempts(job.paths)[1].first_step > 0
 
 
 def test_an_attempt_that_was_given_up_can_not_write(home: Home, small_version: DatasetVersion) -> None:
@@ -118,10 +130,16 @@ def test_an_attempt_that_was_given_up_can_not_write(home: Home, small_version: D
     assert not job.paths.metrics.exists()
 
 
+def handlers() -> list[Any]:
+    return [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+
+
 @pytest.fixture(autouse=True)
-def _no_worker_is_left() -> Iterator[None]:
+def _nothing_is_left() -> Iterator[None]:
+    """No stopped worker, and no handler of signals."""
+    before = handlers()
     yield
+    assert handlers() == before
     stopped = [p for p in psutil.Process().children(recursive=True) if p.status() == psutil.STATUS_STOPPED]
     assert stopped == []
-    assert supervise.signal.getsignal(signal.SIGINT) is not None
     logging.getLogger("evergreen").setLevel(logging.NOTSET)

@@ -6,7 +6,9 @@ import pytest
 from crashes import crashed, history, points
 from small_runs import job_for, tiny_settings, write_recipe
 
+from training.attempts import read_attempts
 from training.identity import ingredients
+from training.job import TrainingJob
 from training.launch import launch
 from training.overrides import resolve
 from training.paths import Home
@@ -31,22 +33,34 @@ def settings(workers: int, **sections: Any) -> Settings:
     )
 
 
-def outcome(home: Home, version: DatasetVersion, workers: int) -> tuple[Any, ...]:
-    job = job_for(
-        home, version, settings(workers), write_recipe(home.root / "own", MODEL, augmentation="shift=1")
-    )
-    trained = launch(job)
-    return trained.weights_digest, history(trained), points(job), trained.world_size
+Outcome = tuple[Any, ...]
+
+
+def job(home: Home, version: DatasetVersion, workers: int) -> TrainingJob:
+    """A training with metric points where no checkpoint is, and the other way round."""
+    sections = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 3, "system_metrics": False}}
+    recipe = write_recipe(home.root / "own", MODEL, augmentation="shift=1")
+    return job_for(home, version, settings(workers, **sections), recipe)
+
+
+@pytest.fixture(scope="module")
+def alone(small_version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """What a training in this process comes to that nothing disturbs."""
+    undisturbed = job(Home(tmp_path_factory.mktemp("alone")), small_version, 0)
+    trained = launch(undisturbed)
+    assert trained.world_size == 1
+    return trained.weights_digest, history(trained), points(undisturbed)
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_any_number_of_workers_gives_the_same_bits(small_version: DatasetVersion, home: Home) -> None:
-    none, two, three = (
-        outcome(Home(home.root / str(workers)), small_version, workers) for workers in (0, 2, 3)
-    )
-    assert (none[3], two[3], three[3]) == (1, 2, 3)
-    assert two[:3] == none[:3]
-    assert three[:3] == none[:3]
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_any_number_of_workers_gives_the_same_bits(
+    small_version: DatasetVersion, home: Home, alone: Outcome, workers: int
+) -> None:
+    undisturbed = job(home, small_version, workers)
+    trained = launch(undisturbed)
+    assert trained.world_size == workers
+    assert (trained.weights_digest, history(trained), points(undisturbed)) == alone
 
 
 def test_without_shards_the_number_of_workers_is_part_of_the_run_key() -> None:
@@ -72,6 +86,21 @@ def test_a_crash_changes_no_bit(small_version: DatasetVersion, home: Home) -> No
     )
     crashed(hit, 3)
     assert launch(hit).weights_digest == launch(calm).weights_digest
+    assert read_attempts(hit.paths)[1].first_step == 3
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_other_workers_go_on_with_a_metric_interval_that_had_begun(
+    small_version: DatasetVersion, home: Home, alone: Outcome
+) -> None:
+    hit = job(home, small_version, 0)
+    crashed(hit, 5)
+    assert points(hit)[-1][0] == 3  # two steps of the next interval are done
+    more = job(home, small_version, 2)
+    assert more.run_key == hit.run_key
+    trained = launch(more)
+    assert [(one.first_step, one.world_size) for one in read_attempts(hit.paths)] == [(0, 1), (5, 2)]
+    assert (trained.weights_digest, history(trained), points(hit)) == alone
 
 
 @pytest.mark.parametrize(

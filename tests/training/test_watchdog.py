@@ -1,5 +1,6 @@
 """When the watchdog holds workers for stuck: hand-written signs of life of real processes, and a clock."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -14,12 +15,12 @@ from crashes import settings
 from small_runs import job_for
 
 from training import watchdog
-from training.attempts import Beat
+from training.attempts import Beat, read_beats
 from training.errors import TransientError
 from training.job import TrainingJob
 from training.paths import Home
 from training.records import DatasetVersion
-from training.watchdog import Watchdog
+from training.watchdog import Watchdog, end_workers
 from training.worker import STACKS_SIGNAL
 
 HANG_S, START_S = 4.0, 60.0
@@ -206,6 +207,16 @@ def test_an_older_attempts_signs_do_not_count(watch: Watch) -> None:
     with pytest.raises(TransientError, match="Ray did not start the workers"):
         watch.after(START_S + 1)
     assert watch.workers[0].poll() is None
+
+
+def test_a_process_does_not_end_itself(watch: Watch) -> None:
+    """A training in this very process was interrupted, and goes on with workers."""
+    watch.start()
+    watch.beat(10)
+    (beat,) = read_beats(watch.job.paths)
+    mine = {"pid": os.getpid(), "started": psutil.Process().create_time()}
+    end_workers([beat.model_copy(update=mine), beat])
+    assert watch.workers[0].wait(5) == -signal.SIGKILL
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
