@@ -47,6 +47,8 @@ def connect(uri: str | None, home: Home) -> "MlflowClient":
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
+    # Prints a traceback of what it then raises: a full disk, a locked file.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     place = uri or home.mlflow_uri
     try:
         place = _without_credentials(place)

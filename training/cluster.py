@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from training.errors import SettingError, TransientError
@@ -160,14 +161,32 @@ def check_answers(address: str) -> None:
 def _start_here(options: RaySettings, cpus: int) -> None:
     import ray
 
-    ray.init(
-        num_cpus=cpus,
-        include_dashboard=options.dashboard,
-        object_store_memory=options.object_store_mb * 2**20 if options.object_store_mb else None,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        configure_logging=False,
-    )
+    with _in_a_group_of_their_own():
+        ray.init(
+            num_cpus=cpus,
+            include_dashboard=options.dashboard,
+            object_store_memory=options.object_store_mb * 2**20 if options.object_store_mb else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
+
+
+@contextmanager
+def _in_a_group_of_their_own() -> Iterator[None]:
+    """Keep the processes that Ray starts in the block out of this process's group.
+
+    Prefect cancels a run with SIGTERM to its whole group: Ray would die before the workers saved a checkpoint. The
+    kernel ends them with this process all the same.
+    """
+    from ray._private import services
+
+    whole = services.ConsolePopen
+    services.ConsolePopen = partial(whole, process_group=0)  # type: ignore[misc,assignment]
+    try:
+        yield
+    finally:
+        services.ConsolePopen = whole  # type: ignore[misc]
 
 
 def revive(settings: Settings) -> None:

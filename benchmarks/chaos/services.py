@@ -151,12 +151,11 @@ def ray_head(
 
 @contextmanager
 def ray_worker(
-    folder: Path, environment: dict[str, str], head: RayNode, host: str, prefix: Sequence[str]
-) -> Iterator[RayNode]:
-    """Another node of one CPU for `head`, with another address."""
-    options = [f"--address={head.address}", f"--node-ip-address={host}"]
-    with _ray_node(folder, options, environment | head.environment, 1, prefix) as process:
-        yield RayNode(head.address, head.environment, process)
+    folder: Path, environment: dict[str, str], head: str, host: str, prefix: Sequence[str]
+) -> Iterator[None]:
+    """Another node of one CPU for the cluster whose head is at `head`, with another address."""
+    with _ray_node(folder, [f"--address={head}", f"--node-ip-address={host}"], environment, 1, prefix):
+        yield
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 
 from benchmarks.chaos import services
 from benchmarks.chaos.faults import ON_RAY, Fault
@@ -26,8 +26,8 @@ def cut_network(trial: Trial) -> None:
     """The link between two nodes is down for 10 s or until the command has ended, loses a third, or is slow."""
     with ExitStack() as setup:
         names = _namespaces(setup, trial)
-        address = _two_nodes(setup, trial, names)
-        trial.settings |= {"ray.address": address, "scaling.placement_strategy": "STRICT_SPREAD"}
+        _two_nodes(setup, trial, names)
+        trial.settings["scaling.placement_strategy"] = "STRICT_SPREAD"
         trial.settings["scaling.cpus_per_worker"] = "1"
         trial.settings["scaling.network_interface"] = "ev0"
         del trial.settings["ray.num_cpus"]
@@ -50,6 +50,8 @@ def _down(trial: Trial, names: tuple[str, str], step: int) -> None:
     _ip("-n", names[1], "link", "set", "ev0", "down")
     trial.wait()
     _ip("-n", names[1], "link", "set", "ev0", "up")
+    # Ray has struck the node off, and its processes end when they hear of it; its service starts it anew.
+    trial.stack.enter_context(_second_node(trial, names))
     _go_on(trial, names)
 
 
@@ -89,14 +91,21 @@ def _namespaces(setup: ExitStack, trial: Trial) -> tuple[str, str]:
     return names
 
 
-def _two_nodes(setup: ExitStack, trial: Trial, names: tuple[str, str]) -> str:
-    """A Ray node of one CPU in each; the address of the first."""
+def _two_nodes(setup: ExitStack, trial: Trial, names: tuple[str, str]) -> None:
+    """A Ray node of one CPU in each; the trial computes there."""
     folder, environment = trial.bench.folder / "n", trial.bench.environment
-    inside = [["ip", "netns", "exec", name] for name in names]
-    head = setup.enter_context(services.ray_head(folder, environment, 1, "10.77.0.1", inside[0]))
-    setup.enter_context(services.ray_worker(folder, environment, head, "10.77.0.2", inside[1]))
+    inside = ["ip", "netns", "exec", names[0]]
+    head = setup.enter_context(services.ray_head(folder, environment, 1, "10.77.0.1", inside))
     trial.environment |= head.environment
-    return head.address
+    trial.settings["ray.address"] = head.address
+    setup.enter_context(_second_node(trial, names))
+
+
+def _second_node(trial: Trial, names: tuple[str, str]) -> AbstractContextManager[None]:
+    """A node of one CPU in the second namespace."""
+    environment, inside = trial.bench.environment | trial.environment, ["ip", "netns", "exec", names[1]]
+    head = trial.settings["ray.address"]
+    return services.ray_worker(trial.bench.folder / "n", environment, head, "10.77.0.2", inside)
 
 
 def _ip(*arguments: str) -> None:
