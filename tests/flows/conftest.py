@@ -1,12 +1,15 @@
-"""What tests of batch prediction start from."""
+"""What tests of batch prediction start from, and the services of a deployment."""
 
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import registered
 from registered import MODEL
+from services import Services
 
 from tasks import predict as step
 from training.paths import Home
@@ -28,3 +31,14 @@ def predict(served_home: Home) -> Callable[..., step.PredictionSummary]:
         return step.predict.fn(str(served_home.root), model, str(source), str(output), **options)
 
     return run
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    folder = Path(tempfile.mkdtemp(prefix="eg-", dir="/tmp"))  # the path of a socket of Ray has to be short
+    running = Services(folder)
+    try:
+        yield running
+    finally:
+        running.end()
+        shutil.rmtree(folder)

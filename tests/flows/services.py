@@ -76,8 +76,8 @@ class Services:
         }
         return inherited | example | mine | local | {"PATH": programs, "PYTHONPATH": str(ROOT)}
 
-    def start(self, unit: str, **options: object) -> None:
-        """Run the unit's command with `options`, which win over its own."""
+    def start(self, unit: str, **options: object) -> "subprocess.Popen[bytes]":
+        """Run the unit's command with `options`, which win over its own; returns its process."""
         lines = (UNITS / f"{unit}.service").read_text(encoding="utf-8").splitlines()
         (command,) = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
         words = [string.Template(word).substitute(self.environment) for word in command.split()]
@@ -98,6 +98,7 @@ class Services:
                 start_new_session=True,
             )
         self._started.append(process)
+        return process
 
     def wait_for(self, what: str, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_S

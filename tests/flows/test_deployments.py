@@ -7,8 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -139,17 +137,6 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     units = [str(unit) for unit in sorted(tmp_path.iterdir())]
     done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.fixture
-def services() -> Iterator[Services]:
-    folder = Path(tempfile.mkdtemp(prefix="eg-", dir="/tmp"))  # the path of a socket of Ray has to be short
-    running = Services(folder)
-    try:
-        yield running
-    finally:
-        running.end()
-        shutil.rmtree(folder)
 
 
 def start_all(services: Services) -> None:

@@ -1,5 +1,6 @@
 """Where a run computes: what can't be is refused at once."""
 
+import os
 import socket
 
 import pytest
@@ -25,3 +26,14 @@ def test_an_address_where_nobody_listens_is_said_at_once() -> None:
 def test_an_address_that_answers_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         check_answers(f"ray://127.0.0.1:{server.getsockname()[1]}")
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_ray_is_not_in_this_process_group() -> None:
+    """Prefect cancels a run by SIGTERM to the group of its process; Ray has to live until training has saved."""
+    from ray._private.worker import _global_node
+
+    assert _global_node is not None
+    processes = [one.process.pid for kind in _global_node.all_processes.values() for one in kind]
+    assert len(processes) >= 2
+    assert os.getpgid(0) not in {os.getpgid(pid) for pid in processes}

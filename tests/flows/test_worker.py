@@ -1,0 +1,124 @@
+"""A deployment's run on a real worker that is cancelled, or whose worker dies: it ends or goes on as it should."""
+
+import json
+import signal
+import time
+
+import psutil
+import pytest
+from services import HEAD, Services, answers
+
+from training.attempts import read_attempts, read_beats
+from training.metrics import MetricsFile
+from training.paths import RunPaths
+from training.records import Release
+
+_RECIPE = """
+from training.recipe import Recipe
+from training.sources.digits import Digits
+
+def build_model(shape, classes):
+    import time
+    from torch import nn
+
+    class Slow(nn.Sequential):
+        def forward(self, images):
+            if self.training:
+                time.sleep(0.3)
+            return super().forward(images)
+
+    return Slow(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+recipe = Recipe("slow", "for a test", Digits(), build_model)
+"""
+_SETTINGS = {
+    "training": {"epochs": 8},
+    "data": {"max_train_rows": 1000},
+    "scaling": {"num_workers": 1, "use_gpu": "no"},
+    "ray": {"num_cpus": 1, "object_store_mb": 80},
+    "checkpoint": {"every_s": 1000.0},
+    "tracking": {"system_metrics": False, "log_every_steps": 1},
+    "gate": {"floor": 0.0},
+}
+_CANCEL_S = 60.0  # within which a cancelled run has to free its workers
+pytestmark = pytest.mark.slow
+
+
+class Deployed:
+    """Prefect's server, a worker, and the deployment `retrain/digits` for a recipe that takes its time."""
+
+    def __init__(self, services: Services):
+        self.services = services
+        self.recipe = services.folder / "slow.py"
+        self.recipe.write_text(_RECIPE)
+        services.start("evergreen-prefect", host=HEAD, port=services.ports["prefect"])
+        api = services.environment["PREFECT_API_URL"]
+        services.wait_for("Prefect server", lambda: answers(f"{api}/health"))
+        services.prefect("work-pool", "create", "evergreen", "--type", "process")
+        services.prefect("--no-prompt", "deploy", "--name", "digits")
+        self.worker = services.start("evergreen-worker")
+
+    def trigger(self) -> str:
+        """Id of a new flow run."""
+        options = ["-p", f"recipe={json.dumps(str(self.recipe))}", "-p", f"settings={json.dumps(_SETTINGS)}"]
+        said = self.services.prefect("deployment", "run", "retrain/digits", *options)
+        (found,) = {
+            word for word in said.replace("/", " ").split() if len(word) == 36 and word.count("-") == 4
+        }
+        return found
+
+    def state(self, run: str) -> str:
+        said = self.services.prefect("flow-run", "inspect", run, "--output", "json")
+        return str(json.loads(said)["state"]["type"])
+
+    def run_paths(self) -> RunPaths:
+        (folder,) = (self.services.home / "runs" / "slow").iterdir()
+        return RunPaths(folder)
+
+    def wait_for_step(self, step: int) -> RunPaths:
+        def reached() -> bool:
+            files = (self.services.home / "runs" / "slow").glob("*/metrics.jsonl")
+            return any(point.step >= step for file in files for point in MetricsFile(file).read())
+
+        self.services.wait_for(f"step {step}", reached)
+        return self.run_paths()
+
+    def wait_for_state(self, run: str, state: str, longest_s: float) -> None:
+        deadline = time.monotonic() + longest_s
+        while (now := self.state(run)) != state:
+            assert time.monotonic() < deadline, f"{now} instead of {state}\n{self.services.logs()}"
+            time.sleep(1)
+
+
+@pytest.fixture
+def deployed(services: Services) -> Deployed:
+    return Deployed(services)
+
+
+def test_a_cancelled_run_frees_its_workers_and_the_next_one_goes_on(deployed: Deployed) -> None:
+    run = deployed.trigger()
+    paths = deployed.wait_for_step(5)
+    workers = [psutil.Process(beat.pid) for beat in read_beats(paths)]
+    assert workers
+    began = time.monotonic()
+    deployed.services.prefect("flow-run", "cancel", run)
+    _, alive = psutil.wait_procs(workers, timeout=_CANCEL_S)
+    assert not alive, f"still there after {time.monotonic() - began:.0f} s"
+    deployed.wait_for_state(run, "CANCELLED", _CANCEL_S)
+    assert not paths.model.exists(), "the run was over before it was cancelled"
+
+    second = deployed.trigger()
+    deployed.wait_for_state(second, "COMPLETED", 240)
+    entered = read_attempts(paths)[-1].first_step
+    assert entered >= 5, "begun anew, where a checkpoint was due at the cancellation"
+    assert Release.model_validate_json(paths.release.read_text()).version == "1"
+
+
+def test_a_run_goes_on_when_its_worker_is_killed(deployed: Deployed) -> None:
+    run = deployed.trigger()
+    paths = deployed.wait_for_step(5)
+    deployed.worker.send_signal(signal.SIGKILL)
+    deployed.worker.wait()
+    deployed.wait_for_state(run, "COMPLETED", 240)
+    assert len(read_attempts(paths)) == 1
+    assert Release.model_validate_json(paths.release.read_text()).version == "1"
