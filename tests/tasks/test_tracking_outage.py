@@ -4,6 +4,7 @@ import itertools
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,9 @@ from mlflow_servers import MlflowServer, Proxy, mlflow_server
 from tracked import difference, planned, recorded, slow_recipe, the_run
 
 from flows.retrain import SettingsForm, retrain
+from tasks.evaluate import evaluate
+from tasks.register import register
+from tasks.registry import champion_of
 from tasks.tracking import ERROR_TAG, close_run, connect, connect_patiently, failure_recorded, open_run
 from tasks.train import train
 from training.attempts import read_attempts
@@ -79,9 +83,13 @@ def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
     training = {"epochs": 12, "global_batch_size": 48}
     plan, _ = planned(home, recipe, server.uri, training=training)
 
+    away: list[tuple[float, float, bool]] = []
+
     def crash() -> None:
         server.kill()
+        since = time.time()
         time.sleep(5)
+        away.append((since, time.time(), answers(server.port)))
         server.start()
 
     crashing = when(lambda: has_points(plan, 4)() and bool(recorded(server.uri, plan)), crash)
@@ -89,6 +97,11 @@ def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
     release = retrain(recipe, SettingsForm.model_validate(form))
     crashing.join()
 
+    ((since, until, answered),) = away
+    assert not answered
+    at = [point.at for point in MetricsFile(plan.paths.metrics).read()]
+    assert min(at) < since  # killed when some points were there,
+    assert len([one for one in at if since < one < until]) > 2  # and more came while it was away
     assert release.run_key == plan.run_key
     assert difference(server.uri, plan) == NONE
     assert len(recorded(server.uri, plan)) > 100
@@ -96,6 +109,11 @@ def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
     assert run.info.status == "FINISHED"
     assert client.get_model_version_by_alias("slow", "champion").version == release.version
     assert retrain(recipe, SettingsForm.model_validate(form)).reused
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_server_that_is_away_at_the_start_gets_the_points_later(
@@ -170,6 +188,23 @@ def test_an_answer_lost_on_its_way_back_makes_nothing_twice(
     assert proxy.seen.count(f"/api/2.0/mlflow/{path}") == 2
     assert the_run(proxy.uri, plan)[1].info.run_id == run_id
     assert open_run(client, plan) == run_id
+
+
+def test_a_version_whose_answer_was_lost_is_registered_once(proxy: Proxy, home: Home, seed: int) -> None:
+    model = f"lost-{seed}"
+    plan, version = planned(home, uri=proxy.uri, seed=seed, tracking={"model": model}, training={"epochs": 1})
+    trained = train.fn(plan, version)
+    evaluation = evaluate.fn(plan, version, trained)
+    proxy.lose = "model-versions/create"
+    release = register.fn(plan, version, trained, evaluation)
+    assert proxy.lost == 1
+    assert proxy.seen.count("/api/2.0/mlflow/model-versions/create") == 2
+    client = connect(proxy.uri, home)
+    assert [str(one.version) for one in client.search_model_versions(f"name = '{model}'")] == [
+        release.version
+    ]
+    assert (release.alias, champion_of(client, model)) == ("champion", release.version)
+    assert register.fn(plan, version, trained, evaluation).version == release.version
 
 
 @pytest.mark.parametrize("status", [401, 403])
