@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import flows.retrain
 from flows.retrain import SettingsForm, retrain
-from tasks.registry import CHALLENGER, champion_of, roll_back
+from tasks.registry import CHALLENGER, CHAMPION, ChampionMovedError, champion_of, roll_back
 from tasks.tracking import RUN_KEY_TAG, connect
-from training.errors import DataError, ResourceError, SettingError, TrainingError
+from training.attempts import read_attempts
+from training.errors import EXIT_RETRY, DataError, ResourceError, SettingError, TrainingError
 from training.files import digest_file
 from training.paths import Home
-from training.records import Release
+from training.plan import RunPlan
+from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.sources.digits import Digits
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
@@ -120,6 +123,54 @@ def test_a_gate_set_differently_judges_again_without_training(home: Home) -> Non
     assert (promoted.alias, promoted.version, promoted.run_key) == ("champion", kept.version, kept.run_key)
     assert checkpoint.stat().st_mtime_ns == written
     assert len(model_versions(home)) == 1
+
+
+def champion_moves(patch: pytest.MonkeyPatch, home: Home, times: int) -> list[str | None]:
+    """Another version becomes champion before each of the first registrations; returns what each was held against."""
+    register, held_against = flows.retrain.register, list[str | None]()
+
+    def overtaken(
+        plan: RunPlan, version: DatasetVersion, trained: TrainedModel, found: Evaluation
+    ) -> Release:
+        held_against.append(found.champion_version)
+        if len(held_against) <= times:
+            client = client_of(home)
+            one = client.get_model_version("digits", "1")
+            twin = client.create_model_version("digits", one.source, run_id=one.run_id, tags=dict(one.tags))
+            client.set_registered_model_alias("digits", CHAMPION, twin.version)
+        return register(plan, version, trained, found)
+
+    patch.setattr(flows.retrain, "register", overtaken)
+    return held_against
+
+
+def test_a_candidate_that_was_overtaken_is_compared_with_the_new_champion(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(training={"epochs": 1, "learning_rate": 1e-5}, gate={"floor": 0.0})
+    held_against = champion_moves(monkeypatch, home, times=1)
+    release = run()
+    assert held_against == ["1", "2"]
+    assert (release.alias, release.version, release.verdict.champion_version) == ("champion", "3", "2")
+    assert champion_of(client_of(home), "digits") == "3"
+    assert sorted(int(one.version) for one in model_versions(home)) == [1, 2, 3]
+
+
+def test_a_candidate_that_is_always_overtaken_is_worth_a_retry_which_does_not_train_again(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(training={"epochs": 1, "learning_rate": 1e-5}, gate={"floor": 0.0})
+    with monkeypatch.context() as patch:
+        held_against = champion_moves(patch, home, times=3)
+        with pytest.raises(ChampionMovedError) as caught:
+            run()
+    assert caught.value.exit_status == EXIT_RETRY == 75
+    assert held_against == ["1", "2", "4"]  # 3 is the candidate
+    assert champion_of(client_of(home), "digits") == "5"
+    release = run()
+    assert (release.alias, release.version, release.verdict.champion_version) == ("champion", "3", "5")
+    attempts = read_attempts(home.run("digits", release.run_key))
+    assert len(attempts) == 1
 
 
 def test_one_mlflow_run_a_key_with_every_point_once(home: Home) -> None:

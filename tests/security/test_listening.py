@@ -5,12 +5,12 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-import pytest
 
 _PREFECT = """
 import sys
@@ -23,25 +23,25 @@ from training.paths import home
 prepare(home())
 server = LocalServer(home())
 server.wait()
-print(flush=True)
+print("healthy", flush=True)
 sys.stdin.readline()
 server.end()
 """
 
 
 @contextmanager
-def started(command: list[str], home: Path) -> Iterator[psutil.Process]:
+def started(command: list[str], home: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A process with its children, which all end with the block."""
     process = subprocess.Popen(
         [sys.executable, *command],
         env=os.environ | {"EVERGREEN_HOME": str(home)},
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
     root = psutil.Process(process.pid)
     try:
-        yield root
+        yield process
     finally:
         for one in [*root.children(recursive=True), root]:
             if one.is_running():
@@ -50,14 +50,8 @@ def started(command: list[str], home: Path) -> Iterator[psutil.Process]:
 
 
 def addresses(root: psutil.Process) -> set[str]:
-    """Where a process and its children listen, once they do."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and root.is_running():
-        found = {one for process in [root, *root.children(recursive=True)] for one in _listening(process)}
-        if found:
-            return found
-        time.sleep(0.2)
-    raise AssertionError("nothing listens")
+    """Where a process and its children listen."""
+    return {one for process in [root, *root.children(recursive=True)] for one in _listening(process)}
 
 
 def _listening(process: psutil.Process) -> set[str]:
@@ -69,14 +63,33 @@ def _listening(process: psutil.Process) -> set[str]:
     return {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
 
 
+def wait_until_it_answers(url: str) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                assert answer.status == 200
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"{url} does not answer")
+
+
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
-@pytest.mark.parametrize("what", ["ui", "prefect"])
-def test_only_this_machine_is_served(tmp_path: Path, what: str) -> None:
-    ui = ["-m", "flows.cli", "ui", "--port", str(free_port())]
-    with started(ui if what == "ui" else ["-c", _PREFECT], tmp_path) as root:
-        assert addresses(root) == {"127.0.0.1"}
+def test_mlflows_pages_are_served_to_this_machine_alone(tmp_path: Path) -> None:
+    port = free_port()
+    with started(["-m", "flows.cli", "ui", "--port", str(port)], tmp_path) as ui:
+        wait_until_it_answers(f"http://127.0.0.1:{port}/health")
+        assert addresses(psutil.Process(ui.pid)) == {"127.0.0.1"}
+
+
+def test_the_prefect_server_of_a_run_serves_this_machine_alone(tmp_path: Path) -> None:
+    with started(["-c", _PREFECT], tmp_path) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"healthy\n"
+        assert addresses(psutil.Process(run.pid)) == {"127.0.0.1"}
