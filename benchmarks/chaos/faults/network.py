@@ -17,6 +17,8 @@ _CALLS = ("*",)
 def lose_calls(trial: Trial) -> None:
     """Each of Ray's calls loses its request or its answer with a chance of some percent."""
     percent = trial.pick((2, 5, 10))
+    # A start whose calls were lost waits for ever; within the bounds of a trial there has to be time for a few.
+    trial.settings["failure.worker_start_timeout_s"] = "60"
     lost = {"num_failures": -1, "req_failure_prob": percent, "resp_failure_prob": percent}
     trial.start(RAY_testing_rpc_failure=json.dumps(dict.fromkeys(_CALLS, lost)))
     trial.hit(f"{percent} % of requests and of answers of Ray's calls are lost")
