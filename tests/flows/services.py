@@ -9,6 +9,7 @@ import string
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -31,11 +32,19 @@ def free_port() -> int:
     return port
 
 
+def status(url: str) -> int:
+    """HTTP status that a server gives to somebody whom it does not know."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 def answers(url: str) -> bool:
     """Whether a server says 200 there."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
+        return status(url) == 200
     except OSError:
         return False
 
@@ -73,8 +82,16 @@ class Services:
             "TMPDIR": str(self.folder),
             "PREFECT_HOME": str(self.folder / "prefect"),
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_AUTH_CONFIG_PATH": str(self._mlflow_users()),
         }
         return inherited | example | mine | local | {"PATH": programs, "PYTHONPATH": str(ROOT)}
+
+    def _mlflow_users(self) -> Path:
+        """The example's, with its database in the test's folder."""
+        example = (UNITS / "evergreen-mlflow.ini").read_text(encoding="utf-8")
+        file = self.folder / "mlflow.ini"
+        file.write_text(example.replace("/var/lib/evergreen", str(self.folder)))
+        return file
 
     def start(self, unit: str, **options: object) -> "subprocess.Popen[bytes]":
         """Run the unit's command with `options`, which win over its own; returns its process."""

@@ -3,6 +3,7 @@
 All five are started by the very commands of `deployments/systemd`, on free ports and in a folder of the test's own.
 """
 
+import shlex
 import shutil
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 from prefect.utilities.schema_tools import validate
-from services import HEAD, NODE, ROOT, UNITS, Services, answers, free_port
+from services import HEAD, NODE, ROOT, UNITS, Services, answers, free_port, status
 
 from deployments.cluster import place
 from training.attempts import Beat
@@ -122,12 +123,21 @@ def test_what_a_run_could_not_use_is_refused(
             place()
 
 
+def test_prefect_does_not_start_without_a_password() -> None:
+    lines = (UNITS / "evergreen-prefect.service").read_text(encoding="utf-8").splitlines()
+    (check,) = [line.removeprefix("ExecStartPre=") for line in lines if line.startswith("ExecStartPre=")]
+    command = shlex.split(check)
+    assert subprocess.run(command, env={}, check=False).returncode != 0
+    assert subprocess.run(command, env={"PREFECT_SERVER_API_AUTH_STRING": "a:b"}, check=False).returncode == 0
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     here = {
         "/opt/evergreen/.venv/bin": str(Path(sys.executable).parent),
         "WorkingDirectory=/opt/evergreen": f"WorkingDirectory={ROOT}",
         "/etc/evergreen.env": str(UNITS / "evergreen.env"),
+        "/etc/evergreen-mlflow.ini": str(UNITS / "evergreen-mlflow.ini"),
     }
     for unit in UNITS.glob("*.service"):
         text = unit.read_text(encoding="utf-8")
@@ -148,7 +158,6 @@ def start_all(services: Services) -> None:
         "evergreen-ray-head",
         port=ports["ray"],
         ray_client_server_port=ports["client"],
-        include_dashboard="false",
         temp_dir=folder / "head",
         **small,
     )
@@ -172,6 +181,11 @@ def nodes_of(services: Services, pid: int) -> list[str]:
 @pytest.mark.slow
 def test_a_run_on_a_cluster_of_two_nodes(services: Services) -> None:
     start_all(services)
+    for server in (
+        f"{services.environment['PREFECT_API_URL']}/flows/",
+        f"{services.environment['EVERGREEN_TRACKING_URI']}/api/2.0/mlflow/experiments/get?experiment_id=0",
+    ):
+        assert status(server) == 401
     services.prefect("--no-prompt", "deploy", "--all")
     services.prefect("--no-prompt", "deploy", "--all", "--prefect-file", "deployments/cluster.yaml")
     services.prefect("deployment", "run", "retrain/digits-cluster", "--watch")  # succeeds only when Completed
