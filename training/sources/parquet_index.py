@@ -33,6 +33,10 @@ def readable(file: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(f"{file}: not a whole Parquet file ({error}). Write or fetch it anew.") from error
+    except (ValueError, TypeError) as error:  # from Ray's types, where Ray was imported
+        raise DataError(
+            f"{file}: a column is of a type that can't be read ({error}). Write it anew, with plain columns."
+        ) from error
 
 
 def find_files(root: Path) -> list[tuple[str, Path]]:
