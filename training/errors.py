@@ -187,7 +187,9 @@ def _passing(error: BaseException) -> TransientError | None:
     if isinstance(error, OSError) and error.errno == errno.ESTALE:
         return TransientError(f"{error}: a shared folder went away. Run the same command again: it resumes.")
     if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ in _TRANSIENT_NAMES:
-        return TransientError(f"{type(error).__name__}: {error}. Run the same command again: it resumes.")
+        return TransientError(
+            f"{type(error).__name__}: {_gist(error)}. Run the same command again: it resumes."
+        )
     return None
 
 
@@ -199,3 +201,16 @@ def _status(error: BaseException) -> int:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+def _gist(error: BaseException) -> str:
+    """The first line, and the last one of a traceback that Ray has put into the text."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    inner = [
+        number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")
+    ]
+    said = lines[:1]
+    if inner:  # what was raised stands after the frames, which are indented
+        raised = [line for line in lines[inner[-1] + 1 :] if not line.startswith(" ")]
+        said += raised[:1]
+    return " ".join(line.strip().rstrip(".") for line in said)

@@ -133,3 +133,21 @@ def test_a_circle_of_causes_ends() -> None:
     one.__cause__, two.cause = two, one
     assert classify(one) is None
     assert len(list(errors.causes(one))) == 2
+
+
+def test_a_traceback_inside_a_message_is_cut_down_to_what_was_raised() -> None:
+    class WorkerGroupStartupFailedError(RuntimeError):
+        """Ray's is found by its name."""
+
+    text = (
+        "One of the worker actors failed to initialize due to error:\nTraceback (most recent call last):\n"
+        '  File "worker_group.py", line 494, in _create_workers\n    actor_metadatas = ray.get([])\n'
+        "ray.exceptions.ActorUnavailableError: The actor is unavailable: rpc_code: 14\n"
+    )
+    known = classify(WorkerGroupStartupFailedError(text))
+    assert isinstance(known, TransientError)
+    assert str(known) == (
+        "WorkerGroupStartupFailedError: One of the worker actors failed to initialize due to error: "
+        "ray.exceptions.ActorUnavailableError: The actor is unavailable: rpc_code: 14. "
+        "Run the same command again: it resumes."
+    )
