@@ -29,7 +29,6 @@ def test_a_sound_installation(home):
     assert {"Python", "packages", "disk", "memory", "home", "locks", "MLflow store", "Prefect server"} <= set(
         names
     )
-    assert all(check.remedy for check in found if check.ok is False)
 
 
 def test_a_home_that_cannot_be_written_is_a_finding(tmp_path, monkeypatch):
@@ -38,6 +37,9 @@ def test_a_home_that_cannot_be_written_is_a_finding(tmp_path, monkeypatch):
     found = {check.name: check for check in checks()}
     assert found["home"].ok is False
     assert str(tmp_path / "file" / "home") in found["home"].found
+    broken = [check for check in found.values() if check.ok is False]
+    assert broken
+    assert all(check.remedy for check in broken)
     assert "Python" in found  # the rest still gets its turn
     assert "Prefect server" in found
 
@@ -201,4 +203,7 @@ def test_a_check_that_breaks_is_a_finding(home):
     (home.root / "locks").write_text("not a folder")
     found = {check.name: check for check in checks(home)}
     assert found["locks"].ok is False
+    broken = [check for check in found.values() if check.ok is False]
+    assert broken
+    assert [check.name for check in broken if not check.remedy] == []
     assert "Prefect server" in found
