@@ -12,6 +12,7 @@ import pytest
 
 from flows.retrain import SettingsForm, retrain
 from tasks.tracking import connect
+from training.attempts import read_attempts
 from training.errors import TrainingError
 from training.paths import Home
 from training.records import Release
@@ -65,12 +66,15 @@ def test_a_killed_worker_changes_nothing_but_the_time(
     calm = run(**settings)
     monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / "hit"))
     hit_home = Home(tmp_path / "hit")
-    killer = kill_a_worker_when(hit_home.run("digits", calm.run_key).checkpoints)
+    paths = hit_home.run("digits", calm.run_key)
+    killer = kill_a_worker_when(paths.checkpoints)
     hit = run(**settings)
     killer.join()
 
     assert hit.run_key == calm.run_key
     assert hit.weights_digest == calm.weights_digest
+    first, second = read_attempts(paths)
+    assert (first.first_step, second.first_step > 0) == (0, True)
     assert "lost to failures" in hit.goodput.parts
     assert "lost to failures" not in calm.goodput.parts
     assert hit.version == "1"
