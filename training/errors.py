@@ -155,12 +155,13 @@ def _lacking(error: BaseException) -> ResourceError | None:
         return ResourceError(
             f"{_RESOURCE_ERRNO[error.errno].capitalize()}{place}. Mend that and run the same command: it resumes."
         )
-    if isinstance(error, MemoryError) or type(error).__name__ in {"OutOfMemoryError", "OutOfDiskError"}:
+    text = str(error).lower()
+    named = type(error).__name__ in {"OutOfMemoryError", "OutOfDiskError"}
+    if named or isinstance(error, MemoryError) or "memoryerror" in text:  # torch and Ray wrap it
         return ResourceError(
             f"Out of memory or disk: {error}. Lower training.global_batch_size or scaling.num_workers, "
             "or free some, and run the same command: it resumes."
         )
-    text = str(error).lower()
     if any(sign in text for sign in _SHORT_OF):
         return ResourceError(
             f"The machine is short of disk or memory, or a store can't be written ({_first_line(error)}). "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.dataset import ray_dataset
 from training.job import TrainingJob
+from training.rendezvous import torch_config
 from training.room import room_for_workers
 from training.worker import run_ray_worker
 
@@ -23,7 +24,6 @@ _RESIZE_S = 30.0  # between two looks whether more or fewer workers fit
 def fit(job: TrainingJob) -> None:
     """Run all workers through Ray Train once. Raises what a worker raised, or Ray's own error."""
     from ray.train import FailureConfig, RunConfig
-    from ray.train.torch import TorchConfig
 
     settings = job.settings
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(settings.failure.worker_start_timeout_s)
@@ -34,7 +34,7 @@ def fit(job: TrainingJob) -> None:
         run_ray_worker,
         train_loop_config={"job": job.model_dump_json()},
         scaling_config=_scaling(job, workers, share),
-        torch_config=TorchConfig(backend=_backend(job), timeout_s=int(settings.failure.collective_timeout_s)),
+        torch_config=torch_config(_backend(job), int(settings.failure.collective_timeout_s)),
         run_config=RunConfig(  # type: ignore[call-arg]  # Ray's stubs describe Train V1
             # A name of its own each time: Ray would take up its own record of an older attempt, ours is the log.
             name=f"attempt-{job.attempt}",

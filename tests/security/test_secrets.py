@@ -4,10 +4,14 @@ import base64
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 from mlflow_servers import MlflowServer, Proxy, mlflow_server
 
@@ -57,6 +61,7 @@ class Ran(NamedTuple):
     said: str
     home: Path
     server: Path
+    listened: frozenset[tuple[str, str]]  # (process, address) of all sockets that were open
 
     def where(self, canary: str) -> list[str]:
         """Places that name a canary."""
@@ -89,7 +94,7 @@ def retrain(folder: Path, server: MlflowServer, port: int, *, failure: str = "No
         "ray.num_cpus=2",
     )
     chosen = [part for setting in settings for part in ("--set", setting)]
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", "flows.cli", "retrain", str(recipe), "--verbose", *chosen],
         env=os.environ
         | {"EVERGREEN_HOME": str(home), "PARTNER_API_KEY": KEY, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -99,18 +104,50 @@ def retrain(folder: Path, server: MlflowServer, port: int, *, failure: str = "No
             "PREFECT_LOGGING_TO_API_ENABLED": "true",
             "PREFECT_LOGGING_LEVEL": "INFO",
         },
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
-        timeout=300,
     )
-    return Ran(done.returncode, done.stdout + done.stderr, home, server.folder)
+    listened: set[tuple[str, str]] = set()
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(process.communicate, timeout=300)
+        while not said.done():
+            listened |= sockets(process.pid)
+            time.sleep(0.2)
+    return Ran(process.returncode, said.result()[0], home, server.folder, frozenset(listened))
 
 
-def test_a_run_that_succeeds_gives_none_away(tmp_path: Path, server: MlflowServer) -> None:
+def sockets(pid: int) -> set[tuple[str, str]]:
+    """(process, address) of what a process and its children listen at."""
+    found = set()
+    with suppress(psutil.Error):
+        for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+            with suppress(psutil.Error):
+                for one in process.net_connections("inet"):
+                    if one.status == psutil.CONN_LISTEN:
+                        found.add((process.name(), one.laddr.ip))
+    return found
+
+
+@pytest.fixture(scope="module")
+def succeeded(tmp_path_factory: pytest.TempPathFactory, server: MlflowServer) -> tuple[Ran, Proxy]:
+    """A run on a cluster of its own, with two workers."""
     proxy = Proxy(server.port)
-    ran = retrain(tmp_path, server, proxy.port, workers=2)
+    ran = retrain(tmp_path_factory.mktemp("succeeded"), server, proxy.port, workers=2)
     proxy.away()
+    return ran, proxy
+
+
+def test_a_run_listens_to_this_machine_alone(succeeded: tuple[Ran, Proxy]) -> None:
+    listened = succeeded[0].listened
+    names = {name for name, _ in listened}
+    assert names >= {"raylet", "gcs_server"}
+    assert any(name.startswith(("ray::RayTrainWorker", "ray::execute")) for name in names), names
+    assert {(name, ip) for name, ip in listened if not ip.removeprefix("::ffff:").startswith("127.")} == set()
+
+
+def test_a_run_that_succeeds_gives_none_away(succeeded: tuple[Ran, Proxy]) -> None:
+    ran, proxy = succeeded
     assert ran.status == 0, ran.said
     assert proxy.authorizations == {f"Basic {BASIC}"}
     assert {canary: ran.where(canary) for canary in CANARIES} == {canary: [] for canary in CANARIES}

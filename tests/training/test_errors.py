@@ -87,7 +87,14 @@ class OutOfMemoryError(RuntimeError):
     """Named as torch's and Ray's are."""
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OutOfMemoryError("CUDA out of memory")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("Got the following error when running the callback: MemoryError: <EMPTY MESSAGE>"),
+    ],
+)
 def test_out_of_memory_says_what_to_lower(error: BaseException) -> None:
     known = classify(error)
     assert isinstance(known, ResourceError)
