@@ -36,7 +36,10 @@ def cut_network(trial: Trial) -> None:
         trial.stack.push(setup.pop_all())
     trial.start(["ip", "netns", "exec", names[0]])
     step = trial.wait_for_some_step()
-    trial.pick((_down_for_a_while, _down, _lossy, _slow))(trial, names, step)
+    shapes = (
+        (_lossy, _slow) if _shape(names, "delay", "0ms").returncode == 0 else ()
+    )  # the kernel may lack netem
+    trial.pick((_down_for_a_while, _down, *shapes))(trial, names, step)
 
 
 def _down_for_a_while(trial: Trial, names: tuple[str, str], step: int) -> None:
@@ -66,10 +69,15 @@ def _slow(trial: Trial, names: tuple[str, str], step: int) -> None:
 
 
 def _shaped(trial: Trial, names: tuple[str, str], how: tuple[str, str], what: str) -> None:
-    shape = ["ip", "netns", "exec", names[1], "tc", "qdisc", "add", "dev", "ev0", "root", "netem", *how]
-    made = subprocess.run(shape, capture_output=True, text=True, check=False)
+    made = _shape(names, *how)
     trial.hit(what if not made.returncode else f"{what} ({made.stderr.strip()})", not made.returncode)
     _go_on(trial, names)
+
+
+def _shape(names: tuple[str, str], *how: str) -> "subprocess.CompletedProcess[str]":
+    """Give the second node's end of the cable another behaviour, if the kernel can."""
+    shape = ["ip", "netns", "exec", names[1], "tc", "qdisc", "replace", "dev", "ev0", "root", "netem", *how]
+    return subprocess.run(shape, capture_output=True, text=True, check=False)
 
 
 def _go_on(trial: Trial, names: tuple[str, str]) -> None:
