@@ -4,14 +4,19 @@ A training that goes on after a crash has points of the time before; they were s
 """
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from training.metrics import Point
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 log = logging.getLogger("evergreen.train")
 
@@ -114,6 +119,47 @@ class Bar:
             description=f"epoch {point.epoch}/{self.epochs}",
             telemetry=text,
         )
+
+
+@dataclass
+class ProgressArtifact:
+    """A progress bar in Prefect's UI, moved once an epoch.
+
+    In a thread of its own: Prefect's client asks a server that is away for a minute, and metrics must not wait for it.
+    """
+
+    _percent: float = 0.0
+    _sent: float | None = None
+    _id: "UUID | None" = None
+    _thread: threading.Thread | None = None
+
+    def __call__(self, point: Point) -> None:
+        """Hear of a point."""
+        if "validation/loss" not in point.values:
+            return
+        self._percent = 100 * point.step / max(1, point.total_steps)
+        if self._thread is None or not self._thread.is_alive():
+            run = copy_context().run  # what is sent belongs to this task run
+            self._thread = threading.Thread(
+                target=run, args=(self._send,), name="evergreen-artifact", daemon=True
+            )
+            self._thread.start()
+
+    def _send(self) -> None:
+        from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+        try:
+            while self._sent != (percent := self._percent):
+                if self._id is None:
+                    made = create_progress_artifact(
+                        percent, key="training", description="Training steps done"
+                    )
+                    self._id = cast("UUID", made)
+                else:
+                    update_progress_artifact(self._id, percent)
+                self._sent = percent
+        except Exception as error:  # a display must not end a training
+            log.debug("Prefect does not take the progress now (%s)", error)
 
 
 def _eta(first: Point, now: Point) -> float | None:

@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import UUID
 
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
-
-from tasks.progress import Bar, TelemetryLog, terminal
+from tasks.progress import Bar, ProgressArtifact, TelemetryLog, terminal
 from tasks.step import step
 from tasks.tracking import Publisher, connect_once, open_run, record_inputs
 from training.files import sweep, write_text
@@ -47,7 +44,7 @@ def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
     job = make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version)
     with (
         shown_progress(plan.settings.training.epochs) as listener,
-        publisher.running(listener, _prefect_progress()),
+        publisher.running(listener, ProgressArtifact()),
     ):
         return launch(job)
 
@@ -98,21 +95,3 @@ def shown_progress(epochs: int) -> Iterator[Callable[[Point], None]]:
             telemetry(point)
 
         yield both
-
-
-def _prefect_progress() -> Callable[[Point], None]:
-    """A listener that moves a progress artifact in the Prefect UI, once an epoch."""
-    made: list[UUID] = []
-
-    def update(point: Point) -> None:
-        if "validation/loss" not in point.values:
-            return
-        percent = 100 * point.step / max(1, point.total_steps)
-        if made:
-            update_progress_artifact(made[0], percent)
-            return
-        artifact = create_progress_artifact(percent, key="training", description="Training steps done")
-        assert isinstance(artifact, UUID)
-        made.append(artifact)
-
-    return update

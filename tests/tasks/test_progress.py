@@ -2,12 +2,17 @@
 
 import io
 import logging
+import threading
 import time
+from typing import Any
 
 import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterId
 from rich.console import Console
 
-from tasks.progress import Bar, TelemetryLog
+from tasks.progress import Bar, ProgressArtifact, TelemetryLog
 from training.metrics import Point
 
 
@@ -60,3 +65,44 @@ def test_a_break_does_not_count_for_the_time_left(caplog: pytest.LogCaptureFixtu
         for step, at in ((10, 1), (40, 4), (30, 600), (50, 602)):  # ten minutes without workers
             log(point(step, now + at))
     assert caplog.messages[-1].endswith("ETA 0:05")
+
+
+def _validated(step: int) -> Point:
+    return Point(step=step, total_steps=100, epoch=1, at=0.0, values={"validation/loss": 1.0})
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_prefect_shows_how_far_training_is() -> None:
+    @flow
+    def training() -> Any:
+        shown = ProgressArtifact()
+        for step in (20, 60, 100):
+            shown(_validated(step))
+        assert shown._thread is not None
+        shown._thread.join(60)
+        return shown._id
+
+    with get_client(sync_client=True) as client:
+        chosen = ArtifactFilter(id=ArtifactFilterId(any_=[training()]))
+        (artifact,) = client.read_artifacts(artifact_filter=chosen)
+    assert (artifact.type, artifact.data) == ("progress", 100.0)
+
+
+def test_nobody_waits_for_a_prefect_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    back, asked = threading.Event(), []
+
+    def hanging(*_: Any, **__: Any) -> None:
+        asked.append(1)
+        back.wait(60)
+        raise ConnectionError("no server")
+
+    monkeypatch.setattr("prefect.artifacts.create_progress_artifact", hanging)
+    shown, began = ProgressArtifact(), time.monotonic()
+    for step in (20, 60, 100):
+        shown(_validated(step))
+    assert time.monotonic() - began < 5
+    assert len(asked) <= 1
+    back.set()
+    assert shown._thread is not None
+    shown._thread.join(10)
+    assert not shown._thread.is_alive()
