@@ -85,7 +85,7 @@ def lock_check(home: Home) -> Check:
 def embedded_store_checks(home: Home) -> Iterator[Check]:
     """MLflow's SQLite file under the home, read without MLflow."""
     file = store_file(home)
-    if not file.is_file():
+    if not file.exists():
         yield Check(name=_STORE, ok=None, found=f"{file}: none yet, the first run makes it")
         return
     try:

@@ -159,3 +159,10 @@ def test_a_damaged_store_is_found(home):
     [check] = store.embedded_store_checks(home)
     assert check.ok is False
     assert str(file) in check.found
+
+
+def test_a_folder_in_the_stores_place_is_not_taken_for_none_yet(home):
+    (home.root / "mlflow.db").mkdir()
+    [check] = store.embedded_store_checks(home)
+    assert check.ok is False
+    assert str(home.root / "mlflow.db") in check.found
