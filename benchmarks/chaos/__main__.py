@@ -32,18 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = _chosen(faults, options.faults)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    table, page = options.out / "chaos.jsonl", options.out / "chaos.md"
+    record, page = options.out / "chaos.jsonl", options.out / "chaos.md"
     folder = Path(tempfile.mkdtemp(prefix="evx", dir=options.work))
     try:
         with bench(folder) as place:
             for fault in chosen:
                 trials = options.trials or (_SOAK if fault.id == "random" else 3)
-                _run_fault(place, fault, trials, seed, table, folder if options.keep else None)
-                write_summary(page, faults, read_outcomes(table, seed), seed)
+                _run_fault(place, fault, trials, seed, record, folder if options.keep else None)
+                write_summary(page, faults, read_outcomes(record, seed), seed)
     finally:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
-    write_summary(page, faults, outcomes := read_outcomes(table, seed), seed)
+    write_summary(page, faults, outcomes := read_outcomes(record, seed), seed)
     print("\n".join(table(faults, outcomes)))
     bad = [one for one in outcomes if one.broken]
     print(f"{len(outcomes)} trials, {len(bad)} broke something; {page}")
@@ -80,13 +80,13 @@ def _but(fault: Fault) -> str:
     return f" (not here: {reason})" if reason else ""
 
 
-def _run_fault(place: Bench, fault: Fault, trials: int, seed: int, table: Path, keep: Path | None) -> None:
-    done = {one.trial for one in of_fault(read_outcomes(table, seed), fault.id)}
+def _run_fault(place: Bench, fault: Fault, trials: int, seed: int, record: Path, keep: Path | None) -> None:
+    done = {one.trial for one in of_fault(read_outcomes(record, seed), fault.id)}
     for number in range(1, trials + 1):
         if number in done:
             continue
         outcome = run_trial(place, fault, number, seed, keep is not None)
-        add_outcome(table, outcome)
+        add_outcome(record, outcome)
         print(_line(outcome), flush=True)
 
 
