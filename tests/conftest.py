@@ -46,6 +46,27 @@ hypothesis.settings.register_profile("shared-cores", deadline=None, max_examples
 hypothesis.settings.load_profile("shared-cores")
 
 
+# Files that take a minute or more: begun first, so that of two processes none waits for the other in the end.
+_LONG = (
+    "test_retrain_on_ray.py",
+    "test_supervise.py",
+    "test_retrain.py",
+    "test_virtual_shards.py",
+    "test_secrets.py",
+    "test_tracking_outage.py",
+    "test_chaos.py",
+    "test_commands.py",
+    "test_verify.py",
+    "test_listening.py",
+    "test_ray.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order whole files: long ones first."""
+    items.sort(key=lambda item: _LONG.index(item.path.name) if item.path.name in _LONG else len(_LONG))
+
+
 @pytest.fixture(scope="session")
 def prefect_harness() -> Iterator[None]:
     """A Prefect server of the tests' own, started once; flows end without waiting for their heartbeat."""

@@ -14,7 +14,7 @@ from benchmarks.chaos.bench import Bench, bench
 from benchmarks.chaos.faults import Fault, all_faults
 from benchmarks.chaos.judge import judge
 from benchmarks.chaos.record import Outcome, add_outcome, of_fault, read_outcomes
-from benchmarks.chaos.summary import write_summary
+from benchmarks.chaos.summary import table, write_summary
 from benchmarks.chaos.trial import Trial
 from training.errors import EXIT_TERMINATED
 
