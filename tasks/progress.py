@@ -11,12 +11,9 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from training.metrics import Point
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 log = logging.getLogger("evergreen.train")
 
@@ -130,7 +127,7 @@ class ProgressArtifact:
 
     _percent: float = 0.0
     _sent: float | None = None
-    _id: "UUID | None" = None
+    _id: Any = None
     _thread: threading.Thread | None = None
 
     def __call__(self, point: Point) -> None:
@@ -151,10 +148,8 @@ class ProgressArtifact:
         try:
             while self._sent != (percent := self._percent):
                 if self._id is None:
-                    made = create_progress_artifact(
-                        percent, key="training", description="Training steps done"
-                    )
-                    self._id = cast("UUID", made)
+                    text = "Training steps done"
+                    self._id = create_progress_artifact(percent, key="training", description=text)
                 else:
                     update_progress_artifact(self._id, percent)
                 self._sent = percent
