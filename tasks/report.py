@@ -4,6 +4,8 @@ A report that fails leaves the version registered as it is; the next run of the 
 """
 
 import base64
+import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ from tasks.page.figures import figures, prediction_grid
 from tasks.step import step
 from tasks.tracking import close_run, connect_patiently
 from training.dataset import open_columns
+from training.errors import classify
 from training.files import write_text
 from training.overrides import describe
 from training.plan import RunPlan
@@ -25,6 +28,8 @@ from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.report")
 
 _PICTURES = 24
 
@@ -38,17 +43,28 @@ def report(
     write_text(plan.paths.report, render(inputs))
     plan.paths.figures.mkdir(exist_ok=True)
     pictures = [*figures(inputs, plan.paths.figures), predicted(version, evaluation, plan.paths.figures)]
-    create_markdown_artifact(markdown(inputs), key="report", description=release.verdict.summary)
-    for picture in pictures:
-        create_image_artifact(
-            _data_uri(picture), key=picture.stem.replace("_", "-"), description=picture.stem
-        )
     client = connect_patiently(plan)
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
     for picture in pictures:
         client.log_artifact(release.mlflow_run_id, str(picture), "figures")
     note_efficiency(client, trained, release)
     close_run(client, release.mlflow_run_id, "FINISHED")
+    try:
+        show_in_prefect(inputs, pictures)
+    except Exception as error:
+        known = classify(error)
+        if known is None or not known.transient:
+            raise
+        log.warning("Prefect does not take the report (%s); it is in %s", known, plan.paths.report)
+
+
+def show_in_prefect(inputs: ReportInputs, pictures: Sequence[Path]) -> None:
+    """The report and its pictures as artifacts of this flow run."""
+    create_markdown_artifact(markdown(inputs), key="report", description=inputs.release.verdict.summary)
+    for picture in pictures:
+        create_image_artifact(
+            _data_uri(picture), key=picture.stem.replace("_", "-"), description=picture.stem
+        )
 
 
 def predicted(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> Path:

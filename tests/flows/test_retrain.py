@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -341,3 +342,21 @@ def test_a_damaged_mlflow_store_is_said_and_left_alone(home: Home) -> None:
     with pytest.raises(ResourceError, match=r"mlflow\.db"):
         run()
     assert store.read_bytes() == b"not a database" * 100
+
+
+def test_a_prefect_server_that_is_away_does_not_keep_a_run_from_its_end(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+
+    def away(*_: Any, **options: Any) -> None:
+        asked.append(options["key"])
+        raise httpx.ConnectError("All connection attempts failed")
+
+    monkeypatch.setattr("tasks.report.create_markdown_artifact", away)
+    with caplog.at_level("WARNING", logger="evergreen.report"):
+        release = run()
+    assert asked == ["report"]
+    assert f"it is in {release.report}" in caplog.text
+    assert client_of(home).get_run(release.mlflow_run_id).info.status == "FINISHED"
+    assert run().reused
