@@ -164,8 +164,9 @@ def test_a_failure_has_its_status(
 
 
 _WAITS = """
-import sys, time
+import signal, sys, time
 from flows import cli, commands
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal; a job in the background ignores it
 def wait(options):
     try:
         print("waits", flush=True)
