@@ -1,14 +1,11 @@
 """The flow with two Ray Train workers on one shared cluster: what only shows with real processes."""
 
-import os
 import signal
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from slow_runs import send, when_at_step, write_slow_recipe
 
 from flows.retrain import SettingsForm, retrain
 from tasks.tracking import connect
@@ -39,36 +36,22 @@ def points(home: Home, release: Release, name: str) -> list[tuple[int, float]]:
     return [(metric.step, metric.value) for metric in history]
 
 
-def kill_a_worker_when(checkpoints: Path, rank_name: str = "RayTrainWorker") -> threading.Thread:
-    """SIGKILL one training worker as soon as a checkpoint is there."""
-
-    def work() -> None:
-        for _ in range(1200):
-            if any(checkpoints.glob("step-*")):
-                mine = psutil.Process().children(recursive=True)  # never another cluster's on this machine
-                victims = [process for process in mine if rank_name in process.name()]
-                if victims:
-                    os.kill(max(victim.pid for victim in victims), signal.SIGKILL)
-                    return
-            time.sleep(0.05)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
-
-
 def test_a_killed_worker_changes_nothing_but_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Long enough that a kill after the first checkpoint falls into the training.
-    settings = {"training": {"epochs": 30}, "checkpoint": {"every_steps": 2}}
+    recipe = write_slow_recipe(tmp_path)
+    settings: dict[str, Any] = {
+        "training": {"epochs": 10, "global_batch_size": 240},
+        "checkpoint": {"every_steps": 2},
+        "tracking": {"log_every_steps": 2},
+    }
     monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / "calm"))
-    calm = run(**settings)
+    calm = run(recipe, **settings)
     monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / "hit"))
     hit_home = Home(tmp_path / "hit")
-    paths = hit_home.run("digits", calm.run_key)
-    killer = kill_a_worker_when(paths.checkpoints)
-    hit = run(**settings)
+    paths = hit_home.run("slow", calm.run_key)
+    killer = when_at_step(paths, 8, send(1, signal.SIGKILL))
+    hit = run(recipe, **settings)
     killer.join()
 
     assert hit.run_key == calm.run_key

@@ -2,15 +2,15 @@
 
 import logging
 import os
+import re
 import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
 from crashes import history, points
-from slow_runs import slow_job, when_at_step
+from slow_runs import send, slow_job, when_at_step
 
 from training.attempts import Beat, Fence, SupersededError, read_attempts, read_failures
 from training.errors import StopRequestedError, TransientError
@@ -36,13 +36,6 @@ def calm(
     return outcome(job, launch(job))
 
 
-def send(rank: int, signum: int) -> Any:
-    def act(beats: list[Beat]) -> None:
-        os.kill(next(beat.pid for beat in beats if beat.rank == rank), signum)
-
-    return act
-
-
 def checkpoint_steps(job: TrainingJob) -> list[int]:
     return [int(path.name.removeprefix("step-")) for path in job.paths.checkpoints.glob("step-*")]
 
@@ -57,8 +50,7 @@ def test_a_stopped_worker_is_found_and_replaced(
         there.extend(checkpoint_steps(job))
         send(1, signal.SIGSTOP)(beats)
 
-    hit = when_at_step(job, 20, stop)
-    began = time.monotonic()
+    hit = when_at_step(job.paths, 20, stop)
     trained = launch(job)
     hit.join()
     assert outcome(job, trained) == calm
@@ -67,11 +59,12 @@ def test_a_stopped_worker_is_found_and_replaced(
         "all_reduce" in caplog.text or "backward" in caplog.text
     )  # rank 0 waits for it: its stack says where
     (failure,) = read_failures(job.paths)
-    assert "gave a sign of life" in failure.error
+    silence = re.search(r"no worker gave a sign of life for (\d+) s", failure.error)
+    assert silence is not None
+    assert 4 <= int(silence.group(1)) < 30
     second = read_attempts(job.paths)[1]
     assert second.first_step >= max(there) >= 12
     assert 0 <= second.reached - second.first_step <= 2 * 4 + 30  # a beat a second, 30 steps a second at most
-    assert time.monotonic() - began < 120
 
 
 def test_sigterm_saves_first_and_the_next_start_goes_on_there(
@@ -81,7 +74,7 @@ def test_sigterm_saves_first_and_the_next_start_goes_on_there(
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda signum, _frame: heard.append(signum))
     try:
-        hit = when_at_step(job, 21, lambda _beats: os.kill(os.getpid(), signal.SIGTERM))
+        hit = when_at_step(job.paths, 21, lambda _beats: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(StopRequestedError, match=r"stopped on request at step \d+ of") as stopped:
             launch(job)
         hit.join()
@@ -100,7 +93,7 @@ def test_failures_beyond_the_budget_end_the_run_and_the_next_start_finishes_it(
     home: Home, small_version: DatasetVersion, calm: tuple[Any, ...]
 ) -> None:
     job = slow_job(home, small_version, failure={"max_failures": 0})
-    hit = when_at_step(job, 16, send(0, signal.SIGKILL))
+    hit = when_at_step(job.paths, 16, send(0, signal.SIGKILL))
     with pytest.raises(TransientError):
         launch(job)
     hit.join()

@@ -1,5 +1,6 @@
 """Trainings on real Ray workers that are slow enough to be hit at a chosen step, and how to hit them."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from small_runs import job_for, tiny_settings
 
 from training.attempts import Beat, read_beats
 from training.job import TrainingJob
-from training.paths import Home
+from training.paths import Home, RunPaths
 from training.records import DatasetVersion
 
 _RECIPE = """
@@ -34,14 +35,20 @@ recipe = Recipe("slow", "a step takes 30 ms at least", Digits(), build_model)
 """
 
 
+def write_slow_recipe(folder: Path) -> str:
+    """A recipe file of digits and a linear model, 30 ms or more a step; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "slow.py"
+    file.write_text(_RECIPE)
+    return str(file)
+
+
 def slow_job(home: Home, version: DatasetVersion, workers: int = 3, **sections: Any) -> TrainingJob:
     """A training of about 60 steps on `workers`, with a checkpoint every 4 steps.
 
     With three workers, unlike two, the order of a sum over ranks shows in its last bits.
     """
-    home.root.mkdir(parents=True, exist_ok=True)
-    recipe = home.root / "slow.py"
-    recipe.write_text(_RECIPE)
+    recipe = write_slow_recipe(home.root)
     settings = tiny_settings(
         training={"epochs": 10, "global_batch_size": 48} | sections.pop("training", {}),
         scaling={"num_workers": workers, "cpus_per_worker": 0.5} | sections.pop("scaling", {}),
@@ -50,17 +57,20 @@ def slow_job(home: Home, version: DatasetVersion, workers: int = 3, **sections: 
         tracking={"log_every_steps": 2},
         **sections,
     )
-    return job_for(home, version, settings, str(recipe))
+    return job_for(home, version, settings, recipe)
 
 
-def when_at_step(job: TrainingJob, step: int, act: Callable[[list[Beat]], None]) -> threading.Thread:
-    """Call `act` with the workers' signs of life, from a thread, once a metric point of `step` or later is there."""
+def when_at_step(paths: RunPaths, step: int, act: Callable[[list[Beat]], None]) -> threading.Thread:
+    """Call `act` with the workers' signs of life, from a thread, once a metric point of `step` or later is there.
+
+    And once each worker has shown that it goes on after its first step, which the watchdog allows more time.
+    """
 
     def work() -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400  # two starts of workers on a busy machine
         while time.monotonic() < deadline:
-            beats = read_beats(job.paths)
-            if last_step(job.paths.metrics) >= step and beats:
+            beats = read_beats(paths)
+            if beats and last_step(paths.metrics) >= step and all(beat.step > 1 for beat in beats):
                 act(beats)
                 return
             time.sleep(0.02)
@@ -68,6 +78,15 @@ def when_at_step(job: TrainingJob, step: int, act: Callable[[list[Beat]], None])
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
+
+
+def send(rank: int, signum: int) -> Callable[[list[Beat]], None]:
+    """Sends a signal to the worker of that rank."""
+
+    def act(beats: list[Beat]) -> None:
+        os.kill(next(beat.pid for beat in beats if beat.rank == rank), signum)
+
+    return act
 
 
 def last_step(metrics: Path) -> int:
