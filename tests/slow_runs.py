@@ -44,13 +44,13 @@ def write_slow_recipe(folder: Path) -> str:
 
 
 def slow_job(home: Home, version: DatasetVersion, workers: int = 3, **sections: Any) -> TrainingJob:
-    """A training of about 60 steps on `workers`, with a checkpoint every 4 steps.
+    """A training of about 100 steps on `workers`, with a checkpoint every 4 steps.
 
     With three workers, unlike two, the order of a sum over ranks shows in its last bits.
     """
     recipe = write_slow_recipe(home.root)
     settings = tiny_settings(
-        training={"epochs": 10, "global_batch_size": 48} | sections.pop("training", {}),
+        training={"epochs": 15, "global_batch_size": 48} | sections.pop("training", {}),
         scaling={"num_workers": workers, "cpus_per_worker": 0.5} | sections.pop("scaling", {}),
         ray={"num_cpus": 4},
         checkpoint={"every_steps": 4} | sections.pop("checkpoint", {}),

@@ -36,10 +36,14 @@ class Ranks:
         """This Ray Train worker's place."""
         import ray.train
         import ray.train.torch
+        import torch
 
         context = ray.train.get_context()
         size = context.get_world_size()
-        return cls(context.get_world_rank(), size, ray.train.torch.get_device(), distributed=size > 1)
+        device = ray.train.torch.get_device()
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        return cls(context.get_world_rank(), size, device, distributed=size > 1)
 
     def add_up(self, *values: "float | torch.Tensor") -> list[float]:
         """Sum each value over all ranks; every rank gets the sums."""

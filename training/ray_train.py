@@ -3,18 +3,21 @@
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.dataset import ray_dataset
+from training.files import append_line
 from training.job import TrainingJob
-from training.rendezvous import torch_config
+from training.rendezvous import process_group
 from training.room import room_for_workers
 from training.worker import run_ray_worker
 
 if TYPE_CHECKING:
     from ray.data import Dataset
     from ray.train import DataConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 log = logging.getLogger("evergreen.ray_train")
 
@@ -30,11 +33,12 @@ def fit(job: TrainingJob) -> None:
     workers, share = room_for_workers(settings, job.feed)
     _say_batches(job, workers)
     datasets, data_config = _streams(job)
-    _trainer_class(with_datasets=datasets is not None)(
+    reserved = job.paths.ray / f"reserved-{job.attempt}"
+    trainer = _trainer_class(reserved, with_datasets=datasets is not None)(
         run_ray_worker,
         train_loop_config={"job": job.model_dump_json()},
         scaling_config=_scaling(job, workers, share),
-        torch_config=torch_config(_backend(job), int(settings.failure.collective_timeout_s)),
+        backend_config=process_group(_backend(job), int(settings.failure.collective_timeout_s)),
         run_config=RunConfig(  # type: ignore[call-arg]  # Ray's stubs describe Train V1
             # A name of its own each time: Ray would take up its own record of an older attempt, ours is the log.
             name=f"attempt-{job.attempt}",
@@ -44,23 +48,52 @@ def fit(job: TrainingJob) -> None:
         ),
         datasets=datasets,
         dataset_config=data_config,
-    ).fit()
+    )
+    try:
+        trainer.fit()
+    finally:
+        _release(reserved)
 
 
-def _trainer_class(with_datasets: bool) -> "type[TorchTrainer]":
-    """Ray's trainer; without datasets it starts no manager process for them, which takes 2 to 3 s of a start."""
-    from ray.train.torch import TorchTrainer
+def _trainer_class(reserved: Path, with_datasets: bool) -> "type[DataParallelTrainer]":
+    """Ray's trainer without two processes that take 2 to 3 s each of a start.
+
+    One manages datasets, where there are none. The other gives back what was reserved for the workers should the
+    controller die, and stays for ever when it does; instead, the controller notes it in the file `reserved`.
+    """
     from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+    from ray.train.v2._internal.execution.callback import WorkerGroupCallback
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-    if with_datasets:
-        return TorchTrainer
+    class Reserved(WorkerGroupCallback):
+        def after_worker_group_start(self, worker_group: Any) -> None:
+            handle = worker_group.get_worker_group_state().placement_group_handle
+            append_line(reserved, handle.placement_group.id.hex())
 
-    class WithoutDatasets(TorchTrainer):
+    left_out = (
+        PlacementGroupCleanerCallback if with_datasets else (PlacementGroupCleanerCallback, DatasetsCallback)
+    )
+
+    class Trainer(DataParallelTrainer):
         def _create_default_callbacks(self) -> list[Any]:
-            callbacks = super()._create_default_callbacks()  # type: ignore[misc]  # Ray's stubs describe Train V1
-            return [one for one in callbacks if not isinstance(one, DatasetsCallback)]
+            callbacks = super()._create_default_callbacks()
+            return [Reserved(), *(one for one in callbacks if not isinstance(one, left_out))]
 
-    return WithoutDatasets
+    return Trainer
+
+
+def _release(reserved: Path) -> None:
+    """Give back what a controller that died had reserved for its workers."""
+    from ray import PlacementGroupID
+    from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+
+    for name in reserved.read_text().split() if reserved.is_file() else []:
+        group = PlacementGroup(PlacementGroupID(bytes.fromhex(name)))
+        with suppress(Exception):  # Ray itself is gone, and all that it had reserved
+            if placement_group_table(group).get("state") != "REMOVED":
+                log.info("releasing what a controller that died had reserved for its workers")
+                remove_placement_group(group)
 
 
 def _scaling(job: TrainingJob, workers: int, cpus: float) -> "ScalingConfig":
