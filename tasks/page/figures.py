@@ -5,7 +5,7 @@ Drawn through matplotlib's objects alone: no pyplot, so no global state that a s
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ _INK, _SOFT, _LINE, _ACCENT, _BAD = "#17201b", "#55615a", "#e1e5df", "#1b6b47", 
 _DPI = 144
 _GRID_COLUMNS = 8
 _GRID_LIMIT = 64
+_CELL, _PICTURE, _CAPTION = 1.4, 1.3, 0.35  # inches
 
 
 def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
@@ -103,21 +104,37 @@ def _grid(
     shown = list(zip(images, truths, predictions, right, strict=True))[:_GRID_LIMIT]
     columns = max(1, min(_GRID_COLUMNS, len(shown)))
     rows = max(1, -(-len(shown) // columns))
-    figure = _figure(1.4 * columns, 1.75 * rows)
-    for axes in figure.subplots(rows, columns, squeeze=False).flat:
-        axes.set_axis_off()
-    for axes, (pixels, truth, predicted, good) in zip(figure.axes, shown, strict=False):
-        axes.imshow(np.asarray(to_image(pixels)), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    wide, high = _CELL * columns, (_CELL + _CAPTION) * rows
+    figure = _figure(wide, high, layout=None)
+    axes = figure.add_axes(
+        (0, 0, 1, 1)
+    )  # one for all, measured in inches: one a picture takes a second to lay out
+    axes.set_axis_off()
+    axes.set_xlim(0, wide)
+    axes.set_ylim(high, 0)
+    for number, (pixels, truth, predicted, good) in enumerate(shown):
+        image = np.asarray(to_image(pixels))
+        across, down = (
+            side * _PICTURE / max(image.shape[:2]) / 2 for side in (image.shape[1], image.shape[0])
+        )
+        x = _CELL * (number % columns + 0.5)
+        y = (_CELL + _CAPTION) * (number // columns) + _CAPTION + _CELL / 2
+        place = (x - across, x + across, y + down, y - down)
+        axes.imshow(image, "gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto", extent=place)
         text = predicted if good else f"{truth}\n→ {predicted}"
         lines = [line if len(line) <= 16 else f"{line[:15]}…" for line in text.split("\n")[:2]]
-        axes.set_title("\n".join(lines), fontsize=8, color=_ACCENT if good else _BAD, parse_math=False)
+        colour = _ACCENT if good else _BAD
+        above = y - down - 0.04
+        axes.text(
+            x, above, "\n".join(lines), size=8, color=colour, ha="center", va="bottom", parse_math=False
+        )
     return _save(figure, path)
 
 
-def _figure(width: float, height: float) -> "Figure":
+def _figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> "Figure":
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=_DPI, layout="constrained", facecolor="white")
+    return Figure(figsize=(width, height), dpi=_DPI, layout=layout, facecolor="white")
 
 
 def _title(axes: "Axes", text: str) -> None:
