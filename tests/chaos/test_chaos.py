@@ -49,6 +49,20 @@ def test_the_same_command_ends_with_the_same_model(
     assert not list(place.folder.glob(f"{fault.id.lower()}-*"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", [pytest.param(FAULTS[name], id=FAULTS[name].what) for name in ("F4", "F5", "F6", "F7")]
+)
+def test_servers_that_die_change_nothing_but_the_time(place: Bench, fault: Fault) -> None:
+    if reason := fault.unavailable():
+        pytest.skip(reason)
+    outcome = run_trial(place, fault, 1, SEED)
+    assert outcome.broken == ()
+    assert outcome.injected
+    assert (outcome.weights_identical, outcome.one_version) == (True, True)
+    assert (outcome.metric_gaps, outcome.metric_doubles) == (False, False)
+
+
 def kill_ten_times(trial: Trial) -> None:
     """SIGKILL of the flow at ten moments of one training, a few steps apart."""
     for step in range(4, 64, 6):

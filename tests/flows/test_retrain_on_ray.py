@@ -41,12 +41,12 @@ def test_a_killed_worker_changes_nothing_but_the_time(
 ) -> None:
     recipe = write_slow_recipe(tmp_path)
     settings: dict[str, Any] = {
-        "training": {"epochs": 10, "global_batch_size": 240},
+        "training": {"epochs": 10, "global_batch_size": 240, "virtual_shards": 2},
         "checkpoint": {"every_steps": 2},
         "tracking": {"log_every_steps": 2},
     }
     monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / "calm"))
-    calm = run(recipe, **settings)
+    calm = run(recipe, scaling={"num_workers": 0}, **settings)
     monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / "hit"))
     hit_home = Home(tmp_path / "hit")
     paths = hit_home.run("slow", calm.run_key)
@@ -69,9 +69,9 @@ def test_a_killed_worker_changes_nothing_but_the_time(
 @pytest.mark.parametrize("feed", ["stream", "loader"])
 def test_rows_may_come_by_ray_data_or_a_data_loader(home: Home, feed: str) -> None:
     processes = 1 if feed == "loader" else 0
-    release = run(data={"feed": feed, "loader_processes": processes}, training={"epochs": 4})
+    release = run(data={"feed": feed, "loader_processes": processes}, training={"epochs": 2})
     assert release.metrics["accuracy"] > 0.5
-    assert len(points(home, release, "validation/loss")) == 4
+    assert len(points(home, release, "validation/loss")) == 2
 
 
 def test_what_a_recipe_does_wrong_is_not_tried_again(home: Home, tmp_path: Path) -> None:
@@ -90,6 +90,6 @@ def test_what_a_recipe_does_wrong_is_not_tried_again(home: Home, tmp_path: Path)
         "recipe = Recipe(name='wrong', summary='fails in training', source=Digits(), build_model=build_model)\n"
     )
     with pytest.raises(TrainingError, match="IndexError: one too many"):
-        run(str(recipe))
+        run(str(recipe), scaling={"num_workers": 1})
     attempts = list((home.runs("wrong")).glob("*/ray/attempt-*"))
     assert len(attempts) == 1
