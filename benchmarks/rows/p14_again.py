@@ -1,12 +1,15 @@
 """P14, again: twenty retrainings in one process; the last ones cost no more than the first ones.
 
-In this process and without Ray, so that what grows is Evergreen's, Prefect's or MLflow's.
+Once without Ray, so that what grows is Evergreen's, Prefect's or MLflow's, and once with two workers each on one
+cluster that stays up, whose processes count as well.
 """
 
 import gc
 import os
 import time
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import psutil
 
@@ -16,31 +19,51 @@ _COMPARED = 5  # first and last ones, after two that warm up
 _WARM = 2
 
 
-def retrainings(place: Place) -> Outcome:
-    """Twenty runs of the flow, each with another seed."""
+def here(place: Place) -> Outcome:
+    """Twenty runs of the flow in this process, each with another seed."""
+    return _retrainings(place, workers=0)
+
+
+def on_a_cluster(place: Place) -> Outcome:
+    """Twenty runs of the flow with two workers of a cluster that this process has started."""
+    return _retrainings(place, workers=2)
+
+
+def _retrainings(place: Place, workers: int) -> Outcome:
     home = place.own / "home"
     os.environ["EVERGREEN_HOME"] = str(home)
     from flows.environment import prepare
     from flows.prefect_server import prefect_api
+    from training.cluster import ray_cluster
     from training.paths import Home
+    from training.settings import Settings
 
     os.environ.pop("PREFECT_HOME", None)
     prepare(Home(home))
-    seen: dict[str, list[float]] = {"s": [], "mb": [], "files": []}
-    with prefect_api(Home(home)):
+    seen: dict[str, list[float]] = {"s": [], "mb": [], "files": [], "processes": []}
+    cluster: Any = (
+        ray_cluster(Settings.model_validate({"ray": {"num_cpus": 2}})) if workers else nullcontext()
+    )
+    with prefect_api(Home(home)), cluster:
         for seed in range(place.pick(20, 14, 12)):
             began = time.perf_counter()
-            _retrain(seed)
+            _retrain(seed, workers)
             seen["s"].append(time.perf_counter() - began)
             gc.collect()
-            seen["mb"].append(psutil.Process().memory_info().rss / 2**20)
-            seen["files"].append(float(len(list(Path("/proc/self/fd").iterdir()))))
+            tree = (
+                [psutil.Process(), *psutil.Process().children(recursive=True)]
+                if workers
+                else [psutil.Process()]
+            )
+            seen["mb"].append(sum(process.memory_info().rss for process in tree) / 2**20)
+            seen["files"].append(float(sum(process.num_fds() for process in tree)))
+            seen["processes"].append(float(len(tree)))
     early = {f"early_{name}": list(values[_WARM : _WARM + _COMPARED]) for name, values in seen.items()}
     late = {f"late_{name}": list(values[-_COMPARED:]) for name, values in seen.items()}
     return Outcome(early | late)
 
 
-def _retrain(seed: int) -> None:
+def _retrain(seed: int, workers: int) -> None:
     from flows.environment import quieten
     from flows.retrain import SettingsForm, retrain
 
@@ -48,7 +71,8 @@ def _retrain(seed: int) -> None:
     overrides = {
         "seed": seed,
         "training": {"epochs": 1},
-        "scaling": {"num_workers": 0, "use_gpu": "no"},
+        "scaling": {"num_workers": workers, "use_gpu": "no"},
+        "ray": {"num_cpus": 2},
         "data": {"max_train_rows": 400, "max_test_rows": 100},
         "gate": {"floor": 0.0},
         "tracking": {"system_metrics": False},
@@ -58,10 +82,10 @@ def _retrain(seed: int) -> None:
         raise RuntimeError(f"seed {seed} was found done")
 
 
-def _claim(name: str, what: str, unit: str, goal: float) -> Claim:
+def _claim(row: str, where: str, name: str, what: str, unit: str, goal: float) -> Claim:
     return Claim(
-        f"P14-again-{name}",
-        f"{what}, last of 20 retrainings in a process / first",
+        f"{row}-{name}",
+        f"{what}, last of 20 retrainings {where} / first",
         of=f"late_{name}",
         of_b=f"early_{name}",
         unit=unit,
@@ -72,14 +96,21 @@ def _claim(name: str, what: str, unit: str, goal: float) -> Claim:
     )
 
 
-ROW = Row(
-    id="P14-again",
-    sides={"a": retrainings},
-    claims=(
-        _claim("s", "time", "s", 1.1),
-        _claim("mb", "memory", "MB", 1.3),
-        _claim("files", "open files", "files", 1.1),
-    ),
-    pairs=1,
-    warm_up=False,
-)
+def _row(row: str, where: str, side: Callable[[Place], Outcome], timeout_s: float) -> Row:
+    return Row(
+        id=row,
+        sides={"a": side},
+        claims=(
+            _claim(row, where, "s", "time", "s", 1.1),
+            _claim(row, where, "mb", "memory", "MB", 1.3),
+            _claim(row, where, "files", "open files", "files", 1.1),
+            _claim(row, where, "processes", "processes", "processes", 1.0),
+        ),
+        pairs=1,
+        warm_up=False,
+        timeout_s=timeout_s,
+    )
+
+
+ROW = _row("P14-again", "in a process", here, timeout_s=600.0)
+ON_A_CLUSTER = _row("P14-cluster", "on a cluster", on_a_cluster, timeout_s=1200.0)

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from benchmarks.chaos import services
 from benchmarks.chaos.faults import ON_RAY, Fault
 from benchmarks.chaos.trial import Trial
+from training.paths import HOME_VARIABLE
 
 _DOWN_S = 10.0
 _CALLS = ("*",)
@@ -33,6 +34,8 @@ def cut_network(trial: Trial) -> None:
         trial.settings["scaling.cpus_per_worker"] = "1"
         trial.settings["scaling.network_interface"] = "ev0"
         del trial.settings["ray.num_cpus"]
+        # Without the second node no start can succeed; the command has to say so within the bounds of a trial.
+        trial.settings |= {"failure.worker_start_timeout_s": "45", "failure.max_failures": "1"}
         trial.stack.push(setup.pop_all())
     trial.start(["ip", "netns", "exec", names[0]])
     step = trial.wait_for_some_step()
@@ -113,7 +116,9 @@ def _two_nodes(setup: ExitStack, trial: Trial, names: tuple[str, str]) -> None:
 
 def _second_node(trial: Trial, names: tuple[str, str]) -> AbstractContextManager[None]:
     """A node of one CPU in the second namespace."""
-    environment, inside = trial.bench.environment | trial.environment, ["ip", "netns", "exec", names[1]]
+    environment = trial.bench.environment | trial.environment
+    del environment[HOME_VARIABLE]  # what is left of a home's processes is looked for by it
+    inside = ["ip", "netns", "exec", names[1]]
     head = trial.settings["ray.address"]
     return services.ray_worker(trial.bench.folder / "n", environment, head, "10.77.0.2", inside)
 

@@ -1,0 +1,48 @@
+"""S1: gradients in virtual shards, which any number of workers adds up to the same bits, and plain DDP.
+
+Both with two workers on Ray Train. Not a row with a goal: it says what the choice costs.
+"""
+
+from collections.abc import Callable
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+
+def _training(shards: int | None) -> Callable[[Place], Outcome]:
+    def train(place: Place) -> Outcome:
+        from benchmarks.baselines.on_ray import launch_on_ray
+        from benchmarks.baselines.trainings import job_of, steady_rows_per_s, version_of, what_was_done
+
+        settings = {
+            "training": {"epochs": 3, "global_batch_size": 128, "virtual_shards": shards},
+            "scaling": {"num_workers": 2},
+        }
+        job = job_of(
+            place.own / "home", version_of(place.data, place.pick(2560, 1280, 512)), "resnet", settings
+        )
+        trained = launch_on_ray(job)
+        return Outcome({"rows_per_s": steady_rows_per_s(job.paths, trained)}, what_was_done(trained))
+
+    return train
+
+
+def _claim(shards: int) -> Claim:
+    return Claim(
+        f"S1-{shards}",
+        f"training.virtual_shards={shards} / plain DDP, ResNet-18, 2 workers",
+        of="rows_per_s",
+        unit="rows/s",
+        goal=None,
+        at_least=True,
+        a=f"shards_{shards}",
+        b="ddp",
+    )
+
+
+ROW = Row(
+    id="S1",
+    sides={"shards_2": _training(2), "ddp": _training(None), "shards_4": _training(4)},
+    claims=(_claim(2), _claim(4)),
+    same=("rows", "checksums"),
+    warm_up=False,
+)
