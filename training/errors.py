@@ -5,6 +5,7 @@ that was broken and the remedy. Anything else that escapes is a bug and exits wi
 """
 
 import errno
+import re
 from collections.abc import Iterator
 
 EXIT_OK = 0
@@ -79,6 +80,10 @@ _RESOURCE_ERRNO = {
 # Attributes in which Ray keeps the error that it wraps.
 _WRAPPED = ("cause", "_base_exc", "controller_failure")
 # A collective whose other side went away; gloo and NCCL say so with a plain RuntimeError.
+_TRACEBACK = "Traceback (most recent call last)"
+_RAISED = re.compile(
+    r"[\w.]*(Error|Exception|Exit|Interrupt)\b"
+)  # begins the line after a traceback's frames
 _LOST_PEER = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
 _SHORT_OF = (
     "disk is full",
@@ -159,7 +164,7 @@ def _lacking(error: BaseException) -> ResourceError | None:
     named = type(error).__name__ in {"OutOfMemoryError", "OutOfDiskError"}
     if named or isinstance(error, MemoryError) or "memoryerror" in text:  # torch and Ray wrap it
         return ResourceError(
-            f"Out of memory or disk: {error}. Lower training.global_batch_size or scaling.num_workers, "
+            f"Out of memory or disk: {_gist(error)}. Lower training.global_batch_size or scaling.num_workers, "
             "or free some, and run the same command: it resumes."
         )
     if any(sign in text for sign in _SHORT_OF):
@@ -205,13 +210,11 @@ def _first_line(error: BaseException) -> str:
 
 
 def _gist(error: BaseException) -> str:
-    """The first line, and the last one of a traceback that Ray has put into the text."""
+    """The first line, and what a traceback ends with that Ray has put into the text, whole or cut short."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    inner = [
-        number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")
-    ]
-    said = lines[:1]
-    if inner:  # what was raised stands after the frames, which are indented
-        raised = [line for line in lines[inner[-1] + 1 :] if not line.startswith(" ")]
-        said += raised[:1]
-    return " ".join(line.strip().rstrip(".") for line in said)
+    inner = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+    if not inner:
+        return " ".join(line.strip().rstrip(".") for line in lines[:1])
+    raised = [line for line in lines[inner[-1] + 1 :] if _RAISED.match(line)]
+    said = [line for line in lines[:1] if not line.startswith(_TRACEBACK)] + raised[:1]
+    return " ".join(line.strip().rstrip(".") for line in said or lines[-1:])

@@ -158,3 +158,19 @@ def test_a_traceback_inside_a_message_is_cut_down_to_what_was_raised() -> None:
         "ray.exceptions.ActorUnavailableError: The actor is unavailable: rpc_code: 14. "
         "Run the same command again: it resumes."
     )
+
+
+def test_a_traceback_that_was_cut_short_ends_with_what_was_raised_too() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "training/loop.py", line 115, in run_epoch\n...\n'
+        '... (Output truncated. See individual worker logs for full details) ...\nkages/torch/autograd/__init__.py", '
+        "line 395, in backward\n    _engine_run_backward(\n"
+        "RuntimeError: Got the following error when running the callback: MemoryError: <EMPTY MESSAGE>\n"
+    )
+    known = classify(RuntimeError(text))
+    assert isinstance(known, ResourceError)
+    assert str(known) == (
+        "Out of memory or disk: RuntimeError: Got the following error when running the callback: MemoryError: "
+        "<EMPTY MESSAGE>. Lower training.global_batch_size or scaling.num_workers, or free some, and run the same "
+        "command: it resumes."
+    )
