@@ -1,0 +1,32 @@
+"""Prepare a folder of idx files and train on it for a hundred steps; prints what came of it as JSON.
+
+Run as a process of its own, so that its memory can be limited.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from small_runs import job_for, prepared_from, tiny_settings, write_recipe
+
+from training.launch import launch
+from training.paths import Home
+from training.settings import DataSettings
+from training.sources.digits import Digits
+from training.sources.locate import open_path
+
+
+def main() -> None:
+    home, raw = Home(Path(sys.argv[1])), Path(sys.argv[2])
+    files = open_path(raw, home.sources, (), Digits()).fetch(home.sources / "large")
+    version = prepared_from(home, files, "large", DataSettings(path=str(raw)))
+    settings = tiny_settings(
+        training={"epochs": 1, "max_steps": 100, "global_batch_size": 256},
+        data={"path": str(raw), "validation_share": 0.01},
+    )
+    trained = launch(job_for(home, version, settings, write_recipe(home.root)))
+    print(json.dumps({"rows": version.rows("train"), "steps": trained.history[-1].step}))
+
+
+if __name__ == "__main__":
+    main()
