@@ -80,13 +80,32 @@ def _keep_to_ourselves() -> None:
 
 @contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Ray installs a handler of its own, which leaves the process with status 15 and no word to Prefect."""
+    """Leave SIGTERM to this process's handler while Ray starts.
+
+    Ray sets one of its own in Python, which ends the process with status 15 and no word to Prefect, and another in C++
+    once it is connected, which aborts the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    import ray
+    from ray._private import utils
+
     before = signal.getsignal(signal.SIGTERM)
+    core: Any = ray._raylet
+    whole, set_handler = core.CoreWorker, utils.set_sigterm_handler
+
+    def connected(*given: Any) -> Any:
+        made = whole(*given)
+        signal.signal(signal.SIGTERM, before)
+        return made
+
+    core.CoreWorker, utils.set_sigterm_handler = connected, lambda _: None
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
+        core.CoreWorker, utils.set_sigterm_handler = whole, set_handler
+        signal.signal(signal.SIGTERM, before)
 
 
 @_sigterm_kept()

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -37,3 +39,39 @@ def test_ray_is_not_in_this_process_group() -> None:
     processes = [one.process.pid for kind in _global_node.all_processes.values() for one in kind]
     assert len(processes) >= 2
     assert os.getpgid(0) not in {os.getpgid(pid) for pid in processes}
+
+
+_STARTS_RAY = """
+import os, signal, sys, threading, time
+import psutil
+from training.cluster import ray_cluster
+from training.settings import Settings
+
+def end(*_):
+    sys.exit(7)
+
+def connected():
+    ray = sys.modules.get("ray._private.worker")
+    worker = getattr(ray, "global_worker", None)
+    return getattr(worker, "core_worker", None) is not None
+
+def starting():
+    return any(child.name() == "gcs_server" for child in psutil.Process().children(recursive=True))
+
+def send(moment):
+    while not moment():
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+signal.signal(signal.SIGTERM, end)
+threading.Thread(target=send, args=(globals()[sys.argv[1]],), daemon=True).start()
+with ray_cluster(Settings.model_validate({"ray": {"num_cpus": 1}})):
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("moment", [pytest.param("starting", marks=pytest.mark.slow), "connected"])
+def test_a_sigterm_while_ray_starts_ends_the_process_in_order(moment: str) -> None:
+    command = [sys.executable, "-c", _STARTS_RAY, moment]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (7, "")
