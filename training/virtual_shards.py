@@ -1,12 +1,13 @@
 """The same weights, to the last bit, for any number of workers (`training.virtual_shards`).
 
 Floating-point sums depend on their order, and the order of an all-reduce on the number of ranks. So each step is
-computed in a fixed number of virtual shards, whoever computes them; every worker then gets the gradients of all
-shards and adds them in the order of the shards. The idea is EasyScale's (M. Li et al., "EasyScale: Elastic Training
-with Consistent Accuracy and Improved Utilization on GPUs", SC 2023). It costs one message of all shards' gradients
-a step instead of an overlapped all-reduce of one, and smaller passes.
+computed in a fixed number of virtual shards, whoever computes them, and the gradients of all shards are added in the
+order of the shards. The idea is EasyScale's (M. Li et al., "EasyScale: Elastic Training with Consistent Accuracy and
+Improved Utilization on GPUs", SC 2023). It costs a message of gradients for each shard instead of an overlapped
+all-reduce of one, and smaller passes.
 """
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -17,11 +18,14 @@ from training.dataset import Columns
 from training.feeds import Batch, shards_of
 from training.learner import Learner
 from training.order import Rows
+from training.ordered_sum import OrderedSum
 from training.schedule import learning_rate, set_learning_rate
 
 
 class ShardedLearner(Learner):
     """A :class:`Learner` whose results do not depend on the number of workers."""
+
+    _sum: OrderedSum | None = None
 
     def wrap(self) -> nn.Module:
         """The bare module: gradients are exchanged here, not by DDP."""
@@ -39,13 +43,17 @@ class ShardedLearner(Learner):
         set_learning_rate(self.optimizer, learning_rate(self.settings.training, step, self.total_steps))
         first = shards_of(self.shards, self.ranks.rank, self.ranks.world_size).start
         before = [buffer.clone() for buffer in self.module.buffers()]
-        flats, sums = [], []
+        gradients, sums = self._gradients(), []
         for number, piece in enumerate(batch.split()):
             self._restore(before)
             losses, hits = self.add_gradients(piece, epoch, step, first + number, 1 / batch.global_rows)
-            flats.append(self._take())
+            self._take(gradients.vector(number))
+            gradients.send(number)
             sums.append(torch.stack([losses, hits.double()]))
-        self._put(self._in_order(flats, self._template()))
+        began = time.perf_counter()
+        total = gradients.total()
+        self.communication.exposed_s += time.perf_counter() - began
+        self._put(total)
         self.update()
         losses, hits = self._in_order(sums, torch.zeros(2, dtype=torch.float64, device=self.ranks.device))
         return (losses, hits) if self.ranks.is_first else (0 * losses, 0 * hits)
@@ -65,9 +73,11 @@ class ShardedLearner(Learner):
         loss, hits = self._in_order(sums, zero).tolist()
         return loss / len(rows), hits / len(rows)
 
-    def _template(self) -> torch.Tensor:
-        size = sum(p.numel() for p in self._trained()) + sum(b.numel() for b in self._running())
-        return torch.zeros(size, device=self.ranks.device)
+    def _gradients(self) -> OrderedSum:
+        if self._sum is None:
+            size = sum(part.numel() for part in [*self._trained(), *self._running()])
+            self._sum = OrderedSum(self.ranks, self.shards, size)
+        return self._sum
 
     def _trained(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
@@ -80,23 +90,21 @@ class ShardedLearner(Learner):
         for buffer, value in zip(self.module.buffers(), before, strict=True):
             buffer.copy_(value)
 
-    def _take(self) -> torch.Tensor:
-        """Gradients and running statistics of the shard just computed, as one vector; gradients are zero after."""
+    def _take(self, vector: torch.Tensor) -> None:
+        """Put gradients and running statistics of the shard just computed into `vector`; gradients are zero after."""
         grads = [
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for parameter in self._trained()
         ]
-        parts = [part.detach().flatten().float() for part in [*grads, *self._running()]]
-        flat = torch.cat(parts)
+        torch.cat([part.detach().flatten().float() for part in [*grads, *self._running()]], out=vector)
         self.optimizer.zero_grad(set_to_none=True)
-        return flat
 
     def _put(self, total: torch.Tensor) -> None:
         """Set gradients to their sum and running statistics to their mean over the shards."""
         start = 0
         for parameter in self._trained():
             stop = start + parameter.numel()
-            parameter.grad = total[start:stop].view_as(parameter).to(parameter.dtype).clone()
+            parameter.grad = total[start:stop].view_as(parameter).to(parameter.dtype)
             start = stop
         for buffer in self._running():
             stop = start + buffer.numel()
