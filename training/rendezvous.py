@@ -40,7 +40,7 @@ def process_group(backend: str, timeout_s: int) -> "BackendConfig":
     class Joined(Backend):
         share_cuda_visible_devices = True  # NCCL reaches the other GPUs of a node directly
 
-        def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:  # noqa: ARG002
+        def on_start(self, worker_group: Any, _config: BackendConfig) -> None:
             host, port = worker_group.execute_single(0, listen)
             meeting = Meeting(backend, timeout_s, host, port, size=len(worker_group))
             joined = [
@@ -48,7 +48,7 @@ def process_group(backend: str, timeout_s: int) -> "BackendConfig":
             ]
             ray.get(joined)
 
-        def on_shutdown(self, worker_group: Any, backend_config: BackendConfig) -> None:  # noqa: ARG002
+        def on_shutdown(self, worker_group: Any, _config: BackendConfig) -> None:
             with suppress(GetTimeoutError):  # the workers end right after, with or without
                 ray.get(worker_group.execute_async(leave), timeout=_LEAVE_TIMEOUT_S)
 
