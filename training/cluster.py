@@ -225,6 +225,13 @@ def revive(settings: Settings) -> None:
     _start(settings)
 
 
+def connection() -> object:
+    """What stands for this process's connection to Ray; another one after Ray was started anew."""
+    from ray._private.worker import _global_node
+
+    return _global_node
+
+
 def head_is_gone() -> bool:
     """Whether the GCS of this run's own cluster died. Ray notices after a minute, and then ends this process."""
     from ray._private.worker import _global_node

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from training.cluster import connection, head_is_gone
 from training.dataset import ray_dataset
 from training.files import append_line
 from training.job import TrainingJob
@@ -49,10 +50,14 @@ def fit(job: TrainingJob) -> None:
         datasets=datasets,
         dataset_config=data_config,
     )
+    here = connection()
     try:
         trainer.fit()
-    finally:
-        _release(reserved)
+    except BaseException:
+        # Without its head, or replaced since, Ray would not answer, and has nothing reserved.
+        if connection() is here and not head_is_gone():
+            _release(reserved)
+        raise
 
 
 def _trainer_class(reserved: Path, with_datasets: bool) -> "type[DataParallelTrainer]":
@@ -90,7 +95,7 @@ def _release(reserved: Path) -> None:
 
     for name in reserved.read_text().split() if reserved.is_file() else []:
         group = PlacementGroup(PlacementGroupID(bytes.fromhex(name)))
-        with suppress(Exception):  # Ray itself is gone, and all that it had reserved
+        with suppress(Exception):  # Ray goes away as well
             if placement_group_table(group).get("state") != "REMOVED":
                 log.info("releasing what a controller that died had reserved for its workers")
                 remove_placement_group(group)
