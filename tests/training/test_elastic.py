@@ -30,7 +30,8 @@ def run(scenario: str, step_s: str, home: Home, version: DatasetVersion, folder:
         timeout=400,
         check=True,
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    # Ray may say after it that the node is gone.
+    found: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     return found
 
 
