@@ -31,7 +31,9 @@ def run(scenario: str, step_s: str, home: Home, version: DatasetVersion, folder:
         check=True,
     )
     # Ray may say after it that the node is gone.
-    found: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    found: dict[str, Any] = json.loads(
+        next(line for line in done.stdout.splitlines() if line.startswith("{"))
+    )
     return found
 
 
