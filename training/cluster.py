@@ -183,6 +183,7 @@ def _start_here(options: RaySettings, cpus: int) -> None:
 
     with _in_a_group_of_their_own():
         ray.init(
+            address="local",  # else Ray would connect to whatever cluster runs on this machine
             num_cpus=cpus,
             include_dashboard=options.dashboard,
             object_store_memory=options.object_store_mb * 2**20 if options.object_store_mb else None,

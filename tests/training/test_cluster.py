@@ -4,6 +4,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -73,5 +75,14 @@ with ray_cluster(Settings.model_validate({"ray": {"num_cpus": 1}})):
 @pytest.mark.parametrize("moment", [pytest.param("starting", marks=pytest.mark.slow), "connected"])
 def test_a_sigterm_while_ray_starts_ends_the_process_in_order(moment: str) -> None:
     command = [sys.executable, "-c", _STARTS_RAY, moment]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    with tempfile.TemporaryDirectory(
+        prefix="eg-", dir="/tmp"
+    ) as folder:  # the path of a socket has to be short
+        environment = os.environ | {"RAY_TMPDIR": folder}
+        # As if somebody's cluster ran on this machine, which is none of ours.
+        (Path(folder) / "ray").mkdir()
+        (Path(folder) / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
     assert (done.returncode, done.stderr) == (7, "")
