@@ -32,7 +32,7 @@ def run(scenario: str, step_s: str, home: Home, version: DatasetVersion, folder:
     )
     # Ray may say after it that the node is gone.
     found: dict[str, Any] = json.loads(
-        next(line for line in done.stdout.splitlines() if line.startswith("{"))
+        next(line for line in done.stdout.splitlines() if line.startswith(b"{"))
     )
     return found
 
