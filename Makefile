@@ -50,7 +50,7 @@ test: $(READY) ## Run the tests, in two processes: make test [ARGS="tests/traini
 test-slow: $(READY) ## Run the tests that take minutes each
 	@$(BIN)/python -m pytest -m slow $(ARGS)
 
-bench: $(READY) ## Measure every row of benchmarks/results.md, about an hour: make bench [ARGS="--rows P4,P13"]
+bench: $(READY) ## Measure every row of benchmarks/results.md, some hours: make bench [ARGS="--rows P4,P13"]
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 bench-quick: $(READY) ## Measure a few rows, small, in about five minutes

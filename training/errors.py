@@ -79,11 +79,10 @@ _RESOURCE_ERRNO = {
 }
 # Attributes in which Ray keeps the error that it wraps.
 _WRAPPED = ("cause", "_base_exc", "controller_failure")
-# A collective whose other side went away; gloo and NCCL say so with a plain RuntimeError.
 _TRACEBACK = "Traceback (most recent call last)"
-_RAISED = re.compile(
-    r"[\w.]*(Error|Exception|Exit|Interrupt)\b"
-)  # begins the line after a traceback's frames
+# Begins the line after a traceback's frames.
+_RAISED = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
+# A collective whose other side went away; gloo and NCCL say so with a plain RuntimeError.
 _LOST_PEER = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
 _SHORT_OF = (
     "disk is full",
