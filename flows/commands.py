@@ -2,6 +2,8 @@
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from flows.cli import Command
@@ -60,12 +62,24 @@ def _retrain(options: argparse.Namespace) -> int:
     overrides = parse_assignments(options.assignments)
     release = None if options.force else release_if_unchanged(options.recipe, overrides, place)
     if release is None:
-        with prefect_api(place):
+        with prefect_api(place, meanwhile=lambda: _flow_and_ray(options, overrides)):
             release = _run_flow(options, overrides)
     print_release(release)
     if options.json:
         print(json.dumps(_as_json(release)))
     return EXIT_OK
+
+
+@contextmanager
+def _flow_and_ray(options: argparse.Namespace, overrides: dict[str, object]) -> Iterator[None]:
+    """What the flow imports, and the Ray that it will ask for."""
+    import flows.retrain  # noqa: F401
+    from training.cluster import ray_ahead
+    from training.overrides import resolve
+    from training.recipe import load
+
+    with ray_ahead(resolve(load(options.recipe)[0].settings, overrides)):
+        yield
 
 
 def _run_flow(options: argparse.Namespace, overrides: dict[str, object]) -> "Release":

@@ -15,8 +15,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from flows.environment import api_is_configured
@@ -97,8 +97,13 @@ class LocalServer:
 
 
 @contextmanager
-def prefect_api(place: Home) -> Iterator[None]:
-    """A Prefect API for the block: the one that the user configured, or a server of this run's own."""
+def prefect_api(
+    place: Home, meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Iterator[None]:
+    """A Prefect API for the block: the one that the user configured, or a server of this run's own.
+
+    `meanwhile` is entered while that server starts, and left when it has ended.
+    """
     if api_is_configured() or ("prefect" in sys.modules and configured_server() is not None):
         check_server_answers()
         yield
@@ -107,9 +112,10 @@ def prefect_api(place: Home) -> Iterator[None]:
     try:
         from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-        server.wait()
         # Nobody looks for heartbeats there, and each flow would end up to a second late for them.
-        with temporary_settings({PREFECT_API_URL: server.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        ours = {PREFECT_API_URL: server.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+        with meanwhile(), temporary_settings(ours):
+            server.wait()
             yield
     finally:
         server.end()

@@ -19,7 +19,7 @@ from flows.stopwatch import Stopwatch
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.flow_runs import close_killed
-from tasks.preflight import preflight
+from tasks.preflight import preflight, preflight_loading
 from tasks.register import register
 from tasks.registry import ChampionMovedError
 from tasks.report import report
@@ -78,7 +78,7 @@ def _retrain(recipe: str, overrides: dict[str, object], force: bool) -> Release:
         plan = keep_plan(plan)
         with failure_recorded(plan):
             with ray_for(resolved, clock.time("start-up")):
-                with clock.time("preparation"):
+                with clock.time("preparation"), preflight_loading(plan):
                     version = plan.find_dataset() or prepare(plan)
                 with clock.time("preflight"):
                     preflight(plan, version)

@@ -10,7 +10,8 @@ import logging
 import os
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
@@ -49,6 +50,7 @@ class CheckpointLog:
     progress: Callable[[], None] = lambda: None  # called each second while a write is waited for
     _damaged: list[Path] = field(default_factory=list, repr=False)
     _writer: threading.Thread | None = field(default=None, repr=False)
+    _copied: threading.Event = field(default_factory=threading.Event, repr=False)
     _failure: list[BaseException] = field(default_factory=list, repr=False)
     _copies: StateCopies = field(default_factory=StateCopies, repr=False)
 
@@ -57,19 +59,30 @@ class CheckpointLog:
         return sorted(path for path in self.folder.glob("step-*") if (path / MANIFEST).is_file())
 
     def save(
-        self, position: Position, state: dict[str, Any], score: float | None, wait: bool = False
+        self,
+        position: Position,
+        state: dict[str, Any],
+        score: float | None,
+        steady: Set[int] = frozenset(),
     ) -> None:
         """Copy `state` and commit it while training goes on.
 
-        `score` is the validation loss when the checkpoint ends an epoch; lower is better. A write that is still
-        under way is waited for first, and an error of it raised here.
+        `score` is the validation loss when the checkpoint ends an epoch; lower is better. Tensors at the addresses
+        in `steady` are copied while training goes on, too, and may change after :meth:`wait_until_copied`: the next
+        forward and backward pass leaves them alone, as in CheckFreq (J. Mohan et al., FAST 2021). A write that is
+        still under way is waited for first, and an error of it raised here.
         """
-        copied = self._copies.take(state)  # beside the one that may still be written
+        self.wait_until_copied()
+        copied = self._copies.take(state, steady)  # beside the one that may still be written
         self.wait()
+        self._copied.clear()
         self._writer = threading.Thread(target=self._write, args=(position, copied, score), daemon=True)
         self._writer.start()
-        if wait:
-            self.wait()
+
+    def wait_until_copied(self) -> None:
+        """Return when all that was given to :meth:`save` may change."""
+        if self._writer is not None:
+            self._copied.wait()
 
     def wait(self) -> None:
         """Return when nothing is being written; raises what a write raised."""
@@ -101,13 +114,18 @@ class CheckpointLog:
 
         target = self.folder / _name(position.step)
         try:
+            try:
+                self._copies.fill()
+            finally:
+                self._copied.set()
             self._make_way(target)
             while self._damaged:  # they would be kept for the newest, and good ones given up for them
                 remove_folder(self._damaged.pop())
             with atomic_folder(target) as aside:
                 with (aside / STATE).open("wb") as out:  # a file of torch's own hides why a write failed
                     digested = DigestedStream(out)
-                    torch.save(state | {"position": astuple(position)}, cast(IO[bytes], digested))
+                    with _without_crc():
+                        torch.save(state | {"position": astuple(position)}, cast(IO[bytes], digested))
                 manifest = {
                     "format": FORMAT,
                     "run_key": self.run_key,
@@ -203,6 +221,19 @@ def contract() -> dict[str, str]:
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "omp": os.environ.get("OMP_NUM_THREADS", ""),
     }
+
+
+@contextmanager
+def _without_crc() -> Iterator[None]:
+    """Let torch write no CRC of each tensor, a quarter of the writing: the whole file has its sha256."""
+    from torch.serialization import get_crc32_options, set_crc32_options
+
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        yield
+    finally:
+        set_crc32_options(before)
 
 
 def _score(path: Path) -> float | None:

@@ -7,11 +7,11 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from training.errors import SettingError, TransientError
+from training.errors import EvergreenError, SettingError, TransientError
 from training.room import available_cpus
 from training.settings import RaySettings, Settings
 
@@ -31,6 +31,8 @@ _ENVIRONMENT = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
 }
 
+_ahead: list[Settings] = []  # of a Ray that runs and that nobody uses yet
+
 _START_TRIES = 3
 _ANSWER_TIMEOUT_S = 5.0
 _PING_TIMEOUT_S = 60.0
@@ -42,20 +44,52 @@ def ray_cluster(settings: Settings) -> Iterator[None]:
 
     Raises :class:`TransientError` when `ray.address` does not answer, and :class:`SettingError` when it can't be meant.
     """
+    if _ahead:
+        _ahead.clear()
+    elif not _prepared(settings):
+        yield
+        return
+    else:
+        _start(settings)
+    import ray
+
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def ray_ahead(settings: Settings) -> Iterator[None]:
+    """Start Ray while there is time; the first :func:`ray_cluster` of the block takes it over.
+
+    One that can't be started is left to :func:`ray_cluster`, which says why.
+    """
+    try:
+        if settings.scaling.num_workers and not settings.ray.address and _prepared(settings):
+            _start(settings)
+            _ahead.append(settings)
+    except EvergreenError as error:
+        log.debug("Ray was not started ahead (%s)", error)
+    try:
+        yield
+    finally:
+        if _ahead:
+            _ahead.clear()
+            import ray
+
+            ray.shutdown()
+
+
+def _prepared(settings: Settings) -> bool:
+    """Set the environment up for Ray; returns whether this process has none yet."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if not settings.ray.address:
         _keep_to_ourselves()
     import ray
 
-    if ray.is_initialized():
-        yield
-        return
-    _start(settings)
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    return not ray.is_initialized()
 
 
 def _keep_to_ourselves() -> None:
@@ -181,7 +215,7 @@ def check_answers(address: str) -> None:
 def _start_here(options: RaySettings, cpus: int) -> None:
     import ray
 
-    with _in_a_group_of_their_own():
+    with _in_a_group_of_their_own(), nullcontext() if options.dashboard else _without_onlookers():
         ray.init(
             address="local",  # else Ray would connect to whatever cluster runs on this machine
             num_cpus=cpus,
@@ -208,6 +242,25 @@ def _in_a_group_of_their_own() -> Iterator[None]:
         yield
     finally:
         services.ConsolePopen = whole  # type: ignore[misc]
+
+
+@contextmanager
+def _without_onlookers() -> Iterator[None]:
+    """Let Ray start none of three processes in the block that a run on one machine has no use for.
+
+    Those are the autoscaler's monitor, the log monitor, which sends what workers print to a driver that wants it, and
+    the dashboard's server: without a dashboard, Ray has it collect usage statistics, and waits until it is up.
+    """
+    from ray._private import parameter
+    from ray._private.node import Node
+
+    params, start = parameter.RayParams, Node.start_api_server
+    parameter.RayParams = partial(params, no_monitor=True, include_log_monitor=False)  # type: ignore[misc,assignment,arg-type]
+    Node.start_api_server = lambda *_, **__: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        parameter.RayParams, Node.start_api_server = params, start  # type: ignore[misc,method-assign]
 
 
 def revive(settings: Settings) -> None:

@@ -43,6 +43,8 @@ class Learner:
     ):
         self.settings, self.ranks, self.total_steps = settings, ranks, total_steps
         self.communication = CommunicationClock()
+        self.before_update: Callable[[], None] = lambda: None
+        self._forward_keeps_weights: bool | None = None  # found in the first pass
         torch.manual_seed(int(stream_key(settings.seed, _INITIAL)))
         self.module = build_module(recipe, version).to(ranks.device)
         if settings.training.channels_last:
@@ -109,6 +111,7 @@ class Learner:
         # Dropout and the like draw from (seed, step, part): nothing to save, nothing to restore.
         torch.manual_seed(int(stream_key(self.settings.seed, _STEP, step, part)))
         images = self._inputs(batch, epoch)
+        norms = self._norms() if self._forward_keeps_weights is None else None
         losses = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         hits = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
         chunks = list(
@@ -128,6 +131,8 @@ class Learner:
                 self._backward(loss * weight)
             losses += loss.detach()
             hits += (logits.detach().argmax(1) == labels).sum()
+        if norms is not None:
+            self._forward_keeps_weights = torch.equal(norms, self._norms())
         return losses, hits
 
     def validate(
@@ -165,6 +170,22 @@ class Learner:
         parts: dict[str, Any] = {"model": self.module, "optimizer": self.optimizer, "scaler": self.scaler}
         return {name: part.state_dict() for name, part in parts.items()}
 
+    def changed_by_update_alone(self) -> set[int]:
+        """Addresses of the tensors in :meth:`state` that stay as they are until :meth:`update`.
+
+        Those are the weights and the optimizer's state, unless the model changes weights in its forward pass, as
+        some that clamp or renormalise them do.
+        """
+        if not self._forward_keeps_weights:
+            return set()
+        found: list[Any] = list(self.module.parameters())
+        for state in self.optimizer.state.values():
+            found += [value for value in state.values() if isinstance(value, torch.Tensor)]
+        return {tensor.data_ptr() for tensor in found}
+
+    def _norms(self) -> torch.Tensor:
+        return torch.stack([parameter.detach().norm() for parameter in self.module.parameters()])
+
     def load(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
         self.module.load_state_dict(state["model"])
@@ -198,6 +219,7 @@ class Learner:
 
     def update(self) -> None:
         """Let the optimizer use the gradients."""
+        self.before_update()
         if self.settings.training.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.training.clip_norm)

@@ -62,6 +62,7 @@ class Loop:
             self._before_commit,
             lambda: self.heart.beat(self.done),
         )
+        self.learner.before_update = self._let_copy
         self.agreement = Agreement(self.ranks)
         self.interval = metric_interval(settings, self.feed.steps_per_epoch)
 
@@ -242,8 +243,12 @@ class Loop:
                 "epoch_sums": list(astuple(self.epoch_sums)),
                 "interval_sums": interval_sums,
             }
-            self.checkpoints.save(position, state, score)
+            self.checkpoints.save(position, state, score, self.learner.changed_by_update_alone())
         self.saved_at = time.perf_counter()
+
+    def _let_copy(self) -> None:
+        with self.clock.time("checkpoint"):
+            self.checkpoints.wait_until_copied()
 
     def finish(self) -> None:
         """Write the selected epoch's weights and the record of the training, together."""

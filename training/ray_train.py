@@ -35,7 +35,8 @@ def fit(job: TrainingJob) -> None:
     _say_batches(job, workers)
     datasets, data_config = _streams(job)
     reserved = job.paths.ray / f"reserved-{job.attempt}"
-    trainer = _trainer_class(reserved, with_datasets=datasets is not None)(
+    asks_for_nodes = bool(settings.ray.address or settings.scaling.min_workers or datasets)
+    trainer = _trainer_class(reserved, with_datasets=datasets is not None, asks_for_nodes=asks_for_nodes)(
         run_ray_worker,
         train_loop_config={"job": job.model_dump_json()},
         scaling_config=_scaling(job, workers, share),
@@ -60,27 +61,60 @@ def fit(job: TrainingJob) -> None:
         raise
 
 
-def _trainer_class(reserved: Path, with_datasets: bool) -> "type[DataParallelTrainer]":
-    """Ray's trainer without two processes that take 2 to 3 s each of a start.
+class _Nobody:
+    """Stands where Ray Train has the actor through which workers meet in `ray.train.report`, which ours never call."""
 
-    One manages datasets, where there are none. The other gives back what was reserved for the workers should the
-    controller die, and stays for ever when it does; instead, the controller notes it in the file `reserved`.
+    @classmethod
+    def options(cls, **_: Any) -> "type[_Nobody]":
+        return cls
+
+    @classmethod
+    def remote(cls, **_: Any) -> "_Nobody":
+        return cls()
+
+
+def _trainer_class(reserved: Path, with_datasets: bool, asks_for_nodes: bool) -> "type[DataParallelTrainer]":
+    """Ray's trainer without four processes that take 2 to 3 s each of a start.
+
+    One manages datasets, where there are none; one tells the autoscaler what is needed, which a machine of its own
+    has not; through one, workers meet in `ray.train.report`, which ours never call. The last gives back what was
+    reserved for the workers should the controller die, and stays for ever when it does; instead, the controller notes
+    it in the file `reserved`.
     """
     from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
     from ray.train.v2._internal.execution.callback import WorkerGroupCallback
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+    from ray.train.v2._internal.execution.worker_group import state, worker_group
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+    starting: Any = worker_group
+    ending: Any = state
+
     class Reserved(WorkerGroupCallback):
-        def after_worker_group_start(self, worker_group: Any) -> None:
-            handle = worker_group.get_worker_group_state().placement_group_handle
+        def before_worker_group_start(self, _context: Any) -> None:
+            starting.SynchronizationActor, ending._shutdown_sync_actor = _Nobody, lambda _: None
+
+        def after_worker_group_start(self, group: Any) -> None:
+            handle = group.get_worker_group_state().placement_group_handle
             append_line(reserved, handle.placement_group.id.hex())
 
     left_out = (
         PlacementGroupCleanerCallback if with_datasets else (PlacementGroupCleanerCallback, DatasetsCallback)
     )
 
+    class AsItIs(FixedScalingPolicy):
+        def _send_resource_request(self) -> None:
+            pass
+
+        _maybe_send_resource_request = _cancel_resource_request = _send_resource_request
+
     class Trainer(DataParallelTrainer):
+        def _initialize_and_run_controller(self, **given: Any) -> Any:
+            if not asks_for_nodes:
+                given["scaling_policy"] = AsItIs(self.scaling_config)  # type: ignore[arg-type]  # Ray's stubs describe V1
+            return super()._initialize_and_run_controller(**given)
+
         def _create_default_callbacks(self) -> list[Any]:
             callbacks = super()._create_default_callbacks()
             return [Reserved(), *(one for one in callbacks if not isinstance(one, left_out))]

@@ -1,6 +1,6 @@
 """The state of a training as it was at one step, kept apart so that training may go on while it is written."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,16 +16,30 @@ class StateCopies:
 
     def __init__(self) -> None:
         self._kept: list[list[torch.Tensor]] = [[], []]
+        self._outstanding: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def take(self, value: Any) -> Any:
-        """A copy whose tensors live in ordinary memory, so that training may go on changing them."""
+    def take(self, value: Any, steady: Set[int] = frozenset()) -> Any:
+        """A copy whose tensors live in ordinary memory.
+
+        Tensors at the addresses in `steady` are filled in by :meth:`fill`, in any thread; until it has returned,
+        they may not change.
+        """
+        self._outstanding = []
         kept = self._kept.pop(0)
         used: list[torch.Tensor] = []
-        copied = self._copy(value, iter(kept), used)
+        copied = self._copy(value, iter(kept), used, steady)
         self._kept.append(used)
         return copied
 
-    def _copy(self, value: Any, kept: "Iterator[torch.Tensor]", used: "list[torch.Tensor]") -> Any:
+    def fill(self) -> None:
+        """Copy what the newest :meth:`take` left out."""
+        while self._outstanding:
+            place, tensor = self._outstanding.pop()
+            place.copy_(tensor)
+
+    def _copy(
+        self, value: Any, kept: "Iterator[torch.Tensor]", used: "list[torch.Tensor]", steady: Set[int]
+    ) -> Any:
         import torch
 
         if isinstance(value, torch.Tensor):
@@ -33,11 +47,14 @@ class StateCopies:
             if place is None or _layout(place) != _layout(value):
                 place = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
             used.append(place)
+            if value.data_ptr() in steady:
+                self._outstanding.append((place, value.detach()))
+                return place
             return place.copy_(value.detach())
         if isinstance(value, dict):
-            return {key: self._copy(item, kept, used) for key, item in value.items()}
+            return {key: self._copy(item, kept, used, steady) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return type(value)(self._copy(item, kept, used) for item in value)
+            return type(value)(self._copy(item, kept, used, steady) for item in value)
         return value
 
 

@@ -21,12 +21,13 @@ class Clock:
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Add the block's seconds to `part`."""
-        began = time.perf_counter()
+        """Add the block's seconds to `part`, but for those that are booked to others inside it."""
+        booked, began = sum(self.parts.values()), time.perf_counter()
         try:
             yield
         finally:
-            self.parts[part] = self.parts.get(part, 0.0) + time.perf_counter() - began
+            elsewhere = sum(self.parts.values()) - booked
+            self.parts[part] = self.parts.get(part, 0.0) + time.perf_counter() - began - elsewhere
 
 
 @dataclass

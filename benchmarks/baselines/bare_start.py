@@ -35,6 +35,7 @@ def main() -> None:
     optimizer.step()
     if dist.get_rank() == 0:
         Path(sys.argv[2]).write_text(json.dumps({"at": time.time(), "loss": float(loss.detach())}))
+    dist.barrier()  # a rank that leaves while the other still sums up aborts it
     dist.destroy_process_group()
 
 

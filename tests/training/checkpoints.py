@@ -24,7 +24,8 @@ def opened(folder: Path, key: str = KEY, **settings: Any) -> CheckpointLog:
 def save(log: CheckpointLog, *steps: int, score: float | None = None) -> None:
     """Commit a checkpoint at each of `steps`."""
     for step in steps:
-        log.save(at(step), {"step": step, "tensor": torch.full((100,), float(step))}, score, wait=True)
+        log.save(at(step), {"step": step, "tensor": torch.full((100,), float(step))}, score)
+        log.wait()
 
 
 def steps(log: CheckpointLog) -> list[int]:

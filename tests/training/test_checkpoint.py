@@ -4,6 +4,7 @@ import json
 import pickle
 import resource
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from checkpoints import at, folder, newest, opened, save, steps
 
 from training.checkpoint import MANIFEST, STATE, CheckpointLog
 from training.errors import ResourceError, classify
+from training.state_copies import StateCopies
 from training.weights import weights_digest
 
 
@@ -48,12 +50,45 @@ def test_training_goes_on_bit_for_bit(log: CheckpointLog) -> None:
     assert weights_digest(other.state_dict()) == weights_digest(module.state_dict())
 
 
+def test_what_is_steady_is_copied_while_training_goes_on(
+    log: CheckpointLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying, fill = threading.Event(), StateCopies.fill
+    monkeypatch.setattr(StateCopies, "fill", lambda copies: (copying.wait(60), fill(copies)))
+    weights, buffer = torch.zeros(3), torch.zeros(3)
+    log.save(at(1), {"weights": weights, "buffer": buffer}, None, steady={weights.data_ptr()})
+    buffer += 1  # as a forward pass does
+    waiting = threading.Thread(target=log.wait_until_copied)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    weights += 2  # too early: it shows that the copy is taken later
+    copying.set()
+    waiting.join(60)
+    weights += 1
+    log.wait()
+    _, state = log.load_newest() or pytest.fail("no checkpoint")
+    assert (state["weights"].tolist(), state["buffer"].tolist()) == ([2.0] * 3, [0.0] * 3)
+
+
+def test_a_copy_that_fails_fails_the_checkpoint_and_keeps_nobody_waiting(
+    log: CheckpointLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StateCopies, "fill", lambda _: 1 / 0)
+    log.save(at(1), {}, None)
+    log.wait_until_copied()
+    with pytest.raises(ZeroDivisionError):
+        log.wait()
+    assert log.entries() == []
+
+
 def test_values_come_back_as_they_were(log: CheckpointLog) -> None:
     state = {
         "half": torch.randn(3).bfloat16(), "scalar": torch.tensor(3), "empty": torch.zeros(0, 2),
         "nan": torch.tensor([float("nan"), -0.0]), "numbers": [1, 0.1 + 0.2, None, True, "ü"], "nested": {1: (2, [3])},
     }  # fmt: skip
-    log.save(at(1), state, 0.5, wait=True)
+    log.save(at(1), state, 0.5)
+    log.wait()
     _, found = log.load_newest() or pytest.fail("no checkpoint")
     for name, value in state.items():
         if isinstance(value, torch.Tensor):

@@ -43,6 +43,42 @@ def test_ray_is_not_in_this_process_group() -> None:
     assert os.getpgid(0) not in {os.getpgid(pid) for pid in processes}
 
 
+@pytest.mark.usefixtures("ray_session")
+def test_nobody_looks_on() -> None:
+    """No monitor, log monitor or dashboard server: ten seconds of CPU that no run on one machine has a use for."""
+    from ray._private.worker import _global_node
+
+    assert _global_node is not None
+    assert set(_global_node.all_processes) == {"gcs_server", "raylet"}
+
+
+_AHEAD = """
+import sys
+from training.cluster import connection, ray_ahead, ray_cluster
+from training.settings import Settings
+
+settings = Settings.model_validate({"ray": {"num_cpus": 1}, "scaling": {"num_workers": 1}})
+def running():
+    return "ray" in sys.modules and sys.modules["ray"].is_initialized()
+
+with ray_ahead(Settings.model_validate({"scaling": {"num_workers": 0}})):
+    assert not running()  # nobody will ask for it
+with ray_ahead(settings):
+    assert running()
+    started = connection()
+    with ray_cluster(settings):
+        assert connection() is started
+    assert not running()  # it ends with who took it over
+with ray_ahead(settings):
+    assert running()
+assert not running()  # or with the block, when nobody did
+"""
+
+
+def test_ray_that_was_started_ahead_is_taken_over_or_ended() -> None:
+    subprocess.run([sys.executable, "-c", _AHEAD], timeout=300, check=True)
+
+
 _STARTS_RAY = """
 import os, signal, sys, threading, time
 import psutil

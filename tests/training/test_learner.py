@@ -29,6 +29,9 @@ PLAIN = {
     "learning_rate": 1.0,
     "schedule": "constant",
 }
+NORMED = (
+    "nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, classes))"
+)
 DROPOUT = "nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, classes))"
 
 
@@ -180,6 +183,41 @@ def test_going_on_from_a_state_is_going_on(
     for step in range(3, 6):
         second.step(batch(columns), 0, step)
     assert weights_digest(second.module.state_dict()) == weights_digest(first.module.state_dict())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_state_may_be_copied_until_the_update(
+    learner: Callable[..., Learner], columns: Columns, optimizer: str
+) -> None:
+    found = learner(NORMED, optimizer=optimizer, momentum=0.9, learning_rate=0.01)
+    for step in range(3):
+        found.step(batch(columns), 0, step)
+    at_once, later = StateCopies(), StateCopies()
+    before = at_once.take(found.state())
+    copied = later.take(found.state(), found.changed_by_update_alone())
+    found.before_update = later.fill
+    found.step(batch(columns), 0, 3)
+    left_out = {tensor.data_ptr() for tensor in found.module.buffers()}
+    assert left_out.isdisjoint(found.changed_by_update_alone())
+    assert len(found.changed_by_update_alone()) == (
+        6 * 4 if optimizer == "adamw" else 6 * 2
+    )  # with its moments and its count of steps, or its momentum
+    for part in ("model", "optimizer"):
+        assert str(before[part]) == str(copied[part])
+    assert weights_digest(before["model"]) == weights_digest(copied["model"])
+
+
+def test_weights_that_a_forward_pass_changes_are_copied_at_once(
+    learner: Callable[..., Learner], columns: Columns
+) -> None:
+    def clamp(module: torch.nn.Module, _inputs: object) -> None:
+        for parameter in module.parameters():
+            parameter.data.clamp_(-0.01, 0.01)
+
+    found = learner()
+    found.module.register_forward_pre_hook(clamp)
+    found.step(batch(columns), 0, 0)
+    assert found.changed_by_update_alone() == set()
 
 
 def test_validation_is_the_mean_over_the_rows_without_dropout(
