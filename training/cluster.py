@@ -25,6 +25,8 @@ _ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
     # A process more beside the workers; training.preemption hears of a node's end by itself.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",  # it is this process, which has its own log
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers stay in the folder where the command was given
     "RAY_TRAIN_METRICS_ENABLED": "0",  # for a dashboard that is not there; MLflow has the metrics
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",  # until it is noticed that the workers have ended; 2 by default
@@ -277,13 +279,6 @@ def revive(settings: Settings) -> None:
     log.warning("Ray does not answer; starting it anew")
     ray.shutdown()
     _start(settings)
-
-
-def connection() -> object:
-    """What stands for this process's connection to Ray; another one after Ray was started anew."""
-    from ray._private.worker import _global_node
-
-    return _global_node
 
 
 def head_is_gone() -> bool:

@@ -1,15 +1,13 @@
 """One attempt on Ray Train: how many workers on what, fed by what, talking how."""
 
+import asyncio
 import logging
 import os
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
 
-from training.cluster import connection, head_is_gone
 from training.dataset import ray_dataset
-from training.files import append_line
 from training.job import TrainingJob
 from training.rendezvous import process_group
 from training.room import room_for_workers
@@ -34,31 +32,24 @@ def fit(job: TrainingJob) -> None:
     workers, share = room_for_workers(settings, job.feed)
     _say_batches(job, workers)
     datasets, data_config = _streams(job)
-    reserved = job.paths.ray / f"reserved-{job.attempt}"
     asks_for_nodes = bool(settings.ray.address or settings.scaling.min_workers or datasets)
-    trainer = _trainer_class(reserved, with_datasets=datasets is not None, asks_for_nodes=asks_for_nodes)(
+    trainer = _trainer_class(bool(datasets), asks_for_nodes, own_ray=not settings.ray.address)(
         run_ray_worker,
         train_loop_config={"job": job.model_dump_json()},
         scaling_config=_scaling(job, workers, share),
-        backend_config=process_group(_backend(job), int(settings.failure.collective_timeout_s)),
-        run_config=RunConfig(  # type: ignore[call-arg]  # Ray's stubs describe Train V1
+        backend_config=process_group(
+            _backend(job), int(settings.failure.collective_timeout_s), _worker_environment(job)
+        ),
+        run_config=RunConfig(
             # A name of its own each time: Ray would take up its own record of an older attempt, ours is the log.
             name=f"attempt-{job.attempt}",
             storage_path=str(job.paths.ray),
-            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
-            worker_runtime_env={"env_vars": _worker_environment(job)},
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]  # Ray's stubs describe Train V1
         ),
         datasets=datasets,
         dataset_config=data_config,
     )
-    here = connection()
-    try:
-        trainer.fit()
-    except BaseException:
-        # Without its head, or replaced since, Ray would not answer, and has nothing reserved.
-        if connection() is here and not head_is_gone():
-            _release(reserved)
-        raise
+    trainer.fit()
 
 
 class _Nobody:
@@ -73,35 +64,66 @@ class _Nobody:
         return cls()
 
 
-def _trainer_class(reserved: Path, with_datasets: bool, asks_for_nodes: bool) -> "type[DataParallelTrainer]":
-    """Ray's trainer without four processes that take 2 to 3 s each of a start.
+@contextmanager
+def _nobody_meets() -> Iterator[None]:
+    from ray.train.v2._internal.execution.worker_group import state, worker_group
 
-    One manages datasets, where there are none; one tells the autoscaler what is needed, which a machine of its own
-    has not; through one, workers meet in `ray.train.report`, which ours never call. The last gives back what was
-    reserved for the workers should the controller die, and stays for ever when it does; instead, the controller notes
-    it in the file `reserved`.
+    starting, ending = cast(Any, worker_group), cast(Any, state)
+    before = starting.SynchronizationActor, ending._shutdown_sync_actor
+    starting.SynchronizationActor, ending._shutdown_sync_actor = _Nobody, lambda _: None
+    try:
+        yield
+    finally:
+        starting.SynchronizationActor, ending._shutdown_sync_actor = before
+
+
+def _trainer_class(with_datasets: bool, asks_for_nodes: bool, own_ray: bool) -> "type[DataParallelTrainer]":
+    """Ray's trainer whose controller runs in this thread, and that starts workers and no other process.
+
+    Ray Train would start five, which take 2 to 3 s each of a start: the controller; an actor that manages datasets,
+    where there are none; one that tells an autoscaler what is needed, which a machine of its own has not; one through
+    which workers meet in `ray.train.report`; and one that gives back what was reserved for the workers when the
+    controller dies. What this process reserved, Ray takes back itself when it ends. And each worker would be started
+    through another process for the sake of environment variables, which a Ray of our own has inherited.
     """
     from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-    from ray.train.v2._internal.execution.callback import WorkerGroupCallback
+    from ray.train.v2._internal.execution.controller import TrainController
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
-    from ray.train.v2._internal.execution.worker_group import state, worker_group
+    from ray.train.v2._internal.execution.worker_group import WorkerGroup
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-
-    starting: Any = worker_group
-    ending: Any = state
-
-    class Reserved(WorkerGroupCallback):
-        def before_worker_group_start(self, _context: Any) -> None:
-            starting.SynchronizationActor, ending._shutdown_sync_actor = _Nobody, lambda _: None
-
-        def after_worker_group_start(self, group: Any) -> None:
-            handle = group.get_worker_group_state().placement_group_handle
-            append_line(reserved, handle.placement_group.id.hex())
 
     left_out = (
         PlacementGroupCleanerCallback if with_datasets else (PlacementGroupCleanerCallback, DatasetsCallback)
     )
+
+    class Group(WorkerGroup):
+        @staticmethod
+        def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
+            if own_ray:
+                return {}
+            return WorkerGroup._get_worker_runtime_env(custom_runtime_env)
+
+        def _init_train_context_on_workers(self, workers: Any, sync_actor: Any, each: dict[str, Any]) -> None:
+            """Tell each worker its place, and no controller, which is no actor to ask about reports."""
+            import ray
+
+            told = [
+                worker.actor.init_train_context.remote(
+                    train_run_context=self._train_run_context,
+                    distributed_context=worker.distributed_context,
+                    synchronization_actor=sync_actor,
+                    storage_context=self._storage_context,
+                    worker_callbacks=self._worker_callbacks_to_propagate,
+                    controller_actor=None,
+                    **{name: values[number] for name, values in each.items()},
+                )
+                for number, worker in enumerate(workers)
+            ]
+            ray.get(told)
+
+    class Controller(TrainController):
+        worker_group_cls = Group
 
     class AsItIs(FixedScalingPolicy):
         def _send_resource_request(self) -> None:
@@ -113,26 +135,16 @@ def _trainer_class(reserved: Path, with_datasets: bool, asks_for_nodes: bool) ->
         def _initialize_and_run_controller(self, **given: Any) -> Any:
             if not asks_for_nodes:
                 given["scaling_policy"] = AsItIs(self.scaling_config)  # type: ignore[arg-type]  # Ray's stubs describe V1
-            return super()._initialize_and_run_controller(**given)
+            with _nobody_meets():
+                controller = Controller(**given)
+                asyncio.run(controller.run())  # type: ignore[no-untyped-call]
+                return controller.get_result()
 
         def _create_default_callbacks(self) -> list[Any]:
             callbacks = super()._create_default_callbacks()
-            return [Reserved(), *(one for one in callbacks if not isinstance(one, left_out))]
+            return [one for one in callbacks if not isinstance(one, left_out)]
 
     return Trainer
-
-
-def _release(reserved: Path) -> None:
-    """Give back what a controller that died had reserved for its workers."""
-    from ray import PlacementGroupID
-    from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
-
-    for name in reserved.read_text().split() if reserved.is_file() else []:
-        group = PlacementGroup(PlacementGroupID(bytes.fromhex(name)))
-        with suppress(Exception):  # Ray goes away as well
-            if placement_group_table(group).get("state") != "REMOVED":
-                log.info("releasing what a controller that died had reserved for its workers")
-                remove_placement_group(group)
 
 
 def _scaling(job: TrainingJob, workers: int, cpus: float) -> "ScalingConfig":
@@ -161,7 +173,7 @@ def _backend(job: TrainingJob) -> str:
 
 def _worker_environment(job: TrainingJob) -> dict[str, str]:
     threads = str(job.settings.scaling.threads_per_worker)
-    names = {"OMP_NUM_THREADS": threads, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
+    names = {"OMP_NUM_THREADS": threads, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     interface = job.settings.scaling.network_interface
     return names | ({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {})
 

@@ -54,7 +54,7 @@ def test_nobody_looks_on() -> None:
 
 _AHEAD = """
 import sys
-from training.cluster import connection, ray_ahead, ray_cluster
+from training.cluster import ray_ahead, ray_cluster
 from training.settings import Settings
 
 settings = Settings.model_validate({"ray": {"num_cpus": 1}, "scaling": {"num_workers": 1}})
@@ -65,9 +65,9 @@ with ray_ahead(Settings.model_validate({"scaling": {"num_workers": 0}})):
     assert not running()  # nobody will ask for it
 with ray_ahead(settings):
     assert running()
-    started = connection()
+    started = sys.modules["ray._private.worker"]._global_node
     with ray_cluster(settings):
-        assert connection() is started
+        assert sys.modules["ray._private.worker"]._global_node is started
     assert not running()  # it ends with who took it over
 with ray_ahead(settings):
     assert running()
