@@ -27,7 +27,7 @@ from tasks.reuse import find_release
 from tasks.step import without_secrets
 from tasks.tracking import connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
-from training.cluster import ray_for
+from training.controller import ray_for
 from training.files import write_text
 from training.overrides import filled_in, optional, resolve
 from training.paths import home

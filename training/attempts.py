@@ -1,8 +1,7 @@
 """Attempts of a run: each start of the workers has a number, says what it did, and gives way to a newer one.
 
-A worker that was given up for lost may live on for a minute: its node was cut off, the command that started it died.
-So every commit, of a checkpoint, a metric point or the finished model, first looks whether its attempt is still the
-newest.
+A worker that was given up for lost may live on for a minute: its node was cut off, its controller died. So every
+commit, of a checkpoint, a metric point or the finished model, first looks whether its attempt is still the newest.
 """
 
 import json

@@ -7,9 +7,11 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
+
+import psutil
 
 from training.errors import EvergreenError, SettingError, TransientError
 from training.room import available_cpus
@@ -25,7 +27,7 @@ _ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
     # A process more beside the workers; training.preemption hears of a node's end by itself.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",  # it is this process, which has its own log
+    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",  # which Ray Train's controller does
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers stay in the folder where the command was given
     "RAY_TRAIN_METRICS_ENABLED": "0",  # for a dashboard that is not there; MLflow has the metrics
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
@@ -272,21 +274,54 @@ def revive(settings: Settings) -> None:
     """
     import ray
 
-    if not head_is_gone() and _answers():
+    if _runs("gcs_server") and _runs(
+        "raylet"
+    ):  # asking it for a task would take another second of each recovery
+        return
+    if not _own_processes() and _answers():
         return
     if settings.ray.address:
         raise TransientError(f"ray.address: the cluster at {settings.ray.address} does not answer any more")
     log.warning("Ray does not answer; starting it anew")
+    left = _children_of_raylet()
     ray.shutdown()
+    for process in left:  # agents whose head is dead may wait for its answer for a while
+        with suppress(psutil.Error):
+            process.kill()
     _start(settings)
+
+
+def _children_of_raylet() -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for one in _own_processes().get("raylet", []):
+        with suppress(psutil.Error):
+            found += psutil.Process(one.process.pid).children(recursive=True)
+    return found
+
+
+def connection() -> object:
+    """What stands for this process's connection to Ray; another one after Ray was started anew."""
+    from ray._private.worker import _global_node
+
+    return _global_node
 
 
 def head_is_gone() -> bool:
     """Whether the GCS of this run's own cluster died. Ray notices after a minute, and then ends this process."""
+    return bool(_own_processes()) and not _runs("gcs_server")
+
+
+def _runs(kind: str) -> bool:
+    """Whether this process has started a process of Ray's of this kind that is still there."""
+    started = _own_processes().get(kind, [])
+    return bool(started) and all(one.process.poll() is None for one in started)
+
+
+def _own_processes() -> dict[str, list[Any]]:
+    """Ray's processes that this process started; none on a cluster that it found."""
     from ray._private.worker import _global_node
 
-    processes: Any = _global_node.all_processes.get("gcs_server", ()) if _global_node is not None else ()
-    return any(one.process.poll() is not None for one in processes)
+    return _global_node.all_processes if _global_node is not None else {}
 
 
 def _answers() -> bool:
@@ -302,15 +337,3 @@ def _answers() -> bool:
         log.info("Ray does not run a task any more (%s)", type(error).__name__)
         return False
     return True
-
-
-@contextmanager
-def ray_for(settings: Settings, start_up: AbstractContextManager[None]) -> Iterator[None]:
-    """Ray for the block when there are workers to run on it; its start is booked on `start_up`."""
-    if not settings.scaling.num_workers:
-        yield
-        return
-    with ExitStack() as stack:
-        with start_up:
-            stack.enter_context(ray_cluster(settings))
-        yield

@@ -1,12 +1,14 @@
 """One attempt on Ray Train: how many workers on what, fed by what, talking how."""
 
-import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from training.cluster import connection, head_is_gone
+from training.controller import controller_host, start_host
 from training.dataset import ray_dataset
 from training.job import TrainingJob
 from training.rendezvous import process_group
@@ -25,15 +27,18 @@ _RESIZE_S = 30.0  # between two looks whether more or fewer workers fit
 
 def fit(job: TrainingJob) -> None:
     """Run all workers through Ray Train once. Raises what a worker raised, or Ray's own error."""
+    settings = job.settings
+    own_ray = not settings.ray.address
+    start_host(own_ray)  # which imports what follows as well, at the same time
     from ray.train import FailureConfig, RunConfig
 
-    settings = job.settings
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(settings.failure.worker_start_timeout_s)
     workers, share = room_for_workers(settings, job.feed)
     _say_batches(job, workers)
     datasets, data_config = _streams(job)
+    reserved = job.paths.ray / f"reserved-{job.attempt}"
     asks_for_nodes = bool(settings.ray.address or settings.scaling.min_workers or datasets)
-    trainer = _trainer_class(bool(datasets), asks_for_nodes, own_ray=not settings.ray.address)(
+    trainer = _trainer_class(reserved, bool(datasets), asks_for_nodes, own_ray)(
         run_ray_worker,
         train_loop_config={"job": job.model_dump_json()},
         scaling_config=_scaling(job, workers, share),
@@ -49,81 +54,33 @@ def fit(job: TrainingJob) -> None:
         datasets=datasets,
         dataset_config=data_config,
     )
-    trainer.fit()
-
-
-class _Nobody:
-    """Stands where Ray Train has the actor through which workers meet in `ray.train.report`, which ours never call."""
-
-    @classmethod
-    def options(cls, **_: Any) -> "type[_Nobody]":
-        return cls
-
-    @classmethod
-    def remote(cls, **_: Any) -> "_Nobody":
-        return cls()
-
-
-@contextmanager
-def _nobody_meets() -> Iterator[None]:
-    from ray.train.v2._internal.execution.worker_group import state, worker_group
-
-    starting, ending = cast(Any, worker_group), cast(Any, state)
-    before = starting.SynchronizationActor, ending._shutdown_sync_actor
-    starting.SynchronizationActor, ending._shutdown_sync_actor = _Nobody, lambda _: None
+    here = connection()
     try:
-        yield
-    finally:
-        starting.SynchronizationActor, ending._shutdown_sync_actor = before
+        trainer.fit()
+    except BaseException:
+        # Without its head, or replaced since, Ray would not answer, and has nothing reserved.
+        if connection() is here and not head_is_gone():
+            _release(reserved)
+        raise
 
 
-def _trainer_class(with_datasets: bool, asks_for_nodes: bool, own_ray: bool) -> "type[DataParallelTrainer]":
-    """Ray's trainer whose controller runs in this thread, and that starts workers and no other process.
+def _trainer_class(
+    reserved: Path, with_datasets: bool, asks_for_nodes: bool, own_ray: bool
+) -> "type[DataParallelTrainer]":
+    """Ray's trainer without processes that take 2 to 3 s each of a start.
 
-    Ray Train would start five, which take 2 to 3 s each of a start: the controller; an actor that manages datasets,
-    where there are none; one that tells an autoscaler what is needed, which a machine of its own has not; one through
-    which workers meet in `ray.train.report`; and one that gives back what was reserved for the workers when the
-    controller dies. What this process reserved, Ray takes back itself when it ends. And each worker would be started
-    through another process for the sake of environment variables, which a Ray of our own has inherited.
+    The controller runs in one that is kept. Left out are the actor that manages datasets, where there are none; the
+    one that tells an autoscaler what is needed, which a machine of its own has not; and the one that gives back what
+    was reserved for the workers should the controller die, and stays for ever when it does (see :func:`_release`).
     """
     from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-    from ray.train.v2._internal.execution.controller import TrainController
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
-    from ray.train.v2._internal.execution.worker_group import WorkerGroup
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     left_out = (
         PlacementGroupCleanerCallback if with_datasets else (PlacementGroupCleanerCallback, DatasetsCallback)
     )
-
-    class Group(WorkerGroup):
-        @staticmethod
-        def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-            if own_ray:
-                return {}
-            return WorkerGroup._get_worker_runtime_env(custom_runtime_env)
-
-        def _init_train_context_on_workers(self, workers: Any, sync_actor: Any, each: dict[str, Any]) -> None:
-            """Tell each worker its place, and no controller, which is no actor to ask about reports."""
-            import ray
-
-            told = [
-                worker.actor.init_train_context.remote(
-                    train_run_context=self._train_run_context,
-                    distributed_context=worker.distributed_context,
-                    synchronization_actor=sync_actor,
-                    storage_context=self._storage_context,
-                    worker_callbacks=self._worker_callbacks_to_propagate,
-                    controller_actor=None,
-                    **{name: values[number] for name, values in each.items()},
-                )
-                for number, worker in enumerate(workers)
-            ]
-            ray.get(told)
-
-    class Controller(TrainController):
-        worker_group_cls = Group
 
     class AsItIs(FixedScalingPolicy):
         def _send_resource_request(self) -> None:
@@ -133,18 +90,31 @@ def _trainer_class(with_datasets: bool, asks_for_nodes: bool, own_ray: bool) -> 
 
     class Trainer(DataParallelTrainer):
         def _initialize_and_run_controller(self, **given: Any) -> Any:
+            import ray
+
             if not asks_for_nodes:
                 given["scaling_policy"] = AsItIs(self.scaling_config)  # type: ignore[arg-type]  # Ray's stubs describe V1
-            with _nobody_meets():
-                controller = Controller(**given)
-                asyncio.run(controller.run())  # type: ignore[no-untyped-call]
-                return controller.get_result()
+            with controller_host(own_ray) as host:
+                return ray.get(host.run.remote(reserved, own_ray, given))
 
         def _create_default_callbacks(self) -> list[Any]:
             callbacks = super()._create_default_callbacks()
             return [one for one in callbacks if not isinstance(one, left_out)]
 
     return Trainer
+
+
+def _release(reserved: Path) -> None:
+    """Give back what a controller that died had reserved for its workers."""
+    from ray import PlacementGroupID
+    from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+
+    for name in reserved.read_text().split() if reserved.is_file() else []:
+        group = PlacementGroup(PlacementGroupID(bytes.fromhex(name)))
+        with suppress(Exception):  # Ray goes away as well
+            if placement_group_table(group).get("state") != "REMOVED":
+                log.info("releasing what a controller that died had reserved for its workers")
+                remove_placement_group(group)
 
 
 def _scaling(job: TrainingJob, workers: int, cpus: float) -> "ScalingConfig":

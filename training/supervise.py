@@ -1,6 +1,6 @@
 """Attempt after attempt until the model is there: what may pass is tried again, what can't get better is not.
 
-One budget, `failure.max_failures`, covers the workers and Ray itself; every attempt goes on
+One budget, `failure.max_failures`, covers the workers, Ray Train's controller and Ray itself; every attempt goes on
 from the newest checkpoint. The workers run under a :class:`training.watchdog.Watchdog`, and SIGTERM, Ctrl-C or a
 cancellation make them save a last checkpoint first.
 """

@@ -16,7 +16,7 @@ from training.attempts import read_attempts
 RECOVERY_BOUND_S = 240.0
 _GRACE_S = 30.0
 _TRACEBACK = "Traceback (most recent call last)"
-_RAY_WORK = ("ray::RayTrainWorker",)
+_RAY_WORK = ("ray::RayTrainWorker", "ray::TrainController")
 
 
 def judge(trial: Trial) -> Outcome:

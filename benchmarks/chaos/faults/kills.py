@@ -1,4 +1,4 @@
-"""Signals to our processes: ranks, Ray's own daemons, the flow, all at once, again during recovery."""
+"""Signals to our processes: ranks, controller, Ray's own daemons, the flow, all at once, again during recovery."""
 
 import shutil
 import signal
@@ -12,6 +12,7 @@ from benchmarks.chaos.processes import send
 from benchmarks.chaos.trial import Trial
 from training.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
+_CONTROLLER = "ray::TrainController"
 _DATA_WORKERS = ("ray::Map", "ray::Read", "ray::FlatMap", "ray::Write")
 _TOLD = {
     signal.SIGKILL: (-signal.SIGKILL,),
@@ -38,20 +39,34 @@ def _signal_rank(trial: Trial, rank: int, signum: signal.Signals) -> None:
     trial.hit(f"{signum.name} to rank {rank} at step {step}", found)
 
 
-def kill_data_worker(trial: Trial) -> None:
-    """SIGKILL of one of Ray Data's workers while they prepare the data."""
+def kill_controller(trial: Trial) -> None:
+    """SIGKILL of Ray Train's controller at a step, or of Ray Data's workers while they prepare the data."""
+    trial.pick((_kill_controller, _kill_data_worker))(trial)
+
+
+def _kill_controller(trial: Trial) -> None:
+    trial.start()
+    step = trial.wait_for_some_step()
+    _kill_titled(trial, (_CONTROLLER,), f"SIGKILL to the Train controller at step {step}")
+
+
+def _kill_data_worker(trial: Trial) -> None:
     for folder in (trial.home.datasets, trial.home.raw):
         shutil.rmtree(folder, ignore_errors=True)
     trial.start()
-    trial.wait_for(lambda: bool(_data_workers(trial)))
-    victims = _data_workers(trial)
-    found = bool(victims) and not trial.run.ended and send(trial.random.choice(victims).pid, signal.SIGKILL)
-    trial.hit("SIGKILL to a worker of Ray Data", found)
+    trial.wait_for(lambda: bool(_titled(trial, _DATA_WORKERS)))
+    _kill_titled(trial, _DATA_WORKERS, "SIGKILL to a worker of Ray Data")
 
 
-def _data_workers(trial: Trial) -> list[psutil.Process]:
+def _titled(trial: Trial, titles: tuple[str, ...]) -> list[psutil.Process]:
     found = trial.on_ray()
-    return [one for title in _DATA_WORKERS for one in processes.named(found, title)]
+    return [one for title in titles for one in processes.named(found, title)]
+
+
+def _kill_titled(trial: Trial, titles: tuple[str, ...], what: str) -> None:
+    victims = _titled(trial, titles)
+    found = bool(victims) and not trial.run.ended and send(trial.random.choice(victims).pid, signal.SIGKILL)
+    trial.hit(what, found)
 
 
 def kill_raylet(trial: Trial) -> None:
@@ -118,7 +133,7 @@ def kill_again(trial: Trial) -> None:
 def signal_something(trial: Trial) -> None:
     """SIGKILL or SIGTERM to a process of ours at a moment, all three drawn."""
     signum = trial.random.choice((signal.SIGKILL, signal.SIGTERM))
-    victim = trial.random.choice(("flow", "rank 0", "rank 1"))
+    victim = trial.random.choice(("flow", "rank 0", "rank 1", "controller"))
     trial.start()
     moment = trial.wait_for_some_moment()
     if victim != "flow" and not trial.beats():  # there are no workers yet, or no more: wait for the next ones
@@ -133,13 +148,15 @@ def signal_something(trial: Trial) -> None:
 def _pid_of(trial: Trial, victim: str) -> int | None:
     if victim == "flow":
         return trial.run.pid
+    if victim == "controller":
+        return next((one.pid for one in _titled(trial, (_CONTROLLER,))), None)
     return next((one.pid for one in trial.beats() if f"rank {one.rank}" == victim), None)
 
 
 FAULTS = (
     Fault("F1", "SIGKILL of a rank", kill_rank),
     Fault("F2", "SIGSTOP of a rank", stop_rank),
-    Fault("F3", "SIGKILL of a Ray Data worker", kill_data_worker),
+    Fault("F3", "SIGKILL of the Train controller, of a Ray Data worker", kill_controller),
     Fault("F4", "SIGKILL of the raylet", kill_raylet, own_services=True),
     Fault("F5", "SIGKILL of the GCS", kill_gcs, own_services=True),
     Fault("F6", "SIGKILL, SIGTERM, SIGINT of the flow", signal_flow, (ON_RAY, IN_PROCESS)),
@@ -150,5 +167,5 @@ FAULTS = (
         kill_again,
         (IN_PROCESS, IN_PROCESS, ON_RAY),
     ),
-    Fault("random", "SIGKILL or SIGTERM of flow or rank, all drawn", signal_something),
+    Fault("random", "SIGKILL or SIGTERM of flow, rank or controller, all drawn", signal_something),
 )
