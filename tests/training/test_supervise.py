@@ -56,9 +56,8 @@ def test_a_stopped_worker_is_found_and_replaced(
     hit.join()
     assert outcome(job, trained) == calm
     assert "its process is stopped" in caplog.text  # rank 1
-    assert (
-        "all_reduce" in caplog.text or "backward" in caplog.text
-    )  # rank 0 waits for it: its stack says where
+    # The others wait for it: their stacks say where.
+    assert "torch/distributed" in caplog.text or "backward" in caplog.text
     (failure,) = read_failures(job.paths)
     silence = re.search(r"no worker gave a sign of life for (\d+) s", failure.error)
     assert silence is not None
