@@ -1,5 +1,6 @@
 """A whole training in this process: which rows it takes, what it reports, which model it leaves."""
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from crashes import BATCH, SAVE_EACH_STEP, SLOW, crash_at, per_epoch, points, settings
 from small_runs import LINEAR, job_for, tiny_settings, write_recipe
 
+from training.checkpoint import CheckpointLog
 from training.dataset import open_columns
 from training.errors import TrainingError
 from training.feeds import Batch, training_rows
@@ -22,6 +24,7 @@ from training.ranks import Ranks
 from training.recipe import load
 from training.records import DatasetVersion, TrainedModel
 from training.settings import Settings
+from training.state_copies import StateCopies
 from training.weights import load_weights, weights_digest
 
 
@@ -221,3 +224,36 @@ def test_a_training_in_this_process_leaves_torch_as_it_was(home: Home, small_ver
     before = (torch.get_num_threads(), torch.get_deterministic_debug_mode())
     launch(job_for(home, small_version, tiny_settings(training={"deterministic": "refuse"})))
     assert (torch.get_num_threads(), torch.get_deterministic_debug_mode()) == before
+
+
+def test_a_checkpoint_that_is_copied_late_is_of_its_own_step(
+    home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimizer waits for a copy that takes longer than the next passes."""
+    before_update: list[str] = []
+    names: set[str] = set()  # of weights, which no pass changes as it does running statistics
+    update, fill = Learner.update, StateCopies.fill
+
+    def noting(learner: Learner) -> None:
+        before_update.append(weights_digest(dict(learner.module.named_parameters())))
+        names.update(name for name, _ in learner.module.named_parameters())
+        update(learner)
+
+    def late(copies: StateCopies) -> None:
+        time.sleep(0.05)
+        fill(copies)
+
+    monkeypatch.setattr(Learner, "update", noting)
+    monkeypatch.setattr(StateCopies, "fill", late)
+    keep_all = {"checkpoint": {"every_steps": 1, "keep_newest": 100}}
+    job = job_for(home, small_version, settings(training={"epochs": 1}, **keep_all))
+    trained = launch(job)
+    log = CheckpointLog(job.paths.checkpoints, job.settings.checkpoint, job.run_key)
+    steps = range(
+        2, trained.steps
+    )  # before the first update nothing is known of the model, and all copied at once
+    assert len(steps) >= 3
+    for step in steps:
+        state = log.load_step(step)["learner"]["model"]
+        assert weights_digest({name: state[name] for name in names}) == before_update[step]
+    assert trained.goodput.parts["checkpoint"] > 0.04 * len(steps)  # and that wait is said
