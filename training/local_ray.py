@@ -1,0 +1,193 @@
+"""A Ray of this run's own on this machine: closed to others, without processes that nobody looks at."""
+
+import importlib
+import logging
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any
+
+from training.errors import SettingError, TransientError
+from training.room import available_cpus
+from training.settings import RaySettings
+
+log = logging.getLogger("evergreen.cluster")
+
+# Set before the first import of Ray; a user's own values win.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # `uv run` would rebuild the environment on each worker
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
+    # A process more beside the workers; training.preemption hears of a node's end by itself.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",  # which Ray Train's controller does
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers stay in the folder where the command was given
+    "RAY_TRAIN_METRICS_ENABLED": "0",  # for a dashboard that is not there; MLflow has the metrics
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",  # until it is noticed that the workers have ended; 2 by default
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
+}
+
+_START_TRIES = 3
+
+
+def prepare_environment(own: bool) -> None:
+    """Set the environment up for Ray, and where the run starts its `own`, close that; a user's own values win."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if own:
+        _keep_to_ourselves()
+
+
+def _keep_to_ourselves() -> None:
+    """Let the cluster that is about to start listen to this machine alone, and to who has this run's token.
+
+    Ray reads these variables at its import, which may lie behind us: what it made of them is set as well.
+    """
+    os.environ.setdefault(
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
+    )  # "0": its own address is the loopback one
+    with_token = "RAY_AUTH_MODE" not in os.environ
+    if with_token:  # Ray's own would be kept in the home directory
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    from ray._private import ray_constants
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined] # compiled, without stubs
+
+    ray_constants.ENABLE_RAY_CLUSTER = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] != "0"
+    if with_token:
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def sigterm_kept() -> Iterator[None]:
+    """Leave SIGTERM to this process's handler while Ray starts.
+
+    Ray sets one of its own in Python, which ends the process with status 15 and no word to Prefect, and another in C++
+    once it is connected, which aborts the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    import ray
+    from ray._private import utils
+
+    before = signal.getsignal(signal.SIGTERM)
+    core: Any = ray._raylet
+    whole, set_handler = core.CoreWorker, utils.set_sigterm_handler
+
+    def connected(*given: Any) -> Any:
+        made = whole(*given)
+        signal.signal(signal.SIGTERM, before)
+        return made
+
+    core.CoreWorker, utils.set_sigterm_handler = connected, lambda _: None
+    try:
+        yield
+    finally:
+        core.CoreWorker, utils.set_sigterm_handler = whole, set_handler
+        signal.signal(signal.SIGTERM, before)
+
+
+def start_own(options: RaySettings) -> None:
+    """Start Ray and connect to it.
+
+    Raises :class:`SettingError` when `RAY_ADDRESS` names another one, :class:`TransientError` when it does not start.
+    """
+    import ray
+
+    if elsewhere := os.environ.get("RAY_ADDRESS"):
+        raise SettingError(
+            f"RAY_ADDRESS is {elsewhere}, but ray.address is not set. Set ray.address to it to compute there, or unset "
+            "RAY_ADDRESS to compute on this machine."
+        )
+    cpus = options.num_cpus or available_cpus()
+    log.info("starting Ray on this machine with %d CPUs", cpus)
+    for left in reversed(range(_START_TRIES)):
+        try:
+            _start_here(options, cpus)
+            return
+        except Exception as error:  # Ray says with a plain Exception that a node took over 30 s to start
+            ray.shutdown()
+            if not left:
+                raise TransientError(
+                    f"Ray did not start on this machine ({error}); see `evergreen doctor --deep`"
+                ) from error
+            log.warning("Ray did not start (%s); %d tries left", str(error).partition("\n")[0], left)
+
+
+def _start_here(options: RaySettings, cpus: int) -> None:
+    import ray
+
+    with (
+        _libraries_loading(),
+        _in_a_group_of_their_own(),
+        nullcontext() if options.dashboard else _without_onlookers(),
+    ):
+        ray.init(
+            address="local",  # else Ray would connect to whatever cluster runs on this machine
+            num_cpus=cpus,
+            include_dashboard=options.dashboard,
+            object_store_memory=options.object_store_mb * 2**20 if options.object_store_mb else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
+
+
+@contextmanager
+def _libraries_loading() -> Iterator[None]:
+    """Import what a run asks of Ray next, while the block waits 3 s for the agents of Ray's node."""
+    loading = threading.Thread(target=_load_libraries, name="evergreen-ray-libraries", daemon=True)
+    loading.start()
+    try:
+        yield
+    finally:
+        loading.join()
+
+
+def _load_libraries() -> None:
+    with suppress(Exception):  # who needs what is missing imports it again, and says so
+        importlib.import_module("ray.data")
+        importlib.import_module("ray.train")
+
+
+@contextmanager
+def _in_a_group_of_their_own() -> Iterator[None]:
+    """Keep the processes that Ray starts in the block out of this process's group.
+
+    Prefect cancels a run with SIGTERM to its whole group: Ray would die before the workers saved a checkpoint. The
+    kernel ends them with this process all the same.
+    """
+    from ray._private import services
+
+    whole = services.ConsolePopen
+    services.ConsolePopen = partial(whole, process_group=0)  # type: ignore[misc,assignment]
+    try:
+        yield
+    finally:
+        services.ConsolePopen = whole  # type: ignore[misc]
+
+
+@contextmanager
+def _without_onlookers() -> Iterator[None]:
+    """Let Ray start none of three processes in the block that a run on one machine has no use for.
+
+    Those are the autoscaler's monitor, the log monitor, which sends what workers print to a driver that wants it, and
+    the dashboard's server: without a dashboard, Ray has it collect usage statistics, and waits until it is up.
+    """
+    from ray._private import parameter
+    from ray._private.node import Node
+
+    params, start = parameter.RayParams, Node.start_api_server
+    parameter.RayParams = partial(params, no_monitor=True, include_log_monitor=False)  # type: ignore[misc,assignment,arg-type]
+    Node.start_api_server = lambda *_, **__: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        parameter.RayParams, Node.start_api_server = params, start  # type: ignore[misc,method-assign]
