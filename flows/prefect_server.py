@@ -102,7 +102,7 @@ def prefect_api(
 ) -> Iterator[None]:
     """A Prefect API for the block: the one that the user configured, or a server of this run's own.
 
-    `meanwhile` is entered while that server starts, and left when it has ended.
+    `meanwhile` is entered while that server starts, and left before it ends.
     """
     if api_is_configured() or ("prefect" in sys.modules and configured_server() is not None):
         check_server_answers()

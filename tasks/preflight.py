@@ -24,6 +24,7 @@ from training.records import DatasetVersion
 
 log = logging.getLogger("evergreen.preflight")
 
+_UNWIND_S = 15.0
 _ROWS = 3  # torch.export takes a batch of 0 or 1 for a fixed one
 
 
@@ -55,7 +56,11 @@ def preflight_loading(plan: RunPlan) -> Iterator[None]:
         return
     loading = threading.Thread(target=_load, args=(plan,), name="evergreen-preflight", daemon=True)
     loading.start()
-    yield
+    try:
+        yield
+    except BaseException:
+        loading.join(_UNWIND_S)  # a process that ends while torch is imported may crash
+        raise
     loading.join()
 
 

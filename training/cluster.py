@@ -29,6 +29,7 @@ def ray_cluster(settings: Settings) -> Iterator[None]:
     """
     if _ahead:
         _ahead.clear()
+        revive(settings)  # while nobody used it, nobody would have noticed its end
     elif not _prepared(settings):
         yield
         return
@@ -126,7 +127,7 @@ def revive(settings: Settings) -> None:
     """
     import ray
 
-    if _runs("gcs_server") and _runs("raylet"):
+    if _runs("gcs_server") and _runs("raylet") and _has_node():
         return  # asking it for a task would take another second of each recovery
     if not _own_processes() and _answers():
         return
@@ -165,6 +166,13 @@ def _runs(kind: str) -> bool:
     """Whether this process has started a process of Ray's of this kind that is still there."""
     started = _own_processes().get(kind, [])
     return bool(started) and all(one.process.poll() is None for one in started)
+
+
+def _has_node() -> bool:
+    """Whether Ray's head takes this machine's node for alive; it asks it every few seconds."""
+    import ray
+
+    return any(node["Alive"] for node in ray.nodes())
 
 
 def _own_processes() -> dict[str, list[Any]]:

@@ -3,12 +3,13 @@
 Ray Train starts an actor a training for it, whose imports would take 3 s of each start, and of each recovery.
 """
 
+import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from training.cluster import connection, ray_cluster
+from training.cluster import connection, head_is_gone, ray_cluster
 from training.files import append_line
 from training.settings import Settings
 
@@ -27,15 +28,16 @@ class TrainControllerHost:
         """Whether it is there."""
         return True
 
-    async def run(self, reserved: Path, own_ray: bool, given: dict[str, Any]) -> Any:
-        """Ray Train's result of a controller made of `given`.
+    async def run(self, reserved: Path, start_timeout_s: float, own_ray: bool, given: dict[str, Any]) -> Any:
+        """Ray Train's result of a controller made of `given`, whose workers have `start_timeout_s` to start.
 
-        What the controller reserves for its workers is noted in the file `reserved`: when this process dies, Ray does
-        not give it back.
+        What the controller reserves for them is noted in the file `reserved`: when this process dies, or they do while
+        they meet, Ray does not give it back.
         """
         from ray.train.v2._internal.execution.controller import TrainController
 
-        given["callbacks"].append(_noting(reserved))
+        os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(start_timeout_s)
+        given["callbacks"].insert(0, _noting(reserved))  # before the one in which workers meet
         _without_synchronization()
         controller = TrainController(**given)
         if own_ray:
@@ -66,11 +68,19 @@ def start_host(own_ray: bool) -> None:
 @contextmanager
 def controller_host(own_ray: bool) -> Iterator[Any]:
     """A :class:`TrainControllerHost` for one training; it is kept when the block comes to its end."""
+    import ray
+
     start_host(own_ray)
     _, host = _ready.pop()
     if not _answers(host):
         host = _new_host(own_ray)
-    yield host
+    try:
+        yield host
+    except BaseException:
+        if not head_is_gone():  # else nobody would answer
+            with suppress(Exception):
+                ray.kill(host)
+        raise
     _ready.append((connection(), host))
 
 

@@ -111,7 +111,7 @@ class Learner:
         # Dropout and the like draw from (seed, step, part): nothing to save, nothing to restore.
         torch.manual_seed(int(stream_key(self.settings.seed, _STEP, step, part)))
         images = self._inputs(batch, epoch)
-        norms = self._norms() if self._forward_keeps_weights is None else None
+        before = self._fingerprints() if self._forward_keeps_weights is None else None
         losses = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         hits = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
         chunks = list(
@@ -131,8 +131,8 @@ class Learner:
                 self._backward(loss * weight)
             losses += loss.detach()
             hits += (logits.detach().argmax(1) == labels).sum()
-        if norms is not None:
-            self._forward_keeps_weights = torch.equal(norms, self._norms())
+        if before is not None:
+            self._forward_keeps_weights = before == self._fingerprints()
         return losses, hits
 
     def validate(
@@ -183,8 +183,9 @@ class Learner:
             found += [value for value in state.values() if isinstance(value, torch.Tensor)]
         return {tensor.data_ptr() for tensor in found}
 
-    def _norms(self) -> torch.Tensor:
-        return torch.stack([parameter.detach().norm() for parameter in self.module.parameters()])
+    def _fingerprints(self) -> list[tuple[int, float]]:
+        """Of each weight what changes when it is written to, and, as `.data` evades that, its norm."""
+        return [(one._version, float(one.detach().norm())) for one in self.module.parameters()]
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""

@@ -30,7 +30,6 @@ _ENVIRONMENT = {
     "RAY_TRAIN_METRICS_ENABLED": "0",  # for a dashboard that is not there; MLflow has the metrics
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",  # until it is noticed that the workers have ended; 2 by default
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
 }
 
 _START_TRIES = 3

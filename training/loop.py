@@ -243,7 +243,9 @@ class Loop:
                 "epoch_sums": list(astuple(self.epoch_sums)),
                 "interval_sums": interval_sums,
             }
-            self.checkpoints.save(position, state, score, self.learner.changed_by_update_alone())
+            # The end of an epoch may become the model: its bits hang on no guess of what a forward pass changes.
+            steady = self.learner.changed_by_update_alone() if score is None else frozenset[int]()
+            self.checkpoints.save(position, state, score, steady)
         self.saved_at = time.perf_counter()
 
     def _let_copy(self) -> None:

@@ -1,7 +1,6 @@
 """One attempt on Ray Train: how many workers on what, fed by what, talking how."""
 
 import logging
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -32,13 +31,13 @@ def fit(job: TrainingJob) -> None:
     start_host(own_ray)  # which imports what follows as well, at the same time
     from ray.train import FailureConfig, RunConfig
 
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(settings.failure.worker_start_timeout_s)
     workers, share = room_for_workers(settings, job.feed)
     _say_batches(job, workers)
     datasets, data_config = _streams(job)
     reserved = job.paths.ray / f"reserved-{job.attempt}"
     asks_for_nodes = bool(settings.ray.address or settings.scaling.min_workers or datasets)
-    trainer = _trainer_class(reserved, bool(datasets), asks_for_nodes, own_ray)(
+    timeout_s = settings.failure.worker_start_timeout_s
+    trainer = _trainer_class(reserved, timeout_s, bool(datasets), asks_for_nodes, own_ray)(
         run_ray_worker,
         train_loop_config={"job": job.model_dump_json()},
         scaling_config=_scaling(job, workers, share),
@@ -65,7 +64,7 @@ def fit(job: TrainingJob) -> None:
 
 
 def _trainer_class(
-    reserved: Path, with_datasets: bool, asks_for_nodes: bool, own_ray: bool
+    reserved: Path, start_timeout_s: float, with_datasets: bool, asks_for_nodes: bool, own_ray: bool
 ) -> "type[DataParallelTrainer]":
     """Ray's trainer without processes that take 2 to 3 s each of a start.
 
@@ -95,7 +94,7 @@ def _trainer_class(
             if not asks_for_nodes:
                 given["scaling_policy"] = AsItIs(self.scaling_config)  # type: ignore[arg-type]  # Ray's stubs describe V1
             with controller_host(own_ray) as host:
-                return ray.get(host.run.remote(reserved, own_ray, given))
+                return ray.get(host.run.remote(reserved, start_timeout_s, own_ray, given))
 
         def _create_default_callbacks(self) -> list[Any]:
             callbacks = super()._create_default_callbacks()
@@ -105,7 +104,7 @@ def _trainer_class(
 
 
 def _release(reserved: Path) -> None:
-    """Give back what a controller that died had reserved for its workers."""
+    """Give back what a controller has reserved for its workers and not given back itself."""
     from ray import PlacementGroupID
     from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 
@@ -113,7 +112,7 @@ def _release(reserved: Path) -> None:
         group = PlacementGroup(PlacementGroupID(bytes.fromhex(name)))
         with suppress(Exception):  # Ray goes away as well
             if placement_group_table(group).get("state") != "REMOVED":
-                log.info("releasing what a controller that died had reserved for its workers")
+                log.info("releasing what was reserved for the workers")
                 remove_placement_group(group)
 
 

@@ -70,6 +70,13 @@ with ray_ahead(settings):
         assert sys.modules["ray._private.worker"]._global_node is started
     assert not running()  # it ends with who took it over
 with ray_ahead(settings):
+    started = sys.modules["ray._private.worker"]._global_node
+    started.all_processes["gcs_server"][0].process.kill()
+    started.all_processes["gcs_server"][0].process.wait()
+    with ray_cluster(settings):  # nobody noticed its end before
+        ray = sys.modules["ray"]
+        assert ray.get(ray.remote(lambda: 7).remote(), timeout=60) == 7
+with ray_ahead(settings):
     assert running()
 assert not running()  # or with the block, when nobody did
 """

@@ -14,7 +14,7 @@ from crashes import history, points
 from slow_runs import send, slow_job, when_at_step
 
 from training.attempts import Beat, Fence, SupersededError, read_attempts, read_failures
-from training.errors import StopRequestedError, TransientError
+from training.errors import EvergreenError, StopRequestedError, TransientError
 from training.job import TrainingJob
 from training.launch import finished, launch
 from training.metrics import MetricsFile
@@ -130,6 +130,18 @@ def test_sigterm_saves_first_and_a_failure_beyond_the_budget_ends_a_run_and_the_
     _, second, third = read_attempts(job.paths)
     assert second.first_step == stopped_at
     assert third.first_step >= stopped_at
+
+
+def test_workers_that_can_not_meet_leave_their_place_to_the_next_attempt(
+    home: Home, small_version: DatasetVersion
+) -> None:
+    job = slow_job(
+        home, small_version, scaling={"network_interface": "nowhere0"}, failure={"max_failures": 1}
+    )
+    with pytest.raises(EvergreenError, match="nowhere0"):
+        launch(job)
+    assert reserved() == []
+    assert len(read_failures(job.paths)) >= 1
 
 
 def test_an_attempt_that_was_given_up_can_not_write(home: Home, small_version: DatasetVersion) -> None:
