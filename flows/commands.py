@@ -60,7 +60,7 @@ def _retrain(options: argparse.Namespace) -> int:
 
     place = _prepared_home(options, options.quiet)
     overrides = parse_assignments(options.assignments)
-    release = None if options.force else release_if_unchanged(options.recipe, overrides, place)
+    release = release_if_unchanged(options.recipe, overrides, place, options.force)
     if release is None:
         with prefect_api(place, meanwhile=lambda: _flow_and_ray(options, overrides)):
             release = _run_flow(options, overrides)
@@ -204,7 +204,7 @@ def _rollback(options: argparse.Namespace) -> int:
 
 def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--deep", action="store_true", help="also start Ray and look for GPUs (half a minute)"
+        "--deep", action="store_true", help="also start Ray, look for GPUs and open the store (half a minute)"
     )
     _store(parser)
     _common(parser)
@@ -281,8 +281,8 @@ def _gc_arguments(parser: argparse.ArgumentParser) -> None:
         "--versions", action="store_true", help="also delete removed runs and their versions from MLflow"
     )
     parser.epilog = (
-        "What is in service (champion, challenger, previous), what is not finished, and what kept runs are made of\n"
-        "stays. What was removed is made again, bit for bit, by the command that made it."
+        "What is in service (champion, challenger, previous), unfinished runs of the last 30 days, and what kept runs\n"
+        "are made of stays. What was removed is made again, bit for bit, by the command that made it."
     )
     _common(parser)
 

@@ -52,11 +52,16 @@ def make_plan(recipe_name: str, overrides: dict[str, Any], place: Home, force: b
     return identify(place, ref, settings, files, force)
 
 
-def release_if_unchanged(recipe_name: str, overrides: dict[str, Any], place: Home) -> Release | None:
-    """The release of an earlier run with the same key, found without starting anything."""
+def release_if_unchanged(
+    recipe_name: str, overrides: dict[str, Any], place: Home, force: bool
+) -> Release | None:
+    """The release of an earlier run with the same key, found without starting anything; none with `force`.
+
+    Raises :class:`training.errors.SettingError` for what no run could be made of.
+    """
     recipe, _ = load(recipe_name)
     check_workers_fit(resolve(recipe.settings, overrides))
-    if identity.latest_ingredients(place, recipe.name) is None:
+    if force or identity.latest_ingredients(place, recipe.name) is None:
         return None
     try:
         return find_release(make_plan(recipe_name, overrides, place))

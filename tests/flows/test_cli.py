@@ -26,6 +26,7 @@ def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize(
     ("assignment", "said"),
     [
@@ -37,14 +38,15 @@ def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
         ("training=3", "training is a section"),
     ],
 )
-def test_a_bad_setting_is_refused_at_once(tmp_path: Path, assignment: str, said: str) -> None:
+def test_a_bad_setting_is_refused_at_once(tmp_path: Path, assignment: str, said: str, force: bool) -> None:
     more = ["--set", "training.global_batch_size=300"] if "workers" in assignment else []
+    more += ["--force"] if force else []
     done = evergreen("retrain", "digits", "--set", assignment, *more, "--json", home=tmp_path)
     assert done.returncode == EXIT_BAD_SETTING
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["exit_status"] == EXIT_BAD_SETTING
-    assert not (tmp_path / "mlflow.db").exists()
+    assert list(tmp_path.iterdir()) == []  # no store, no log of a server
 
 
 def test_an_unknown_recipe_lists_those_there_are(tmp_path: Path) -> None:
