@@ -48,7 +48,8 @@ def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work:
     """Measure row after row; returns how many could not be."""
     file = options.out / f"{name}.json"
     results = store.begin(file, size, afresh=bool(options.rows))
-    done = set() if options.rows else {line.id for line in results.rows if line.ratio is not None}
+    measured = {line.id for line in results.rows if line.ratio is not None and line.code == results.code}
+    done = set() if options.rows else measured
     broken = 0
     for row in rows:
         if all(claim.id in done for claim in row.claims):

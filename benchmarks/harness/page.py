@@ -39,6 +39,9 @@ def page(results: Results) -> str:
         f"|{' --- |' * len(_HEADINGS)}",
     ]
     notes = [f"- **{line.id}**: {line.note}" for line in results.rows if line.note]
+    for code, date in sorted({(line.code, line.date) for line in results.rows if line.code != results.code}):
+        older = [line.id for line in results.rows if (line.code, line.date) == (code, date)]
+        notes.append(f"- Measured with code {code} on {date}: {', '.join(older)}")
     return "\n".join([*head, *map(_row, results.rows), "", *notes]) + "\n"
 
 

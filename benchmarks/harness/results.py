@@ -22,7 +22,8 @@ class Line(Record):
     """One line: `ratio` is the claim's comparison, `low` and `high` its interval at 95 %.
 
     `a` and `b` are medians in `unit`; `cpu_s` and `peak_mb` are medians over runs, of the whole process tree. `met`
-    is None without a goal, in a void run, and for a row that could not be measured, which `note` explains.
+    is None without a goal, in a void run, and for a row that could not be measured, which `note` explains. `code` is
+    the digest of what computed it, on `date`.
     """
 
     id: str
@@ -41,10 +42,12 @@ class Line(Record):
     cpu_s: dict[str, float] = Field({})
     peak_mb: dict[str, float] = Field({})
     note: str = ""
+    code: str = ""
+    date: str = ""
 
 
 class Results(Record):
-    """A whole run of the suite. `finished` is unset while rows are missing; `code` is the digest of what computes."""
+    """A run of the suite. `finished` is unset while rows are missing; `code` and `date` are those of the newest one."""
 
     machine: dict[str, Any]
     versions: dict[str, str]
@@ -56,7 +59,10 @@ class Results(Record):
 
 
 def begin(file: Path, size: str, afresh: bool) -> Results:
-    """A new run, or, unless `afresh`, the one in `file` when it was interrupted; other rows of `file` are kept."""
+    """A new run, or the one in `file` when it was interrupted, or `afresh` for single rows.
+
+    Lines of other code stay, and say so, until they are measured anew; those of other packages or another size do not.
+    """
     now = Results(
         machine=machine(),
         versions=versions(),
@@ -67,13 +73,17 @@ def begin(file: Path, size: str, afresh: bool) -> Results:
     if not file.is_file():
         return now
     before = Results.model_validate_json(file.read_text(encoding="utf-8"))
-    same = (before.code, before.size) == (now.code, now.size)
-    return before if same and (afresh or not before.finished) else now
+    if (before.versions, before.size) != (now.versions, now.size):
+        return now
+    if before.code != now.code:
+        return now.model_copy(update={"rows": before.rows})
+    return before if afresh or not before.finished else now
 
 
 def add(results: Results, lines: list[Line], file: Path) -> Results:
     """Put a row's lines in, in place of older ones, and write everything."""
-    new = {line.id: line for line in lines}
+    here = {"code": results.code, "date": datetime.date.today().isoformat()}
+    new = {line.id: line.model_copy(update=here) for line in lines}
     kept = [new.pop(line.id, line) for line in results.rows]
     results = results.model_copy(update={"rows": (*kept, *new.values())})
     write(results, file)

@@ -43,7 +43,9 @@ def _measured(file: Path, *lines: Line, finished: bool) -> Results:
 
 def test_an_interrupted_run_goes_on(file: Path) -> None:
     _measured(file, MET, finished=False)
-    assert store.begin(file, "full", afresh=False).rows == (MET,)
+    (line,) = store.begin(file, "full", afresh=False).rows
+    assert line == MET.model_copy(update={"code": line.code, "date": line.date})
+    assert len(line.code) == 12
 
 
 def test_after_a_finished_run_all_is_measured_anew(file: Path) -> None:
@@ -55,15 +57,25 @@ def test_named_rows_replace_their_lines_and_leave_the_others(file: Path) -> None
     _measured(file, MET, MISSED, finished=True)
     better = MISSED.model_copy(update={"ratio": 0.04})
     made = store.add(store.begin(file, "full", afresh=True), [better], file)
-    assert made.rows == (MET, better)
+    assert [(line.id, line.ratio) for line in made.rows] == [("P4", MET.ratio), ("P5", 0.04)]
     assert made.finished
 
 
-def test_rows_of_other_code_or_size_are_not_mixed(file: Path) -> None:
+def test_rows_of_another_size_or_other_packages_are_not_mixed(file: Path) -> None:
     made = _measured(file, MET, finished=False)
     assert store.begin(file, "quick", afresh=False).rows == ()
-    store.write(made.model_copy(update={"code": "other"}), file)
-    assert store.begin(file, "full", afresh=False).rows == ()
+    store.write(made.model_copy(update={"versions": made.versions | {"torch": "1.0"}}), file)
+    assert store.begin(file, "full", afresh=True).rows == ()
+
+
+def test_rows_of_other_code_say_so_until_they_are_measured_anew(file: Path) -> None:
+    made = _measured(file, MET, MISSED, finished=True)
+    older = [line.model_copy(update={"code": "0ther", "date": "2026-01-02"}) for line in made.rows]
+    store.write(made.model_copy(update={"code": "0ther", "rows": tuple(older)}), file)
+    begun = store.begin(file, "full", afresh=False)
+    assert not begun.finished
+    assert "- Measured with code 0ther on 2026-01-02: P4, P5" in page(begun)
+    assert "- Measured with code 0ther on 2026-01-02: P5\n" in page(store.add(begun, [MET], file))
 
 
 def test_the_page_says_a_loss_as_plainly_as_a_win(file: Path) -> None:
