@@ -35,7 +35,7 @@ log = logging.getLogger("evergreen")
 _EXIT_STATUSES = f"""exit status:
   {EXIT_OK}   promoted, kept on purpose, or nothing to do
   {EXIT_BUG}   a bug in Evergreen; please report it with the traceback
-  {EXIT_BAD_SETTING}   a setting is unknown or impossible; nothing was started
+  {EXIT_BAD_SETTING}   a setting is unknown, impossible or does not fit the data; nothing was trained
   {EXIT_BAD_DATA}   the data break a rule; nothing was registered
   {EXIT_TRAINING_FAILED}   training failed for good
   {EXIT_RESOURCE}   the machine lacks something: disk, memory, a writable folder

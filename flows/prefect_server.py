@@ -30,7 +30,7 @@ APPLICATION = "prefect.server.api.server:create_app"
 _START_TIMEOUT_S = 120.0
 _PROBE_TIMEOUT_S = 2.0  # the socket takes connections before anyone answers them
 _END_TIMEOUT_S = 5.0
-_MOST_RESTARTS = 5
+_MOST_RESTARTS = 4
 
 
 class LocalServer:
@@ -73,7 +73,7 @@ class LocalServer:
 
     def _keep(self) -> None:
         """Start it anew when it dies; one that never came up would not the next time either."""
-        for left in reversed(range(_MOST_RESTARTS)):
+        for left in reversed(range(_MOST_RESTARTS + 1)):
             status = self._process.wait()
             if self._ending.is_set() or not self._was_ready.is_set() or not left:
                 return

@@ -88,7 +88,8 @@ def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> None:
 
 
 def check_exportable(plan: RunPlan, version: DatasetVersion) -> None:
-    """Try torch.export on a fresh model, once for a recipe, image shape and number of classes.
+    """Try torch.export on a fresh model, once for a recipe, versions of packages, image shape and number
+    of classes.
 
     Raises :class:`TrainingError` with torch's reason.
     """

@@ -1,7 +1,8 @@
 """What a home need not keep, and its removal.
 
-In: a home, and how many finished runs of each recipe stay. Out: what was removed, or would be. What is in service, what
-is not finished, and what kept runs are made of stays. The same command makes the same again of whatever was removed.
+In: a home, and how many finished runs of each recipe stay. Out: what was removed, or would be. What is in service,
+unfinished runs of the last 30 days, and what kept runs are made of stays. The same command makes the same again of
+whatever was removed.
 Fails with SettingError for a number of runs that keeps none; a recipe that a run is active for is left as it is.
 """
 

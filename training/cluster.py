@@ -25,7 +25,8 @@ _PING_TIMEOUT_S = 60.0
 def ray_cluster(settings: Settings) -> Iterator[None]:
     """A connection to Ray for the block. A cluster that this call started ends with it; one it found stays.
 
-    Raises :class:`TransientError` when `ray.address` does not answer, and :class:`SettingError` when it can't be meant.
+    Raises :class:`TransientError` when `ray.address` does not answer or a Ray of this run's own does not start, and
+    :class:`SettingError` when `ray.address` can't be meant.
     """
     if _ahead:
         _ahead.clear()
@@ -123,7 +124,7 @@ def check_answers(address: str) -> None:
 def revive(settings: Settings) -> None:
     """Ray as usable as at the start: a cluster of this run that lost its head or its node is replaced.
 
-    Raises :class:`TransientError` when `ray.address` does not answer any more.
+    Raises :class:`TransientError` when `ray.address` does not answer any more, or Ray does not start anew.
     """
     import ray
 

@@ -27,7 +27,7 @@ class EvergreenError(Exception):
 
 
 class SettingError(EvergreenError):
-    """A setting is unknown, impossible or contradicts another; nothing was started."""
+    """A setting is unknown, impossible, or contradicts another or the data; nothing was trained."""
 
     exit_status = EXIT_BAD_SETTING
 

@@ -25,7 +25,7 @@ _MEMORY_SHARE = 0.7  # of the machine's memory that training images may take bef
 def launch(job: TrainingJob) -> TrainedModel:
     """Train, or go on training, until the model of `job.run_key` is finished; a finished one is returned at once.
 
-    Raises :class:`training.errors.EvergreenError` or what Ray raises when workers are lost too often.
+    Raises the :class:`training.errors.EvergreenError` that ends it.
     """
     if (done := finished(job.paths, job.run_key)) is not None:
         log.info("training of run %s is finished already", job.run_key[:12])

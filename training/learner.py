@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch  # noqa: TID253 - imported by processes that train, never by ones that plan or list
+import torch  # noqa: TID253 - this module is itself imported inside functions
 import torch.distributed as dist  # noqa: TID253
 import torch.nn.functional as functional  # noqa: TID253
 from torch import nn  # noqa: TID253
@@ -173,8 +173,8 @@ class Learner:
     def changed_by_update_alone(self) -> set[int]:
         """Addresses of the tensors in :meth:`state` that stay as they are until :meth:`update`.
 
-        Those are the weights and the optimizer's state, unless the model changes weights in its forward pass, as
-        some that clamp or renormalise them do.
+        Those are the weights and the optimizer's state, unless the model was seen to write to weights in its first
+        pass, as some that clamp or renormalise them do.
         """
         if not self._forward_keeps_weights:
             return set()

@@ -68,6 +68,14 @@ def _unlike(file: Path) -> str:
     return f"{file}: missing or not the bytes that the manifest lists."
 
 
+def _content(file: Path) -> pa.Buffer:
+    """A file's bytes, in memory that Arrow keeps for the next one: fresh memory takes several times as long."""
+    buffer = pa.allocate_buffer(file.stat().st_size)
+    with file.open("rb", buffering=0) as stream:
+        stream.readinto(memoryview(buffer))
+    return buffer
+
+
 def read_parts(version: DatasetVersion, split: Split, columns: list[str]) -> Iterator[pa.Table]:
     """Tables of the part files in order, out of the very bytes that the manifest's sha256 was held against.
 
@@ -75,8 +83,8 @@ def read_parts(version: DatasetVersion, split: Split, columns: list[str]) -> Ite
     """
     for part in version.parts[split]:
         file = Path(version.path) / part.path
-        content = file.read_bytes() if file.is_file() and file.stat().st_size == part.bytes else b""
-        if hashlib.sha256(content).hexdigest() != part.sha256:
+        content = _content(file) if file.is_file() and file.stat().st_size == part.bytes else b""
+        if hashlib.sha256(memoryview(content)).hexdigest() != part.sha256:
             raise DataError(f"{_unlike(file)} Run the same command again: the dataset is made anew.")
         with pq.ParquetFile(pa.BufferReader(content)) as parquet:
             yield parquet.read(columns)

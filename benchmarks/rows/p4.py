@@ -23,7 +23,9 @@ def prepare(place: Place) -> None:
 
 
 def parquet(place: Place) -> Outcome:
-    """A: the image column of all part files, as one array; with and without the checksums verified."""
+    """A: the image column of all part files, as one array: as it is, with Parquet's own page checksums (CRC-32)
+    verified, and as training reads it, with each file's sha256 verified.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -36,16 +38,23 @@ def parquet(place: Place) -> Outcome:
     def checked() -> Any:
         return np.concatenate([_images(table) for table in read_parts(version, "train", ["image"])])
 
-    def unchecked() -> Any:
+    def parquet_alone(pages_verified: bool = False) -> Any:
         files = [Path(version.path) / part.path for part in version.parts["train"]]
-        opened = [pq.ParquetFile(file, memory_map=True) for file in files]
+        opened = [
+            pq.ParquetFile(file, memory_map=True, page_checksum_verification=pages_verified) for file in files
+        ]
         tables = [file.read(["image"], use_threads=False) for file in opened]
         return np.concatenate([_images(table) for table in tables])
 
     def _images(table: Any) -> Any:
         return binary_to_numpy(table["image"], np.uint8).reshape(-1, *version.shape)
 
-    return Outcome({"mb_per_s": _speed(unchecked), "checked_mb_per_s": _speed(checked)}, _did(checked()))
+    speeds = {
+        "mb_per_s": _speed(parquet_alone),
+        "pages_mb_per_s": _speed(lambda: parquet_alone(pages_verified=True)),
+        "sha256_mb_per_s": _speed(checked),
+    }
+    return Outcome(speeds, _did(checked()))
 
 
 def load(place: Place) -> Outcome:
@@ -82,14 +91,17 @@ ROW = Row(
         Claim(
             "P4", "reading a dataset's files / np.load", of="mb_per_s", unit="MB/s", goal=0.7, at_least=True
         ),
-        Claim(
-            "P4-checked",
-            "the same with sha256 and page checksums verified / np.load",
-            of="checked_mb_per_s",
-            of_b="mb_per_s",
-            unit="MB/s",
-            goal=0.35,
-            at_least=True,
+        *(
+            Claim(
+                f"P4-{name}",
+                f"the same with {what} verified / np.load",
+                of=f"{name}_mb_per_s",
+                of_b="mb_per_s",
+                unit="MB/s",
+                goal=0.35,
+                at_least=True,
+            )
+            for name, what in (("pages", "page checksums"), ("sha256", "each file's sha256"))
         ),
     ),
     prepare=prepare,
