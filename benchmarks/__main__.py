@@ -48,6 +48,9 @@ def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work:
     """Measure row after row; returns how many could not be."""
     file = options.out / f"{name}.json"
     results = store.begin(file, size, afresh=bool(options.rows))
+    claimed = {claim.id for row in all_rows() for claim in row.claims}
+    kept = tuple(line for line in results.rows if line.id in claimed)  # some may be called otherwise now
+    results = results.model_copy(update={"rows": kept})
     measured = {line.id for line in results.rows if line.ratio is not None and line.code == results.code}
     done = set() if options.rows else measured
     broken = 0
