@@ -1,14 +1,18 @@
 """What could not be finished is refused before the first step."""
 
+import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from small_runs import write_recipe
 
 from flows.retrain import SettingsForm, retrain
-from training.errors import SettingError, TrainingError
+from tasks import preflight
+from training.errors import DataError, SettingError, TrainingError
 from training.paths import Home
+from training.plan import RunPlan
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
 
@@ -42,3 +46,18 @@ def test_a_model_that_can_not_be_exported_is_refused_before_training(home: Home,
     with pytest.raises(TrainingError, match="its model can't be exported"):
         run(write_recipe(tmp_path, model, name="moody"))
     assert not list(home.runs("moody").glob("*/attempts.jsonl"))
+
+
+def test_a_preparation_that_fails_waits_for_what_is_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends while a thread imports torch may crash, and lose its exit status by that."""
+    loaded: list[bool] = []
+
+    def load(_plan: RunPlan) -> None:
+        time.sleep(0.3)
+        loaded.append(True)
+
+    monkeypatch.setattr(preflight, "_load", load)
+    plan = cast(RunPlan, SimpleNamespace(first=True))
+    with pytest.raises(DataError), preflight.preflight_loading(plan):
+        raise DataError("a row breaks a rule")
+    assert loaded == [True]

@@ -14,6 +14,7 @@ from crashes import history, points
 from slow_runs import send, slow_job, when_at_step
 
 from training.attempts import Beat, Fence, SupersededError, read_attempts, read_failures
+from training.controller import start_host
 from training.errors import EvergreenError, StopRequestedError, TransientError
 from training.job import TrainingJob
 from training.launch import finished, launch
@@ -142,6 +143,23 @@ def test_workers_that_can_not_meet_leave_their_place_to_the_next_attempt(
         launch(job)
     assert reserved() == []
     assert len(read_failures(job.paths)) >= 1
+
+
+def test_a_controller_that_is_there_hears_how_long_workers_may_take_to_start(
+    home: Home, small_version: DatasetVersion
+) -> None:
+    import ray
+    from ray.util import placement_group, remove_placement_group
+
+    start_host(own_ray=True)  # before the setting is known to it
+    everything = placement_group([{"CPU": ray.cluster_resources()["CPU"]}])
+    assert everything.wait(60)
+    job = slow_job(home, small_version, failure={"max_failures": 0, "worker_start_timeout_s": 3.0})
+    try:
+        with pytest.raises(TransientError, match=r"timed out after 3\.0 seconds"):
+            launch(job)
+    finally:
+        remove_placement_group(everything)
 
 
 def test_an_attempt_that_was_given_up_can_not_write(home: Home, small_version: DatasetVersion) -> None:
