@@ -1,6 +1,7 @@
 """One attempt on Ray Train: how many workers on what, fed by what, talking how."""
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,8 @@ def fit(job: TrainingJob) -> None:
     reserved = job.paths.ray / f"reserved-{job.attempt}"
     asks_for_nodes = bool(settings.ray.address or settings.scaling.min_workers or datasets)
     timeout_s = settings.failure.worker_start_timeout_s
+    # The controller is told too; here, Ray's error reads it anew for its message.
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(timeout_s)
     trainer = _trainer_class(reserved, timeout_s, bool(datasets), asks_for_nodes, own_ray)(
         run_ray_worker,
         train_loop_config={"job": job.model_dump_json()},
