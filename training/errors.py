@@ -114,7 +114,6 @@ _TRANSIENT_NAMES = frozenset(
         "URLError",
         "WorkerCrashedError",
         "WorkerGroupStartupFailedError",
-        "WorkerGroupStartupTimeoutError",
         "WorkerHealthCheckFailedError",
         "WorkerHealthCheckTimeoutError",
     }
@@ -188,6 +187,13 @@ def _passing(error: BaseException) -> TransientError | None:
     if type(error).__name__ in _MLFLOW and _status(error) in _TRY_AGAIN:
         return TransientError(
             f"MLflow does not answer ({_first_line(error)}). Run the same command again: it resumes."
+        )
+    if (
+        type(error).__name__ == "WorkerGroupStartupTimeoutError"
+    ):  # whose remedy is a variable that Evergreen sets
+        return TransientError(
+            f"{_gist(error).partition(' Potential')[0]} Not enough is free on the cluster, or it is busy: free some, "
+            "add nodes, or set failure.worker_start_timeout_s, and run the same command: it resumes."
         )
     if isinstance(error, OSError) and error.errno == errno.ESTALE:
         return TransientError(f"{error}: a shared folder went away. Run the same command again: it resumes.")
