@@ -38,7 +38,7 @@ log = logging.getLogger("evergreen.supervise")
 
 _LOOK_S = 0.5
 _UNWIND_S = 60.0  # for Ray Train to notice that its workers are gone, or that they are done
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 # Until Ray counts a lost node no more; before, it would wait for as many workers as there were.
 _NODE_LOSS_S = 15.0
 
@@ -46,6 +46,7 @@ _NODE_LOSS_S = 15.0
 def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
     """Call `attempt` until it succeeds. Raises the :class:`EvergreenError` that ends the run."""
     allowed = job.settings.failure.max_failures
+    furthest, futile = _furthest(job), 0
     for failures in range(allowed + 1):
         if on_ray:
             end_workers(read_beats(job.paths))  # of an attempt that this one must not overlap with
@@ -69,11 +70,27 @@ def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], o
             if not known.transient or isinstance(known, StopRequestedError) or failures == allowed:
                 raise known from error
             log.warning("%s Failure %d of %d allowed; going on.", redact(str(known)), failures + 1, allowed)
-        first = _FIRST_PAUSE_S if job.settings.scaling.min_workers is None else _NODE_LOSS_S
-        time.sleep(min(_LONGEST_PAUSE_S, first * 2**failures) * random.uniform(0.5, 1))
+        reached = _furthest(job)
+        futile = 0 if reached > furthest else futile + 1
+        furthest = max(furthest, reached)
+        time.sleep(_pause_s(job, futile))
         if on_ray:
             revive(job.settings)
     return None
+
+
+def _furthest(job: TrainingJob) -> int:
+    """The last step that a worker is known to have done, in whatever attempt."""
+    return max((beat.step for beat in read_beats(job.paths)), default=0)
+
+
+def _pause_s(job: TrainingJob, futile: int) -> float:
+    """Seconds until the next attempt; twice as many for each of the `futile` last ones, which got no further.
+
+    A worker that is killed once an hour is no reason to wait a minute the tenth time.
+    """
+    first = _FIRST_PAUSE_S if job.settings.scaling.min_workers is None else _NODE_LOSS_S
+    return min(_LONGEST_PAUSE_S, first * 2.0**futile) * random.uniform(0.5, 1)
 
 
 def _sweep(job: TrainingJob) -> None:
