@@ -73,14 +73,24 @@ def series(runs: Sequence[Run], side: str, name: str) -> list[float]:
 
 
 def control_of(runs: Sequence[Run], claim: Claim) -> float | None:
-    """How far apart two runs of the same side are that followed each other, over both sides of the claim."""
+    """How far apart two runs of the same side are that followed each other, over both sides of the claim.
+
+    Where a run measures several times, how far apart those are that followed each other in it.
+    """
     keys = {claim.b: claim.key_b, claim.a: claim.of}
-    near = [
-        (first.measured.outcome.values[keys[first.side]], second.measured.outcome.values[keys[first.side]])
-        for first, second in pairwise(runs)
-        if first.side == second.side and first.side in keys and claim.a != claim.b
-    ]
-    return control([(a, b) for a, b in near if not isinstance(a, list) and not isinstance(b, list)])
+    if claim.a == claim.b:
+        return None
+    near: list[tuple[float, float]] = []
+    for first, second in pairwise([*runs, None]):
+        if first is None or first.side not in keys:
+            continue
+        value = first.measured.outcome.values[keys[first.side]]
+        if isinstance(value, list):
+            near += zip(value[::2], value[1::2], strict=False)
+        elif second is not None and first.side == second.side:
+            after = second.measured.outcome.values[keys[first.side]]
+            near += [] if isinstance(after, list) else [(value, after)]
+    return control(near)
 
 
 def _line(runs: Sequence[Run], claim: Claim, size: Size) -> Line:

@@ -103,5 +103,6 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("weights", "rows", "checksums"),
+    pairs=10,  # of 50 ms each, which a neighbour on the machine can double
     quick=True,
 )

@@ -100,5 +100,6 @@ ROW = Row(
             geometric=False,
         ),
     ),
+    pairs=12,
     quick=True,
 )

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -40,13 +41,13 @@ def _retrainings(place: Place, workers: int) -> Outcome:
 
     os.environ.pop("PREFECT_HOME", None)
     prepare(Home(home))
-    seen: dict[str, list[float]] = {"s": [], "mb": [], "files": [], "processes": []}
+    seen: dict[str, list[float]] = {"s": [], "mb": [], "files": [], "processes": [], "disk": []}
     cluster: Any = (
         ray_cluster(Settings.model_validate({"ray": {"num_cpus": 2}})) if workers else nullcontext()
     )
     with prefect_api(Home(home)), cluster:
         for seed in range(place.pick(20, 14, 12)):
-            began = time.perf_counter()
+            before, began = _disk_mb(home), time.perf_counter()
             _retrain(seed, workers)
             seen["s"].append(time.perf_counter() - began)
             gc.collect()
@@ -58,9 +59,15 @@ def _retrainings(place: Place, workers: int) -> Outcome:
             seen["mb"].append(sum(process.memory_info().rss for process in tree) / 2**20)
             seen["files"].append(float(sum(process.num_fds() for process in tree)))
             seen["processes"].append(float(len(tree)))
+            seen["disk"].append(_disk_mb(home) - before)
     early = {f"early_{name}": list(values[_WARM : _WARM + _COMPARED]) for name, values in seen.items()}
     late = {f"late_{name}": list(values[-_COMPARED:]) for name, values in seen.items()}
     return Outcome(early | late)
+
+
+def _disk_mb(folder: Path) -> float:
+    """What the files of `folder` take of the disk, in MiB."""
+    return sum(file.lstat().st_blocks * 512 for file in folder.rglob("*")) / 2**20
 
 
 def _retrain(seed: int, workers: int) -> None:
@@ -105,6 +112,7 @@ def _row(row: str, where: str, side: Callable[[Place], Outcome], timeout_s: floa
             _claim(row, where, "mb", "memory", "MB", 1.3),
             _claim(row, where, "files", "open files", "files", 1.1),
             _claim(row, where, "processes", "processes", "processes", 1.0),
+            _claim(row, where, "disk", "disk that a retraining adds", "MB", 1.1),
         ),
         pairs=1,
         warm_up=False,

@@ -79,5 +79,5 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("shape",),
-    pairs=5,
+    pairs=10,
 )

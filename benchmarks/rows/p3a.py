@@ -87,5 +87,6 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("steps", "batch"),
+    pairs=8,  # to tell 3 % apart
     threads=_THREADS,
 )

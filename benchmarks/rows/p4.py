@@ -106,5 +106,6 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("bytes", "sum"),
+    pairs=15,  # of a second each
     quick=True,
 )

@@ -33,6 +33,14 @@ def test_control_compares_neighbours_of_one_side_only() -> None:
     assert control_of(runs, CLAIM) == pytest.approx(2.0**0.5)
 
 
+def test_control_of_a_run_that_measures_several_times_lies_within_it() -> None:
+    runs = [
+        Run(side, Measured(Outcome({"s": seconds}), 0, 0))
+        for side, seconds in (("a", [1.0, 2.0, 2.0]), ("b", [7.0, 7.0, 7.0]), ("b", [5.0, 20.0, 20.0]))
+    ]
+    assert control_of(runs, CLAIM) == pytest.approx((1 / 2 * 1 * 1 / 4) ** (1 / 3))
+
+
 def test_control_needs_neighbours() -> None:
     assert control_of([_run("a", 1.0), _run("b", 4.0)], CLAIM) is None
 
