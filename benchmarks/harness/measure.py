@@ -38,7 +38,8 @@ def measure(row: Row, work: Path, size: Size, pairs: int | None) -> list[Line]:
                 _run(row, side, place)
         runs: list[Run] = []
         for number in range(_UNVOID_FACTOR * wanted):
-            if number >= wanted and not any(is_void(control_of(runs, claim)) for claim in row.claims):
+            judged = [claim for claim in row.claims if claim.goal is not None]
+            if number >= wanted and not any(is_void(control_of(runs, claim)) for claim in judged):
                 break
             runs += _round(row, place, backwards=number % 2 == 1)
         return [_line(runs, claim, size) for claim in row.claims]
