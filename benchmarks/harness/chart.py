@@ -16,7 +16,7 @@ def draw(results: Results, file: Path) -> None:
     from matplotlib import pyplot
 
     shown = [line for line in results.rows if _margin(line) is not None]
-    figure, axes = pyplot.subplots(figsize=(8, 1.2 + 0.32 * len(shown)), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(10, 1 + 0.2 * len(shown)), layout="constrained")
     for height, line in enumerate(reversed(shown)):
         margin, low, high = _margin(line) or (1.0, 1.0, 1.0)
         colour = _OPEN if line.met is None else _MET if line.met else _MISSED
@@ -25,7 +25,11 @@ def draw(results: Results, file: Path) -> None:
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks(range(len(shown)), [f"{line.id}  {line.title}" for line in reversed(shown)], fontsize=7)
-    axes.set_xlabel("how many times better than the goal; green: met, red: missed, grey: not judged")
+    axes.margins(y=0.02)
+    axes.xaxis.set_major_formatter("{x:g}")
+    figure.supxlabel(
+        "how many times better than the goal; green: met, red: missed, grey: not judged", fontsize=9
+    )
     figure.savefig(file, format="svg", metadata={"Date": None})
     pyplot.close(figure)
 

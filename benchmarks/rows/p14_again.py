@@ -103,7 +103,7 @@ def _claim(row: str, where: str, name: str, what: str, unit: str, goal: float) -
     )
 
 
-def _row(row: str, where: str, side: Callable[[Place], Outcome], timeout_s: float) -> Row:
+def _row(row: str, where: str, side: Callable[[Place], Outcome], times: int, timeout_s: float) -> Row:
     return Row(
         id=row,
         sides={"a": side},
@@ -114,11 +114,11 @@ def _row(row: str, where: str, side: Callable[[Place], Outcome], timeout_s: floa
             _claim(row, where, "processes", "processes", "processes", 1.0),
             _claim(row, where, "disk", "disk that a retraining adds", "MB", 1.1),
         ),
-        pairs=1,
+        pairs=times,
         warm_up=False,
         timeout_s=timeout_s,
     )
 
 
-ROW = _row("P14-again", "in a process", here, timeout_s=600.0)
-ON_A_CLUSTER = _row("P14-cluster", "on a cluster", on_a_cluster, timeout_s=1200.0)
+ROW = _row("P14-again", "in a process", here, times=3, timeout_s=600.0)
+ON_A_CLUSTER = _row("P14-cluster", "on a cluster", on_a_cluster, times=1, timeout_s=1200.0)
