@@ -203,6 +203,11 @@ class Heart:
             thread.join()
 
 
+def furthest_step(paths: RunPaths) -> int:
+    """The last step that a worker is known to have done; an attempt that begins forgets those before it."""
+    return max((beat.step for beat in read_beats(paths)), default=0)
+
+
 def read_beats(paths: RunPaths) -> list[Beat]:
     """The last sign of life of each worker, of whatever attempt."""
     found = []

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from types import FrameType
 
-from training.attempts import Failure, Fence, note, read_attempts, read_beats
+from training.attempts import Failure, Fence, furthest_step, note, read_attempts, read_beats
 from training.cluster import head_is_gone, revive
 from training.errors import (
     EvergreenError,
@@ -46,7 +46,7 @@ _NODE_LOSS_S = 15.0
 def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
     """Call `attempt` until it succeeds. Raises the :class:`EvergreenError` that ends the run."""
     allowed = job.settings.failure.max_failures
-    furthest, futile = _furthest(job), 0
+    furthest, futile = furthest_step(job.paths), 0
     for failures in range(allowed + 1):
         if on_ray:
             end_workers(read_beats(job.paths))  # of an attempt that this one must not overlap with
@@ -70,18 +70,13 @@ def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], o
             if not known.transient or isinstance(known, StopRequestedError) or failures == allowed:
                 raise known from error
             log.warning("%s Failure %d of %d allowed; going on.", redact(str(known)), failures + 1, allowed)
-        reached = _furthest(job)
+        reached = furthest_step(job.paths)
         futile = 0 if reached > furthest else futile + 1
         furthest = max(furthest, reached)
         time.sleep(_pause_s(job, futile))
         if on_ray:
             revive(job.settings)
     return None
-
-
-def _furthest(job: TrainingJob) -> int:
-    """The last step that a worker is known to have done, in whatever attempt."""
-    return max((beat.step for beat in read_beats(job.paths)), default=0)
 
 
 def _pause_s(job: TrainingJob, futile: int) -> float:

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from training.attempts import Attempt, Fence, Heart, note, read_beats
+from training.attempts import Attempt, Fence, Heart, furthest_step, note
 from training.dataset import Columns, open_columns
 from training.errors import TrainingError
 from training.feeds import Feed, MemoryFeed, StreamFeed, columns_dataset, loader_feed, training_rows
@@ -47,7 +47,7 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
 
     began = time.time()
     # How far an older attempt came is known before the first beat of this one.
-    reached = max((beat.step for beat in read_beats(job.paths)), default=0)
+    reached = furthest_step(job.paths)
     fence = Fence.enter(job.paths, job.attempt) if ranks.is_first else Fence(job.paths.fence, job.attempt)
     heart = Heart(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
     heart.beat(0)

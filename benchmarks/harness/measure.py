@@ -78,6 +78,9 @@ def control_of(runs: Sequence[Run], claim: Claim) -> float | None:
 
     Where a run measures several times, how far apart those are that followed each other in it.
     """
+    if claim.again is not None:
+        same = zip(series(runs, claim.a, claim.of), series(runs, claim.a, claim.again), strict=True)
+        return control(list(same))
     keys = {claim.b: claim.key_b, claim.a: claim.of}
     if claim.a == claim.b:
         return None

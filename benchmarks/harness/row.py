@@ -52,7 +52,8 @@ class Claim:
     """One line of the results: value `of` of side `a` held against that of side `b` by `compare`.
 
     `goal` bounds the comparison from below (`at_least`) or from above. With `geometric` unset, pairs are averaged
-    arithmetically: for differences, exponents and absolute values.
+    arithmetically: for differences, exponents and absolute values. `again` names a second measurement of the same as
+    `of`, where the control is not to be taken from neighbours.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Claim:
     compare: Callable[[float, float], float] = quotient
     geometric: bool = True
     of_b: str | None = None
+    again: str | None = None
     note: str = ""
 
     @property

@@ -41,6 +41,14 @@ def test_control_of_a_run_that_measures_several_times_lies_within_it() -> None:
     assert control_of(runs, CLAIM) == pytest.approx((1 / 2 * 1 * 1 / 4) ** (1 / 3))
 
 
+def test_control_of_a_claim_that_measures_again_is_taken_from_that() -> None:
+    claim = Claim("X", "x", of="s", of_b="t", b="a", again="u", unit="s", goal=1.0, at_least=False)
+    values = {"s": [1.0, 4.0], "t": [9.0, 9.0], "u": [2.0, 2.0]}
+    assert control_of([Run("a", Measured(Outcome(values), 0, 0))], claim) == pytest.approx(1.0)
+    values["s"] = [4.0, 4.0]
+    assert control_of([Run("a", Measured(Outcome(values), 0, 0))], claim) == pytest.approx(2.0)
+
+
 def test_control_needs_neighbours() -> None:
     assert control_of([_run("a", 1.0), _run("b", 4.0)], CLAIM) is None
 

@@ -63,3 +63,21 @@ def test_only_attempts_that_get_no_further_are_waited_for_longer(
     with pytest.raises(TransientError, match="a worker was killed"):
         supervise.train_until_done(job, failing_at(steps), on_ray=False)
     assert slept == pauses
+
+
+def test_a_command_that_comes_no_further_than_the_one_before_waits_longer(
+    home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny_settings(scaling={"num_workers": 0}, failure={"max_failures": 0})
+    job = job_for(home, small_version, settings)
+    with pytest.raises(TransientError):
+        supervise.train_until_done(job, failing_at([50]), on_ray=False)
+    slept: list[float] = []
+    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+    monkeypatch.setattr(supervise.time, "sleep", slept.append)
+    again = job_for(
+        home, small_version, tiny_settings(scaling={"num_workers": 0}, failure={"max_failures": 2})
+    )
+    with pytest.raises(TransientError):
+        supervise.train_until_done(again, failing_at([50, 51, 52]), on_ray=False)
+    assert slept == [1, 0.5]
