@@ -40,23 +40,28 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its name, durably, when the block succeeds; else it is removed."""
+def atomic_file(path: Path, durable: bool = True) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its name when the block succeeds; else it is removed.
+
+    Unless `durable`, the file may be gone or cut short after a loss of power: for what is checked before it is used.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         yield aside
-        with aside.open("rb") as stream:
-            os.fsync(stream.fileno())
+        if durable:
+            with aside.open("rb") as stream:
+                os.fsync(stream.fileno())
         aside.replace(path)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, durable: bool = True) -> None:
     """Write a whole text file atomically."""
-    with atomic_file(path) as aside:
+    with atomic_file(path, durable) as aside:
         aside.write_text(text, encoding="utf-8")
 
 

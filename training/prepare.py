@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from training.errors import DataError
@@ -30,6 +32,7 @@ _SHARD_BYTES = 64 << 20
 _SUBSET = 7  # stream of the permutation that picks a subset of rows
 _MIXED = 6  # order of rows whose source sorts them by class
 _SHOWN = 5
+_FEW = 64
 _REPEATED = ["height", "width", "channels", "label", "split"]  # columns of few values
 
 
@@ -68,14 +71,14 @@ def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: 
     target = folder / f"raw-{shard.index:05d}.parquet"
     if not _is_whole(target):
         rows = _selected(files, shard, settings)
-        with atomic_file(target) as aside:
+        with atomic_file(target, durable=False) as aside:  # it has its sha256, and an end
             with pq.ParquetWriter(
-                aside, RAW_SCHEMA, compression="lz4", use_dictionary=_REPEATED, write_page_checksum=True
+                aside, RAW_SCHEMA, compression="none", use_dictionary=_REPEATED, write_page_checksum=True
             ) as writer:
                 for batch in reader(files).read(files, shard.split, rows):
                     writer.write_batch(batch)
             digest = digest_file(aside)
-        write_text(_note(target), digest)
+        write_text(_note(target), digest, durable=False)
     labels: Counter[str] = Counter()
     for batch in raw_batches(str(target), ["label"]):
         labels.update(batch["label"].to_pylist())
@@ -109,7 +112,12 @@ def plan_transform(
     classes = files.classes or tuple(sorted({label for shard in raw for label in shard.labels}))
     target = Target(settings.image_size, settings.channels)
     shape = next(
-        (found for shard in raw for rows in raw_batches(shard.path) if (found := first_shape(rows, target))),
+        (
+            found
+            for shard in raw
+            for rows in raw_batches(shard.path, rows=_FEW)
+            if (found := first_shape(rows, target))
+        ),
         None,
     )
     if shape is None:
@@ -231,21 +239,30 @@ def _check_version(version: DatasetVersion, staging: Path) -> None:
                 f"{version.source_origin}: no {split} rows of class {', '.join(empty[:_SHOWN])}. Every class needs "
                 "rows in both splits: add some, remove the class, or raise data.max_train_rows / data.max_test_rows."
             )
-    train, test = (_digests(staging, version, split) for split in SPLITS)
-    if leaked := sorted(train.keys() & test.keys(), key=lambda digest: train[digest]):
-        shown = "\n  ".join(f"{train[digest]} and {test[digest]}" for digest in leaked[:_SHOWN])
+    train, test = (_named_digests(staging, version, split) for split in SPLITS)
+    in_both = pc.is_in(test["digest"], value_set=train["digest"])
+    if pc.any(in_both).as_py():
+        leaked = _pairs(train, test.filter(in_both))
+        shown = "\n  ".join(f"{row} and {other}" for row, other in leaked[:_SHOWN])
         raise DataError(
             f"{counted(len(leaked), 'image stands', 'images stand')} in both the train and the test split, which would "
             f"flatter the model:\n  {shown}\nRemove {'it' if len(leaked) == 1 else 'them'} from one split."
         )
 
 
-def _digests(staging: Path, version: DatasetVersion, split: Split) -> dict[bytes, str]:
-    found: dict[bytes, str] = {}
-    for part in version.parts[split]:
-        table = pq.read_table(staging / part.path, columns=["digest", "where"])
-        found.update(zip(table["digest"].to_pylist(), table["where"].to_pylist(), strict=True))
-    return found
+def _named_digests(staging: Path, version: DatasetVersion, split: Split) -> pa.Table:
+    """Columns `digest` and `where` of a split."""
+    files = (staging / part.path for part in version.parts[split])
+    return pa.concat_tables([pq.read_table(file, columns=["digest", "where"]) for file in files])
+
+
+def _pairs(train: pa.Table, leaked: pa.Table) -> list[tuple[str, str]]:
+    """Where each image of test rows `leaked` stands in either split, once an image, in the order of the train rows."""
+    names, others = (
+        dict(zip(table["digest"].to_pylist(), table["where"].to_pylist(), strict=True))
+        for table in (train, leaked)
+    )
+    return sorted((names[digest], where) for digest, where in others.items())
 
 
 def _limit(split: str, settings: DataSettings) -> int | None:

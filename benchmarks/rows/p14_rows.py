@@ -1,6 +1,7 @@
 """P14, rows: preparing sixteen times as many rows takes sixteen times as long, and no more memory."""
 
 import math
+import shutil
 import time
 from pathlib import Path
 
@@ -35,13 +36,19 @@ def _prepared(place: Place, rows: int) -> Outcome:
     from training.paths import Home
     from training.settings import Settings
 
+    few = Settings.model_validate({"data": {"path": str(idx_folder(place.data, 500, 100))}})
+    prepare_dataset(Home(place.own / "few"), few)  # imports
     settings = Settings.model_validate({"data": {"path": str(idx_folder(place.data, rows))}})
-    began = time.perf_counter()
-    version = prepare_dataset(Home(place.own / "home"), settings)
-    seconds = time.perf_counter() - began
-    if version.rows("train") != rows:
-        raise RuntimeError(f"{version.rows('train')} rows were prepared, not {rows}")
-    return Outcome({"seconds": seconds, "peak_mb": _peak_mb()}, {"shape": list(version.shape)})
+    taken, peaks = [], []
+    for turn in range(place.pick(4, 2, 1)):
+        began = time.perf_counter()
+        version = prepare_dataset(Home(place.own / f"home-{turn}"), settings)
+        taken.append(time.perf_counter() - began)
+        peaks.append(_peak_mb())
+        if version.rows("train") != rows:
+            raise RuntimeError(f"{version.rows('train')} rows were prepared, not {rows}")
+        shutil.rmtree(place.own / f"home-{turn}")
+    return Outcome({"seconds": taken, "peak_mb": peaks[0]}, {"shape": list(version.shape)})
 
 
 def _peak_mb() -> float:
@@ -79,5 +86,5 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("shape",),
-    pairs=10,
+    pairs=6,
 )

@@ -57,23 +57,24 @@ def evergreen(place: Place) -> Outcome:
     test = open_columns(job.dataset, "test")
     predict = predictor(serving_module(load(job.recipe.path)[0], job.dataset, trained))
     predict(test.images[:512])
-    began = time.perf_counter()
-    found = predict(test.images)
-    evaluated = time.perf_counter() - began
+    evaluated = []
+    for _ in range(_turns(place)):
+        began = time.perf_counter()
+        found = predict(test.images)
+        evaluated.append(len(found) / (time.perf_counter() - began))
 
     connect(None, home)
     served = open_served(_MODEL, "1", None, home)
     served.predict(test.images[:512])
-    began = time.perf_counter()
-    chunks = find_chunks(place.shared / "test.parquet")
-    scored = [batch["probabilities"] for batch in in_process(chunks, served)]
-    predicted = time.perf_counter() - began
-    rows = sum(map(len, scored))
-    if rows != len(found):
-        raise RuntimeError(f"{rows} rows were predicted, {len(found)} evaluated")
-    return Outcome(
-        {"rows_per_s": len(found) / evaluated, "predict_rows_per_s": rows / predicted}, _did(found)
-    )
+    predicted = []
+    for _ in range(_turns(place)):
+        began = time.perf_counter()
+        chunks = find_chunks(place.shared / "test.parquet")
+        rows = sum(len(batch["probabilities"]) for batch in in_process(chunks, served))
+        predicted.append(rows / (time.perf_counter() - began))
+        if rows != len(found):
+            raise RuntimeError(f"{rows} rows were predicted, {len(found)} evaluated")
+    return Outcome({"rows_per_s": evaluated, "predict_rows_per_s": predicted}, _did(found))
 
 
 def plain(place: Place) -> Outcome:
@@ -98,12 +99,19 @@ def plain(place: Place) -> Outcome:
 
     with torch.inference_mode():
         score(images[:512])
-        began = time.perf_counter()
-        found = torch.cat(
-            [score(images[start : start + 512]) for start in range(0, len(images), 512)]
-        ).numpy()
-        seconds = time.perf_counter() - began
-    return Outcome({"rows_per_s": len(found) / seconds}, _did(found))
+        speeds = []
+        for _ in range(_turns(place)):
+            began = time.perf_counter()
+            found = torch.cat(
+                [score(images[start : start + 512]) for start in range(0, len(images), 512)]
+            ).numpy()
+            speeds.append(len(found) / (time.perf_counter() - began))
+    return Outcome({"rows_per_s": speeds}, _did(found))
+
+
+def _turns(place: Place) -> int:
+    """Passes over the rows, each compared with one of the other side."""
+    return place.pick(4, 2, 1)
 
 
 def _write_parquet(images: Any, file: Path) -> None:

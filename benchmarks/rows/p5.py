@@ -1,6 +1,7 @@
 """P5: source files -> a validated, checksummed dataset version; B: the guides' way (P5a), one pass with NumPy (P5b)."""
 
 import time
+from statistics import median
 from typing import Any
 
 from benchmarks.baselines.images import idx_folder, read
@@ -23,11 +24,15 @@ def evergreen(place: Place) -> Outcome:
     few = Settings.model_validate({"data": {"path": str(_few(place))}})
     prepare_dataset(Home(place.own / "few"), few)  # imports
     settings = Settings.model_validate({"data": {"path": str(_raw(place))}})
-    began = time.perf_counter()
-    version = prepare_dataset(Home(place.own / "home"), settings)
-    seconds = time.perf_counter() - began
+    taken = []
+    for turn in range(_turns(place)):
+        began = time.perf_counter()
+        version = prepare_dataset(Home(place.own / f"home-{turn}"), settings)
+        taken.append(time.perf_counter() - began)
     did = {"labels": {name: list(version.label_counts[name]) for name in ("train", "test")}}
-    return Outcome({"seconds": seconds}, did | {"mean": version.mean[0], "std": version.std[0]})
+    return Outcome(
+        {"seconds": taken, "median": median(taken)}, did | {"mean": version.mean[0], "std": version.std[0]}
+    )
 
 
 def guides(place: Place) -> Outcome:
@@ -52,10 +57,17 @@ def numpy_and_pyarrow(place: Place) -> Outcome:
     from benchmarks.baselines.single_pass import single_pass
 
     single_pass(_few(place), place.own / "few")  # imports
-    began = time.perf_counter()
-    made = single_pass(_raw(place), place.own / "out")
-    seconds = time.perf_counter() - began
-    return Outcome({"seconds": seconds}, {name: made[name] for name in ("labels", "mean", "std")})
+    taken = []
+    for turn in range(_turns(place)):
+        began = time.perf_counter()
+        made = single_pass(_raw(place), place.own / f"out-{turn}")
+        taken.append(time.perf_counter() - began)
+    return Outcome({"seconds": taken}, {name: made[name] for name in ("labels", "mean", "std")})
+
+
+def _turns(place: Place) -> int:
+    """Of 0.2 to 0.4 s each; the guides' way takes half a minute."""
+    return place.pick(8, 4, 1)
 
 
 def _few(place: Place) -> Any:
@@ -73,7 +85,8 @@ ROW = Row(
         Claim(
             "P5a",
             "source files to dataset version / pandas, nested lists, row map",
-            of="seconds",
+            of="median",
+            of_b="seconds",
             unit="s",
             goal=1 / 20,
             at_least=False,

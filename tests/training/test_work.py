@@ -5,6 +5,7 @@ docs/performance.md.
 """
 
 import hashlib
+import os
 import sys
 import tracemalloc
 from collections import Counter
@@ -24,8 +25,11 @@ from training.launch import launch
 from training.learner import Learner
 from training.order import Permutation, SampleOrder
 from training.paths import Home
+from training.prepare import make_version, plan_shards, write_raw
 from training.ranks import Ranks
 from training.records import DatasetVersion
+from training.settings import DataSettings
+from training.sources.digits import Digits
 
 _opened: list[list[str]] = []
 
@@ -181,6 +185,22 @@ def test_parts_are_hashed_once_when_a_dataset_is_found(
         Path(digits_version.path) / part.path for split in digits_version.parts.values() for part in split
     ]
     assert sorted(hashed) == sorted(parts)
+
+
+def test_raw_rows_which_are_checked_and_end_soon_are_not_waited_for_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, settings = Digits().fetch(tmp_path / "sources"), DataSettings()
+    (shard,) = plan_shards(files, settings)
+    with counted(monkeypatch, os, "fsync") as synced:
+        raw = write_raw(files, shard, settings, tmp_path)
+    assert raw.rows == 1797
+    assert not synced
+    with counted(monkeypatch, os, "fsync") as synced:
+        make_version("digits", "0" * 64, files, [raw], settings, tmp_path / "version", with_ray=False)
+    # A part and a folder of each split; the manifest when it is written, and again with the rest; the version's
+    # folder each time; the folder in which it gets its name.
+    assert synced["fsync"] == 2 + 2 + 2 + 2 + 1
 
 
 def test_columns_that_are_unpacked_read_no_parquet(digits_version: DatasetVersion) -> None:
