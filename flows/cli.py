@@ -5,6 +5,8 @@ import atexit
 import gc
 import json
 import logging
+import os
+import select
 import signal
 import sys
 import threading
@@ -19,6 +21,7 @@ from training.errors import (
     EXIT_BUG,
     EXIT_INTERRUPTED,
     EXIT_OK,
+    EXIT_OUTPUT_CLOSED,
     EXIT_RESOURCE,
     EXIT_RETRY,
     EXIT_TERMINATED,
@@ -41,6 +44,7 @@ _EXIT_STATUSES = f"""exit status:
   {EXIT_RESOURCE}   the machine lacks something: disk, memory, a writable folder
   {EXIT_RETRY}  worth retrying: the same command goes on where it stopped
   {EXIT_INTERRUPTED} interrupted; the same command goes on where it stopped
+  {EXIT_OUTPUT_CLOSED} nobody reads what is written to standard output, as after `| head`
   {EXIT_TERMINATED} terminated; the same command goes on where it stopped
 """
 
@@ -57,12 +61,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     from flows.commands import COMMANDS
 
-    options = _parser(COMMANDS).parse_args(argv)
+    try:
+        options = _parser(COMMANDS).parse_args(argv)
+    except SystemExit:  # of --help, too
+        if _output_is_closed():
+            return EXIT_OUTPUT_CLOSED
+        raise
     atexit.register(gc.freeze)  # else Python looks all of torch and Ray through for garbage once more: 2.5 s
     try:
         with _sigterm_raises():
-            return COMMANDS[options.command].run(options)
+            status = COMMANDS[options.command].run(options)
+            sys.stdout.flush()
+            return status
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _output_is_closed():
+            return EXIT_OUTPUT_CLOSED
         return _fail(error, getattr(options, "json", False), getattr(options, "verbose", False))
     except BaseException as error:
         if isinstance(error, SystemExit | GeneratorExit):
@@ -112,6 +125,19 @@ def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:
         )
         command.arguments(one)
     return parser
+
+
+def _output_is_closed() -> bool:
+    """Whether nobody reads standard output any more; then what is left of it goes nowhere."""
+    output = select.poll()
+    try:
+        output.register(sys.stdout.fileno(), 0)  # errors are always told
+    except OSError:  # no file, as in a test
+        return False
+    if not output.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+    return True
 
 
 def _fail(error: Exception, as_json: bool, verbose: bool) -> int:

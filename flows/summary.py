@@ -21,9 +21,15 @@ if TYPE_CHECKING:
 _SHOWN_PARTS = 0.005  # parts of the wall time below this share are added up as "other"
 
 
-def _console() -> Console:
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        # The command line knows what to do then; rich would end the process with the status of a bug.
+        raise BrokenPipeError
+
+
+def standard_output() -> Console:
     """Standard output; as wide as a line needs when it goes to a file."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    return _Output(highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
 def _grid() -> Table:
@@ -40,7 +46,7 @@ def _row(table: Table, *cells: str | Text) -> None:
 
 def print_release(release: Release) -> None:
     """The end of a retraining: what came out, why, and what to do next."""
-    console = _console()
+    console = standard_output()
     promoted = release.alias == "champion"
     head = f"{release.model} version {release.version}"
     if release.reused:
@@ -95,7 +101,7 @@ def _time(release: Release) -> str:
 
 def print_preview(made: "Preview") -> None:
     """A plan."""
-    console, table = _console(), _grid()
+    console, table = standard_output(), _grid()
     console.print(Text(f"{made.recipe}: {made.outcome}", style="bold"))
     _row(table, "source", f"{made.source}, {_size(made.source_bytes)}")
     if made.train_rows is not None:
@@ -156,12 +162,12 @@ def print_recipes(recipes: list[Recipe]) -> None:
     table = _grid()
     for recipe in recipes:
         _row(table, Text(recipe.name, style="bold"), recipe.summary)
-    _console().print(table)
+    standard_output().print(table)
 
 
 def print_prediction(summary: "PredictionSummary") -> None:
     """What a batch prediction did."""
-    console = _console()
+    console = standard_output()
     by = f" scored by {summary.model} version {summary.version} in {summary.seconds:.1f} s"
     speed = f" ({summary.images_per_s:,.0f} images/s)"
     console.print(Text.assemble((f"{summary.rows} images", "bold"), by, speed))
@@ -174,7 +180,7 @@ def print_prediction(summary: "PredictionSummary") -> None:
 
 def print_checks(checks: "list[Check]") -> None:
     """What the doctor found; remedies stand under what is wrong."""
-    console = _console()
+    console = standard_output()
     marks = {True: Text("✓", "green"), False: Text("✗", "red"), None: Text("·", "yellow")}
     table = Table.grid(padding=(0, 2))
     for check in checks:
@@ -186,7 +192,7 @@ def print_checks(checks: "list[Check]") -> None:
 
 def print_collection(found: "Collection", home: "Home", dry_run: bool) -> None:
     """What a home did not need, by size, and what that comes to."""
-    console = _console()
+    console = standard_output()
     table = Table.grid(padding=(0, 2))
     for one in sorted(found.removals, key=lambda one: one.bytes, reverse=True):
         size = _size(one.bytes) if one.kind != "version" else ""

@@ -3,13 +3,12 @@
 Not a Prefect flow: it asks whether Prefect, among others, tells the truth.
 """
 
-import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flows.summary import standard_output
 from tasks.verify.finding import Finding
 from tasks.verify.runs import find_run, home_of, run_of_folder
 from training import paths
@@ -37,7 +36,7 @@ def exit_status(findings: Sequence[Finding]) -> int:
 
 def print_findings(run: RunPaths, findings: Sequence[Finding]) -> None:
     """A line for each finding, and one that counts them."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console = standard_output()
     table = Table.grid(padding=(0, 2))
     for column in range(4):
         table.add_column(no_wrap=column < 3, overflow="fold")

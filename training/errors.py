@@ -16,6 +16,7 @@ EXIT_TRAINING_FAILED = 4
 EXIT_RESOURCE = 5
 EXIT_RETRY = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later
 EXIT_INTERRUPTED = 130
+EXIT_OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as a shell says of a program whose reader went away
 EXIT_TERMINATED = 143  # 128 + SIGTERM, which service managers take for a clean end
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from training.errors import EXIT_BAD_DATA, EXIT_BAD_SETTING, EXIT_RESOURCE
+from training.errors import EXIT_BAD_DATA, EXIT_BAD_SETTING, EXIT_OUTPUT_CLOSED, EXIT_RESOURCE
 from training.paths import Home
 
 HEAVY = {"torch", "torchvision", "ray", "mlflow", "prefect", "pandas", "sklearn", "matplotlib"}
@@ -47,6 +47,27 @@ def test_a_bad_setting_is_refused_at_once(tmp_path: Path, assignment: str, said:
     assert "Traceback" not in done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["exit_status"] == EXIT_BAD_SETTING
     assert list(tmp_path.iterdir()) == []  # no store, no log of a server
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["recipes"], ["plan", "digits", "--json"], ["doctor", "--json"]]
+)
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        done = subprocess.run(
+            command,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"EVERGREEN_HOME": str(tmp_path)},
+            check=False,
+        )
+    assert done.returncode == EXIT_OUTPUT_CLOSED
+    assert "Pipe" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_recipe_lists_those_there_are(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from training.errors import (
     EXIT_BUG,
     EXIT_INTERRUPTED,
     EXIT_OK,
+    EXIT_OUTPUT_CLOSED,
     EXIT_RESOURCE,
     EXIT_RETRY,
     EXIT_TERMINATED,
@@ -199,5 +200,5 @@ def test_a_signal_ends_a_command_in_order(home: Home, signum: int, status: int, 
 
 def test_the_statuses_are_those_that_scripts_rely_on() -> None:
     numbers = [EXIT_OK, EXIT_BUG, EXIT_BAD_SETTING, EXIT_BAD_DATA, EXIT_TRAINING_FAILED, EXIT_RESOURCE,
-               EXIT_RETRY, EXIT_INTERRUPTED, EXIT_TERMINATED]  # fmt: skip
-    assert numbers == [0, 1, 2, 3, 4, 5, 75, 130, 143]
+               EXIT_RETRY, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, EXIT_TERMINATED]  # fmt: skip
+    assert numbers == [0, 1, 2, 3, 4, 5, 75, 130, 141, 143]
