@@ -50,7 +50,8 @@ class Learner:
         if settings.training.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
         if settings.training.compile:
-            self.module.compile()
+            # A program a shape: with one made general as shapes come, a step's bits hang on which shape came first.
+            self.module.compile(dynamic=False)
         self.normalise = normaliser(version.mean, version.std).to(ranks.device)
         self.black = self.normalise(
             torch.zeros((1, version.shape[0], 1, 1), dtype=torch.uint8, device=ranks.device)

@@ -6,6 +6,7 @@ Shards are cut by row number, so the parts of a version are the same however man
 import logging
 import math
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from training.images import Target, first_shape
 from training.manifest import write_manifest
 from training.order import Permutation, stream_key
 from training.records import DatasetVersion, RawShard, Record, SourceFiles, Split
+from training.room import available_cpus
 from training.settings import DataSettings
 from training.shards import SPLITS, ShardOutcome, ShardPlan, raw_batches, transform_shard
 from training.sources import RAW_SCHEMA
@@ -138,9 +140,11 @@ def plan_transform(
 
 
 def run_transform(plans: list[ShardPlan], with_ray: bool) -> list[ShardOutcome]:
-    """All shards through :func:`transform_shard`, as a Ray Data pipeline or in this process."""
+    """All shards through :func:`transform_shard`, as a Ray Data pipeline or by threads of this process."""
     if not with_ray:
-        return [transform_shard(plan) for plan in plans]
+        # Decoding, hashing and Parquet leave Python's lock alone.
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            return list(pool.map(transform_shard, plans))
     import ray.data
 
     rows = [{"plan": plan.model_dump_json()} for plan in plans]

@@ -1,5 +1,6 @@
 """Evergreen's own trainings as a user starts them: a dataset version, a recipe, settings, `training.launch`."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def prepare(home: Home, settings: Settings, name: str = "bench") -> DatasetVersi
     if (found := dataset.find(home, name, fingerprint)) is not None:
         return found
     raw_folder = home.raw_rows(name, fingerprint)
-    raw = [write_raw(files, shard, settings.data, raw_folder) for shard in plan_shards(files, settings.data)]
+    with ThreadPoolExecutor() as pool:  # as Prefect's tasks are without Ray
+        shards = plan_shards(files, settings.data)
+        raw = list(pool.map(lambda shard: write_raw(files, shard, settings.data, raw_folder), shards))
     place = home.dataset(name, fingerprint)
     return make_version(name, fingerprint, files, raw, settings.data, place, with_ray=False)
 

@@ -1,5 +1,6 @@
 """P12: how long a step waits for a checkpoint that is verified and durable. B calls `torch.save` in the loop."""
 
+import os
 import time
 from typing import Any
 
@@ -19,6 +20,7 @@ def evergreen(place: Place) -> Outcome:
     from training.checkpoint import STATE
     from training.launch import launch
 
+    os.sync()  # what the run before left to the disk
     every = _steps_between(place)
     settings = {
         "training": {"epochs": 2, "global_batch_size": _BATCH},
@@ -41,6 +43,7 @@ def in_the_loop(place: Place) -> Outcome:
     from training.recipes.mnist import resnet18
 
     torch.set_num_threads(1)
+    os.sync()
     model = resnet18((1, 28, 28), 10)
     optimizer = torch.optim.AdamW(model.parameters())
     images, labels = torch.rand((_BATCH, 1, 28, 28)), torch.arange(_BATCH) % 10

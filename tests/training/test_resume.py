@@ -1,10 +1,12 @@
 """A training that was interrupted ends with the same bits as one that was not."""
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch._dynamo
 from crashes import (
     BATCH,
     SAVE_EACH_STEP,
@@ -213,3 +215,18 @@ def test_a_loader_trains_and_goes_on_at_the_epoch(
         trained = launch(job)
     assert started_at(caplog) == [0, expected[3][0]["step"]]
     assert outcome(job, trained) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on CPUs")
+def test_a_compiled_model_is_resumed_to_the_same_bits_by_a_process_that_compiles_it_anew(
+    home: Home, small_version: DatasetVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    compiled = settings(training={"compile": True}, **SAVE_EACH_STEP)
+    calm, job = (job_for(place, small_version, compiled) for place in (Home(tmp_path / "calm"), home))
+    torch._dynamo.reset()
+    undisturbed = outcome(calm, launch(calm))
+    crashed(job, per_epoch(small_version) - 1)  # the next step, its first, is of an epoch's uneven end
+    torch._dynamo.reset()
+    assert outcome(job, launch(job)) == undisturbed
