@@ -34,7 +34,7 @@ _SHARD_BYTES = 64 << 20
 _SUBSET = 7  # stream of the permutation that picks a subset of rows
 _MIXED = 6  # order of rows whose source sorts them by class
 _SHOWN = 5
-_FEW = 64
+_FEW = 64  # raw rows at a time, where the first that can be read is enough
 _REPEATED = ["height", "width", "channels", "label", "split"]  # columns of few values
 
 
@@ -142,7 +142,7 @@ def plan_transform(
 def run_transform(plans: list[ShardPlan], with_ray: bool) -> list[ShardOutcome]:
     """All shards through :func:`transform_shard`, as a Ray Data pipeline or by threads of this process."""
     if not with_ray:
-        # Decoding, hashing and Parquet leave Python's lock alone.
+        # Decoding and Parquet leave Python's lock alone; hashing does for images of 2 KiB or more.
         with ThreadPoolExecutor(available_cpus()) as pool:
             return list(pool.map(transform_shard, plans))
     import ray.data

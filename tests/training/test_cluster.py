@@ -91,10 +91,12 @@ def test_ray_that_was_started_ahead_is_taken_over_or_ended() -> None:
     subprocess.run([sys.executable, "-c", _AHEAD], timeout=300, check=True)
 
 
-# Slow, as it failed once in some thirty times: Ray's shutdown waited for its dead head, and ended the process.
-@pytest.mark.slow
 def test_ray_that_died_after_it_was_started_ahead_is_replaced() -> None:
-    subprocess.run([sys.executable, "-c", _AHEAD_AND_DEAD], timeout=300, check=True)
+    command = [sys.executable, "-c", _AHEAD_AND_DEAD]
+    done = subprocess.run(command, timeout=300, capture_output=True, text=True, check=False)
+    if done.returncode and "Failed to connect to GCS within 60 seconds" in done.stderr:
+        pytest.xfail("Ray's own shutdown waited for its dead head, and ended the process (docs/reliability.md)")
+    assert done.returncode == 0, done.stderr
 
 
 _STARTS_RAY = """
