@@ -95,7 +95,9 @@ def test_ray_that_died_after_it_was_started_ahead_is_replaced() -> None:
     command = [sys.executable, "-c", _AHEAD_AND_DEAD]
     done = subprocess.run(command, timeout=300, capture_output=True, text=True, check=False)
     if done.returncode and "Failed to connect to GCS within 60 seconds" in done.stderr:
-        pytest.xfail("Ray's own shutdown waited for its dead head, and ended the process (docs/reliability.md)")
+        pytest.xfail(
+            "Ray's own shutdown waited for its dead head, and ended the process (docs/reliability.md)"
+        )
     assert done.returncode == 0, done.stderr
 
 
