@@ -46,6 +46,7 @@ _NOISY = (
     "ray.tune",
     "httpx",
     "torch",
+    "urllib3",  # warns before each retry of a request to MLflow; the end of the retries is an error of its own
     "py.warnings",
 )
 

@@ -82,7 +82,9 @@ class LocalServer:
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         number = self._socket.fileno()
-        command = [sys.executable, "-m", "flows.prefect_server", APPLICATION, str(number), str(os.getpid())]
+        # -P: a folder `flows` in the working directory is not Evergreen's.
+        module = ["-P", "-m", "flows.prefect_server"]
+        command = [sys.executable, *module, APPLICATION, str(number), str(os.getpid())]
         quiet = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
         with self.log.open("ab") as said:
             return subprocess.Popen(

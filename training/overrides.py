@@ -118,7 +118,7 @@ def _merge(base: dict[str, Any], override: Mapping[str, Any], path: tuple[str, .
     for key, value in override.items():
         dotted = ".".join((*path, key))
         if key not in base:
-            raise SettingError(_unknown(dotted))
+            raise SettingError(_unknown(_first_leaf(dotted, value)))
         if isinstance(base[key], dict):
             if not isinstance(value, Mapping):
                 raise SettingError(
@@ -128,6 +128,14 @@ def _merge(base: dict[str, Any], override: Mapping[str, Any], path: tuple[str, .
         else:
             merged[key] = value
     return merged
+
+
+def _first_leaf(dotted: str, value: Any) -> str:
+    """Full name of the first setting inside an unknown section, so that the nearest valid name can be found."""
+    while isinstance(value, Mapping) and value:
+        name, value = next(iter(value.items()))
+        dotted = f"{dotted}.{name}"
+    return dotted
 
 
 def _unknown(dotted: str) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ImageShape = tuple[int, int, int]
 _NAME = re.compile(r"\w[\w.-]{0,99}")
+_OWN_PACKAGES = ("evergreen", "flows", "tasks", "training", "deployments")
 _RECIPES = "training.recipes."  # modules that one recipe may take from another
 BUILT_IN = ("digits", "fashion-mnist", "mnist", "cifar10-resnet", "cifar10-vit")
 _folders: set[Path] = set()  # of the recipes with files beside them that this process has loaded
@@ -172,8 +173,20 @@ def _import_file(path: Path, files: list[Path]) -> ModuleType:
     except SettingError:
         raise
     except Exception as error:
-        raise SettingError(f"recipe {path}: {type(error).__name__}: {error}") from error
+        raise SettingError(f"recipe {path}: {type(error).__name__}: {error}{_clash(path, error)}") from error
     return module
+
+
+def _clash(path: Path, error: Exception) -> str:
+    """The remedy when a recipe imports a module from a folder beside it that has the name of Evergreen's package."""
+    top = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    beside = path.parent / top
+    if top not in _OWN_PACKAGES or not (beside.is_dir() or beside.with_suffix(".py").is_file()):
+        return ""
+    return (
+        f". {beside} has the name of one of Evergreen's own packages ({', '.join(_OWN_PACKAGES)}), which Python "
+        "imports instead: rename it."
+    )
 
 
 def _make_importable(path: Path, files: list[Path]) -> None:
@@ -210,7 +223,7 @@ def _local_files(path: Path, folder: Path) -> set[Path]:
                 for name in names
                 if name.startswith(_RECIPES)
             ]
-            tops = {name.partition(".")[0] for name in names} - {"", "training", "tasks", "flows"}
+            tops = {name.partition(".")[0] for name in names} - {"", *_OWN_PACKAGES}
             near += [folder / f"{top}.py" for top in tops]
             near += [
                 file

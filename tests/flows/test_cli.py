@@ -31,6 +31,7 @@ def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     ("assignment", "said"),
     [
         ("training.epoch=3", "did you mean training.epochs?"),
+        ("trainig.epochs=3", "trainig.epochs: no such setting; did you mean training.epochs?"),
         ("training.learning_rate=-1", "training.learning_rate"),
         ("training.global_batch_size=65", "the nearest that does is 64"),
         ("scaling.num_workers=300", "CPUs of this machine"),

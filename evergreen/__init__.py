@@ -1,0 +1,1 @@
+"""Evergreen keeps PyTorch models up to date. `python -m evergreen` is the `evergreen` command."""
