@@ -6,20 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from flows.arguments import add_common, add_store, prepared_home
 from flows.cli import Command
+from flows.model_commands import predict, predict_arguments, rollback, rollback_arguments
 from training.errors import EXIT_OK, EXIT_RESOURCE
 
 if TYPE_CHECKING:
-    from training.paths import Home
     from training.records import Release
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--verbose", action="store_true", help="show debug messages and tracebacks")
-    parser.add_argument("--quiet", action="store_true", help="show warnings only while it runs")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object as the last line of standard output"
-    )
 
 
 def _settings(parser: argparse.ArgumentParser) -> None:
@@ -38,18 +31,7 @@ def _settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="train anew even if nothing changed")
     parser.epilog = settings_help()
-    _common(parser)
-
-
-def _prepared_home(options: argparse.Namespace, quiet: bool) -> "Home":
-    """The home, once this process's environment and log are set up for a run in it."""
-    from flows.environment import log_to_terminal, prepare
-    from training.paths import home
-
-    place = home()
-    prepare(place)
-    log_to_terminal(options.verbose, quiet)
-    return place
+    add_common(parser)
 
 
 def _retrain(options: argparse.Namespace) -> int:
@@ -58,7 +40,7 @@ def _retrain(options: argparse.Namespace) -> int:
     from flows.summary import print_release
     from training.overrides import parse_assignments
 
-    place = _prepared_home(options, options.quiet)
+    place = prepared_home(options, options.quiet)
     overrides = parse_assignments(options.assignments)
     release = release_if_unchanged(options.recipe, overrides, place, options.force)
     if release is None:
@@ -116,7 +98,7 @@ def _plan(options: argparse.Namespace) -> int:
     from flows.summary import print_preview
     from training.overrides import parse_assignments
 
-    place = _prepared_home(options, quiet=True)
+    place = prepared_home(options, quiet=True)
     made = preview(options.recipe, parse_assignments(options.assignments), place, options.force)
     print_preview(made)
     if options.json:
@@ -135,79 +117,12 @@ def _recipes(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tracking-uri", metavar="URI", help="MLflow's store (default: the one under EVERGREEN_HOME)"
-    )
-
-
-def _predict_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="registered model")
-    parser.add_argument("input", help="folder of images, or Parquet file or folder with a column `image`")
-    parser.add_argument("output", help="Parquet file (.parquet) or folder to write")
-    parser.add_argument("--alias", default="champion", help="which version (default: champion)")
-    parser.add_argument(
-        "--skip-bad", action="store_true", help="leave unreadable images out instead of refusing"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace OUTPUT")
-    _store(parser)
-    _common(parser)
-
-
-def _predict(options: argparse.Namespace) -> int:
-    from flows.environment import quieten
-    from flows.prefect_server import prefect_api
-    from flows.summary import print_prediction
-
-    place = _prepared_home(options, options.quiet)
-    with prefect_api(place):
-        from flows.predict import predict
-
-        quieten()
-        summary = predict(
-            options.model,
-            options.input,
-            options.output,
-            alias=options.alias,
-            skip_bad=options.skip_bad,
-            overwrite=options.overwrite,
-            tracking_uri=options.tracking_uri,
-        )
-    print_prediction(summary)
-    if options.json:
-        print(summary.model_dump_json())
-    return EXIT_OK
-
-
-def _rollback_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="registered model")
-    parser.add_argument("--why", default="", help="a reason, kept with the decision")
-    _store(parser)
-    _common(parser)
-
-
-def _rollback(options: argparse.Namespace) -> int:
-    from flows.environment import quieten
-    from flows.prefect_server import prefect_api
-
-    place = _prepared_home(options, options.quiet)
-    with prefect_api(place):
-        from flows.rollback import rollback
-
-        quieten()
-        before, now = rollback(options.model, options.why, options.tracking_uri)
-    print(f"{options.model}: champion is version {now} again (was version {before})")
-    if options.json:
-        print(json.dumps({"model": options.model, "from": before, "to": now}))
-    return EXIT_OK
-
-
 def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep", action="store_true", help="also start Ray, look for GPUs and open the store (half a minute)"
     )
-    _store(parser)
-    _common(parser)
+    add_store(parser)
+    add_common(parser)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -249,7 +164,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "exit status: 0 when no invariant is broken, 3 when one is; what can't be told breaks none"
     )
-    _common(parser)
+    add_common(parser)
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -284,14 +199,14 @@ def _gc_arguments(parser: argparse.ArgumentParser) -> None:
         "What is in service (champion, challenger, previous), unfinished runs of the last 30 days, and what kept runs\n"
         "are made of stays. What was removed is made again, bit for bit, by the command that made it."
     )
-    _common(parser)
+    add_common(parser)
 
 
 def _gc(options: argparse.Namespace) -> int:
     from flows.summary import print_collection
     from tasks.retention import collect
 
-    place = _prepared_home(options, options.quiet)
+    place = prepared_home(options, options.quiet)
     found = collect(place, options.keep, options.versions, options.dry_run)
     print_collection(found, place, options.dry_run)
     if options.json:
@@ -302,9 +217,9 @@ def _gc(options: argparse.Namespace) -> int:
 COMMANDS: dict[str, Command] = {
     "retrain": Command("bring a model up to date: train, compare, promote or keep", _settings, _retrain),
     "plan": Command("say what `retrain` would do, and what it would find done", _settings, _plan),
-    "recipes": Command("list the recipes that come with Evergreen", _common, _recipes),
-    "predict": Command("score images with a registered model", _predict_arguments, _predict),
-    "rollback": Command("return to the champion before the present one", _rollback_arguments, _rollback),
+    "recipes": Command("list the recipes that come with Evergreen", add_common, _recipes),
+    "predict": Command("score images with a registered model", predict_arguments, predict),
+    "rollback": Command("return to the champion before the present one", rollback_arguments, rollback),
     "doctor": Command("check the installation and say how to mend it", _doctor_arguments, _doctor),
     "verify": Command("check a run's invariants anew from its bytes", _verify_arguments, _verify),
     "gc": Command("remove runs, datasets and checkpoints that nothing needs any more", _gc_arguments, _gc),

@@ -21,6 +21,8 @@ _ALIASES = (
     "select alias, version from registered_model_aliases "
     "where name = ? and exists (select 1 from runs where run_uuid = ?)"
 )
+_MODELS = "select name from registered_models"
+_ALL_ALIASES = "select name, alias, version from registered_model_aliases"
 _RUNNING = (
     "select distinct recipe.value, key.value from runs "
     "join tags recipe on recipe.run_uuid = runs.run_uuid and recipe.key = 'evergreen.recipe' "
@@ -70,6 +72,20 @@ def aliases(home: Home, model: str, run_id: str) -> dict[str, str]:
             return {alias: str(version) for alias, version in store.execute(_ALIASES, (model, run_id))}
     except sqlite3.Error:
         return {}
+
+
+def registered_models(home: Home) -> dict[str, dict[str, str]] | None:
+    """Version by alias of every registered model; empty without a store, None when the store can't be read."""
+    if not store_file(home).is_file():
+        return {}
+    try:
+        with opened(home) as store:
+            known: dict[str, dict[str, str]] = {name: {} for (name,) in store.execute(_MODELS)}
+            for name, alias, version in store.execute(_ALL_ALIASES):
+                known.setdefault(name, {})[alias] = str(version)
+            return known
+    except sqlite3.Error:
+        return None
 
 
 def running(store: sqlite3.Connection) -> list[RunningRun]:

@@ -2,11 +2,24 @@
 
 from typing import TYPE_CHECKING
 
+from tasks.embedded_store import registered_models
 from tasks.registry import CHAMPION, PREVIOUS, champion_of
 from training.errors import SettingError
+from training.paths import Home
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+
+def check_known(home: Home, model: str, alias: str = CHAMPION) -> None:
+    """Look for `alias` of `model` in the embedded store of `home`, in milliseconds, before MLflow is imported.
+
+    Raises :class:`SettingError` that lists what is registered. A store that can't be read is left to MLflow, whose
+    error says why.
+    """
+    known = registered_models(home)
+    if known is not None and alias not in known.get(model, {}):
+        raise _missing(model, alias, known)
 
 
 def find_alias(client: "MlflowClient", model: str, alias: str) -> str:
@@ -17,9 +30,12 @@ def find_alias(client: "MlflowClient", model: str, alias: str) -> str:
     number = champion_of(client, model, alias)
     if number is not None:
         return number
-    known = _aliases_by_model(client)
+    raise _missing(model, alias, _aliases_by_model(client))
+
+
+def _missing(model: str, alias: str, known: dict[str, dict[str, str]]) -> SettingError:
     missing = f"no alias {alias!r}" if model in known else "no such model"
-    raise SettingError(f"model {model!r}: {missing}. {_listed(known)}")
+    return SettingError(f"model {model!r}: {missing}. {_listed(known)}")
 
 
 def check_can_return(client: "MlflowClient", model: str) -> None:

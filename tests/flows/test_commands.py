@@ -77,6 +77,18 @@ def test_rollback(tmp_path: Path) -> None:
     assert last_line(done) == {"model": MODEL, "from": "2", "to": "1"}
     assert (champion_of(client, MODEL, CHAMPION), champion_of(client, MODEL, PREVIOUS)) == ("1", "2")
     assert client.get_model_version(MODEL, "2").tags["evergreen.rolled_back"] == "wrong on new cameras"
+    assert not home.prefect.exists()  # no Prefect server was started for this
+
+
+@pytest.mark.parametrize(
+    "command", [["predict", "nothing", "images", "out.parquet"], ["rollback", "nothing"]], ids=lambda c: c[0]
+)
+def test_an_unknown_model_is_refused_before_anything_is_started(tmp_path: Path, command: list[str]) -> None:
+    done = evergreen(*command, home=tmp_path)
+    assert done.returncode == EXIT_BAD_SETTING
+    assert "model 'nothing': no such model. None is registered yet" in done.stderr
+    assert not (tmp_path / "mlflow.db").exists()
+    assert not (tmp_path / "prefect").exists()
 
 
 def test_doctor_starts_ray_when_asked_to(tmp_path: Path) -> None:
