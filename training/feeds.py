@@ -13,7 +13,8 @@ import numpy as np
 
 from training.dataset import Columns, is_validation
 from training.errors import SettingError
-from training.order import Rows, SampleOrder
+from training.generators import seed_generators
+from training.order import Rows, SampleOrder, stream_key
 from training.ranks import Ranks
 from training.settings import Settings
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import torch
     from ray.data import DataIterator
     from torch.utils.data import DataLoader, Dataset
+
+_DATASET = 5  # stream of random numbers, see training.order
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,7 @@ class LoaderFeed:
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
         """See :class:`Feed`; `first_step` is 0."""
         self.loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        self.loader.dataset.epoch = epoch  # type: ignore[attr-defined]  # before loader processes copy it
         for images, labels, rows in islice(self.loader, first_step, None):
             numbers = rows.cpu().numpy()
             yield Batch(
@@ -187,17 +191,23 @@ class LoaderFeed:
 
 
 def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks: Ranks) -> LoaderFeed:
-    """A :class:`LoaderFeed` over rows `learn` of `dataset`, through Ray Train's `prepare_data_loader` on Ray."""
+    """A :class:`LoaderFeed` over rows `learn` of `dataset`, through Ray Train's `prepare_data_loader` on Ray.
+
+    Before each row, the global random generators are seeded from (seed, epoch, row), in loader processes as well.
+    """
     from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
     class Numbered(Dataset[Any]):
         """Pairs of the wrapped dataset with their row numbers, which augmentation needs."""
+
+        epoch = 0
 
         def __len__(self) -> int:
             return len(learn)
 
         def __getitem__(self, index: int) -> tuple[Any, Any, int]:
             row = int(learn[index])
+            seed_generators(stream_key(settings.seed, self.epoch, _DATASET, row))
             image, label = dataset[row]
             return image, label, row
 

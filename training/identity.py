@@ -2,16 +2,15 @@
 
 import hashlib
 import json
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from training.files import digest_json
+from training.libraries import library_versions
 from training.paths import Home, RunPaths
 from training.recipe import RecipeRef
 from training.settings import Settings
 
-_LIBRARIES = ("torch", "torchvision", "numpy")
 # Of the other sections nothing changes the weights; of `scaling`, the workers and threads do, as they set the
 # order in which gradients are summed.
 _SCALING = {"num_workers", "threads_per_worker"}
@@ -47,7 +46,7 @@ def ingredients(
         "recipe": {"name": recipe.name, "source": recipe.digest},
         "settings": values,
         "code": code_digest(),
-        "versions": {name: version(name).partition("+")[0] for name in _LIBRARIES},
+        "versions": library_versions(recipe),
     }
     return made | ({"forced": nonce} if nonce else {})
 
@@ -84,10 +83,15 @@ def _ingredients_of(plan: Path) -> Ingredients:
 
 
 def changes(before: Ingredients, after: Ingredients, prefix: str = "") -> list[str]:
-    """Which ingredients differ, for people: `settings.training.epochs: 5 -> 3`; digests are shortened."""
+    """Which ingredients differ, for people: `settings.training.epochs: 5 -> 3`; digests are shortened.
+
+    A version that only one of the two runs has is `not recorded` in the other: that run's recipe did not import the
+    library, or an older version of Evergreen did not record it.
+    """
     found = []
+    absent = "not recorded" if prefix == "versions." else None
     for name in sorted(before.keys() | after.keys()):
-        old, new = before.get(name), after.get(name)
+        old, new = before.get(name, absent), after.get(name, absent)
         if isinstance(old, dict) and isinstance(new, dict):
             found += changes(old, new, f"{prefix}{name}.")
         elif old != new:

@@ -9,7 +9,7 @@ from training.attempts import Attempt, read_attempts
 from training.errors import SettingError, TrainingError, TransientError
 from training.job import TrainingJob
 from training.paths import RunPaths
-from training.ranks import Ranks, torch_settings_kept
+from training.ranks import Ranks, process_settings_kept
 from training.ray_train import fit
 from training.recipe import RecipeRef, keep_copy
 from training.records import DatasetVersion, Goodput, TrainedModel
@@ -50,7 +50,7 @@ def launch(job: TrainingJob) -> TrainedModel:
 
 
 def _train_here(job: TrainingJob) -> None:
-    with torch_settings_kept():
+    with process_settings_kept():
         run_worker(job, Ranks.of_this_process(job.use_gpu))
 
 

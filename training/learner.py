@@ -14,6 +14,7 @@ from torch import nn  # noqa: TID253
 
 from training.dataset import Columns
 from training.feeds import Batch
+from training.generators import seed_generators
 from training.order import Rows, stream_key
 from training.preprocess import augment, normaliser
 from training.ranks import Ranks
@@ -45,7 +46,7 @@ class Learner:
         self.communication = CommunicationClock()
         self.before_update: Callable[[], None] = lambda: None
         self._forward_keeps_weights: bool | None = None  # found in the first pass
-        torch.manual_seed(int(stream_key(settings.seed, _INITIAL)))
+        seed_generators(stream_key(settings.seed, _INITIAL), ranks.device.type == "cuda")
         self.module = build_module(recipe, version).to(ranks.device)
         if settings.training.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
@@ -109,8 +110,8 @@ class Learner:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Forward and backward passes over `batch`, which is part number `part` of the step's rows."""
         options = self.settings.training
-        # Dropout and the like draw from (seed, step, part): nothing to save, nothing to restore.
-        torch.manual_seed(int(stream_key(self.settings.seed, _STEP, step, part)))
+        # Dropout and all else that draws depend on (seed, step, part): nothing to save, nothing to restore.
+        seed_generators(stream_key(self.settings.seed, _STEP, step, part), self.ranks.device.type == "cuda")
         images = self._inputs(batch, epoch)
         before = self._fingerprints() if self._forward_keeps_weights is None else None
         losses = torch.zeros((), dtype=torch.float64, device=self.ranks.device)

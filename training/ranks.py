@@ -139,16 +139,19 @@ def prepare_process(threads: int, deterministic: str) -> None:
 
 
 @contextmanager
-def torch_settings_kept() -> Iterator[None]:
-    """Put torch's threads and determinism back after the block, for a training in the caller's own process."""
+def process_settings_kept() -> Iterator[None]:
+    """Put threads, determinism and random generators back after a training in the caller's process."""
     import torch
+
+    from training.generators import generators_kept
 
     threads, cudnn = torch.get_num_threads(), torch.backends.cudnn.benchmark
     mode = torch.get_deterministic_debug_mode()
     options: Any = torch.utils.deterministic
     filled = options.fill_uninitialized_memory
     try:
-        yield
+        with generators_kept():
+            yield
     finally:
         torch.set_num_threads(threads)
         torch.backends.cudnn.benchmark = cudnn

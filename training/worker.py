@@ -11,8 +11,9 @@ from training.attempts import Attempt, Fence, Heart, furthest_step, note
 from training.dataset import Columns, open_columns
 from training.errors import TrainingError
 from training.feeds import Feed, MemoryFeed, StreamFeed, columns_dataset, loader_feed, training_rows
+from training.generators import seed_generators
 from training.job import TrainingJob
-from training.order import Rows, SampleOrder
+from training.order import Rows, SampleOrder, stream_key
 from training.ranks import Ranks, prepare_process
 from training.recipe import Recipe, reload
 from training.relay import recorded
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.worker")
 
+_IMPORT = 6  # stream of random numbers, see training.order
 STACKS_SIGNAL = signal.SIGUSR1  # asks a worker for the stacks of its threads, see training.watchdog
 
 
@@ -52,6 +54,7 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     heart = Heart(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
     heart.beat(0)
     prepare_process(job.settings.scaling.threads_per_worker, job.settings.training.deterministic)
+    seed_generators(stream_key(job.settings.seed, _IMPORT))  # a recipe may draw when it is imported
     recipe = reload(job.recipe, job.paths.recipe)
     columns = open_columns(job.dataset, "train")
     learn, validate = training_rows(columns, job.settings)

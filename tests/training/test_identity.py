@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from small_runs import tiny_settings, write_recipe
 
-from training import identity
+from training import identity, libraries
 from training.identity import changes, code_digest, ingredients, latest_ingredients, run_key
 from training.overrides import describe, parse_assignments, resolve
 from training.paths import Home
@@ -151,7 +151,7 @@ def test_data_recipe_code_and_versions_count(monkeypatch: pytest.MonkeyPatch, tm
     assert [one.partition(":")[0] for one in changes(before, parts_of(ref=other))] == ["recipe.source"]
     renamed = REF.model_copy(update={"name": "other"})
     assert changes(before, parts_of(ref=renamed)) == ["recipe.name: digits -> other"]
-    monkeypatch.setattr(identity, "version", lambda _: "9.9+cpu")
+    monkeypatch.setattr(libraries, "version", lambda _: "9.9+cpu")
     assert [one.partition(":")[0] for one in changes(before, parts_of())] == [
         "versions.numpy",
         "versions.torch",

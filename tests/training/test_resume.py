@@ -1,10 +1,12 @@
 """A training that was interrupted ends with the same bits as one that was not."""
 
 import logging
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch._dynamo
 from crashes import (
@@ -19,6 +21,7 @@ from crashes import (
     settings,
     started_at,
 )
+from noisy import noisy_dataset, noisy_recipe
 from small_runs import job_for, write_recipe
 
 from training import loop
@@ -193,6 +196,37 @@ def test_an_edited_recipe_does_not_change_a_run_that_has_begun(
     crashed(job, 3)
     recipe.write_text("recipe = 'edited'")
     assert launch(job).steps == 2 * per_epoch(small_version)
+
+
+@pytest.mark.parametrize("kind", ["random", "numpy"])
+def test_a_model_may_draw_from_the_global_generators(
+    home: Home, small_version: DatasetVersion, tmp_path: Path, kind: str
+) -> None:
+    recipe = noisy_recipe(tmp_path / "own", kind)
+    options = settings(**SAVE_EACH_STEP)
+    calm, job = (job_for(place, small_version, options, recipe) for place in (Home(tmp_path / "calm"), home))
+    undisturbed = outcome(calm, launch(calm))
+    crashed(job, 3)
+    random.seed(1)
+    np.random.seed(1)
+    state = random.getstate()
+    assert outcome(job, launch(job)) == undisturbed
+    assert random.getstate() == state  # the caller's generator is put back
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_dataset_of_a_recipe_may_draw_from_the_global_generators(
+    home: Home, small_version: DatasetVersion, tmp_path: Path, processes: int
+) -> None:
+    """Each row's draws depend on (seed, epoch, row): the number of loader processes does not change a bit."""
+    recipe = noisy_dataset(tmp_path / "own")
+    options = settings(data={"feed": "loader", "loader_processes": processes}, **SAVE_EACH_STEP)
+    one = settings(data={"feed": "loader"}, **SAVE_EACH_STEP)
+    calm = job_for(Home(tmp_path / "calm"), small_version, one, recipe)
+    job = job_for(home, small_version, options, recipe)
+    undisturbed = outcome(calm, launch(calm))
+    crashed(job, per_epoch(small_version) + 3)
+    assert outcome(job, launch(job)) == undisturbed
 
 
 def test_a_changed_copy_of_the_recipe_is_refused(home: Home, small_version: DatasetVersion) -> None:

@@ -1,0 +1,103 @@
+"""Which libraries a recipe imports, and their versions: an upgraded one may change the weights.
+
+Imports are read from the source without executing it: at the top of a file, inside functions, and calls of
+`importlib.import_module` and `__import__` with a literal name. A library that is not installed is left out.
+"""
+
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from training.recipe import RecipeRef
+
+ALWAYS = ("torch", "torchvision", "numpy")  # whether imported or not; builds for CPUs and GPUs count as equal
+_OURS = {"training", "tasks", "flows"}
+_IMPORTERS = {"import_module", "__import__"}
+
+
+def library_versions(ref: RecipeRef) -> dict[str, str]:
+    """Version of each distribution that a recipe or a file beside it imports, by the distribution's name.
+
+    An editable installation, and a package that belongs to no distribution, keep their version when their code changes:
+    they count by the text of their Python files, as `sha256:...`.
+    """
+    sources = [file for file in map(Path, ref.files) if file.suffix == ".py"]
+    names = {name for file in sources for name in imported_packages(file.read_text(encoding="utf-8"))}
+    found = {name: version(name).partition("+")[0] for name in ALWAYS}
+    for name in sorted(names - _beside(ref, sources) - _OURS - sys.stdlib_module_names - set(ALWAYS)):
+        found |= _versions(name)
+    return found
+
+
+def _beside(ref: RecipeRef, sources: list[Path]) -> set[str]:
+    """Top-level names of the recipe's own helper files and packages."""
+    recipe = Path(ref.path)
+    inside = [file for file in sources if file != recipe and file.is_relative_to(recipe.parent)]
+    return {file.relative_to(recipe.parent).parts[0].removesuffix(".py") for file in inside}
+
+
+def imported_packages(source: str) -> set[str]:
+    """Top-level names of all modules that a source text imports, relative imports left out."""
+    return {name.partition(".")[0] for node in ast.walk(ast.parse(source)) for name in _imports(node)} - {""}
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+        yield node.module or ""
+    elif isinstance(node, ast.Call) and node.args and _called(node.func) in _IMPORTERS:
+        name = node.args[0]
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            yield name.value
+
+
+def _called(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _versions(package: str) -> dict[str, str]:
+    """Versions of the distributions that provide a top-level package; several share a namespace package."""
+    found = {}
+    for name in _distributions().get(package, ()):
+        with suppress(importlib.metadata.PackageNotFoundError):  # its folder is named differently; see below
+            distribution = importlib.metadata.distribution(name)
+            found[name] = _digest(package) if _is_editable(distribution) else distribution.version
+    if not found and (digest := _digest(package)):
+        found[package] = digest
+    return {name: value for name, value in found.items() if value}
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Distributions by top-level package; reading all metadata takes 0.3 s."""
+    return importlib.metadata.packages_distributions()
+
+
+def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
+    """Whether the code lies in a working tree (PEP 610)."""
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    return bool(origin.get("dir_info", {}).get("editable"))
+
+
+def _digest(package: str) -> str:
+    """sha256 over the Python files of a top-level package or module; empty when there is none."""
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        return ""
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    if not folders and spec.origin and Path(spec.origin).is_file():
+        files = [Path(spec.origin)]
+    contents = sorted((file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files)
+    return f"sha256:{hashlib.sha256(json.dumps(contents).encode()).hexdigest()}" if files else ""
