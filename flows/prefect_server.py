@@ -21,12 +21,14 @@ from pathlib import Path
 
 from flows.environment import api_is_configured
 from tasks.doctor.prefect_server import check_server_answers, configured_server
+from tasks.empty_stores import PREFECT, copy_empty
 from training.errors import TransientError
 from training.paths import Home
 
 log = logging.getLogger("evergreen.prefect")
 
 APPLICATION = "prefect.server.api.server:create_app"
+_DATABASE_VARIABLES = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")
 _START_TIMEOUT_S = 120.0
 _PROBE_TIMEOUT_S = 2.0  # the socket takes connections before anyone answers them
 _END_TIMEOUT_S = 5.0
@@ -42,6 +44,7 @@ class LocalServer:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
         self._ending, self._was_ready = threading.Event(), threading.Event()
+        _begin_with_empty_database(place)
         self._process = self._spawn()
         self._keeper = threading.Thread(target=self._keep, name="evergreen-prefect", daemon=True)
         self._keeper.start()
@@ -121,6 +124,12 @@ def prefect_api(
             yield
     finally:
         server.end()
+
+
+def _begin_with_empty_database(place: Home) -> None:
+    """Spare a new home's server the migrations, unless the user has another database for it."""
+    if not any(name in os.environ for name in _DATABASE_VARIABLES):
+        copy_empty(PREFECT, Path(os.environ.get("PREFECT_HOME", place.prefect)) / "prefect.db")
 
 
 def _reason(log_file: Path) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from tasks.embedded_store import store_file
+from tasks.empty_stores import MLFLOW, copy_empty
 from tasks.registered_files import NO_PICKLE
 from training.errors import EvergreenError, OutageError, ResourceError, SettingError, TransientError
 from training.paths import Home
@@ -50,6 +52,8 @@ def connect(uri: str | None, home: Home) -> "MlflowClient":
     # Prints a traceback of what it then raises: a full disk, a locked file.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     place = uri or home.mlflow_uri
+    if not uri:
+        copy_empty(MLFLOW, store_file(home))
     try:
         place = _without_credentials(place)
         mlflow.set_tracking_uri(place)
