@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -40,12 +41,15 @@ def _retrain(options: argparse.Namespace) -> int:
     from flows.summary import print_release
     from training.overrides import parse_assignments
 
+    began = time.perf_counter()
     place = prepared_home(options, options.quiet)
     overrides = parse_assignments(options.assignments)
     release = release_if_unchanged(options.recipe, overrides, place, options.force)
     if release is None:
         with prefect_api(place, meanwhile=lambda: _flow_and_ray(options, overrides)):
             release = _run_flow(options, overrides)
+    else:
+        release = release.model_copy(update={"seconds": time.perf_counter() - began})
     print_release(release)
     if options.json:
         print(json.dumps(_as_json(release)))

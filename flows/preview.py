@@ -9,13 +9,13 @@ from training.dataset import open_columns
 from training.errors import EvergreenError
 from training.feeds import training_rows
 from training.launch import finished
-from training.overrides import describe, resolve
+from training.overrides import describe
 from training.paths import Home
 from training.plan import RunPlan, choose_source, identify
 from training.recipe import load
 from training.records import DatasetVersion, Record, Release
 from training.redaction import Redacted
-from training.room import check_workers_fit
+from training.room import resolve_here
 
 
 class Preview(Record):
@@ -46,8 +46,7 @@ class Preview(Record):
 def make_plan(recipe_name: str, overrides: dict[str, Any], place: Home, force: bool = False) -> RunPlan:
     """Resolve settings and identify the run; fetches the source when it is not here yet."""
     recipe, ref = load(recipe_name)
-    settings = resolve(recipe.settings, overrides)
-    check_workers_fit(settings)
+    settings = resolve_here(recipe.settings, overrides)
     files = choose_source(recipe, settings, place).fetch(place.sources / recipe.name)
     return identify(place, ref, settings, files, force)
 
@@ -60,7 +59,7 @@ def release_if_unchanged(
     Raises :class:`training.errors.SettingError` for what no run could be made of.
     """
     recipe, _ = load(recipe_name)
-    check_workers_fit(resolve(recipe.settings, overrides))
+    resolve_here(recipe.settings, overrides)
     if force or identity.latest_ingredients(place, recipe.name) is None:
         return None
     try:

@@ -29,12 +29,12 @@ from tasks.tracking import connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
 from training.controller import ray_for
 from training.files import write_text
-from training.overrides import filled_in, optional, resolve
+from training.overrides import filled_in, optional
 from training.paths import home
 from training.plan import RunPlan, identify
 from training.recipe import load
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
-from training.room import check_workers_fit
+from training.room import resolve_here
 from training.run_lock import run_lock
 from training.settings import Settings
 
@@ -65,8 +65,7 @@ def retrain(recipe: str = "digits", settings: SettingsForm = SettingsForm(), for
 def _retrain(recipe: str, overrides: dict[str, object], force: bool) -> Release:
     clock = Stopwatch()
     chosen, ref = load(recipe)
-    resolved = resolve(chosen.settings, overrides)
-    check_workers_fit(resolved)
+    resolved = resolve_here(chosen.settings, overrides)
     place = home()
     with run_lock(place, ref.name):
         close_killed(place, ref.name)
@@ -74,7 +73,7 @@ def _retrain(recipe: str, overrides: dict[str, object], force: bool) -> Release:
             files = download(recipe, resolved, str(place.root))
             plan = identify(place, ref, resolved, files, force)
         if (done := find_release(plan, connect_patiently)) is not None:
-            return done
+            return done.model_copy(update={"seconds": clock.elapsed_s})
         plan = keep_plan(plan)
         with failure_recorded(plan):
             with ray_for(resolved, clock.time("start-up")):

@@ -15,6 +15,11 @@ class Stopwatch:
     began: float = field(default_factory=time.perf_counter)
     parts: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it was made."""
+        return time.perf_counter() - self.began
+
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
         """Add the block's seconds to `part`."""
@@ -26,7 +31,7 @@ class Stopwatch:
 
     def goodput(self, trained: TrainedModel) -> Goodput:
         """The whole so far, training taken apart into its own parts, the rest called orchestration."""
-        total = time.perf_counter() - self.began
+        total = self.elapsed_s
         parts: dict[str, float] = {}
         for name, seconds in self.parts.items():
             if name != "training":

@@ -96,7 +96,10 @@ def _time(release: Release) -> str:
     shown = {name: s for name, s in release.goodput.parts.items() if total and s / total >= _SHOWN_PARTS}
     other = sum(release.goodput.parts.values()) - sum(shown.values())
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in shown.items())
-    return f"{total:.1f} s: {parts}" + (f", other {other:.1f}" if other >= 0.05 else "")
+    whole = f"{total:.1f} s: {parts}" + (f", other {other:.1f}" if other >= 0.05 else "")
+    return (
+        f"{release.seconds:.1f} s; the run that made this version took {whole}" if release.reused else whole
+    )
 
 
 def print_preview(made: "Preview") -> None:

@@ -19,11 +19,24 @@ def resolve(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
 
     Raises :class:`SettingError` that names the key, the rule and, for an unknown key, the nearest valid one.
     """
-    merged = base.model_dump()
+    return validated(merged(base, *overrides))
+
+
+def merged(base: Settings, *overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` as nested values with `overrides` merged in, their values unchecked.
+
+    Raises :class:`SettingError` for an unknown key.
+    """
+    values = base.model_dump()
     for override in overrides:
-        merged = _merge(merged, override, ())
+        values = _merge(values, override, ())
+    return values
+
+
+def validated(values: Mapping[str, Any]) -> Settings:
+    """Nested values as settings. Raises :class:`SettingError` that names each wrong one and its rule."""
     try:
-        return Settings.model_validate(merged)
+        return Settings.model_validate(values)
     except ValidationError as error:
         raise SettingError(_explain(error)) from None
 
@@ -114,7 +127,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def _merge(base: dict[str, Any], override: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    merged = dict(base)
+    result = dict(base)
     for key, value in override.items():
         dotted = ".".join((*path, key))
         if key not in base:
@@ -124,10 +137,10 @@ def _merge(base: dict[str, Any], override: Mapping[str, Any], path: tuple[str, .
                 raise SettingError(
                     f"{dotted} is a section; set one of {', '.join(f'{dotted}.{name}' for name in base[key])}"
                 )
-            merged[key] = _merge(base[key], value, (*path, key))
+            result[key] = _merge(base[key], value, (*path, key))
         else:
-            merged[key] = value
-    return merged
+            result[key] = value
+    return result
 
 
 def _first_leaf(dotted: str, value: Any) -> str:

@@ -225,6 +225,6 @@ class Release(Record):
     metrics: dict[str, float]
     mlflow_run_id: str
     report: str
-    seconds: float
-    goodput: Goodput
+    seconds: float = Field(description="wall time; of a reused release, of the command that found it")
+    goodput: Goodput = Field(description="of the run that made the version")
     reused: bool = False

@@ -2,9 +2,15 @@
 
 import logging
 import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from pydantic import ValidationError
 
 from training.errors import SettingError
-from training.settings import Settings
+from training.overrides import merged, validated
+from training.settings import RaySettings, ScalingSettings, Settings
 
 log = logging.getLogger("evergreen.room")
 
@@ -18,17 +24,29 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def check_workers_fit(settings: Settings) -> None:
-    """Refuse more workers than this machine has CPUs, before a cluster is started. Raises :class:`SettingError`."""
-    if settings.ray.address:
+def resolve_here(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
+    """:func:`training.overrides.resolve` for a run that starts on this machine.
+
+    More workers than CPUs are refused first: the rule for batch sizes would only repeat their number. Raises
+    :class:`SettingError`.
+    """
+    values = merged(base, *overrides)
+    with suppress(ValidationError):  # which `validated` explains
+        scaling = ScalingSettings.model_validate(values["scaling"])
+        _check_workers_fit(scaling, RaySettings.model_validate(values["ray"]))
+    return validated(values)
+
+
+def _check_workers_fit(scaling: ScalingSettings, ray: RaySettings) -> None:
+    """Refuse more workers than this machine has CPUs, before a cluster is started."""
+    if ray.address:
         return
-    cpus = settings.ray.num_cpus or available_cpus()
-    wanted = settings.scaling.num_workers * (settings.scaling.cpus_per_worker or 1)
-    if settings.scaling.num_workers > cpus or wanted > cpus:
+    cpus = ray.num_cpus or available_cpus()
+    share = scaling.cpus_per_worker or 1
+    if scaling.num_workers > cpus or scaling.num_workers * share > cpus:
         raise SettingError(
-            f"scaling.num_workers: {settings.scaling.num_workers} workers of "
-            f"{settings.scaling.cpus_per_worker or 1:g} CPU need more than the {cpus} CPUs of this machine. "
-            f"Use at most {cpus}, or a cluster (ray.address)."
+            f"scaling.num_workers: {scaling.num_workers} workers of {share:g} CPU need more than the {cpus} CPUs of "
+            f"this machine. Use at most {int(cpus / max(1.0, share))}, or a cluster (ray.address)."
         )
 
 

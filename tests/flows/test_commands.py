@@ -125,7 +125,7 @@ ASSIGNMENTS = ["--set", "training.epochs=1", "--set", "scaling.num_workers=0", "
 
 @pytest.mark.parametrize("command", ["retrain", "plan"])
 def test_a_reused_run_imports_neither_torch_nor_ray(finished_home: Home, command: str) -> None:
-    heavy = HEAVY - {"mlflow", "pandas"}  # which MLflow's client imports
+    began, heavy = time.monotonic(), HEAVY - {"mlflow", "pandas"}  # which MLflow's client imports
     program = (
         "import sys\nfrom flows.cli import main\n"
         f"status = main({[command, 'digits', *ASSIGNMENTS, '--json']!r})\n"
@@ -141,6 +141,9 @@ def test_a_reused_run_imports_neither_torch_nor_ray(finished_home: Home, command
     *_, answer, last = done.stdout.splitlines()
     made = json.loads(answer)
     assert made["reused"] if command == "retrain" else made["outcome"].startswith("nothing to do")
+    if command == "retrain":  # seconds of this command, not of the run that made the version
+        assert 0 < made["seconds"] < time.monotonic() - began
+        assert "s; the run that made this version took" in done.stdout
     assert last == "0 []"
     assert connect(None, finished_home).get_model_version_by_alias("digits", CHAMPION).version == 1
 
