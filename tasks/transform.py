@@ -21,7 +21,8 @@ log = logging.getLogger("evergreen.transform")
 @step("transform", retries=2)
 def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVersion:
     """Decode, validate, split and commit; the raw rows are not needed after that."""
-    place = Home(Path(plan.home)).dataset(plan.recipe.name, plan.fingerprint)
+    home = Home(Path(plan.home))
+    place = home.dataset(plan.recipe.name, plan.fingerprint)
     set_damaged_aside(place)
     version = make_version(
         plan.recipe.name,
@@ -31,6 +32,7 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
         plan.settings.data,
         place,
         with_ray=plan.settings.scaling.num_workers > 0,
+        listing=home.refused_rows(plan.recipe.name, plan.fingerprint),
     )
     shutil.rmtree(raw_folder, ignore_errors=True)
     log.info(

@@ -52,7 +52,8 @@ def prepared_from(home: Home, files: SourceFiles, name: str, settings: DataSetti
     raw_folder = home.raw_rows(name, identity_of_data)
     raw = [write_raw(files, shard, settings, raw_folder) for shard in plan_shards(files, settings)]
     place = home.dataset(name, identity_of_data)
-    return make_version(name, identity_of_data, files, raw, settings, place, with_ray=False)
+    listing = home.refused_rows(name, identity_of_data)
+    return make_version(name, identity_of_data, files, raw, settings, place, with_ray=False, listing=listing)
 
 
 def write_recipe(folder: Path, model: str = LINEAR, name: str = "plain", augmentation: str = "") -> str:

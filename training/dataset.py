@@ -36,8 +36,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.dataset")
 
-_CODE = ("dataset.py", "images.py", "manifest.py", "order.py", "prepare.py", "shards.py", "sources/*.py")
-_SETTINGS = {"image_size", "channels", "max_train_rows", "max_test_rows", "max_dropped_share"}
+_CODE = (
+    "dataset.py",
+    "duplicates.py",
+    "images.py",
+    "manifest.py",
+    "order.py",
+    "prepare.py",
+    "shards.py",
+    "sources/*.py",
+)
+_SETTINGS = {"image_size", "channels", "max_train_rows", "max_test_rows", "max_dropped_share", "duplicates"}
 _THREADS = min(8, os.cpu_count() or 1)  # hashing leaves Python's lock alone
 _COLUMNS = ("images.npy", "labels.npy", "digests.npy")
 _CHECKSUMS = "checksums.json"

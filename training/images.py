@@ -60,7 +60,7 @@ def decode(rows: pa.RecordBatch, target: Target) -> Decoded:
         try:
             pixels = _decode_row(rows, index, target)
             if pixels.shape != target.shape:
-                raise BadImage(f"is {_words(pixels.shape)}, the others are {_words(target.shape)}")
+                raise BadImage(_unlike_the_others(pixels.shape, target.shape))
         except BadImage as error:
             bad.append(f"{rows['where'][index].as_py()}: {error}")
         else:
@@ -132,6 +132,16 @@ def to_pixels(image: "Image", target: Target) -> Pixels:
         image = image.resize((target.image_size, target.image_size), Image.Resampling.BILINEAR)
     grid = np.asarray(image, np.uint8)
     return grid[None] if grid.ndim == 2 else np.ascontiguousarray(grid.transpose(2, 0, 1))
+
+
+def _unlike_the_others(shape: tuple[int, ...], others: ImageShape) -> str:
+    """What differs, and the setting that makes all images alike."""
+    remedies = []
+    if shape[1:] != others[1:]:
+        remedies.append("data.image_size resizes all images to one size")
+    if shape[0] != others[0]:
+        remedies.append("data.channels=1 or 3 converts all images to grey or RGB")
+    return f"is {_words(shape)}, the others are {_words(others)}; {' and '.join(remedies)}"
 
 
 def _words(shape: tuple[int, ...]) -> str:

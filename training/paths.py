@@ -177,6 +177,10 @@ class Home:
         """Folder of one dataset version."""
         return self.datasets / name / fingerprint[:16]
 
+    def refused_rows(self, name: str, fingerprint: str) -> Path:
+        """CSV file that lists all rows for which a dataset version was refused."""
+        return self.root / "refused" / name / f"{fingerprint[:16]}.csv"
+
     def runs(self, recipe: str) -> Path:
         """All runs of a recipe."""
         return self.root / "runs" / recipe

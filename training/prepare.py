@@ -10,19 +10,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from training.bad_rows import check_bad_rows
+from training.duplicates import find_copies, refuse
 from training.errors import DataError
 from training.files import atomic_file, atomic_folder, digest_file, write_text
 from training.images import Target, first_shape
 from training.manifest import write_manifest
 from training.order import Permutation, stream_key
-from training.records import DatasetVersion, RawShard, Record, SourceFiles, Split
+from training.records import DatasetVersion, PartFile, RawShard, Record, SourceFiles, Split
 from training.room import available_cpus
 from training.settings import DataSettings
-from training.shards import SPLITS, ShardOutcome, ShardPlan, raw_batches, transform_shard
+from training.shards import SPLITS, ShardOutcome, ShardPlan, raw_batches, transform_shard, without_rows
 from training.sources import RAW_SCHEMA
 from training.sources.locate import reader
 from training.sources.wording import counted
@@ -165,20 +165,52 @@ def make_version(
     settings: DataSettings,
     place: Path,
     with_ray: bool,
+    listing: Path | None = None,
 ) -> DatasetVersion:
     """Transform all raw shards and commit the version at `place`, complete or not at all.
 
-    Raises :class:`DataError` that names the rows which break a rule; nothing is left at `place` then.
+    Raises :class:`DataError` that names the first rows which break a rule; nothing is left at `place` then, and the
+    file `listing` lists all of these rows.
     """
     with atomic_folder(place) as staging:
         for split in SPLITS:
             (staging / split).mkdir()
         plans = plan_transform(raw, files, settings, staging)
         outcomes = run_transform(plans, with_ray)
-        version = _summarise(name, identity, files, plans[0], outcomes, settings, place)
-        _check_version(version, staging)
+        check_bad_rows(outcomes, settings.max_dropped_share, listing)
+        outcomes, left_out = _without_copies(plans, outcomes, files.origin, settings, listing)
+        version = _summarise(name, identity, files, plans[0], outcomes, left_out, place)
+        _check_classes(version)
         write_manifest(version, staging)
+    if listing is not None:
+        listing.unlink(missing_ok=True)  # of an earlier attempt
     return version
+
+
+def _without_copies(
+    plans: list[ShardPlan],
+    outcomes: list[ShardOutcome],
+    origin: str,
+    settings: DataSettings,
+    listing: Path | None,
+) -> tuple[list[ShardOutcome], tuple[str, ...]]:
+    """The outcomes without rows that are copies, and why each row was left out.
+
+    Raises :class:`DataError` where there are copies and `data.duplicates` refuses them.
+    """
+    parts: dict[Split, list[PartFile]] = {
+        split: [outcome.parts[split] for outcome in outcomes if split in outcome.parts] for split in SPLITS
+    }
+    copies = find_copies(Path(plans[0].folder), parts, plans[0].classes)
+    if copies is None:
+        return outcomes, ()
+    if settings.duplicates == "refuse":
+        raise refuse(copies, origin, listing)
+    unwanted, reasons = copies.unwanted(), copies.reasons()
+    log.warning("%s left out, as their images are copies of others", counted(len(reasons), "row"))
+    return [
+        without_rows(plan, outcome, unwanted) for plan, outcome in zip(plans, outcomes, strict=True)
+    ], reasons
 
 
 def _summarise(
@@ -187,7 +219,7 @@ def _summarise(
     files: SourceFiles,
     plan: ShardPlan,
     outcomes: list[ShardOutcome],
-    settings: DataSettings,
+    left_out: tuple[str, ...],
     place: Path,
 ) -> DatasetVersion:
     bad = [row for outcome in outcomes for row in outcome.bad]
@@ -195,7 +227,6 @@ def _summarise(
         split: tuple(map(sum, zip(*(o.label_counts[split] for o in outcomes), strict=True)))
         for split in SPLITS
     }
-    _check_dropped(bad, sum(map(sum, counts.values())), settings.max_dropped_share)
     pixels = sum(counts["train"]) * plan.shape[1] * plan.shape[2] * 255
     mean = [sum(o.sums[channel] for o in outcomes) / max(1, pixels) for channel in range(plan.shape[0])]
     power = [
@@ -213,60 +244,20 @@ def _summarise(
         std=tuple(math.sqrt(max(p - m * m, 1e-12)) for p, m in zip(power, mean, strict=True)),
         source_digest=files.digest,
         source_origin=files.origin,
-        dropped=tuple(bad),
+        dropped=(*bad, *left_out),
     )
 
 
-def _check_dropped(bad: list[str], kept: int, limit: float) -> None:
-    share = len(bad) / max(1, kept + len(bad))
-    if share > limit:
-        shown = "\n  ".join(bad[:_SHOWN]) + (f"\n  and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else "")
-        raise DataError(
-            f"{len(bad)} of {counted(kept + len(bad), 'row')} can't be used:\n  {shown}\n"
-            f"Mend or remove {'it' if len(bad) == 1 else 'them'}, or allow it with data.max_dropped_share above "
-            f"{share:.4g} (now {limit:.4g})."
-        )
-    for row in bad:
-        log.warning("row left out: %s", row)
-
-
-def _check_version(version: DatasetVersion, staging: Path) -> None:
-    """Rules over the whole dataset: no empty split or class, no image in both splits."""
+def _check_classes(version: DatasetVersion) -> None:
+    """Raises :class:`DataError` when a class has no rows in a split."""
     for split in SPLITS:
-        empty = [
-            name
-            for name, count in zip(version.classes, version.label_counts[split], strict=True)
-            if not count
-        ]
+        counts = zip(version.classes, version.label_counts[split], strict=True)
+        empty = [name for name, count in counts if not count]
         if empty:
             raise DataError(
                 f"{version.source_origin}: no {split} rows of class {', '.join(empty[:_SHOWN])}. Every class needs "
                 "rows in both splits: add some, remove the class, or raise data.max_train_rows / data.max_test_rows."
             )
-    train, test = (_named_digests(staging, version, split) for split in SPLITS)
-    in_both = pc.is_in(test["digest"], value_set=train["digest"])
-    if pc.any(in_both).as_py():
-        leaked = _pairs(train, test.filter(in_both))
-        shown = "\n  ".join(f"{row} and {other}" for row, other in leaked[:_SHOWN])
-        raise DataError(
-            f"{counted(len(leaked), 'image stands', 'images stand')} in both the train and the test split, which would "
-            f"flatter the model:\n  {shown}\nRemove {'it' if len(leaked) == 1 else 'them'} from one split."
-        )
-
-
-def _named_digests(staging: Path, version: DatasetVersion, split: Split) -> pa.Table:
-    """Columns `digest` and `where` of a split."""
-    files = (staging / part.path for part in version.parts[split])
-    return pa.concat_tables([pq.read_table(file, columns=["digest", "where"]) for file in files])
-
-
-def _pairs(train: pa.Table, leaked: pa.Table) -> list[tuple[str, str]]:
-    """Where each image of test rows `leaked` stands in either split, once an image, in the order of the train rows."""
-    names, others = (
-        dict(zip(table["digest"].to_pylist(), table["where"].to_pylist(), strict=True))
-        for table in (train, leaked)
-    )
-    return sorted((names[digest], where) for digest, where in others.items())
 
 
 def _limit(split: str, settings: DataSettings) -> int | None:

@@ -67,6 +67,11 @@ class DataSettings(Section):
     max_dropped_share: Share = Field(
         0.0, description="Share of bad rows that may be left out; 0 refuses the first one"
     )
+    duplicates: Literal["refuse", "drop"] = Field(
+        "refuse",
+        description="Images in both the train and the test split, or under two labels: refuse the data, or drop the "
+        "test copies and all rows with conflicting labels",
+    )
     feed: Literal["memory", "stream", "loader"] = Field(
         "memory",
         description="How rows reach the model: memory (memory-mapped columns, exact), stream (Ray Data, for heavy "

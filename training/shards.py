@@ -5,12 +5,13 @@ A shard needs nothing of the others, so it is what runs in parallel; memory use 
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from training.dataset import binary_to_numpy, part_schema
@@ -63,7 +64,7 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
     writers = {split: _open_writer(path, width) for split, path in paths.items()}
     bad: list[str] = []
     try:
-        for rows in raw_batches(plan.raw, rows=max(1, min(_BATCH_ROWS, _BATCH_BYTES // width))):
+        for rows in raw_batches(plan.raw, rows=_rows_per_batch(width)):
             table, pixels, wrong = _validated(rows, plan, target)
             bad += wrong
             for split, mask in _assign(rows, table, plan.test_share).items():
@@ -83,6 +84,44 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
         squares=tuple(map(int, squares)),
         bad=tuple(bad),
     )
+
+
+def without_rows(plan: ShardPlan, outcome: ShardOutcome, unwanted: Mapping[Split, pa.Array]) -> ShardOutcome:
+    """The outcome of a shard after the rows with the digests `unwanted[split]` were removed from its part files."""
+    folder, width = Path(plan.folder), math.prod(plan.shape)
+    sums, squares = np.array(outcome.sums), np.array(outcome.squares)
+    counts = {split: np.array(count) for split, count in outcome.label_counts.items()}
+    parts = dict(outcome.parts)
+    for split, part in outcome.parts.items():
+        path = folder / part.path
+        table = pq.read_table(path)
+        is_unwanted = pc.is_in(table["digest"], value_set=unwanted[split])
+        removed = table.filter(is_unwanted)
+        if not len(removed):
+            continue
+        counts[split] -= np.bincount(removed["label"].to_numpy(), minlength=len(plan.classes))
+        if split == "train":
+            _add_moments(
+                binary_to_numpy(removed["image"], np.uint8).reshape(-1, *plan.shape), sums, squares, -1
+            )
+        with _open_writer(path, width) as writer:
+            writer.write_table(table.filter(pc.invert(is_unwanted)), row_group_size=_rows_per_batch(width))
+        del parts[split]
+        if (left := _part(folder, path)) is not None:
+            parts[split] = left
+    return outcome.model_copy(
+        update={
+            "parts": parts,
+            "label_counts": {split: tuple(map(int, count)) for split, count in counts.items()},
+            "sums": tuple(map(int, sums)),
+            "squares": tuple(map(int, squares)),
+        }
+    )
+
+
+def _rows_per_batch(width: int) -> int:
+    """Rows of a row group, for images of `width` bytes."""
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // width))
 
 
 def raw_batches(
@@ -152,14 +191,16 @@ def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Sp
     return {"train": ~test, "test": test}
 
 
-def _add_moments(pixels: Pixels, sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64]) -> None:
-    """Add exact per-channel sums; the square of a byte fits 16 bits."""
+def _add_moments(
+    pixels: Pixels, sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], sign: int = 1
+) -> None:
+    """Add exact per-channel sums, or subtract them with sign -1; the square of a byte fits 16 bits."""
     rows = max(1, _MOMENTS_VALUES // max(1, math.prod(pixels.shape[2:])))
     for channel in range(pixels.shape[1]):
         for start in range(0, len(pixels), rows):
             values = pixels[start : start + rows, channel]
-            sums[channel] += values.sum(dtype=np.int64)
-            squares[channel] += np.square(values, dtype=np.uint16).sum(dtype=np.int64)
+            sums[channel] += sign * values.sum(dtype=np.int64)
+            squares[channel] += sign * np.square(values, dtype=np.uint16).sum(dtype=np.int64)
 
 
 def _open_writer(path: Path, width: int) -> pq.ParquetWriter:

@@ -133,28 +133,6 @@ def test_a_class_without_rows_in_a_split_is_refused(
         prepared(home, ParquetImages(rows), "pets")
 
 
-def test_an_image_in_both_splits_is_refused_with_both_places(home: Home, images: Path) -> None:
-    # Other bytes, the same pixels.
-    Image.open(images / "train/dog/0.png").save(images / "test/dog/0.png", compress_level=0)
-    message = refused(home, images)
-    assert message.startswith("1 image stands in both the train and the test split")
-    assert message.endswith("Remove it from one split.")
-    assert f"{images}/train/dog/0.png and {images}/test/dog/0.png" in message
-
-
-def test_several_images_in_both_splits_are_counted(home: Home, images: Path) -> None:
-    for pet in ("cat", "dog"):
-        (images / f"test/{pet}/0.png").write_bytes((images / f"train/{pet}/0.png").read_bytes())
-    message = refused(home, images)
-    assert message.startswith("2 images stand in both the train and the test split")
-    assert message.endswith("Remove them from one split.")
-
-
-def test_the_only_row_is_spoken_of_in_the_singular() -> None:
-    with pytest.raises(DataError, match=r"^1 of 1 row can't be used:\n  a: bad\nMend or remove it, or allow"):
-        prepare._check_dropped(["a: bad"], kept=0, limit=0.0)
-
-
 def test_not_a_number_is_refused_by_row(home: Home, tmp_path: Path) -> None:
     pixels = random_pixels(20).astype(np.float32)
     pixels[7, 1, 1, 1] = np.nan
