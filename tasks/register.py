@@ -28,9 +28,9 @@ from tasks.registry import (
     keep_as_challenger,
     load_version,
     move_alias,
-    registry_lock,
     was_rolled_back,
 )
+from tasks.registry_lock import Lease, registry_lock
 from tasks.step import step, worth_retrying
 from tasks.tracking import RUN_KEY_TAG, connect_patiently, log_final, open_run
 from training.dataset import open_columns
@@ -63,17 +63,18 @@ def register(
     run_id = open_run(client, plan)
     module = serving_module(reload(plan.recipe, plan.paths.recipe), version, trained)
     images = open_columns(version, "test").images
-    with registry_lock(home, plan.model):
-        finish_rollback(client, home, plan.model)
+    register_model(client, plan.model)
+    with registry_lock(client, home, plan.model) as lease:
+        finish_rollback(lease)
         mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: trained.weights_digest}
         number = find_version(client, plan.model, mine)
         if number is None:
             example = np.array(images[: max(2, min(4, len(images)))])
             uri = log_serving_model(run_id, module, version, example, {"classes": list(version.classes)})
-            number = create_version(client, plan, version, trained, run_id, uri)
+            number = create_version(lease, plan, version, trained, run_id, uri)
         check_same(module, load_version(plan.model, number), np.array(images[:64]))
         verdict = judge(evaluation, plan.settings.gate)
-        alias = settle(client, home, plan.model, number, trained.weights_digest, verdict)
+        alias = settle(lease, number, trained.weights_digest, verdict)
     note_verdict(client, plan, number, verdict, run_id)
     metrics = final_metrics(trained, evaluation)
     log_final(client, run_id, metrics, trained.steps, int(client.get_run(run_id).info.start_time))
@@ -100,22 +101,21 @@ def register(
     )
 
 
-def create_version(
-    client: "MlflowClient",
-    plan: RunPlan,
-    version: DatasetVersion,
-    trained: TrainedModel,
-    run_id: str,
-    uri: str,
-) -> str:
-    """Register the logged model with the four ingredients as its tags; returns the version number."""
+def register_model(client: "MlflowClient", model: str) -> None:
+    """Make the registered model that versions belong to, if there is none."""
     from mlflow.exceptions import MlflowException
 
     try:
-        client.create_registered_model(plan.model)
+        client.create_registered_model(model)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+
+
+def create_version(
+    lease: Lease, plan: RunPlan, version: DatasetVersion, trained: TrainedModel, run_id: str, uri: str
+) -> str:
+    """Register the logged model with the four ingredients as its tags; returns the version number."""
     model_id = uri.removeprefix("models:/")
     tags = {
         RUN_KEY_TAG: plan.run_key,
@@ -125,25 +125,25 @@ def create_version(
         "evergreen.settings": digest_json(plan.ingredients["settings"]),
         WEIGHTS_TAG: trained.weights_digest,
         CLASSES_TAG: json.dumps(version.classes),
-        FILE_TAG: digest_of_logged(client, model_id),
+        FILE_TAG: digest_of_logged(lease.client, model_id),
     }
-    client.create_model_version(plan.model, source=uri, run_id=run_id, tags=tags, model_id=model_id)
-    return drop_twins(client, plan.model, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
+    lease.check()
+    lease.client.create_model_version(plan.model, source=uri, run_id=run_id, tags=tags, model_id=model_id)
+    return drop_twins(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
 
 
-def settle(
-    client: "MlflowClient", home: Home, model: str, number: str, weights: str, verdict: Verdict
-) -> Alias:
+def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:
     """Put the alias where the verdict says, unless somebody took it away from this version on purpose."""
+    client, model = lease.client, lease.model
     is_champion = champion_of(client, model) == number
     if verdict.promote and not is_champion and was_rolled_back(client, model, weights):
         log.warning(
             "the weights of %s version %s were rolled back, so they are not promoted again", model, number
         )
     elif verdict.promote:
-        move_alias(client, home, model, number, verdict.champion_version, verdict.summary)
+        move_alias(lease, number, verdict.champion_version, verdict.summary)
     elif not is_champion:
-        keep_as_challenger(client, home, model, number, verdict.summary)
+        keep_as_challenger(lease, number, verdict.summary)
     return alias_of(client, model, number)
 
 

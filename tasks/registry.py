@@ -1,19 +1,17 @@
 """MLflow's model registry: who is champion, and moves of the aliases that leave a record.
 
-MLflow has no compare-and-set, so every move is made under a lock of the home and checks first that the alias
-still points where it did. Each can be cut short anywhere: made again, it does what is left to do.
+MLflow has no compare-and-set, so every function that writes asks for the lease of `tasks/registry_lock.py`, and
+checks right before each write that the lease still stands and that the alias still points where it did. Each can be
+cut short anywhere: called again, it does what is left to do.
 """
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from filelock import FileLock, Timeout
-
 from tasks.registered_files import load_checked
+from tasks.registry_lock import Lease, registry_lock
 from training.errors import SettingError, TransientError
 from training.files import write_text
 from training.paths import Home
@@ -26,25 +24,12 @@ if TYPE_CHECKING:
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
 ROLLED_BACK_TAG = "evergreen.rolled_back"
+TURN_TAG = "evergreen.turn"  # the holder of the registry lock under which a version last became champion
 Alias = Literal["champion", "challenger", "previous", "none"]
-_LOCK_TIMEOUT_S = 120
 
 
 class ChampionMovedError(TransientError):
     """The champion is not the one that the candidate was compared with; it takes a new comparison, not a new try."""
-
-
-@contextmanager
-def registry_lock(home: Home, model: str) -> Iterator[None]:
-    """One writer of a model's versions and aliases at a time; the lock dies with its holder."""
-    home.locks.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(home.locks / f"registry-{model}.lock", timeout=_LOCK_TIMEOUT_S):
-            yield
-    except Timeout as error:
-        raise TransientError(
-            f"model {model}: another process is registering for over {_LOCK_TIMEOUT_S} s"
-        ) from error
 
 
 def champion_of(client: "MlflowClient", model: str, alias: str = CHAMPION) -> str | None:
@@ -93,19 +78,20 @@ def _found(client: "MlflowClient", model: str, tags: dict[str, str]) -> "list[Mo
     return list(client.search_model_versions(" and ".join([f"name = '{model}'", *wanted])))
 
 
-def drop_twins(client: "MlflowClient", model: str, tags: dict[str, str]) -> str:
+def drop_twins(lease: Lease, tags: dict[str, str]) -> str:
     """The oldest version with these tags, of which more were made a moment ago; the others are removed.
 
     MLflow's client sends a request again whose answer was lost, and the server then makes a second version.
     """
     from mlflow.exceptions import MlflowException
 
-    kept, *twins = _versions(client, model, tags)
+    kept, *twins = _versions(lease.client, lease.model, tags)
     for twin in twins:
+        lease.check()
         try:
-            client.delete_model_version(model, str(twin))
+            lease.client.delete_model_version(lease.model, str(twin))
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # another home's run was quicker
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # the request was sent twice
                 raise
     return str(kept)
 
@@ -118,56 +104,70 @@ def load_version(model: str, number: str) -> "PyFuncModel":
     return load_checked(model, number)
 
 
-def move_alias(
-    client: "MlflowClient", home: Home, model: str, number: str, expected: str | None, why: str
-) -> None:
+def move_alias(lease: Lease, number: str, expected: str | None, why: str) -> None:
     """Make `number` the champion if the champion still is `expected`; the old one becomes `previous`.
 
     The decision is recorded once the alias has moved, so that none stands there that never came about. Raises
     :class:`ChampionMovedError` when someone else moved the alias meanwhile.
     """
+    client, home, model = lease.client, lease.home, lease.model
     now = champion_of(client, model)
     if now != number:
-        _replace_champion(client, model, now, number, expected)
+        _replace_champion(lease, now, number, expected)
     if now != number or _last_move(home, model) != number:
-        record_decision(home, model, {"action": "promote", "from": expected, "to": number, "why": why})
+        record_decision(
+            home,
+            model,
+            {"action": "promote", "from": expected, "to": number, "why": why, "turn": lease.turn},
+        )
     if champion_of(client, model, CHALLENGER) == number:
+        lease.check()
         client.delete_registered_model_alias(model, CHALLENGER)
 
 
-def _replace_champion(
-    client: "MlflowClient", model: str, now: str | None, number: str, expected: str | None
-) -> None:
+def _replace_champion(lease: Lease, now: str | None, number: str, expected: str | None) -> None:
     if now != expected:
         raise ChampionMovedError(
-            f"model {model}: the champion was version {expected} when the comparison began and is {now} now. "
+            f"model {lease.model}: the champion was version {expected} when the comparison began and is {now} now. "
             "Run the same command again: the candidate is compared with the new champion."
         )
     if now is not None:
-        client.set_registered_model_alias(model, PREVIOUS, now)
-    client.set_registered_model_alias(model, CHAMPION, number)
-    # Another home's run is not held back by our lock.
-    if (after := champion_of(client, model)) != number:
+        _point(lease, PREVIOUS, now)
+    _make_champion(lease, number)
+    # Someone who does not take the lock, such as a person in MLflow's UI, may have moved the alias.
+    if (after := champion_of(lease.client, lease.model)) != number:
         raise ChampionMovedError(
-            f"model {model}: version {after} became champion at the same moment; run again"
+            f"model {lease.model}: version {after} became champion at the same moment. Run the same command again."
         )
 
 
-def keep_as_challenger(client: "MlflowClient", home: Home, model: str, number: str, why: str) -> None:
+def _make_champion(lease: Lease, number: str) -> None:
+    """The turn first: an alias without the turn of its move could not be told from one that was moved too late."""
+    lease.check()
+    lease.client.set_model_version_tag(lease.model, number, TURN_TAG, str(lease.turn))
+    _point(lease, CHAMPION, number)
+
+
+def _point(lease: Lease, alias: str, number: str) -> None:
+    lease.check()
+    lease.client.set_registered_model_alias(lease.model, alias, number)
+
+
+def keep_as_challenger(lease: Lease, number: str, why: str) -> None:
     """Point `challenger` to a version that was not promoted, and record that."""
-    client.set_registered_model_alias(model, CHALLENGER, number)
-    record_decision(home, model, {"action": "keep", "candidate": number, "why": why})
+    _point(lease, CHALLENGER, number)
+    record_decision(lease.home, lease.model, {"action": "keep", "candidate": number, "why": why})
 
 
 def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple[str, str]:
     """Swap `champion` and `previous`, after a try whether the older one still loads; returns (from, to).
 
     The version that is left is marked first: whatever happens next, it is not promoted again by itself. A rollback
-    that was cut short is finished instead of begun anew. Raises :class:`SettingError` when there is nothing to
+    that was cut short is finished instead of begun again. Raises :class:`SettingError` when there is nothing to
     return to.
     """
-    with registry_lock(home, model):
-        if (finished := finish_rollback(client, home, model)) is not None:
+    with registry_lock(client, home, model) as lease:
+        if (finished := finish_rollback(lease)) is not None:
             return finished
         now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
         if now is None or before is None or now == before:
@@ -177,9 +177,10 @@ def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple
                 + ", so there is nothing to return to."
             )
         load_version(model, before)
+        lease.check()
         client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why or "by hand")
-        client.set_registered_model_alias(model, CHAMPION, before)
-        _complete_rollback(client, home, model, now, before)
+        _make_champion(lease, before)
+        _complete_rollback(lease, now, before)
         return now, before
 
 
@@ -192,21 +193,24 @@ def unfinished_rollback(client: "MlflowClient", home: Home, model: str) -> tuple
     return (left, now) if left in map(str, marked) else None
 
 
-def finish_rollback(client: "MlflowClient", home: Home, model: str) -> tuple[str, str] | None:
-    """Do what is left of a rollback that was cut short; returns its (from, to). The caller holds the lock."""
-    found = unfinished_rollback(client, home, model)
+def finish_rollback(lease: Lease) -> tuple[str, str] | None:
+    """Do what is left of a rollback that was cut short; returns its (from, to)."""
+    found = unfinished_rollback(lease.client, lease.home, lease.model)
     if found is not None:
-        _complete_rollback(client, home, model, *found)
+        _complete_rollback(lease, *found)
     return found
 
 
-def _complete_rollback(client: "MlflowClient", home: Home, model: str, left: str, now: str) -> None:
+def _complete_rollback(lease: Lease, left: str, now: str) -> None:
     """All that comes after the move of the champion; the record last, as it tells that all is done."""
-    client.set_registered_model_alias(model, PREVIOUS, left)
+    client, model = lease.client, lease.model
+    _point(lease, PREVIOUS, left)
     if ROLLED_BACK_TAG in version_tags(client, model, now):
+        lease.check()
         client.delete_model_version_tag(model, now, ROLLED_BACK_TAG)
     why = version_tags(client, model, left)[ROLLED_BACK_TAG]
-    record_decision(home, model, {"action": "rollback", "from": left, "to": now, "why": why})
+    decision = {"action": "rollback", "from": left, "to": now, "why": why, "turn": lease.turn}
+    record_decision(lease.home, model, decision)
 
 
 def record_decision(home: Home, model: str, decision: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from tasks.registry import alias_of
+from tasks.registry_lock import registry_lock
 from tasks.tracking import connect_once
 from training.errors import EvergreenError, SettingError, TransientError
 from training.files import remove_folder, sweep
@@ -177,19 +178,24 @@ def _version(recipe: str, run: _Run) -> Iterator[_Work]:
     client = connect_once(run.plan)
     name = f"{release.model} version {release.version}"
     removal = Removal(recipe=recipe, kind="version", name=name, bytes=0, why="of a run that is removed")
-    yield removal, lambda: _delete_version(client, release)
+    yield removal, lambda: _delete_version(client, Home(Path(run.plan.home)), release)
 
 
-def _delete_version(client: "MlflowClient", release: Release) -> None:
-    """The version, its logged models and its run; each may be gone already."""
-    from mlflow.exceptions import MlflowException
+def _delete_version(client: "MlflowClient", home: Home, release: Release) -> None:
+    """The version, its logged models and its run; each may be gone already.
 
-    def unless_gone(delete: Callable[[], object]) -> None:
-        try:
-            delete()
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
+    Raises :class:`TransientError` when the version came into service since it was looked at.
+    """
+
+    def delete_version() -> None:
+        with registry_lock(client, home, release.model) as lease:
+            if aliases := client.get_model_version(release.model, release.version).aliases:
+                raise TransientError(
+                    f"{release.model} version {release.version} became {' and '.join(aliases)} meanwhile. Run the same "
+                    "command again."
+                )
+            lease.check()
+            client.delete_model_version(release.model, release.version)
 
     def delete_run() -> None:
         run = client.get_run(release.mlflow_run_id)
@@ -198,5 +204,15 @@ def _delete_version(client: "MlflowClient", release: Release) -> None:
             client.delete_logged_model(model.model_id)
         client.delete_run(run.info.run_id)
 
-    unless_gone(lambda: client.delete_model_version(release.model, release.version))
-    unless_gone(delete_run)
+    _unless_gone(delete_version)
+    _unless_gone(delete_run)
+
+
+def _unless_gone(delete: Callable[[], object]) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        delete()
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise

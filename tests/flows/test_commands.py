@@ -18,6 +18,7 @@ from test_cli import HEAVY, evergreen
 from flows import cli, commands
 from flows.retrain import SettingsForm, retrain
 from tasks.registry import CHAMPION, PREVIOUS, champion_of, move_alias
+from tasks.registry_lock import registry_lock
 from tasks.tracking import connect
 from training.errors import (
     EXIT_BAD_DATA,
@@ -71,7 +72,8 @@ def test_predict(served_home: Home, tmp_path: Path) -> None:
 def test_rollback(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     client = registered.register(home, versions=2)
-    move_alias(client, home, MODEL, "2", expected="1", why="better")
+    with registry_lock(client, home, MODEL) as lease:
+        move_alias(lease, "2", expected="1", why="better")
     done = evergreen("rollback", MODEL, "--why", "wrong on new cameras", "--json", home=home.root)
     assert done.returncode == EXIT_OK, done.stderr
     assert last_line(done) == {"model": MODEL, "from": "2", "to": "1"}

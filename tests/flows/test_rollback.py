@@ -11,6 +11,7 @@ from registered import MODEL
 
 from tasks import rollback as step
 from tasks.registry import CHAMPION, PREVIOUS, champion_of, move_alias
+from tasks.registry_lock import registry_lock
 from training.errors import DataError, SettingError
 from training.paths import Home
 
@@ -28,7 +29,8 @@ def promoted(registry):
     client.set_registered_model_alias(MODEL, CHAMPION, "1")
     if champion_of(client, MODEL, PREVIOUS):
         client.delete_registered_model_alias(MODEL, PREVIOUS)
-    move_alias(client, home, MODEL, "2", expected="1", why="better")
+    with registry_lock(client, home, MODEL) as lease:
+        move_alias(lease, "2", expected="1", why="better")
     return home, client
 
 
