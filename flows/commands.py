@@ -2,7 +2,7 @@
 
 import argparse
 import json
-import time
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -14,6 +14,8 @@ from training.errors import EXIT_OK, EXIT_RESOURCE
 
 if TYPE_CHECKING:
     from training.records import Release
+
+log = logging.getLogger("evergreen.command")
 
 
 def _settings(parser: argparse.ArgumentParser) -> None:
@@ -38,18 +40,20 @@ def _settings(parser: argparse.ArgumentParser) -> None:
 def _retrain(options: argparse.Namespace) -> int:
     from flows.prefect_server import prefect_api
     from flows.preview import release_if_unchanged
+    from flows.stopwatch import command_timed, with_whole_command
     from flows.summary import print_release
     from training.overrides import parse_assignments
 
-    began = time.perf_counter()
-    place = prepared_home(options, options.quiet)
-    overrides = parse_assignments(options.assignments)
-    release = release_if_unchanged(options.recipe, overrides, place, options.force)
-    if release is None:
-        with prefect_api(place, meanwhile=lambda: _flow_and_ray(options, overrides)):
-            release = _run_flow(options, overrides)
-    else:
-        release = release.model_copy(update={"seconds": time.perf_counter() - began})
+    with command_timed():
+        place = prepared_home(options, options.quiet)
+        overrides = parse_assignments(options.assignments)
+        log.info("%s: looking in %s for what is done already", options.recipe, place.root)
+        release = release_if_unchanged(options.recipe, overrides, place, options.force)
+        if release is None:
+            log.info("starting Prefect's server, and importing what the run needs")
+            with prefect_api(place, meanwhile=lambda: _flow_and_ray(options, overrides)):
+                release = _run_flow(options, overrides)
+        release = with_whole_command(release)
     print_release(release)
     if options.json:
         print(json.dumps(_as_json(release)))

@@ -19,7 +19,7 @@ from flows.stopwatch import Stopwatch
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.flow_runs import close_killed
-from tasks.preflight import preflight, preflight_loading
+from tasks.preflight import checked_alongside
 from tasks.register import register
 from tasks.registry import ChampionMovedError
 from tasks.report import report
@@ -29,6 +29,7 @@ from tasks.tracking import connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
 from training.controller import ray_for
 from training.files import write_text
+from training.launch import finished
 from training.overrides import filled_in, optional
 from training.paths import home
 from training.plan import RunPlan, identify
@@ -77,16 +78,16 @@ def _retrain(recipe: str, overrides: dict[str, object], force: bool) -> Release:
         plan = keep_plan(plan)
         with failure_recorded(plan):
             with ray_for(resolved, clock.time("start-up")):
-                with clock.time("preparation"), preflight_loading(plan):
+                with clock.time("preparation"):
                     version = plan.find_dataset() or prepare(plan)
-                with clock.time("preflight"):
-                    preflight(plan, version)
-                with clock.time("training"):
+                trained_before = finished(plan.paths, plan.run_key) is not None
+                with clock.time("preflight"), checked_alongside(plan, version), clock.time("training"):
                     trained = train(plan, version)
             evaluation, release = compare_and_register(plan, version, trained, clock)
-            goodput = clock.goodput(trained)
-            release = release.model_copy(update={"seconds": goodput.total_s, "goodput": goodput})
-            report(plan, version, trained, evaluation, release)
+            release = clock.timed(release, trained, trained_before)
+            with clock.time("report"):
+                report(plan, version, trained, evaluation, release)
+            release = clock.timed(release, trained, trained_before)
             write_text(plan.paths.release, release.model_dump_json(indent=1))
     return release
 

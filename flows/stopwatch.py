@@ -1,44 +1,89 @@
-"""Where the wall time of a flow run goes."""
+"""Where the wall time of a run goes: from the start of the command's process, else of the flow, to the summary."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from training.records import Goodput, TrainedModel
+from training.records import Goodput, Release, TrainedModel
+
+_command_began: ContextVar[float | None] = ContextVar("_command_began", default=None)
+
+
+@contextmanager
+def command_timed() -> Iterator[None]:
+    """Let flows of the block count from the start of this process, which serves this one command."""
+    token = _command_began.set(time.perf_counter() - _age_of_process_s())
+    try:
+        yield
+    finally:
+        _command_began.reset(token)
+
+
+def command_seconds() -> float:
+    """Seconds since this process started; the caller is inside :func:`command_timed`."""
+    began = _command_began.get()
+    assert began is not None
+    return time.perf_counter() - began
+
+
+def with_whole_command(release: Release) -> Release:
+    """`release` with the seconds of this command so far; those after its flow are the part `command end`."""
+    seconds = command_seconds()
+    if release.reused:
+        return release.model_copy(update={"seconds": seconds})
+    after = max(0.0, seconds - release.seconds)
+    parts = release.goodput.parts | {"command end": after}
+    goodput = Goodput(total_s=release.goodput.total_s + after, parts=parts)
+    return release.model_copy(update={"seconds": seconds, "goodput": goodput})
+
+
+def _age_of_process_s() -> float:
+    import psutil
+
+    return max(0.0, time.time() - psutil.Process().create_time())
 
 
 @dataclass
 class Stopwatch:
-    """Seconds by step of a flow, from the moment it was made."""
+    """Seconds by step of a flow; before them, as `command start`, those that its command took to begin it."""
 
     began: float = field(default_factory=time.perf_counter)
     parts: dict[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        command = _command_began.get()
+        if command is not None:
+            self.parts["command start"] = self.began - command
+            self.began = command
+
     @property
     def elapsed_s(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the command or the flow began."""
         return time.perf_counter() - self.began
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Add the block's seconds to `part`."""
-        start = time.perf_counter()
+        """Add the block's seconds to `part`, except those that blocks inside it book to their parts."""
+        booked, start = sum(self.parts.values()), time.perf_counter()
         try:
             yield
         finally:
-            self.parts[part] = self.parts.get(part, 0.0) + time.perf_counter() - start
+            inside = sum(self.parts.values()) - booked
+            self.parts[part] = self.parts.get(part, 0.0) + time.perf_counter() - start - inside
 
-    def goodput(self, trained: TrainedModel) -> Goodput:
-        """The whole so far, training taken apart into its own parts, the rest called orchestration."""
-        total = self.elapsed_s
+    def timed(self, release: Release, trained: TrainedModel, trained_before: bool) -> Release:
+        """`release` with the seconds so far, by part; training is taken apart, the rest is called orchestration.
+
+        With `trained_before`, an earlier command trained: the parts hold its training, `seconds` this command alone.
+        """
         parts: dict[str, float] = {}
         for name, seconds in self.parts.items():
-            if name != "training":
-                parts[name] = parts.get(name, 0.0) + seconds
-                continue
-            inner = trained.goodput.parts if trained.goodput.total_s <= seconds else {}
+            inner = trained.goodput.parts if name == "training" else {name: seconds}
             for inner_name, inner_seconds in inner.items():
                 parts[inner_name] = parts.get(inner_name, 0.0) + inner_seconds
-        parts["orchestration"] = max(0.0, total - sum(parts.values()))
-        return Goodput(total_s=total, parts=parts)
+        elapsed_s, before_s = self.elapsed_s, trained.goodput.total_s if trained_before else 0.0
+        parts["orchestration"] = max(0.0, elapsed_s + before_s - sum(parts.values()))
+        goodput = Goodput(total_s=sum(parts.values()), parts=parts)
+        return release.model_copy(update={"seconds": elapsed_s, "goodput": goodput})

@@ -96,10 +96,12 @@ def _time(release: Release) -> str:
     shown = {name: s for name, s in release.goodput.parts.items() if total and s / total >= _SHOWN_PARTS}
     other = sum(release.goodput.parts.values()) - sum(shown.values())
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in shown.items())
-    whole = f"{total:.1f} s: {parts}" + (f", other {other:.1f}" if other >= 0.05 else "")
-    return (
-        f"{release.seconds:.1f} s; the run that made this version took {whole}" if release.reused else whole
-    )
+    parts += f", other {other:.1f}" if other >= 0.05 else ""
+    if release.reused:
+        return f"{release.seconds:.1f} s; the run that made this version took {total:.1f} s: {parts}"
+    before = total - release.seconds
+    earlier = f" and {before:.1f} s of training by an earlier command" if before >= 0.05 else ""
+    return f"{release.seconds:.1f} s{earlier}: {parts}"
 
 
 def print_preview(made: "Preview") -> None:

@@ -1,13 +1,14 @@
 """In: a plan and its dataset version. Out: nothing, or why the result could not be compared or registered.
 
-What would be found out after hours of training is asked for before the first step. Fails with SettingError when the
-champion takes other images, and with TrainingError when the model can't be exported.
+What would be found out after hours of training is checked while the workers start and take their first steps. Fails
+with SettingError when the champion takes other images, and with TrainingError when the model can't be exported.
 """
 
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 
 from tasks.registered_files import registered_shape
@@ -24,7 +25,7 @@ from training.records import DatasetVersion
 
 log = logging.getLogger("evergreen.preflight")
 
-_UNWIND_S = 15.0
+_LOOK_S = 0.5
 _ROWS = 3  # torch.export takes a batch of 0 or 1 for a fixed one
 
 
@@ -46,31 +47,49 @@ def preflight(plan: RunPlan, version: DatasetVersion) -> None:
 
 
 @contextmanager
-def preflight_loading(plan: RunPlan) -> Iterator[None]:
-    """Let a thread load what :func:`preflight` needs for a new recipe: some 6 s of imports, and a store of MLflow.
+def checked_alongside(plan: RunPlan, version: DatasetVersion) -> Iterator[None]:
+    """Run :func:`preflight` while the block trains, or before a block that trains in this process.
 
-    For a block that mostly waits for other processes; what fails there is found again by :func:`preflight`.
+    The check takes some 8 CPU seconds of imports and tracing, which would delay the first step. When it fails, the
+    workers are asked to stop, and its error is raised once they have ended.
     """
-    if not plan.first:
+    if not plan.settings.scaling.num_workers:  # the check would draw from the training's random numbers
+        preflight(plan, version)
         yield
         return
-    loading = threading.Thread(target=_load, args=(plan,), name="evergreen-preflight", daemon=True)
-    loading.start()
+    failure: list[Exception] = []
+    over = threading.Event()
+
+    def check() -> None:
+        try:
+            preflight(plan, version)
+        except Exception as error:
+            failure.append(error)
+            while not over.wait(_LOOK_S):  # again: an attempt that begins removes the request
+                write_text(plan.paths.stop, "preflight")
+
+    # In a copy of the context, as Prefect's own task runner does: the task belongs to this flow run.
+    checking = threading.Thread(target=copy_context().run, args=(check,), name="evergreen-preflight")
+    checking.start()
     try:
         yield
-    except BaseException:
-        loading.join(_UNWIND_S)  # a process that ends while torch is imported may crash
+    except Exception as error:
+        _end(checking, over)
+        if failure:
+            raise failure[0] from error
         raise
-    loading.join()
+    finally:
+        _end(checking, over)
+        if failure:
+            plan.paths.stop.unlink(missing_ok=True)
+    if failure:
+        raise failure[0]
 
 
-def _load(plan: RunPlan) -> None:
-    import torch
-
-    with suppress(Exception):
-        torch.export.export(torch.nn.Linear(1, 1), (torch.zeros(_ROWS, 1),))
-    with suppress(Exception):
-        connect_once(plan)
+def _end(checking: threading.Thread, over: threading.Event) -> None:
+    """Wait for a check that is under way: a process that ends while a thread imports torch may crash."""
+    over.set()
+    checking.join()
 
 
 def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> None:

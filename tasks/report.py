@@ -84,7 +84,7 @@ def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Rele
     parts = release.goodput.parts
     tags = {
         "goodput": f"{release.goodput.useful_share:.3f}",
-        "seconds": f"{release.seconds:.1f}",
+        "seconds": f"{release.goodput.total_s:.1f}",
         "images_per_s": f"{trained.history[-1].images_per_s:.0f}",
         "worker_hours": f"{trained.world_size * trained.seconds / 3600:.4f}",
         "lost_worker_hours": f"{trained.world_size * parts.get('lost to failures', 0.0) / 3600:.4f}",

@@ -20,7 +20,7 @@ def markdown(inputs: ReportInputs) -> str:
         f"**{percent(candidate.accuracy)}** accurate on {inputs.evaluation.rows:,} test rows "
         f"({percent(candidate.confidence, 0)} confidence: {percent(candidate.low)} to "
         f"{percent(candidate.high)}). The run of *{escape(release.recipe)}* took "
-        f"{duration(release.seconds)}.",
+        f"{duration(release.goodput.total_s)}.",
         "## Gate",
         _table(("Rule", "Value", "Limit", "Outcome"), _rules(inputs)),
         "## Scores",

@@ -4,14 +4,16 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from slow_runs import send, when_at_step, write_slow_recipe
+from small_runs import write_recipe
 
 from flows.retrain import SettingsForm, retrain
 from tasks.tracking import connect
-from training.attempts import read_attempts
+from training.attempts import read_attempts, read_beats
 from training.errors import TrainingError
-from training.paths import Home
+from training.paths import Home, RunPaths
 from training.records import Release
 
 pytestmark = pytest.mark.usefixtures("prefect_harness", "ray_session")
@@ -93,3 +95,21 @@ def test_what_a_recipe_does_wrong_is_not_tried_again(home: Home, tmp_path: Path)
         run(str(recipe), scaling={"num_workers": 1})
     attempts = list((home.runs("wrong")).glob("*/ray/attempt-*"))
     assert len(attempts) == 1
+
+
+def test_a_model_that_can_not_be_exported_ends_its_training_and_leaves_no_worker(
+    home: Home, tmp_path: Path
+) -> None:
+    model = (
+        "type('Moody', (nn.Linear,), {'forward': lambda self, x: nn.Linear.forward(self, x.flatten(1)) "
+        "* (1 if x.sum() > 0 else 2)})(64, classes)"
+    )
+    recipe = write_recipe(tmp_path, model, name="moody")
+    with pytest.raises(TrainingError, match="recipe moody: its model can't be exported"):
+        run(str(recipe), training={"epochs": 100_000}, scaling={"num_workers": 2})
+    (folder,) = home.runs("moody").iterdir()
+    paths = RunPaths(folder)
+    assert not paths.release.exists()
+    assert not paths.stop.exists()
+    assert not connect(None, home).search_registered_models()
+    assert not [beat for beat in read_beats(paths) if psutil.pid_exists(beat.pid)]

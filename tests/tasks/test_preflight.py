@@ -1,6 +1,8 @@
 """What could not be finished is refused before the first step."""
 
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,9 +12,10 @@ from small_runs import write_recipe
 
 from flows.retrain import SettingsForm, retrain
 from tasks import preflight
-from training.errors import DataError, SettingError, TrainingError
-from training.paths import Home
+from training.errors import DataError, SettingError, StopRequestedError, TrainingError
+from training.paths import Home, RunPaths
 from training.plan import RunPlan
+from training.records import DatasetVersion
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
 
@@ -48,16 +51,56 @@ def test_a_model_that_can_not_be_exported_is_refused_before_training(home: Home,
     assert not list(home.runs("moody").glob("*/attempts.jsonl"))
 
 
-def test_a_preparation_that_fails_waits_for_what_is_loading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that ends while a thread imports torch may crash, and lose its exit status by that."""
-    loaded: list[bool] = []
+def plan_on_ray(root: Path) -> RunPlan:
+    """As much of a plan as the check alongside a training looks at."""
+    scaling = SimpleNamespace(num_workers=2)
+    made = SimpleNamespace(settings=SimpleNamespace(scaling=scaling), paths=RunPaths(root))
+    return cast(RunPlan, made)
 
-    def load(_plan: RunPlan) -> None:
-        time.sleep(0.3)
-        loaded.append(True)
 
-    monkeypatch.setattr(preflight, "_load", load)
-    plan = cast(RunPlan, SimpleNamespace(first=True))
-    with pytest.raises(DataError), preflight.preflight_loading(plan):
-        raise DataError("a row breaks a rule")
-    assert loaded == [True]
+def checked(plan: RunPlan, train: Callable[[], None]) -> None:
+    with preflight.checked_alongside(plan, cast(DatasetVersion, None)):
+        train()
+
+
+def test_a_training_that_fails_while_the_check_runs_ends_with_the_error_of_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training_failed = threading.Event()
+
+    def check(_plan: RunPlan, _version: DatasetVersion) -> None:
+        assert training_failed.wait(60)
+        raise TrainingError("its model can't be exported")
+
+    monkeypatch.setattr(preflight, "preflight", check)
+
+    def train() -> None:
+        training_failed.set()
+        raise DataError("the forward pass failed")
+
+    with pytest.raises(TrainingError, match="exported") as raised:
+        checked(plan_on_ray(tmp_path), train)
+    assert isinstance(raised.value.__cause__, DataError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_that_fails_asks_the_workers_to_stop_until_they_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(_plan: RunPlan, _version: DatasetVersion) -> None:
+        raise TrainingError("its model can't be exported")
+
+    monkeypatch.setattr(preflight, "preflight", check)
+    plan = plan_on_ray(tmp_path)
+
+    def train() -> None:
+        for _ in range(2):  # an attempt that begins removes the request that was made of an earlier one
+            deadline = time.monotonic() + 60
+            while not plan.paths.stop.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            plan.paths.stop.unlink()
+        raise StopRequestedError("training was stopped")
+
+    with pytest.raises(TrainingError, match="exported"):
+        checked(plan, train)
+    assert not plan.paths.stop.exists()
