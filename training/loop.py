@@ -81,8 +81,7 @@ class Loop:
         found = self.checkpoints.load_newest()
         position = found[0] if found else Position(0, 0, 0)
         # Ranks read the same folder, but a damaged file may be seen by one alone: agree before anyone steps.
-        total, largest = self.ranks.add_up(position.step, position.step**2)
-        if total**2 != largest * self.ranks.world_size:
+        if not self.ranks.all_equal(position.step):
             raise TrainingError(
                 "workers found different checkpoints; is the run's folder on storage that all of them share?"
             )

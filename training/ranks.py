@@ -58,6 +58,18 @@ class Ranks:
         sums: list[float] = numbers.tolist()
         return sums
 
+    def all_equal(self, value: int) -> bool:
+        """Whether every rank has the same `value`: the smallest of all is also the largest. Exact up to 2**63."""
+        import torch
+        import torch.distributed
+
+        if not self.distributed:
+            return True
+        bounds = torch.tensor([value, -value], dtype=torch.int64, device=self.device)
+        torch.distributed.all_reduce(bounds, torch.distributed.ReduceOp.MAX)
+        largest, smallest = bounds.tolist()
+        return bool(largest == -smallest)
+
     def gather(self, values: "torch.Tensor") -> "list[torch.Tensor]":
         """Each rank's `values` (a tensor of the same shape and type on all), in the order of ranks."""
         import torch
