@@ -7,12 +7,10 @@ import json
 import logging
 import os
 import select
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from training.errors import (
@@ -32,6 +30,7 @@ from training.errors import (
 )
 from training.paths import home
 from training.redaction import redact
+from training.termination import TerminatedError, ended_by_sigterm
 
 log = logging.getLogger("evergreen")
 
@@ -59,24 +58,10 @@ class Command(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    from flows.commands import COMMANDS
-
+    in_main_thread = threading.current_thread() is threading.main_thread()
     try:
-        options = _parser(COMMANDS).parse_args(argv)
-    except SystemExit:  # of --help, too
-        if _output_is_closed():
-            return EXIT_OUTPUT_CLOSED
-        raise
-    atexit.register(gc.freeze)  # else Python looks all of torch and Ray through for garbage once more: 2.5 s
-    try:
-        with _sigterm_raises():
-            status = COMMANDS[options.command].run(options)
-            sys.stdout.flush()
-            return status
-    except Exception as error:
-        if isinstance(error, BrokenPipeError) and _output_is_closed():
-            return EXIT_OUTPUT_CLOSED
-        return _fail(error, getattr(options, "json", False), getattr(options, "verbose", False))
+        with ended_by_sigterm() if in_main_thread else nullcontext():
+            return _run(argv)
     except BaseException as error:
         if isinstance(error, SystemExit | GeneratorExit):
             raise
@@ -87,24 +72,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
 
 
-class TerminatedError(KeyboardInterrupt):
-    """SIGTERM came; it ends the command as Ctrl-C does, so that what was started is ended and locks are freed."""
+def _run(argv: Sequence[str] | None) -> int:
+    from flows.commands import COMMANDS
 
-
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(_signum: int, _frame: FrameType | None) -> None:
-        raise TerminatedError
-
-    before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        options = _parser(COMMANDS).parse_args(argv)
+    except SystemExit:  # of --help, too
+        if _output_is_closed():
+            return EXIT_OUTPUT_CLOSED
+        raise
+    atexit.register(gc.freeze)  # else Python looks all of torch and Ray through for garbage once more: 2.5 s
+    try:
+        status = COMMANDS[options.command].run(options)
+        sys.stdout.flush()
+        return status
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _output_is_closed():
+            return EXIT_OUTPUT_CLOSED
+        return _fail(error, getattr(options, "json", False), getattr(options, "verbose", False))
 
 
 def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from training.settings import Settings
 
 
 class TrainingJob(Record):
-    """One training: its identity, where it keeps its state, how rows are fed, and which attempt this is."""
+    """One training: its identity, where it keeps its state, how rows are fed, and which driver's attempt this is."""
 
     run_key: str
     root: str
@@ -20,6 +20,7 @@ class TrainingJob(Record):
     feed: Literal["memory", "stream", "loader"]
     use_gpu: bool
     attempt: int = 0
+    driver: str = ""
 
     @property
     def paths(self) -> RunPaths:

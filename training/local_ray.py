@@ -14,6 +14,7 @@ from typing import Any
 from training.errors import SettingError, TransientError
 from training.room import available_cpus
 from training.settings import RaySettings
+from training.termination import no_repeated_sigterm
 
 log = logging.getLogger("evergreen.cluster")
 
@@ -81,8 +82,9 @@ def sigterm_kept() -> Iterator[None]:
     whole, set_handler = core.CoreWorker, utils.set_sigterm_handler
 
     def connected(*given: Any) -> Any:
-        made = whole(*given)
-        signal.signal(signal.SIGTERM, before)
+        with no_repeated_sigterm():
+            made = whole(*given)
+            signal.signal(signal.SIGTERM, before)
         return made
 
     core.CoreWorker, utils.set_sigterm_handler = connected, lambda _: None

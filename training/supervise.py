@@ -1,8 +1,8 @@
-"""Attempt after attempt until the model is there: what may pass is tried again, what can't get better is not.
+"""Attempt after attempt until the model is there: a transient failure is followed by another attempt, no other is.
 
 One budget, `failure.max_failures`, covers the workers, Ray Train's controller and Ray itself; every attempt goes on
 from the newest checkpoint. The workers run under a :class:`training.watchdog.Watchdog`, and SIGTERM, Ctrl-C or a
-cancellation make them save a last checkpoint first.
+cancellation make them save a last checkpoint first. A driver that another one has superseded ends.
 """
 
 import logging
@@ -14,9 +14,19 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from queue import SimpleQueue
 from types import FrameType
 
-from training.attempts import Failure, Fence, furthest_step, note, read_attempts, read_beats
+from training.attempts import (
+    Failure,
+    Fence,
+    RivalDriverError,
+    furthest_step,
+    new_driver,
+    note,
+    read_attempts,
+    read_beats,
+)
 from training.cluster import head_is_gone, revive
 from training.errors import (
     EvergreenError,
@@ -32,6 +42,7 @@ from training.preemption import Notices
 from training.redaction import redact
 from training.relay import Relay
 from training.room import NoRoomError
+from training.termination import sigterm_to
 from training.watchdog import Watchdog, end_workers
 
 log = logging.getLogger("evergreen.supervise")
@@ -41,33 +52,25 @@ _UNWIND_S = 60.0  # for Ray Train to notice that its workers are gone, or that t
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 # Until Ray counts a lost node no more; before, it would wait for as many workers as there were.
 _NODE_LOSS_S = 15.0
+_FINAL = (StopRequestedError, RivalDriverError)  # transient, but no other attempt of this driver may follow
 
 
 def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
     """Call `attempt` until it succeeds. Raises the :class:`EvergreenError` that ends the run."""
     allowed = job.settings.failure.max_failures
     furthest, futile = furthest_step(job.paths), 0
+    job = job.model_copy(update={"driver": new_driver()})
     for failures in range(allowed + 1):
         if on_ray:
             end_workers(read_beats(job.paths))  # of an attempt that this one must not overlap with
         _sweep(job)
-        numbered = job.model_copy(update={"attempt": Fence.begin(job.paths).number})
+        fence = Fence.begin(job.paths, job.driver)
         try:
-            with _stop_on_signals(job) as asked:
-                if on_ray:
-                    _supervised(numbered, attempt, asked)
-                else:
-                    attempt(numbered)
+            _attempt_once(job.model_copy(update={"attempt": fence.number}), attempt, on_ray)
             return _sweep(job)
         except Exception as error:
-            known = _explained(error)
-            begun = failures or read_attempts(job.paths)
-            if begun and isinstance(known, NoRoomError):  # it fitted before: nodes are away
-                known = TransientError(str(known))
-            note(
-                job.paths.failures, Failure(number=numbered.attempt, at=time.time(), error=redact(str(known)))
-            )
-            if not known.transient or isinstance(known, StopRequestedError) or failures == allowed:
+            known = _noted(job, fence, error, begun=failures > 0 or bool(read_attempts(job.paths)))
+            if not known.transient or isinstance(known, _FINAL) or failures == allowed:
                 raise known from error
             log.warning("%s Failure %d of %d allowed; going on.", redact(str(known)), failures + 1, allowed)
         reached = furthest_step(job.paths)
@@ -77,6 +80,27 @@ def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], o
         if on_ray:
             revive(job.settings)
     return None
+
+
+def _attempt_once(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
+    with _stop_on_signals(job) as asked:
+        if on_ray:
+            _supervised(job, attempt, asked)
+        else:
+            attempt(job)
+
+
+def _noted(job: TrainingJob, fence: Fence, error: Exception, begun: bool) -> EvergreenError:
+    """What the failure of an attempt means, which is also a line of the run's failures."""
+    try:
+        fence.check_driver()
+        known = _explained(error)
+    except RivalDriverError as rival:  # which has ended this driver's workers, whatever their error says
+        known = rival
+    if begun and isinstance(known, NoRoomError):  # the workers fitted before: nodes are away
+        known = TransientError(str(known))
+    note(job.paths.failures, Failure(number=fence.number, at=time.time(), error=redact(str(known))))
+    return known
 
 
 def _pause_s(job: TrainingJob, futile: int) -> float:
@@ -122,10 +146,12 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
     thread = threading.Thread(target=copy_context().run, args=(work,), name="evergreen-attempt", daemon=True)
     thread.start()
     watchdog, limits, relay, notices = Watchdog(job), _Deadlines(job), Relay(job.paths), Notices(job)
+    fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
     while thread.is_alive():
         thread.join(_LOOK_S)
         relay.pump()
         notices.look()
+        _end_for_rival(job, fence)
         if limits.passed(asked):
             break
         if head_is_gone():
@@ -141,6 +167,15 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
     if asked and thread.is_alive():
         end_workers(read_beats(job.paths))
         raise StopRequestedError("training was stopped; the same command goes on from the newest checkpoint")
+
+
+def _end_for_rival(job: TrainingJob, fence: Fence) -> None:
+    """End this attempt's workers when another driver has taken the run over. Raises :class:`RivalDriverError`."""
+    try:
+        fence.check_driver()
+    except RivalDriverError:
+        end_workers([beat for beat in read_beats(job.paths) if beat.attempt == job.attempt])
+        raise
 
 
 class _Deadlines:
@@ -178,20 +213,31 @@ def _stop_on_signals(job: TrainingJob) -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
+    arrived: SimpleQueue[int | None] = SimpleQueue()  # `put` may interrupt itself, so a handler may call it
 
     def ask(signum: int, _frame: FrameType | None) -> None:
         if received:
             raise KeyboardInterrupt
         received.append(signum)
-        log.warning("%s: saving a last checkpoint", signal.Signals(signum).name)
-        write_text(job.paths.stop, signal.Signals(signum).name)
+        arrived.put(signum)
 
-    before = {one: signal.signal(one, ask) for one in (signal.SIGTERM, signal.SIGINT)}
+    asking = threading.Thread(target=_ask_workers, args=(job, arrived), name="evergreen-stop", daemon=True)
+    asking.start()
+    before = signal.signal(signal.SIGINT, ask)
     try:
-        yield received
+        with sigterm_to(ask):
+            yield received
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        signal.signal(signal.SIGINT, before)
+        arrived.put(None)
+        asking.join()
         job.paths.stop.unlink(missing_ok=True)
         if received:
             signal.raise_signal(received[0])
+
+
+def _ask_workers(job: TrainingJob, arrived: "SimpleQueue[int | None]") -> None:
+    """Write the file `stop` when a signal arrives; None ends the wait."""
+    while (signum := arrived.get()) is not None:
+        log.warning("%s: saving a last checkpoint", signal.Signals(signum).name)
+        write_text(job.paths.stop, signal.Signals(signum).name)

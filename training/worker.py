@@ -50,7 +50,9 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     began = time.time()
     # How far an older attempt came is known before the first beat of this one.
     reached = furthest_step(job.paths)
-    fence = Fence.enter(job.paths, job.attempt) if ranks.is_first else Fence(job.paths.fence, job.attempt)
+    fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
+    if ranks.is_first:
+        fence = Fence.enter(job.paths, job.attempt, job.driver)
     heart = Heart(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
     heart.beat(0)
     prepare_process(job.settings.scaling.threads_per_worker, job.settings.training.deterministic)

@@ -113,7 +113,7 @@ def _steps_per_s(run: Evidence) -> float:
 
 def _is_behind(newest: tuple[int, int], fence: str) -> bool:
     """Whether the fence lets nobody older than `newest` write; an attempt that died at its start is not on record."""
-    number, _, group = fence.partition(".")
+    number, _, group = fence.partition(" ")[0].partition(".")
     return number.isdigit() and group.isdigit() and newest <= (int(number), int(group))
 
 

@@ -1,0 +1,19 @@
+"""A driver of a training in its own process, without the lock: arguments are a home and a dataset version."""
+
+import sys
+from pathlib import Path
+
+from slow_runs import slow_job
+
+from training.errors import EvergreenError
+from training.launch import launch
+from training.paths import Home
+from training.records import DatasetVersion
+
+if __name__ == "__main__":
+    home, version = sys.argv[1:]
+    described = DatasetVersion.model_validate_json(Path(version).read_text())
+    try:
+        print(launch(slow_job(Home(Path(home)), described, workers=0)).weights_digest)
+    except EvergreenError as error:
+        print(f"{type(error).__name__}: {error}")
