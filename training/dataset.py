@@ -30,6 +30,7 @@ from training.paths import Home
 from training.records import DatasetVersion, SourceFiles, Split
 from training.settings import DataSettings
 from training.sources.locate import reader
+from training.sources.splits import VALIDATION
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -55,9 +56,9 @@ _ATTEMPTS = 3
 _GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-def part_schema(width: int) -> pa.Schema:
-    """Schema of a part file whose images have `width` bytes."""
-    return pa.schema(
+def part_schema(width: int, marked: bool = False) -> pa.Schema:
+    """Schema of a part file whose images have `width` bytes; `marked` where the source has a validation split."""
+    schema = pa.schema(
         [
             pa.field("image", pa.binary(width), nullable=False),
             pa.field("label", pa.int32(), nullable=False),
@@ -67,14 +68,17 @@ def part_schema(width: int) -> pa.Schema:
             pa.field("where", pa.string(), nullable=False),
         ]
     )
+    return schema.append(pa.field("validation", pa.bool_(), nullable=False)) if marked else schema
 
 
 def fingerprint(files: SourceFiles, settings: DataSettings) -> str:
     """sha256 over the source's content, the settings and the code that turn it into the dataset.
 
-    `test_share` counts only where it is used: for a source that does not divide its rows.
+    `test_share` and `validation_split` count only for sources that divide no rows, or have a validation split.
     """
-    used = _SETTINGS | ({"test_share"} if "" in reader(files).splits(files) else set())
+    splits = reader(files).splits(files)
+    used = _SETTINGS | ({"test_share"} if "" in splits else set())
+    used |= {"validation_split"} if VALIDATION in splits else set()
     code = hashlib.sha256()
     for pattern in _CODE:
         for file in sorted(Path(__file__).parent.glob(pattern)):
@@ -108,11 +112,15 @@ def find(home: Home, name: str, identity: str) -> DatasetVersion | None:
 
 @dataclass(frozen=True)
 class Columns:
-    """A split in memory, shared between processes: images (rows, channels, height, width) uint8, labels int64."""
+    """A split in memory, shared between processes: images (rows, channels, height, width) uint8, labels int64.
+
+    `validation` marks the rows that the source itself keeps for validation, where it has such rows.
+    """
 
     images: Pixels
     labels: npt.NDArray[np.int64]
     digests: npt.NDArray[np.uint64]
+    validation: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -130,11 +138,19 @@ def open_columns(version: DatasetVersion, split: Split) -> Columns:
         damaged = _damaged_column(folder, version, split)
         if damaged is None:
             # As plain arrays over the mapping: each read through np.memmap makes another one of it.
-            return Columns(*(np.asarray(np.load(folder / name, mmap_mode="r")) for name in _COLUMNS))
+            return Columns(
+                *(np.asarray(np.load(folder / name, mmap_mode="r")) for name in _files(version, split))
+            )
         with FileLock(f"{folder}.lock"):
             if _stamp(folder) == seen:  # else another process has just unpacked it
                 _unpack_anew(folder, damaged, version, split)
     raise DataError(f"{damaged}: damaged again right after it was written. Check the disk of {version.path}.")
+
+
+def _files(version: DatasetVersion, split: Split) -> tuple[str, ...]:
+    """Names of the unpacked files of a split, in the order of the fields of :class:`Columns`."""
+    marked = split == "train" and version.validation_rows is not None
+    return (*_COLUMNS, "validation.npy") if marked else _COLUMNS
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:
@@ -154,7 +170,7 @@ def _damaged_column(folder: Path, version: DatasetVersion, split: Split) -> Path
         return folder / _CHECKSUMS
     if noted.get("parts") != _parts_digest(version, split):
         return folder / _CHECKSUMS
-    files = (folder / name for name in _COLUMNS)
+    files = (folder / name for name in _files(version, split))
     return next((file for file in files if noted.get(file.name) != _checksums(file)), None)
 
 
@@ -191,27 +207,33 @@ def _unpack_anew(folder: Path, damaged: Path, version: DatasetVersion, split: Sp
         shutil.rmtree(left)
     with atomic_folder(folder) as aside:
         _unpack(version, split, aside)
-        written: dict[str, object] = {name: _checksums(aside / name) for name in _COLUMNS}
+        written: dict[str, object] = {name: _checksums(aside / name) for name in _files(version, split)}
         parts = {"parts": _parts_digest(version, split)}
         write_text(aside / _CHECKSUMS, canonical_json(written | parts))
 
 
 def _unpack(version: DatasetVersion, split: Split, folder: Path) -> None:
     rows = version.rows(split)
-    labels, digests = np.empty(rows, np.int64), np.empty(rows, np.uint64)
+    labels, digests, marks = np.empty(rows, np.int64), np.empty(rows, np.uint64), np.empty(rows, np.bool_)
+    marked = "validation.npy" in _files(version, split)
+    columns = ["image", "label", "digest", *(["validation"] if marked else [])]
     start = 0
     # Written, not mapped: on a full disk writing is an error, and a write to mapped memory kills the process.
     with (folder / "images.npy").open("wb") as images:
         header = {"descr": "|u1", "fortran_order": False, "shape": (rows, *version.shape)}
         np.lib.format.write_array_header_1_0(images, header)
-        for table in read_parts(version, split, ["image", "label", "digest"]):
+        for table in read_parts(version, split, columns):
             stop = start + len(table)
             images.write(binary_to_numpy(table["image"], np.uint8).data)
             labels[start:stop] = table["label"].to_numpy()
             digests[start:stop] = binary_to_numpy(table["digest"], np.uint64).reshape(-1, 2)[:, 0]
+            if marked:
+                marks[start:stop] = table["validation"].to_numpy()
             start = stop
     np.save(folder / "labels.npy", labels)
     np.save(folder / "digests.npy", digests)
+    if marked:
+        np.save(folder / "validation.npy", marks)
 
 
 def binary_to_numpy(column: pa.ChunkedArray, dtype: Any) -> npt.NDArray[Any]:
@@ -240,19 +262,23 @@ def is_validation(digests: npt.NDArray[np.uint64], share: float) -> npt.NDArray[
 def ray_dataset(version: DatasetVersion, split: Split) -> "Dataset":
     """A split as a Ray Dataset with a uint8 tensor column `image`, and `label`, `digest` as numbers.
 
+    Training rows have a boolean column `validation` as well where the source has a validation split.
+
     Ray's reader verifies no checksums: :func:`find` has hashed the files before.
     """
     import ray.data
 
     paths = [str(Path(version.path) / part.path) for part in version.parts[split]]
     shape = version.shape
+    marked = split == "train" and version.validation_rows is not None
 
     def to_tensors(table: pa.Table) -> dict[str, npt.NDArray[Any]]:
         return {
             "image": binary_to_numpy(table["image"], np.uint8).reshape(-1, *shape),
             "label": table["label"].to_numpy().astype(np.int64),
             "digest": binary_to_numpy(table["digest"], np.uint64)[:, 0].copy(),
-        }
+        } | ({"validation": table["validation"].to_numpy()} if marked else {})
 
-    dataset = ray.data.read_parquet(paths, columns=["image", "label", "digest"])
+    columns = ["image", "label", "digest", *(["validation"] if marked else [])]
+    dataset = ray.data.read_parquet(paths, columns=columns)
     return dataset.map_batches(to_tensors, batch_format="pyarrow", zero_copy_batch=True)

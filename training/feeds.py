@@ -69,14 +69,16 @@ def training_rows(columns: Columns, settings: Settings) -> tuple[Rows, Rows]:
 
     Raises :class:`SettingError` when either is too small to work with.
     """
-    kept_back = is_validation(columns.digests, settings.data.validation_share)
+    kept_back = columns.validation
+    if kept_back is None:
+        kept_back = is_validation(columns.digests, settings.data.validation_share)
     learn, validate = np.flatnonzero(~kept_back), np.flatnonzero(kept_back)
     workers = max(1, settings.scaling.num_workers)
     if len(learn) < 2 * workers or not len(validate):
         raise SettingError(
-            f"data.validation_share: {settings.data.validation_share} of {len(columns)} rows leaves {len(learn)} to "
-            f"learn from and {len(validate)} to validate on; {workers} workers need at least {2 * workers} and 1. "
-            "Add rows or change the share."
+            f"data.validation_share: {len(columns)} training rows are divided into {len(learn)} to learn from and "
+            f"{len(validate)} to validate on; {workers} workers need at least {2 * workers} and 1. Add rows or change "
+            + ("the share." if columns.validation is None else "data.validation_split.")
         )
     return learn, validate
 

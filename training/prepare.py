@@ -25,6 +25,7 @@ from training.settings import DataSettings
 from training.shards import SPLITS, ShardOutcome, ShardPlan, raw_batches, transform_shard, without_rows
 from training.sources import RAW_SCHEMA
 from training.sources.locate import reader
+from training.sources.splits import TEST, VALIDATION
 from training.sources.wording import counted
 
 log = logging.getLogger("evergreen.prepare")
@@ -50,7 +51,8 @@ class Shard(Record):
 def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
     """Cut the source's rows into shards of at most 8,192 rows and about 64 MiB."""
     source = reader(files)
-    total = sum(source.count(files, split) for split in source.splits(files))
+    splits = _used_splits(files, settings)
+    total = sum(source.count(files, split) for split in splits)
     if not total:
         raise DataError(
             f"{files.origin}: no rows. Check data.path, or remove {files.root} to fetch the source anew."
@@ -58,11 +60,17 @@ def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
     by_bytes = _SHARD_BYTES * total // max(1, files.bytes)
     size = max(1, min(_SHARD_ROWS, by_bytes))
     shards: list[Shard] = []
-    for split in source.splits(files):
+    for split in splits:
         rows = min(source.count(files, split), _limit(split, settings) or total)
         for start in range(0, rows, size):
             shards.append(Shard(index=len(shards), split=split, start=start, stop=min(rows, start + size)))
     return shards
+
+
+def _used_splits(files: SourceFiles, settings: DataSettings) -> tuple[str, ...]:
+    """Splits of the source without a validation split that is to be ignored."""
+    ignored = {VALIDATION} if settings.validation_split == "ignore" else set()
+    return tuple(split for split in reader(files).splits(files) if split not in ignored)
 
 
 def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: Path) -> RawShard:
@@ -134,6 +142,7 @@ def plan_transform(
             channels=settings.channels,
             test_share=settings.test_share,
             folder=str(staging),
+            marked=VALIDATION in _used_splits(files, settings),
         )
         for index, shard in enumerate(raw)
     ]
@@ -196,7 +205,7 @@ def _without_copies(
 ) -> tuple[list[ShardOutcome], tuple[str, ...]]:
     """The outcomes without rows that are copies, and why each row was left out.
 
-    Raises :class:`DataError` where there are copies and `data.duplicates` refuses them.
+    Raises :class:`DataError` where there are copies that `data.duplicates` refuses.
     """
     parts: dict[Split, list[PartFile]] = {
         split: [outcome.parts[split] for outcome in outcomes if split in outcome.parts] for split in SPLITS
@@ -206,10 +215,9 @@ def _without_copies(
         return outcomes, ()
     if settings.duplicates == "refuse":
         raise refuse(copies, origin, listing)
-    unwanted, reasons = copies.unwanted(), copies.reasons()
-    log.warning("%s left out, as their images are copies of others", counted(len(reasons), "row"))
+    log.warning("%s left out as copies", counted(len(reasons := copies.reasons()), "row"))
     return [
-        without_rows(plan, outcome, unwanted) for plan, outcome in zip(plans, outcomes, strict=True)
+        without_rows(plan, outcome, copies.unwanted) for plan, outcome in zip(plans, outcomes, strict=True)
     ], reasons
 
 
@@ -244,6 +252,7 @@ def _summarise(
         std=tuple(math.sqrt(max(p - m * m, 1e-12)) for p, m in zip(power, mean, strict=True)),
         source_digest=files.digest,
         source_origin=files.origin,
+        validation_rows=sum(outcome.validation for outcome in outcomes) if plan.marked else None,
         dropped=(*bad, *left_out),
     )
 
@@ -262,7 +271,7 @@ def _check_classes(version: DatasetVersion) -> None:
 
 def _limit(split: str, settings: DataSettings) -> int | None:
     if split:
-        return settings.max_train_rows if split == "train" else settings.max_test_rows
+        return settings.max_test_rows if split == TEST else settings.max_train_rows
     # Content decides the split later, so the limits can be met on average only.
     if settings.max_train_rows and settings.max_test_rows:
         return settings.max_train_rows + settings.max_test_rows

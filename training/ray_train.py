@@ -165,7 +165,8 @@ def _streams(
     share = job.settings.data.validation_share
 
     def learn_only(batch: Any) -> dict[str, Any]:
-        keep = ~is_validation(batch["digest"], share)
+        marks = batch.pop("validation", None)
+        keep = ~(is_validation(batch["digest"], share) if marks is None else marks)
         kept: dict[str, Any] = {name: values[keep] for name, values in batch.items()}
         return kept | {"digest": batch["digest"][keep].view(np.int64)}  # torch knows few unsigned types
 

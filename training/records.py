@@ -65,8 +65,13 @@ class DatasetVersion(Record):
     std: tuple[float, ...]
     source_digest: str
     source_origin: Redacted
+    validation_rows: int | None = Field(
+        None,
+        description="rows of the train split that the source itself keeps for validation, marked in a column "
+        "`validation` of the part files; none where data.validation_share chooses them",
+    )
     dropped: tuple[str, ...] = Field(
-        (), description="rows left out under data.max_dropped_share, each with its reason"
+        (), description="rows left out under data.max_dropped_share or data.duplicates, each with its reason"
     )
     format: int = 1
 

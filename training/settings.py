@@ -64,6 +64,11 @@ class DataSettings(Section):
     validation_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.1, description="Share of the training rows kept back to validate each epoch"
     )
+    validation_split: Literal["use", "ignore"] = Field(
+        "use",
+        description="A source's own validation rows (val/ beside train/ and test/): use them to validate each epoch, "
+        "in place of validation_share, or ignore them",
+    )
     max_dropped_share: Share = Field(
         0.0, description="Share of bad rows that may be left out; 0 refuses the first one"
     )

@@ -20,6 +20,7 @@ from training.files import digest_file
 from training.images import Pixels, Target, decode
 from training.recipe import ImageShape
 from training.records import PartFile, Record, Split
+from training.sources.splits import TEST, VALIDATION
 
 SPLITS: tuple[Split, Split] = ("train", "test")
 _BATCH_BYTES = 8 << 20  # of pixels: a row group and a page, large enough to be read at the speed of the disk
@@ -38,6 +39,7 @@ class ShardPlan(Record):
     channels: int | None
     test_share: float
     folder: str
+    marked: bool = False  # whether the source has a validation split, which the part files then mark
 
 
 class ShardOutcome(Record):
@@ -52,6 +54,7 @@ class ShardOutcome(Record):
     sums: tuple[int, ...]
     squares: tuple[int, ...]
     bad: tuple[str, ...]
+    validation: int = 0
 
 
 def transform_shard(plan: ShardPlan) -> ShardOutcome:
@@ -61,8 +64,9 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
     counts = {split: np.zeros(len(plan.classes), np.int64) for split in SPLITS}
     sums, squares = (np.zeros(plan.shape[0], np.int64) for _ in range(2))
     paths = {split: folder / split / f"part-{plan.index:05d}.parquet" for split in SPLITS}
-    writers = {split: _open_writer(path, width) for split, path in paths.items()}
+    writers = {split: _open_writer(path, width, plan.marked) for split, path in paths.items()}
     bad: list[str] = []
+    validation = 0
     try:
         for rows in raw_batches(plan.raw, rows=_rows_per_batch(width)):
             table, pixels, wrong = _validated(rows, plan, target)
@@ -71,6 +75,7 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
                 part = table.filter(pa.array(mask))
                 writers[split].write_table(part)
                 counts[split] += np.bincount(part["label"].to_numpy(), minlength=len(plan.classes))
+                validation += _marked(part)
                 if split == "train":
                     _add_moments(pixels[mask], sums, squares)
     finally:
@@ -83,28 +88,36 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
         sums=tuple(map(int, sums)),
         squares=tuple(map(int, squares)),
         bad=tuple(bad),
+        validation=validation,
     )
 
 
-def without_rows(plan: ShardPlan, outcome: ShardOutcome, unwanted: Mapping[Split, pa.Array]) -> ShardOutcome:
-    """The outcome of a shard after the rows with the digests `unwanted[split]` were removed from its part files."""
+def without_rows(plan: ShardPlan, outcome: ShardOutcome, unwanted: Mapping[str, pa.Array]) -> ShardOutcome:
+    """The outcome of a shard after the rows with the digests `unwanted[role]` were removed from its part files.
+
+    The role of a row is "train", "val" or "test".
+    """
     folder, width = Path(plan.folder), math.prod(plan.shape)
     sums, squares = np.array(outcome.sums), np.array(outcome.squares)
     counts = {split: np.array(count) for split, count in outcome.label_counts.items()}
-    parts = dict(outcome.parts)
+    parts, validation = dict(outcome.parts), outcome.validation
     for split, part in outcome.parts.items():
         path = folder / part.path
         table = pq.read_table(path)
         is_unwanted = pc.is_in(table["digest"], value_set=unwanted[split])
+        if plan.marked and split == "train":
+            in_validation = pc.is_in(table["digest"], value_set=unwanted[VALIDATION])
+            is_unwanted = pc.if_else(table["validation"], in_validation, is_unwanted)
         removed = table.filter(is_unwanted)
         if not len(removed):
             continue
+        validation -= _marked(removed)
         counts[split] -= np.bincount(removed["label"].to_numpy(), minlength=len(plan.classes))
         if split == "train":
             _add_moments(
                 binary_to_numpy(removed["image"], np.uint8).reshape(-1, *plan.shape), sums, squares, -1
             )
-        with _open_writer(path, width) as writer:
+        with _open_writer(path, width, plan.marked) as writer:
             writer.write_table(table.filter(pc.invert(is_unwanted)), row_group_size=_rows_per_batch(width))
         del parts[split]
         if (left := _part(folder, path)) is not None:
@@ -115,8 +128,14 @@ def without_rows(plan: ShardPlan, outcome: ShardOutcome, unwanted: Mapping[Split
             "label_counts": {split: tuple(map(int, count)) for split, count in counts.items()},
             "sums": tuple(map(int, sums)),
             "squares": tuple(map(int, squares)),
+            "validation": validation,
         }
     )
+
+
+def _marked(rows: pa.Table) -> int:
+    """How many of the rows are the source's own validation rows."""
+    return int(pc.sum(rows["validation"], min_count=0).as_py()) if "validation" in rows.column_names else 0
 
 
 def _rows_per_batch(width: int) -> int:
@@ -165,6 +184,10 @@ def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[p
         ],
         schema=part_schema(math.prod(plan.shape)),
     )
+    if plan.marked:
+        is_marked = bool(rows.num_rows) and rows["split"][0].as_py() == VALIDATION
+        field = part_schema(1, marked=True).field("validation")
+        table = table.append_column(field, pa.array(np.full(len(table), is_marked)))
     return table, pixels, [*decoded.bad, *outside]
 
 
@@ -185,7 +208,7 @@ def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Sp
     """Which rows of `table` belong to which split: as the source says, or else by the image's content."""
     if rows.num_rows and (given := rows["split"][0].as_py()):
         everything = np.ones(len(table), bool)
-        return {"train": everything} if given == "train" else {"test": everything}
+        return {"test": everything} if given == TEST else {"train": everything}
     second_half = binary_to_numpy(table["digest"], np.uint64)[:, 1]
     test = (second_half >> np.uint64(11)).astype(np.float64) < test_share * 2.0**53
     return {"train": ~test, "test": test}
@@ -203,12 +226,13 @@ def _add_moments(
             squares[channel] += sign * np.square(values, dtype=np.uint16).sum(dtype=np.int64)
 
 
-def _open_writer(path: Path, width: int) -> pq.ParquetWriter:
+def _open_writer(path: Path, width: int, marked: bool) -> pq.ParquetWriter:
     # Pixels as they are: unpacking them takes longer than the copy that reading comes down to (docs/performance.md).
     return pq.ParquetWriter(
         path,
-        part_schema(width),
-        compression={"image": "none", "label": "none", "digest": "none", "where": "zstd"},
+        part_schema(width, marked),
+        compression={"image": "none", "label": "none", "digest": "none", "where": "zstd"}
+        | ({"validation": "none"} if marked else {}),
         use_dictionary=False,
         write_statistics=["label"],
         data_page_size=_BATCH_BYTES,

@@ -84,7 +84,10 @@ class Evidence:
     @cached_property
     def learn(self) -> Rows:
         """Numbers of the training rows that are learned from."""
-        return np.flatnonzero(~is_validation(self.digests, self.plan.settings.data.validation_share))
+        if self.dataset.validation_rows is None:
+            return np.flatnonzero(~is_validation(self.digests, self.plan.settings.data.validation_share))
+        tables = read_parts(self.dataset, "train", ["validation"])
+        return np.flatnonzero(~np.concatenate([table["validation"].to_numpy() for table in tables]))
 
     @cached_property
     def steps(self) -> Steps:

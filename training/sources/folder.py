@@ -14,6 +14,7 @@ from training.records import SourceFiles
 from training.sources.folder_listing import ImageFile, list_images, listing_digest
 from training.sources.places import given_path, listing_folder
 from training.sources.rows import RawImage, checked_rows, cut, raw_batch
+from training.sources.splits import in_order
 
 _LISTING = "listing.parquet"
 
@@ -21,6 +22,8 @@ _LISTING = "listing.parquet"
 @dataclass(frozen=True)
 class ImageFolder:
     """`train/<class>/` and `test/<class>/` with image files, or `<class>/` alone, to be divided.
+
+    A folder `val/<class>/` (also `valid/` or `validation/`) beside them validates each epoch.
 
     `classes` fixes the classes and their order; without it they are the folders' names, sorted.
     """
@@ -54,9 +57,9 @@ class ImageFolder:
         return len(_listing(files, split))
 
     def splits(self, files: SourceFiles) -> Sequence[str]:
-        """("train", "test"), or ("",) where there are only class folders."""
+        """("train", "test") with or without "val" between them, or ("",) where there are only class folders."""
         found = pq.read_table(Path(files.root) / _LISTING, columns=["split"])["split"].unique().to_pylist()
-        return ("",) if found == [""] else ("train", "test")
+        return in_order(found)
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Encoded images in the order of the listing."""

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from training.errors import DataError
 from training.files import canonical_json
+from training.sources.splits import NAMES, NEEDED, TEST, VALIDATION, in_order, split_named
 
 IMAGE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 )
-SPLITS = ("train", "test")
 
 _STRAY = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx"})
 _THREADS = 8
@@ -36,8 +36,8 @@ class ImageFile(NamedTuple):
 def list_images(root: Path, classes: tuple[str, ...]) -> tuple[list[ImageFile], tuple[str, ...]]:
     """All images under `root` in their lasting order, and the class names.
 
-    `root` holds `train/<class>/` and `test/<class>/`, or `<class>/` alone (split ""). Raises
-    :class:`DataError` that names the first thing which is not as it should be.
+    `root` holds `train/<class>/`, `test/<class>/` and perhaps `val/<class>/`, or `<class>/` alone (split ""). Raises
+    :class:`DataError` that names the first file or folder which breaks a rule.
     """
     found: list[tuple[str, str, str]] = []
     per_split: dict[str, set[str]] = {}
@@ -62,7 +62,7 @@ def listing_digest(images: list[ImageFile]) -> str:
 def holds_images(root: Path) -> bool:
     """Whether `root` looks like a folder of class folders, divided or not."""
     folders = [Path(entry.path) for entry in visible(root) if entry.is_dir()]
-    places = [*folders, *(Path(inner.path) for split in SPLITS for inner in _sub_folders(root / split))]
+    places = [*folders, *(Path(inner.path) for name in NAMES for inner in _sub_folders(root / name))]
     return any(_is_image(entry) for place in places for entry in visible(place))
 
 
@@ -84,21 +84,39 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
 
 def _split_folders(root: Path) -> dict[str, Path]:
     """The folder of each split. A class may be called train, too: then it holds images, not folders."""
-    divided = [split for split in SPLITS if _sub_folders(root / split)]
+    divided = [name for name in NEEDED if _sub_folders(root / name)]
     if not divided:
         return {"": root}
-    missing = [split for split in SPLITS if not (root / split).is_dir()]
-    if missing:
-        raise DataError(
-            f"{root / missing[0]}: missing, though {divided[0]}/ has class folders. Add it, or move the "
-            f"class folders of {divided[0]}/ up into {root} and let data.test_share divide them."
-        )
+    found: dict[str, Path] = {}
     for entry in visible(root):
-        if entry.name not in SPLITS:
+        split = split_named(entry.name)
+        if not split:
             raise DataError(
-                f"{entry.path}: neither train/ nor test/, so it would not be used. Move it elsewhere."
+                f"{entry.path}: none of train/, val/ and test/, so it would not be used. Move it elsewhere."
             )
-    return {split: root / split for split in SPLITS}
+        if split in found:
+            raise DataError(
+                f"{entry.path}: a second validation split beside {found[split].name}/. Join the two."
+            )
+        found[split] = Path(entry.path)
+    if missing := [name for name in NEEDED if name not in found]:
+        raise DataError(
+            f"{root / missing[0]}: missing, though {divided[0]}/ has class folders. {_remedy(root, missing[0], found)}"
+        )
+    return {name: found[name] for name in in_order(found)}
+
+
+def _remedy(root: Path, missing: str, found: dict[str, Path]) -> str:
+    """How to get the split that is missing beside those that were found."""
+    if missing == TEST and VALIDATION in found:
+        return (
+            f"Rename {found[VALIDATION].name}/ to test/: then its images decide about promotion, and "
+            "data.validation_share of the training images validate each epoch."
+        )
+    divided = next(iter(found))
+    return (
+        f"Add it, or move the class folders of {divided}/ up into {root} and let data.test_share divide them."
+    )
 
 
 def _class_folders(place: Path, classes: tuple[str, ...]) -> dict[str, Path]:
@@ -135,12 +153,12 @@ def _image_paths(folder: Path) -> list[str]:
 
 
 def _agreed_classes(root: Path, per_split: dict[str, set[str]], declared: tuple[str, ...]) -> tuple[str, ...]:
-    """The class names, each checked to have a folder in every split."""
+    """The class names, each checked to have a folder in every split but the validation split."""
     wanted = set(declared).union(*per_split.values())
     for split, present in per_split.items():
-        if missing := sorted(wanted - present):
+        if (missing := sorted(wanted - present)) and split != VALIDATION:
             raise DataError(
-                f"{root / split / missing[0]}: missing. Every class needs a folder in every split."
+                f"{root / split / missing[0]}: missing. Every class needs a folder in train/ and in test/."
             )
     return declared or tuple(sorted(wanted))
 

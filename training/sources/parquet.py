@@ -30,6 +30,7 @@ from training.sources.parquet_index import (
 from training.sources.parquet_pixels import Cell, CellError, cells, describe
 from training.sources.places import given_path, listing_folder
 from training.sources.rows import Numbers, RawImage, checked_rows, raw_batch
+from training.sources.splits import in_order, is_divided
 
 log = logging.getLogger("evergreen.sources")
 
@@ -88,9 +89,9 @@ class ParquetImages:
         return len(_index(files, split, ["row"]))
 
     def splits(self, files: SourceFiles) -> Sequence[str]:
-        """("train", "test"), or ("",) where neither files nor a column divide the rows."""
+        """("train", "test") with or without "val", or ("",) where neither files nor a column divide the rows."""
         found = pq.read_table(Path(files.root) / _INDEX, columns=["split"])["split"].unique().to_pylist()
-        return ("",) if found == [""] else ("train", "test")
+        return in_order(found)
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Raw rows, encoded or as pixels, as the files have them; the fewest passes when `rows` ascend."""
@@ -135,10 +136,10 @@ def _batch(kept: list[tuple[int, _Found]], labels: list[str], split: str) -> pa.
 
 
 def _check_divided(root: Path, splits: set[str]) -> None:
-    if splits not in ({""}, {"train", "test"}):
+    if not is_divided(splits):
         raise DataError(
             f"{root}: rows of {', '.join(sorted(one or 'no split' for one in splits))} only. Give every row "
-            "a split and both splits rows, or divide none and let data.test_share do it."
+            "a split, and rows to train and test, or divide none and let data.test_share divide them."
         )
 
 

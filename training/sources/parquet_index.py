@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.errors import DataError
+from training.sources.splits import NAMES, NEEDED, is_divided, split_named
 
-SPLITS = ("train", "test")
 _SPLIT_COLUMN = "split"
 
 
@@ -46,7 +46,7 @@ def find_files(root: Path) -> list[tuple[str, Path]]:
     """
     if root.is_file():
         return [("", root)]
-    found = [(split, file) for split in SPLITS for file in _parquet_in(root / split)]
+    found = [(split_named(name), file) for name in NAMES for file in _parquet_in(root / name)]
     flat = _parquet_in(root)
     if found and flat:
         raise DataError(f"{flat[0]}: beside train/ and test/, so it would not be used. Move it elsewhere.")
@@ -54,8 +54,8 @@ def find_files(root: Path) -> list[tuple[str, Path]]:
     if not found:
         raise DataError(f"{root}: no *.parquet here or in train/ and test/.")
     present = {split for split, _ in found}
-    if present not in ({""}, set(SPLITS)):
-        missing = " and ".join(f"{split}/ or {split}-*.parquet" for split in SPLITS if split not in present)
+    if not is_divided(present):
+        missing = " and ".join(f"{split}/ or {split}-*.parquet" for split in NEEDED if split not in present)
         raise DataError(
             f"{root}: some Parquet files are {' and '.join(sorted(filter(None, present)))}, but {missing} is "
             "missing, or not every file says its split. Divide all, or none and let data.test_share do it."
@@ -126,7 +126,8 @@ def _parquet_in(folder: Path) -> list[Path]:
 
 def _split_by_name(file: Path) -> str:
     # Hugging Face names files train-00000-of-00001.parquet.
-    return next((split for split in SPLITS if file.stem == split or file.name.startswith(f"{split}-")), "")
+    name = next((name for name in NAMES if file.stem == name or file.name.startswith(f"{name}-")), "")
+    return split_named(name)
 
 
 def _labels(column: pa.ChunkedArray, file: Path, name: str, classes: tuple[str, ...]) -> list[str]:
@@ -158,8 +159,8 @@ def _splits(table: pa.Table, file: Path, given: str) -> list[str]:
     if _SPLIT_COLUMN not in table.column_names:
         return [given] * len(table)
     values: list[str] = table[_SPLIT_COLUMN].to_pylist()
-    allowed = (given,) if given else SPLITS
+    allowed = [name for name in NAMES if not given or split_named(name) == given]
     for row, value in enumerate(values):
         if value not in allowed:
             raise DataError(f"{file} row {row}: split {value!r}; it must be {' or '.join(allowed)}.")
-    return values
+    return [split_named(value) for value in values]

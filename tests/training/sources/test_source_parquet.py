@@ -276,8 +276,8 @@ def test_files_that_change_are_named(tmp_path: Path, rows_of) -> None:
 
 
 def test_rows_without_a_clear_split_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "third.parquet", tensors(IMAGES), split=["train", "val", "test"] * 4)
-    with pytest.raises(DataError, match="row 1: split 'val'"):
+    write(tmp_path / "third.parquet", tensors(IMAGES), split=["train", "dev", "test"] * 4)
+    with pytest.raises(DataError, match="row 1: split 'dev'"):
         ParquetImages(tmp_path / "third.parquet").fetch(tmp_path)
     write(tmp_path / "one.parquet", tensors(IMAGES), split=["train"] * 12)
     with pytest.raises(DataError, match="rows of train only"):
