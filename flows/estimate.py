@@ -7,7 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from training.errors import DataError
 from training.launch import finished
+from training.manifest import read_manifest
 from training.order import SampleOrder
 from training.paths import Home, RunPaths
 from training.plan import RunPlan
@@ -32,6 +34,7 @@ class Earlier(NamedTuple):
 
     release: Release
     trained: TrainedModel
+    plan: RunPlan
 
 
 def steps_per_epoch(rows: int, settings: Settings) -> int:
@@ -54,7 +57,10 @@ def total_steps(rows: int, settings: Settings) -> int:
 
 
 def estimate(plan: RunPlan, version: DatasetVersion | None, steps: int | None) -> Estimate:
-    """Seconds of the run, from the newest finished run of the recipe, if possible on as many workers.
+    """Seconds of the run, from the finished run of the recipe that is most like it, the newest of several.
+
+    Most like it is a run on as many workers, with images of the same size, then with the same recipe file. The speed
+    of a run with images of another size is scaled by their number of pixels.
 
     `version` is the dataset version and `steps` its training's length, none when the data are not prepared yet: then
     as many rows are taken as the earlier run had.
@@ -63,29 +69,55 @@ def estimate(plan: RunPlan, version: DatasetVersion | None, steps: int | None) -
     if not runs:
         return Estimate(None, f"no run of {plan.recipe.name} has finished here yet")
     world_size = max(1, plan.settings.scaling.num_workers)
-    last = next((run for run in runs if run.trained.world_size == world_size), runs[0])
+    last = max(runs, key=lambda run: _likeness(run, plan, world_size))
     why = f"from run {last.release.run_key[:16]}"
+    larger = _pixels(plan) / _pixels(last.plan) if _pixels(plan) and _pixels(last.plan) else 1.0
+    if larger != 1:
+        why += f" with images of {1 / larger:.2g} times as many pixels"
     if steps is None:
         steps = total_steps(_rows_to_learn(last, plan.settings), plan.settings)
         why += ", if there are as many rows"
     preparation = max(run.release.goodput.parts.get("preparation", 0.0) for run in runs)
     rows = _steps_to_go(plan, steps) * plan.settings.training.global_batch_size
-    return Estimate(_seconds(last, plan.settings, rows) + (0.0 if version else preparation), why)
+    seconds = _seconds(last, plan.settings, rows, larger)
+    return Estimate(seconds + (0.0 if version else preparation), why)
 
 
-def _seconds(last: Earlier, settings: Settings, rows: int) -> float:
-    """Seconds without preparation to learn from `rows` rows, counted once for each time they are used."""
+def _likeness(run: Earlier, plan: RunPlan, world_size: int) -> tuple[bool, bool, bool]:
+    return (
+        run.trained.world_size == world_size,
+        _pixels(run.plan) == _pixels(plan),
+        run.plan.recipe.digest == plan.recipe.digest,
+    )
+
+
+def _pixels(plan: RunPlan) -> int:
+    """Pixels of an image, or 0 when neither the settings nor a prepared dataset say so."""
+    if plan.settings.data.image_size is not None:
+        return plan.settings.data.image_size**2
+    try:
+        folder = Home(Path(plan.home)).dataset(plan.recipe.name, plan.fingerprint)
+        return math.prod(read_manifest(folder, plan.fingerprint).shape[1:])
+    except DataError:
+        return 0
+
+
+def _seconds(last: Earlier, settings: Settings, rows: int, larger: float) -> float:
+    """Seconds without preparation to learn from `rows` rows, counted once for each time they are used.
+
+    The images have `larger` times as many pixels as those of the earlier run.
+    """
     parts = last.release.goodput.parts
     speed = statistics.median(epoch.images_per_s for epoch in last.trained.history)
     share = rows / max(1, last.release.epochs * _rows_to_learn(last, settings))
     fixed = sum(seconds for name, seconds in parts.items() if name not in _LEARNING + _BY_ROWS + _LEFT_OUT)
-    return fixed + rows / speed + share * sum(parts.get(name, 0.0) for name in _BY_ROWS)
+    return fixed + larger * rows / speed + share * sum(parts.get(name, 0.0) for name in _BY_ROWS)
 
 
 def _rows_to_learn(last: Earlier, settings: Settings) -> int:
     """Training rows of the earlier run without those kept back for validation."""
-    rows = min(last.release.train_rows, settings.data.max_train_rows or last.release.train_rows)
-    return max(1, round(rows * (1 - settings.data.validation_share)))
+    learned = max(epoch.rows for epoch in last.trained.history)
+    return max(1, min(learned, settings.data.max_train_rows or learned))
 
 
 def _steps_to_go(plan: RunPlan, steps: int) -> int:
@@ -102,6 +134,8 @@ def _earlier(plan: RunPlan) -> Iterator[Earlier]:
     for file in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
         with suppress(ValueError):  # written by another version of Evergreen, in another form
             release = Release.model_validate_json(file.read_text(encoding="utf-8"))
-            trained = finished(RunPaths(file.parent), release.run_key)
+            paths = RunPaths(file.parent)
+            trained = finished(paths, release.run_key)
             if trained is not None and trained.history and "compute" in release.goodput.parts:
-                yield Earlier(release, trained)
+                kept = RunPlan.model_validate_json(paths.ingredients.read_text(encoding="utf-8"))
+                yield Earlier(release, trained, kept)

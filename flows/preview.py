@@ -1,8 +1,12 @@
-"""What a retraining would do, before anything is spent: without Prefect, torch or Ray."""
+"""What a retraining would do, before anything is spent: without Prefect or Ray.
+
+Torch is imported only when the recipe's model was not yet built for images of this shape.
+"""
 
 from typing import Any
 
 from flows.estimate import Estimate, estimate, steps_per_epoch, total_steps
+from tasks.plan_checks import check_plan
 from tasks.reuse import find_release, read_release
 from training import identity
 from training.dataset import open_columns
@@ -12,7 +16,7 @@ from training.launch import finished
 from training.overrides import describe
 from training.paths import Home
 from training.plan import RunPlan, choose_source, identify
-from training.recipe import load
+from training.recipe import Recipe, load
 from training.records import DatasetVersion, Record, Release
 from training.redaction import Redacted
 from training.room import resolve_here
@@ -43,12 +47,14 @@ class Preview(Record):
     settings: dict[str, Any]
 
 
-def make_plan(recipe_name: str, overrides: dict[str, Any], place: Home, force: bool = False) -> RunPlan:
+def make_plan(
+    recipe_name: str, overrides: dict[str, Any], place: Home, force: bool = False
+) -> tuple[Recipe, RunPlan]:
     """Resolve settings and identify the run; fetches the source when it is not here yet."""
     recipe, ref = load(recipe_name)
     settings = resolve_here(recipe.settings, overrides)
     files = choose_source(recipe, settings, place).fetch(place.sources / recipe.name)
-    return identify(place, ref, settings, files, force)
+    return recipe, identify(place, ref, settings, files, force)
 
 
 def release_if_unchanged(
@@ -63,7 +69,8 @@ def release_if_unchanged(
     if force or identity.latest_ingredients(place, recipe.name) is None:
         return None
     try:
-        return find_release(make_plan(recipe_name, overrides, place))
+        _, plan = make_plan(recipe_name, overrides, place)
+        return find_release(plan)
     except EvergreenError as error:
         if error.transient:  # the flow tries again, with patience
             return None
@@ -71,9 +78,14 @@ def release_if_unchanged(
 
 
 def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: bool = False) -> Preview:
-    """Look at everything a run would do."""
-    plan = make_plan(recipe_name, overrides, place, force)
+    """Look at everything a run would do.
+
+    Raises what `evergreen retrain` would, as far as a few rows of the data, the champion and the model show it.
+    """
+    recipe, plan = make_plan(recipe_name, overrides, place, force)
     version, settings, done = plan.find_dataset(), plan.settings, find_release(plan)
+    if done is None:
+        check_plan(plan, recipe, version)
     learn = len(training_rows(open_columns(version, "train"), settings)[0]) if version else None
     total = total_steps(learn, settings) if learn else None
     time = estimate(plan, version, total) if done is None else Estimate(0.0, "it is done")

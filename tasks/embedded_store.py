@@ -23,6 +23,8 @@ _ALIASES = (
 )
 _MODELS = "select name from registered_models"
 _ALL_ALIASES = "select name, alias, version from registered_model_aliases"
+_CHAMPION = "select version from registered_model_aliases where name = ? and alias = 'champion'"
+_VERSION_TAGS = "select key, value from model_version_tags where name = ? and version = ?"
 _RUNNING = (
     "select distinct recipe.value, key.value from runs "
     "join tags recipe on recipe.run_uuid = runs.run_uuid and recipe.key = 'evergreen.recipe' "
@@ -86,6 +88,19 @@ def registered_models(home: Home) -> dict[str, dict[str, str]] | None:
             return known
     except sqlite3.Error:
         return None
+
+
+def champion_tags(home: Home, model: str) -> tuple[str | None, dict[str, str]]:
+    """Number and tags of the champion of `model`; none without a champion, or when the store can't be read."""
+    if not store_file(home).is_file():
+        return None, {}
+    try:
+        with opened(home) as store:
+            found = store.execute(_CHAMPION, (model,)).fetchone()
+            rows = store.execute(_VERSION_TAGS, (model, found[0])) if found else ()
+            return (str(found[0]), dict(rows)) if found else (None, {})
+    except sqlite3.Error:
+        return None, {}
 
 
 def running(store: sqlite3.Connection) -> list[RunningRun]:

@@ -9,16 +9,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
-from pathlib import Path
 
+from tasks.model_checks import check_model, compare_shapes
 from tasks.registered_files import registered_shape
 from tasks.registry import champion_of
 from tasks.step import step
 from tasks.tracking import connect_once
-from training.errors import SettingError, TrainingError, classify
-from training.files import digest_json, write_text
+from training.errors import classify
+from training.files import write_text
 from training.launch import finished
-from training.paths import Home
 from training.plan import RunPlan
 from training.recipe import reload
 from training.records import DatasetVersion
@@ -26,7 +25,6 @@ from training.records import DatasetVersion
 log = logging.getLogger("evergreen.preflight")
 
 _LOOK_S = 0.5
-_ROWS = 3  # torch.export takes a batch of 0 or 1 for a fixed one
 
 
 @step("preflight")
@@ -97,36 +95,9 @@ def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> None:
 
     A champion whose files can't be read raises :class:`DataError`.
     """
-    shape = registered_shape(plan.model, number)
-    if shape != version.shape:
-        raise SettingError(
-            f"tracking.model: champion {plan.model} version {number} takes images of {shape} (channels, height, "
-            f"width), the data are {version.shape}, so the two can't be compared. Set data.image_size and "
-            "data.channels to match, or register under another name with tracking.model."
-        )
+    compare_shapes(plan.model, number, registered_shape(plan.model, number), version.shape)
 
 
 def check_exportable(plan: RunPlan, version: DatasetVersion) -> None:
-    """Try torch.export on a fresh model, once for a recipe, versions of packages, image shape and number
-    of classes.
-
-    Raises :class:`TrainingError` with torch's reason.
-    """
-    about = [plan.recipe.digest, plan.ingredients["versions"], version.shape, len(version.classes)]
-    tried = Home(Path(plan.home)).root / "cache" / "exportable" / digest_json(about)
-    if tried.is_file():
-        return
-    import torch
-
-    from training.learner import build_module
-
-    module = build_module(reload(plan.recipe, plan.paths.recipe), version).eval()
-    images = torch.zeros((_ROWS, *version.shape))
-    try:
-        torch.export.export(module, (images,), dynamic_shapes=({0: torch.export.Dim("rows")},))
-    except Exception as error:  # torch's tracer raises many kinds
-        raise TrainingError(
-            f"recipe {plan.recipe.name}: its model can't be exported by torch.export ({error}), so it could not be "
-            "registered. Keep data-dependent control flow out of its forward pass."
-        ) from error
-    write_text(tried, plan.recipe.name)
+    """Try torch.export on a fresh model from the run's copy of the recipe; see :func:`check_model`."""
+    check_model(plan, lambda: reload(plan.recipe, plan.paths.recipe), version.shape, len(version.classes))

@@ -18,7 +18,7 @@ from training.generators import seed_generators
 from training.order import Rows, stream_key
 from training.preprocess import augment, normaliser
 from training.ranks import Ranks
-from training.recipe import Augmentation, Recipe
+from training.recipe import Augmentation, ImageShape, Recipe
 from training.records import DatasetVersion
 from training.schedule import build_optimizer, learning_rate, set_learning_rate
 from training.settings import Settings
@@ -47,7 +47,7 @@ class Learner:
         self.before_update: Callable[[], None] = lambda: None
         self._forward_keeps_weights: bool | None = None  # found in the first pass
         seed_generators(stream_key(settings.seed, _INITIAL), ranks.device.type == "cuda")
-        self.module = build_module(recipe, version).to(ranks.device)
+        self.module = build_module(recipe, version.shape, len(version.classes)).to(ranks.device)
         if settings.training.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
         if settings.training.compile:
@@ -237,7 +237,7 @@ class Learner:
                 dist.broadcast(buffer, src=0)
 
 
-def build_module(recipe: Recipe, version: DatasetVersion) -> nn.Module:
+def build_module(recipe: Recipe, shape: ImageShape, classes: int) -> nn.Module:
     """A fresh model of the recipe, checked to give one logit a class.
 
     Raises :class:`training.errors.TrainingError` when it does not fit the data.
@@ -245,7 +245,7 @@ def build_module(recipe: Recipe, version: DatasetVersion) -> nn.Module:
     from training.errors import TrainingError
 
     try:
-        module = recipe.build_model(version.shape, len(version.classes))
+        module = recipe.build_model(shape, classes)
     except FileNotFoundError as error:
         raise TrainingError(
             f"recipe {recipe.name}: build_model reads {error.filename}, which is not kept with the run. Name it in "
@@ -254,16 +254,16 @@ def build_module(recipe: Recipe, version: DatasetVersion) -> nn.Module:
     module.eval()
     try:
         with torch.inference_mode():
-            shape = tuple(module(torch.zeros((2, *version.shape))).shape)
+            output = tuple(module(torch.zeros((2, *shape))).shape)
     except (RuntimeError, ValueError) as error:
         raise TrainingError(
-            f"recipe {recipe.name}: its model refuses images of {version.shape} (channels, height, width): {error}. "
+            f"recipe {recipe.name}: its model refuses images of {shape} (channels, height, width): {error}. "
             "Build the model from the shape that build_model is given, or set data.image_size / data.channels."
         ) from error
-    if shape != (2, len(version.classes)):
+    if output != (2, classes):
         raise TrainingError(
-            f"recipe {recipe.name}: two images gave an output of shape {shape}; {len(version.classes)} classes need "
-            f"(2, {len(version.classes)}). Size the last layer by the `classes` that build_model is given."
+            f"recipe {recipe.name}: two images gave an output of shape {output}; {classes} classes need "
+            f"(2, {classes}). Size the last layer by the `classes` that build_model is given."
         )
     return module.train()
 

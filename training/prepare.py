@@ -80,7 +80,7 @@ def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: 
     """
     target = folder / f"raw-{shard.index:05d}.parquet"
     if not _is_whole(target):
-        rows = _selected(files, shard, settings)
+        rows = selected_rows(files, shard, settings)
         with atomic_file(target, durable=False) as aside:  # it has its sha256, and an end
             with pq.ParquetWriter(
                 aside, RAW_SCHEMA, compression="none", use_dictionary=_REPEATED, write_page_checksum=True
@@ -282,7 +282,7 @@ def _limit(split: str, settings: DataSettings) -> int | None:
     return None
 
 
-def _selected(files: SourceFiles, shard: Shard, settings: DataSettings) -> list[int]:
+def selected_rows(files: SourceFiles, shard: Shard, settings: DataSettings) -> list[int]:
     """Row numbers of a shard: of all rows, or of a fixed random subset.
 
     They are in the source's order, except for image folders: these are listed class by class, and readers that go

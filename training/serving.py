@@ -35,7 +35,7 @@ def serving_module(recipe: Recipe, version: DatasetVersion, trained: TrainedMode
     from training.learner import build_module
     from training.preprocess import normaliser
 
-    module = build_module(recipe, version)
+    module = build_module(recipe, version.shape, len(version.classes))
     module.load_state_dict(load_weights_of(trained))
 
     class Serving(nn.Module):

@@ -143,6 +143,20 @@ def test_time_comes_from_the_newest_run_on_as_many_workers(home: Home) -> None:
     assert why == f"from run {fitting.run_key[:16]}"
 
 
+def test_time_is_scaled_by_the_pixels_of_an_image(home: Home) -> None:
+    version = prepared(home)
+    earlier = planned(home, data={"image_size": 16})
+    finish(earlier)
+    plan = planned(home, data={"image_size": 8}, training={"global_batch_size": 90})
+    seconds, why = estimate(plan, version, 40)
+    assert seconds == pytest.approx(3600 / 200 / 4 + 2 * 6.0 + 20.0 + 3.0)
+    assert why == f"from run {earlier.run_key[:16]} with images of 4 times as many pixels"
+    alike = planned(home, data={"image_size": 8}, seed=5)
+    finish(alike)
+    finish(planned(home, data={"image_size": 32}))
+    assert estimate(plan, version, 40).why == f"from run {alike.run_key[:16]}"
+
+
 def test_time_of_data_that_are_not_prepared(home: Home) -> None:
     plan = planned(home, training={"global_batch_size": 90, "epochs": 4})
     finish(planned(home, seed=1))

@@ -282,7 +282,7 @@ def test_a_model_that_does_not_fit_is_named(
 ) -> None:
     recipe, _ = load(write_recipe(tmp_path, model))
     with pytest.raises(TrainingError, match=rf"recipe plain: .*{said}"):
-        build_module(recipe, small_version)
+        build_module(recipe, small_version.shape, len(small_version.classes))
 
 
 def test_checking_a_model_leaves_its_statistics_alone(tmp_path: Path, small_version: DatasetVersion) -> None:
@@ -291,7 +291,7 @@ def test_checking_a_model_leaves_its_statistics_alone(tmp_path: Path, small_vers
             tmp_path, "nn.Sequential(nn.BatchNorm2d(shape[0]), nn.Flatten(), nn.Linear(64, classes))"
         )
     )
-    module = build_module(recipe, small_version)
+    module = build_module(recipe, small_version.shape, len(small_version.classes))
     assert module.training
     assert module[0].num_batches_tracked == 0
     assert module[0].running_mean.item() == 0

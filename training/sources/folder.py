@@ -78,10 +78,15 @@ class ImageFolder:
 
 
 def _listing(files: SourceFiles, split: str) -> pa.Table:
+    return read_listing(files, [("split", "==", split)])
+
+
+def read_listing(files: SourceFiles, wanted: list[tuple[str, str, str]] | None = None) -> pa.Table:
+    """The listed images, one row each with the columns of :class:`ImageFile`; all, or those that fit `wanted`."""
     file = Path(files.root) / _LISTING
     if not file.is_file():
         raise DataError(f"{file}: the listing is gone. Run the command again: it lists the images anew.")
-    return pq.read_table(file, filters=[("split", "==", split)])
+    return pq.read_table(file, filters=wanted)
 
 
 def _content(image: ImageFile) -> bytes:

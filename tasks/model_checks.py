@@ -1,0 +1,48 @@
+"""Whether a model fits its images, its champion and MLflow's format, asked before training. Without Prefect."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from training.errors import SettingError, TrainingError
+from training.files import digest_json, write_text
+from training.paths import Home
+from training.plan import RunPlan
+from training.recipe import ImageShape, Recipe
+
+_ROWS = 3  # torch.export takes a batch of 0 or 1 for a fixed one
+
+
+def compare_shapes(model: str, number: str, theirs: ImageShape, ours: ImageShape) -> None:
+    """Raises :class:`SettingError` when the champion takes images of another (channels, height, width)."""
+    if theirs != ours:
+        raise SettingError(
+            f"tracking.model: champion {model} version {number} takes images of {theirs} (channels, height, "
+            f"width), the data are {ours}, so the two can't be compared. Set data.image_size and "
+            "data.channels to match, or register under another name with tracking.model."
+        )
+
+
+def check_model(plan: RunPlan, recipe: Callable[[], Recipe], shape: ImageShape, classes: int) -> None:
+    """Build the model for images of `shape` (channels, height, width) and try torch.export on it.
+
+    This is done once for a recipe, versions of packages, image shape and number of classes. Raises
+    :class:`TrainingError` with torch's reason, and when the model does not fit the images or classes.
+    """
+    about = [plan.recipe.digest, plan.ingredients["versions"], shape, classes]
+    tried = Home(Path(plan.home)).root / "cache" / "exportable" / digest_json(about)
+    if tried.is_file():
+        return
+    import torch
+
+    from training.learner import build_module
+
+    module = build_module(recipe(), shape, classes).eval()
+    images = torch.zeros((_ROWS, *shape))
+    try:
+        torch.export.export(module, (images,), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    except Exception as error:  # torch's tracer raises many kinds
+        raise TrainingError(
+            f"recipe {plan.recipe.name}: its model can't be exported by torch.export ({error}), so it could not be "
+            "registered. Keep data-dependent control flow out of its forward pass."
+        ) from error
+    write_text(tried, plan.recipe.name)
