@@ -74,15 +74,14 @@ def _flow_and_ray(options: argparse.Namespace, overrides: dict[str, object]) -> 
 
 def _run_flow(options: argparse.Namespace, overrides: dict[str, object]) -> "Release":
     from flows.environment import quieten
-    from flows.retrain import SettingsForm, retrain
+    from flows.retrain import retrain
     from tasks.flow_runs import told_apart
-    from training.overrides import for_form
     from training.paths import home
     from training.recipe import load
 
     quieten()  # Prefect set its own levels when it was imported
     with told_apart(home(), load(options.recipe)[1].name):
-        return retrain(options.recipe, SettingsForm.model_validate(for_form(overrides)), force=options.force)
+        return retrain(options.recipe, overrides, force=options.force)
 
 
 def _as_json(release: "Release") -> dict[str, object]:

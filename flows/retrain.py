@@ -9,16 +9,17 @@ was interrupted goes on where it stopped.
 """
 
 import sys
-from typing import TYPE_CHECKING
+from typing import Any, cast
 
 from prefect import flow
 
 from flows.environment import speak
 from flows.prepare import prepare
+from flows.run_form import form_of, nested
 from flows.stopwatch import Stopwatch
 from tasks.download import download
 from tasks.evaluate import evaluate
-from tasks.flow_runs import close_killed
+from tasks.flow_runs import close_killed, completed, run_name
 from tasks.preflight import checked_alongside
 from tasks.register import register
 from tasks.registry import ChampionMovedError
@@ -30,43 +31,62 @@ from tasks.train import keep_plan, train
 from training.controller import ray_for
 from training.files import write_text
 from training.launch import finished
-from training.overrides import filled_in, optional
 from training.paths import home
 from training.plan import RunPlan, identify
 from training.recipe import load
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.room import resolve_here
 from training.run_lock import run_lock
-from training.settings import Settings
-
-if TYPE_CHECKING:
-
-    class SettingsForm(Settings):
-        """Every setting, each optional: what is left empty keeps the recipe's value."""
-else:
-    SettingsForm = optional(Settings, "SettingsForm")
 
 _COMPARISONS = 3  # each with the champion of the moment
 
 
-@flow(name="retrain", flow_run_name="retrain-{recipe}", log_prints=False)
-def retrain(recipe: str = "digits", settings: SettingsForm = SettingsForm(), force: bool = False) -> Release:  # noqa: B008
+@flow(name="retrain", flow_run_name=run_name, log_prints=False)
+def retrain(
+    recipe: str = "digits",
+    settings: dict[str, Any] = {},  # noqa: B006 - Prefect shows it as what the field begins with
+    force: bool = False,
+    *,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    seed: int | None = None,
+    data_path: str | None = None,
+) -> Release:
     """Bring the model of a recipe up to date.
 
     Args:
         recipe: Name of a recipe that comes with Evergreen, or path of a recipe file.
-        settings: Overrides of the recipe's settings; what is left empty keeps the recipe's value.
-        force: Train anew even if nothing changed; a forced run that was interrupted goes on.
+        force: Train again even if nothing changed; a forced run that was interrupted goes on.
+        epochs: Passes over the training rows. Empty: the recipe's value.
+        batch_size: Rows of one optimizer step, over all workers. Empty: the recipe's value.
+        learning_rate: Peak learning rate. Empty: the recipe's value.
+        seed: Seed of order, augmentation and initial weights. Empty: the recipe's value.
+        data_path: Folder or archive to read instead of the recipe's source. Empty: the recipe's value.
+        settings: Any other setting, such as {"gate": {"floor": 0.9}, "scaling": {"num_workers": 4}}. The fields
+            above win over the same settings here. `evergreen retrain --help` lists all.
     """
     speak()
+    fields = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "seed": seed,
+        "data_path": data_path or None,
+    }
     with without_secrets():
-        return _retrain(recipe, filled_in(settings), force)
+        release = _retrain(recipe, (settings, nested(fields)), force)
+    # Prefect hands its callers the state's data.
+    return cast("Release", completed(release))
 
 
-def _retrain(recipe: str, overrides: dict[str, object], force: bool) -> Release:
+retrain.__signature__ = form_of(retrain.fn)  # type: ignore[attr-defined]  # for the form; calls go by the function's own
+
+
+def _retrain(recipe: str, overrides: tuple[dict[str, Any], ...], force: bool) -> Release:
     clock = Stopwatch()
     chosen, ref = load(recipe)
-    resolved = resolve_here(chosen.settings, overrides)
+    resolved = resolve_here(chosen.settings, *overrides)
     place = home()
     with run_lock(place, ref.name):
         close_killed(place, ref.name)

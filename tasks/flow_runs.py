@@ -1,14 +1,61 @@
-"""Prefect's record of runs that were killed: an open-source server never finds out by itself."""
+"""What Prefect shows of a retraining: the run's name and outcome, and the end of runs that were killed.
+
+An open-source server never finds out by itself that a run was killed.
+"""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prefect.runtime import flow_run
 
 from training.paths import Home
+from training.records import Release
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
 
 log = logging.getLogger("evergreen.flow_runs")
+
+
+def run_name() -> str:
+    """Name of the flow run: the one that somebody gave it, or `retrain-RECIPE` in place of Prefect's random words."""
+    given = str(flow_run.name)
+    if not set(given.split("-")) <= _random_words():
+        return given
+    recipe = str(flow_run.parameters.get("recipe"))
+    return f"retrain-{Path(recipe).stem if recipe.endswith('.py') else recipe}"
+
+
+@cache
+def _random_words() -> frozenset[str]:
+    """The words that Prefect makes names of, such as `dashing-lynx`: nothing else marks a name as not given."""
+    from coolname.data import config
+
+    return frozenset(word for part in config.values() if part["type"] == "words" for word in part["words"])
+
+
+def completed(release: Release) -> "State[Release]":
+    """The state Completed that says in a sentence what became of the model."""
+    from prefect.states import Completed
+
+    return Completed(message=outcome(release), data=release)
+
+
+def outcome(release: Release) -> str:
+    """What a retraining led to, in a sentence that begins with unchanged, promoted or kept."""
+    version = f"{release.model} version {release.version}"
+    alias = f" ({release.alias})" if release.alias != "none" else ""
+    if release.reused:
+        return f"unchanged: {version}{alias} was made from the same data, recipe, code and settings"
+    if release.alias == "champion":
+        return f"promoted: {version} is the champion. {release.verdict.summary}"
+    before = release.verdict.champion_version
+    stays = f"version {before} stays champion" if before else "there is no champion yet"
+    return f"kept: {version}{alias}; {stays}. {release.verdict.summary}"
 
 
 @contextmanager

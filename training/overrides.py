@@ -1,17 +1,16 @@
-"""Overrides of the settings tree: merged, checked, explained, and offered as a form."""
+"""Overrides of the settings tree: merged, checked, explained, and described as a JSON schema."""
 
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
 
 from training.errors import SettingError
 from training.settings import Settings
 
-_NONE = "none"  # takes a setting away, where null means that nothing was said
+_NONE = "none"  # on the command line, for null: takes a setting away
 
 
 def resolve(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
@@ -75,46 +74,30 @@ def describe(settings: Settings) -> dict[str, Any]:
     return flat
 
 
-def optional(model: type[BaseModel], name: str) -> type[BaseModel]:
-    """`model` with every field optional, for a run form: what is left empty keeps the recipe's value."""
-
-    def field(info: FieldInfo) -> tuple[Any, Any]:
-        kind: Any = info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            section = optional(kind, f"{kind.__name__}Form")
-            return section, Field(default_factory=section, description=info.description)
-        constrained: Any = Annotated[kind, *info.metadata] if info.metadata else kind
-        empty = "empty: the recipe's value"
-        if type(None) in get_args(kind):
-            constrained, empty = constrained | Literal["none"], f"{empty}; none: not set"
-        return constrained | None, Field(None, description=f"{info.description} ({empty})")
-
-    fields: dict[str, Any] = {key: field(info) for key, info in model.model_fields.items()}
-    return create_model(name, __config__=ConfigDict(extra="forbid"), __doc__=model.__doc__, **fields)
+def setting_schema(dotted: str) -> dict[str, Any]:
+    """JSON schema of one setting's values other than null: its type and limits alone."""
+    section, _, name = dotted.rpartition(".")
+    whole = Settings.model_json_schema()
+    field = (_section(whole, section) if section else whole)["properties"][name]
+    (kind,) = [one for one in field.get("anyOf", [field]) if one.get("type") != "null"]
+    return {key: value for key, value in kind.items() if key not in ("default", "title", "description")}
 
 
-def filled_in(form: BaseModel, model: type[BaseModel] = Settings) -> dict[str, Any]:
-    """What was filled in on a form that :func:`optional` made of `model`, as nested overrides.
-
-    A null is a field that was left empty, for Prefect's run form sends one for each of them; "none" takes away what
-    the recipe sets, such as `training.clip_norm`.
-    """
-    found: dict[str, Any] = {}
-    for name in form.model_fields_set:
-        value, kind = getattr(form, name), model.model_fields[name].annotation
-        if isinstance(value, BaseModel) and isinstance(kind, type) and issubclass(kind, BaseModel):
-            found[name] = filled_in(value, kind)
-        elif value is not None:
-            found[name] = None if value == _NONE and type(None) in get_args(kind) else value
-    return found
-
-
-def for_form(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested overrides as a form that :func:`optional` made takes them: there, a null would be a field left empty."""
-    return {
-        name: for_form(value) if isinstance(value, Mapping) else _NONE if value is None else value
-        for name, value in overrides.items()
+def settings_schema() -> dict[str, Any]:
+    """JSON schema of nested overrides, without `properties`: what has none, Prefect's form shows as one JSON field."""
+    whole = Settings.model_json_schema()
+    parts = {
+        name: _section(whole, name) if "$ref" in field else field
+        for name, field in whole["properties"].items()
     }
+    patterns = {f"^{name}$": part for name, part in parts.items()}
+    return {"type": "object", "patternProperties": patterns, "additionalProperties": False}
+
+
+def _section(whole: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The schema of a section, which none of its fields refers out of."""
+    found: dict[str, Any] = whole["$defs"][whole["properties"][name]["$ref"].rpartition("/")[2]]
+    return found
 
 
 def _json_or_text(text: str) -> Any:

@@ -72,7 +72,7 @@ def _disk_mb(folder: Path) -> float:
 
 def _retrain(seed: int, workers: int) -> None:
     from flows.environment import quieten
-    from flows.retrain import SettingsForm, retrain
+    from flows.retrain import retrain
 
     quieten()
     overrides = {
@@ -84,7 +84,7 @@ def _retrain(seed: int, workers: int) -> None:
         "gate": {"floor": 0.0},
         "tracking": {"system_metrics": False},
     }
-    release = retrain("digits", SettingsForm.model_validate(overrides))
+    release = retrain("digits", overrides)
     if release.reused:
         raise RuntimeError(f"seed {seed} was found done")
 

@@ -26,11 +26,10 @@ def flow(place: Place) -> Outcome:
 
     def retrain(overrides: dict[str, Any]) -> Any:
         from flows.environment import quieten
-        from flows.retrain import SettingsForm
         from flows.retrain import retrain as the_flow
 
         quieten()
-        return the_flow("digits", SettingsForm.model_validate(overrides))
+        return the_flow("digits", overrides)
 
     return _timed(place, retrain, prefect_api(home))
 

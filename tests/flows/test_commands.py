@@ -16,7 +16,7 @@ from registered import BROKEN, MODEL, save
 from test_cli import HEAVY, evergreen
 
 from flows import cli, commands
-from flows.retrain import SettingsForm, retrain
+from flows.retrain import retrain
 from tasks.registry import CHAMPION, PREVIOUS, champion_of, move_alias
 from tasks.registry_lock import registry_lock
 from tasks.tracking import connect
@@ -118,7 +118,7 @@ def finished_home(tmp_path_factory: pytest.TempPathFactory, prefect_harness: Non
     settings = {"training": {"epochs": 1}, "scaling": {"num_workers": 0}, "gate": {"floor": 0.3}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVERGREEN_HOME", str(home.root))
-        assert not retrain("digits", SettingsForm.model_validate(settings)).reused
+        assert not retrain("digits", settings).reused
     return home
 
 

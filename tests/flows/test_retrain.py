@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import flows.retrain
-from flows.retrain import SettingsForm, retrain
+from flows.retrain import retrain
 from tasks.registry import CHALLENGER, CHAMPION, ChampionMovedError, champion_of, roll_back
 from tasks.tracking import RUN_KEY_TAG, connect
 from training.attempts import read_attempts
@@ -37,7 +37,7 @@ def run(recipe: str = "digits", force: bool = False, **sections: dict[str, Any])
     }
     for name, section in sections.items():
         settings[name] = settings.get(name, {}) | section
-    return retrain(recipe, SettingsForm.model_validate(settings), force=force)
+    return retrain(recipe, settings, force=force)
 
 
 def client_of(home: Home) -> Any:

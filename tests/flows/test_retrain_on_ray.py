@@ -9,7 +9,7 @@ import pytest
 from slow_runs import send, when_at_step, write_slow_recipe
 from small_runs import write_recipe
 
-from flows.retrain import SettingsForm, retrain
+from flows.retrain import retrain
 from tasks.tracking import connect
 from training.attempts import read_attempts, read_beats
 from training.errors import TrainingError
@@ -29,7 +29,7 @@ def run(recipe: str = "digits", **sections: dict[str, Any]) -> Release:
     }
     for name, section in sections.items():
         settings[name] = settings.get(name, {}) | section
-    return retrain(recipe, SettingsForm.model_validate(settings))
+    return retrain(recipe, settings)
 
 
 def points(home: Home, release: Release, name: str) -> list[tuple[int, float]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.retrain import SettingsForm, retrain
+from flows.retrain import retrain
 from flows.verify import exit_status, locate, print_findings, summary
 from tasks.verify.finding import Finding
 from tasks.verify.runs import find_run, home_of
@@ -29,7 +29,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, prefect_harness: None) ->
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVERGREEN_HOME", str(home.root))
-        release = retrain("digits", SettingsForm.model_validate(settings))
+        release = retrain("digits", settings)
     return home.run("digits", release.run_key)
 
 

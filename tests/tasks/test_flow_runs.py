@@ -1,6 +1,7 @@
 """Prefect's record of a run that was killed: closed by the next start of the same home and recipe, by no other."""
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,13 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.states import Pending, Running
+from prefect.utilities.names import generate_slug
 
-from flows.retrain import SettingsForm, retrain
-from tasks.flow_runs import told_apart
+from flows.retrain import retrain
+from tasks.flow_runs import outcome, told_apart
 from training.errors import SettingError
 from training.paths import Home
+from training.records import Release, Verdict
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
 
@@ -43,7 +46,7 @@ def test_the_next_start_marks_what_was_killed_as_crashed(home: Home, tmp_path: P
     others = [killed(Home(tmp_path / "other"), "digits"), killed(home, "fashion-mnist")]
     nowhere = {"data": {"path": str(tmp_path / "nowhere")}, "scaling": {"num_workers": 0}}
     with told_apart(home, "digits"), pytest.raises(SettingError, match="nowhere"):
-        retrain("digits", SettingsForm.model_validate(nowhere))
+        retrain("digits", nowhere)
     assert [state_of(one) for one in (running, pending)] == ["CRASHED", "CRASHED"]
     assert [state_of(one) for one in others] == ["RUNNING", "RUNNING"]
     with get_client(sync_client=True) as client:
@@ -51,3 +54,55 @@ def test_the_next_start_marks_what_was_killed_as_crashed(home: Home, tmp_path: P
         (own,) = [one for one in client.read_flow_runs() if tag in one.tags and one.name == "retrain-digits"]
     assert own.state is not None
     assert own.state.is_failed()  # by the setting; it did not take itself for one that was killed
+
+
+def nowhere(tmp_path: Path) -> dict[str, object]:
+    return {"data": {"path": str(tmp_path / "nowhere")}, "scaling": {"num_workers": 0}}
+
+
+def name_of_run(home: Home, recipe: str, run: "Callable[[], object]") -> str:
+    with told_apart(home, recipe), pytest.raises(SettingError):
+        run()
+    with get_client(sync_client=True) as client:
+        (found,) = [one for one in client.read_flow_runs() if f"evergreen-home:{home.identity}" in one.tags]
+    return str(found.name)
+
+
+def test_a_run_without_a_given_name_is_called_after_its_recipe(home: Home, tmp_path: Path) -> None:
+    file = tmp_path / "faces.py"
+    assert name_of_run(home, "faces", lambda: retrain(str(file))) == "retrain-faces"
+
+
+@pytest.mark.parametrize("given", ["nightly-7", "after the move", "retrain-digits-7"])
+def test_a_given_name_stays(home: Home, tmp_path: Path, given: str) -> None:
+    named = retrain.with_options(flow_run_name=given)
+    assert name_of_run(home, "digits", lambda: named("digits", nowhere(tmp_path))) == given
+
+
+@pytest.mark.parametrize(("given", "kept"), [("nightly-7", True), (None, False), (generate_slug(2), False)])
+def test_a_name_given_to_a_run_of_a_deployment_stays(
+    home: Home, tmp_path: Path, given: str | None, kept: bool
+) -> None:
+    from prefect.flow_engine import run_flow
+
+    parameters = {"recipe": "digits", "settings": nowhere(tmp_path)}
+    with told_apart(home, "digits"), get_client(sync_client=True) as client:
+        created = client.create_flow_run(retrain, parameters=parameters, name=given)
+    with pytest.raises(SettingError, match="nowhere"):
+        run_flow(retrain, flow_run=created, parameters=parameters)
+    with get_client(sync_client=True) as client:
+        name = client.read_flow_run(created.id).name
+    assert name == (given if kept else "retrain-digits")
+
+
+def test_the_outcome_says_what_became_of_the_model() -> None:
+    verdict = Verdict(promote=False, summary="Why.", rules=(), champion_version="3")
+    release = Release.model_construct(
+        model="digits", version="4", alias="challenger", reused=False, verdict=verdict
+    )
+    kept = "kept: digits version 4 (challenger); version 3 stays champion. Why."
+    promoted = "promoted: digits version 4 is the champion. Why."
+    assert outcome(release) == kept
+    assert outcome(release.model_copy(update={"alias": "champion"})) == promoted
+    reused = outcome(release.model_copy(update={"alias": "none", "reused": True}))
+    assert reused == "unchanged: digits version 4 was made from the same data, recipe, code and settings"

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from small_runs import write_recipe
 
-from flows.retrain import SettingsForm, retrain
+from flows.retrain import retrain
 from tasks import preflight
 from training.errors import DataError, SettingError, StopRequestedError, TrainingError
 from training.paths import Home, RunPaths
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 
 def run(recipe: str, **data: Any) -> Any:
     form = SETTINGS | {"data": SETTINGS["data"] | data}
-    return retrain(recipe, SettingsForm.model_validate(form))
+    return retrain(recipe, form)
 
 
 def test_a_champion_of_another_shape_is_refused_before_training(home: Home, tmp_path: Path) -> None:

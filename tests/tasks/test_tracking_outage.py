@@ -17,7 +17,7 @@ import pytest
 from mlflow_servers import MlflowServer, Proxy, mlflow_server
 from tracked import difference, planned, recorded, slow_recipe, the_run
 
-from flows.retrain import SettingsForm, retrain
+from flows.retrain import retrain
 from tasks.evaluate import evaluate
 from tasks.register import register
 from tasks.registry import champion_of
@@ -94,7 +94,7 @@ def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
 
     crashing = when(lambda: has_points(plan, 4)() and bool(recorded(server.uri, plan)), crash)
     form = {name: section for name, section in plan.settings.model_dump().items() if name != "seed"}
-    release = retrain(recipe, SettingsForm.model_validate(form))
+    release = retrain(recipe, form)
     crashing.join()
 
     ((since, until, answered),) = away
@@ -108,7 +108,7 @@ def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
     client, run = the_run(server.uri, plan)
     assert run.info.status == "FINISHED"
     assert client.get_model_version_by_alias("slow", "champion").version == release.version
-    assert retrain(recipe, SettingsForm.model_validate(form)).reused
+    assert retrain(recipe, form).reused
 
 
 def answers(port: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.retrain import SettingsForm, retrain
+from flows.retrain import retrain
 from tasks.tracking import connect
 from tasks.verify import Finding, verify
 from training.errors import TransientError
@@ -70,7 +70,7 @@ def made(home: Home, fails_at: int | None = None, **sections: dict[str, Any]) ->
         patch.setenv("EVERGREEN_HOME", str(home.root))
         if fails_at is not None:
             fail_once(patch, fails_at)
-        release = retrain("digits", SettingsForm.model_validate(settings))
+        release = retrain("digits", settings)
     return release, home.run("digits", release.run_key)
 
 

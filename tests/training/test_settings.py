@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from training.errors import SettingError
-from training.overrides import describe, filled_in, for_form, optional, parse_assignments, resolve
+from training.overrides import describe, parse_assignments, resolve
 from training.settings import Section, Settings
 
 DEFAULTS = Settings()
@@ -201,28 +201,10 @@ def leaves(model: type[BaseModel], prefix: str = "") -> dict[str, str | None]:
     return found
 
 
-def schema_leaves(schema: dict[str, Any], node: dict[str, Any], prefix: str = "") -> dict[str, str | None]:
-    """The same, out of a JSON schema."""
-    found: dict[str, str | None] = {}
-    for name, field in node["properties"].items():
-        reference = field.get("$ref") or next((one["$ref"] for one in field.get("allOf", ())), None)
-        if reference:
-            found |= schema_leaves(schema, schema["$defs"][reference.rsplit("/", 1)[1]], f"{prefix}{name}.")
-        else:
-            found[prefix + name] = field.get("description")
-    return found
-
-
-def test_the_form_lists_every_setting_with_its_description() -> None:
-    schema = optional(Settings, "SettingsForm").model_json_schema()
-    listed = schema_leaves(schema, schema)
+def test_every_setting_is_described() -> None:
     described = leaves(Settings)
-    assert listed.keys() == described.keys() == describe(DEFAULTS).keys()
-    for name, description in described.items():
-        assert description, f"{name} has no description"
-        none = "; none: not set" if describe(DEFAULTS)[name] is None else ""
-        assert listed[name] == f"{description} (empty: the recipe's value{none})"
-    assert "required" not in schema
+    assert described.keys() == describe(DEFAULTS).keys()
+    assert all(described.values())
 
 
 def test_every_section_is_described() -> None:
@@ -232,43 +214,14 @@ def test_every_section_is_described() -> None:
             assert info.annotation.__doc__
 
 
-def test_an_empty_form_changes_nothing() -> None:
-    """Prefect's run form sends a null for each field that is left empty."""
-    recipe = resolve(DEFAULTS, {"training": {"epochs": 17, "clip_norm": 2.0}, "gate": {"floor": 0.7}})
-    form = optional(Settings, "SettingsForm")
-    assert resolve(recipe, filled_in(form())) == recipe
-    nulls: dict[str, Any] = {}
-    for name in describe(DEFAULTS):
-        section, _, field = name.rpartition(".")
-        (nulls.setdefault(section, {}) if section else nulls)[field] = None
-    assert resolve(recipe, filled_in(form.model_validate(nulls))) == recipe
-
-
 @pytest.mark.parametrize("text", ["none", "null"])
 def test_none_takes_away_what_the_recipe_sets(text: str) -> None:
     recipe = resolve(DEFAULTS, {"training": {"epochs": 17, "clip_norm": 2.0}, "data": {"path": "here"}})
     expected = resolve(DEFAULTS, {"training": {"epochs": 17}})
     overrides = parse_assignments([f"training.clip_norm={text}", f"data.path={text}"])
     assert resolve(recipe, overrides) == expected
-    form = optional(Settings, "SettingsForm").model_validate(for_form(overrides))
-    assert resolve(recipe, filled_in(form)) == expected
 
 
 def test_none_is_no_value_where_there_has_to_be_one() -> None:
-    form = optional(Settings, "SettingsForm")
-    with pytest.raises(ValidationError, match="epochs"):
-        form.model_validate(for_form(parse_assignments(["training.epochs=none"])))
-
-
-def test_a_filled_form_changes_what_it_fills() -> None:
-    form = optional(Settings, "SettingsForm").model_validate({"training": {"epochs": 3}, "seed": 9})
-    found = resolve(DEFAULTS, filled_in(form))
-    assert found == resolve(DEFAULTS, {"training": {"epochs": 3}, "seed": 9})
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"training": {"epochs": 0}}, {"training": {"epoch": 1}}, {"gate": {"confidence": 0.2}}]
-)
-def test_the_form_holds_the_same_rules(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        optional(Settings, "SettingsForm").model_validate(wrong)
+    with pytest.raises(SettingError, match="epochs"):
+        resolve(DEFAULTS, parse_assignments(["training.epochs=none"]))

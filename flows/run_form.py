@@ -1,0 +1,66 @@
+"""The parameters of a retraining as Prefect's run form shows them, and as its server checks them for a new run.
+
+The form has a field for each of the few settings that people change from run to run, and one JSON field for the rest.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic_core import CoreSchema
+
+from training.overrides import setting_schema, settings_schema
+
+FIELDS = {
+    "epochs": "training.epochs",
+    "batch_size": "training.global_batch_size",
+    "learning_rate": "training.learning_rate",
+    "seed": "seed",
+    "data_path": "data.path",
+}
+_SETTINGS = "settings"
+
+
+def nested(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields that were filled in, by name, as nested overrides; the form sends a null for an empty one."""
+    overrides: dict[str, Any] = {}
+    for name, value in fields.items():
+        if value is None:
+            continue
+        section, _, setting = FIELDS[name].rpartition(".")
+        (overrides.setdefault(section, {}) if section else overrides)[setting] = value
+    return overrides
+
+
+def form_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Signature of a flow's `function` from which Prefect derives the form, and the JSON schema that a server checks.
+
+    A field has a type and no default: Prefect's server takes a null for it then, and its form shows one empty input
+    instead of a choice between types. The JSON field comes last.
+    """
+    known = inspect.signature(function).parameters
+    order = [*(name for name in known if name not in FIELDS and name != _SETTINGS), *FIELDS, _SETTINGS]
+    return inspect.Signature([_shown(known[name]) for name in order])
+
+
+def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
+    keyword = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    if parameter.name == _SETTINGS:
+        return keyword.replace(annotation=Annotated[dict[str, Any], _Schema(settings_schema())])
+    if parameter.name in FIELDS:
+        schema = setting_schema(FIELDS[parameter.name])
+        empty = Field(default_factory=lambda: None)  # a default that no schema shows
+        kind: Any = Annotated[parameter.annotation, _Schema(schema), empty]
+        return keyword.replace(annotation=kind, default=inspect.Parameter.empty)
+    return keyword
+
+
+class _Schema:
+    """Annotation that gives a type another JSON schema; unlike pydantic's, one that keeps title and default."""
+
+    def __init__(self, schema: dict[str, Any]):
+        self.schema = schema
+
+    def __get_pydantic_json_schema__(self, _core: CoreSchema, _handler: Any) -> dict[str, Any]:
+        return dict(self.schema)

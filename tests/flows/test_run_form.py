@@ -1,0 +1,65 @@
+"""The run form: few fields, one JSON field, and what a Prefect server refuses before a run exists."""
+
+from typing import Any
+
+import pytest
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import is_valid
+
+from flows.retrain import retrain
+from flows.run_form import FIELDS, nested
+from training.overrides import describe, resolve
+from training.settings import Settings
+
+SCHEMA = parameter_schema(retrain).model_dump_for_openapi()
+DEFAULTS = Settings()
+
+
+def test_the_form_has_a_field_for_what_people_change_and_one_for_the_rest() -> None:
+    shown = sorted(SCHEMA["properties"], key=lambda name: int(SCHEMA["properties"][name]["position"]))
+    assert shown == ["recipe", "force", *FIELDS, "settings"]
+    for name, field in SCHEMA["properties"].items():
+        assert isinstance(field["type"], str), f"{name} would be shown as a choice between types"
+        assert field["description"], name
+    assert "properties" not in SCHEMA["properties"]["settings"]  # with them, Prefect shows a field for each
+    assert "required" not in SCHEMA
+
+
+def test_each_field_stands_for_a_setting() -> None:
+    assert set(FIELDS.values()) <= describe(DEFAULTS).keys()
+    filled = {"epochs": 3, "batch_size": 32, "learning_rate": 0.1, "seed": 9, "data_path": "here"}
+    found = describe(resolve(DEFAULTS, nested(filled)))
+    assert {name: found[setting] for name, setting in FIELDS.items()} == filled
+
+
+def test_an_empty_form_changes_nothing() -> None:
+    """Prefect's form sends a null for each field that is left empty."""
+    empty = dict.fromkeys(FIELDS)
+    assert is_valid({"recipe": "digits", "force": False, "settings": {}, **empty}, SCHEMA)
+    assert resolve(DEFAULTS, nested(empty)) == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"epochs": "three"},
+        {"learning_rate": 0},
+        {"seed": -1},
+        {"settings": {"training": {"epochs": 0}}},
+        {"settings": {"training": {"epoch": 1}}},
+        {"settings": {"trainig": {"epochs": 1}}},
+        {"settings": {"gate": {"confidence": 0.2}}},
+        {"settings": {"seed": "one"}},
+    ],
+)
+def test_a_server_refuses_what_is_no_setting(wrong: dict[str, Any]) -> None:
+    assert not is_valid(wrong, SCHEMA)
+
+
+def test_a_server_takes_any_setting() -> None:
+    everything = DEFAULTS.model_dump(mode="json")
+    assert is_valid({"settings": everything}, SCHEMA)
+    assert is_valid(
+        {"settings": {"training": {"clip_norm": None}}, "epochs": 3, "learning_rate": 0.5}, SCHEMA
+    )
