@@ -1,11 +1,15 @@
 """The run form: few fields, one JSON field, and what a Prefect server refuses before a run exists."""
 
+import asyncio
 from typing import Any
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import is_valid
 
+from deployments.strict import close_schemas
 from flows.retrain import retrain
 from flows.run_form import FIELDS, nested
 from training.overrides import describe, resolve
@@ -63,3 +67,18 @@ def test_a_server_takes_any_setting() -> None:
     assert is_valid(
         {"settings": {"training": {"clip_norm": None}}, "epochs": 3, "learning_rate": 0.5}, SCHEMA
     )
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_a_server_refuses_an_unknown_parameter_once_the_schema_is_closed() -> None:
+    with get_client(sync_client=True) as client:
+        flow_id = client.create_flow(retrain)
+        made = client.create_deployment(flow_id, "closed", parameter_openapi_schema=SCHEMA)
+        assert client.create_flow_run_from_deployment(
+            made, parameters={"epoch": 3}
+        )  # it would fail at its start
+        assert asyncio.run(close_schemas()) == ["closed"]
+        with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
+            client.create_flow_run_from_deployment(made, parameters={"epoch": 3})
+        assert client.create_flow_run_from_deployment(made, parameters={"epochs": 3, "seed": None})
+        client.delete_deployment(made)
