@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prefect.runtime import flow_run
 
@@ -35,7 +35,8 @@ def _random_words() -> frozenset[str]:
     """The words that Prefect makes names of, such as `dashing-lynx`: nothing else marks a name as not given."""
     from coolname.data import config
 
-    return frozenset(word for part in config.values() if part["type"] == "words" for word in part["words"])
+    parts: dict[str, Any] = config
+    return frozenset(word for part in parts.values() if part["type"] == "words" for word in part["words"])
 
 
 def completed(release: Release) -> "State[Release]":
