@@ -23,6 +23,7 @@ from training.dataset import Columns, open_columns
 from training.errors import DataError
 from training.files import atomic_file, atomic_folder
 from training.images import Pixels
+from training.paths import Home
 from training.plan import RunPlan
 from training.recipe import reload
 from training.records import DatasetVersion, Evaluation, Score, TrainedModel
@@ -112,7 +113,7 @@ def _champion(
     tags = version_tags(client, plan.model, number)
     classes = tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
     check_shape(plan, version, number)
-    model = load_version(plan.model, number)
+    model = load_version(Home(Path(plan.home)), plan.model, number)
     log.info("champion: %s version %s", plan.model, number)
     predict = cast(Predict, model.predict)
     return Champion(number, lambda images: _in_batches(predict, images), classes)

@@ -49,7 +49,7 @@ def open_served(model: str, number: str, tracking_uri: str | None, home: Home) -
 
     Raises :class:`SettingError` when it has none or takes something else than images.
     """
-    loaded = load_version(model, number)
+    loaded = load_version(home, model, number)
     shape = image_shape(loaded.metadata.signature, f"model {model} version {number}")
     classes = tuple(map(str, (loaded.metadata.metadata or {}).get("classes", ())))
     outputs = loaded.metadata.signature.outputs.inputs[0].shape[-1]
@@ -129,8 +129,9 @@ class ScoringActor:
     """Lives on a Ray worker; loads the model when it starts and scores what it is given."""
 
     def __init__(self, model: str, number: str, tracking_uri: str | None, home: str) -> None:
-        connect(tracking_uri, Home(Path(home)))
-        self._predict = cast(Predict, load_version(model, number).predict)
+        place = Home(Path(home))
+        connect(tracking_uri, place)
+        self._predict = cast(Predict, load_version(place, model, number).predict)
 
     def __call__(self, batch: Batch) -> Batch:
         return score_batch(self._predict, batch)

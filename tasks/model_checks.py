@@ -1,13 +1,19 @@
 """Whether a model fits its images, its champion and MLflow's format, asked before training. Without Prefect."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from training.errors import SettingError, TrainingError
+from tasks.program import check_program
+from training.errors import DataError, SettingError, TrainingError
 from training.files import digest_json, write_text
 from training.paths import Home
 from training.plan import RunPlan
 from training.recipe import ImageShape, Recipe
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 _ROWS = 3  # torch.export takes a batch of 0 or 1 for a fixed one
 
@@ -39,10 +45,27 @@ def check_model(plan: RunPlan, recipe: Callable[[], Recipe], shape: ImageShape, 
     module = build_module(recipe(), shape, classes).eval()
     images = torch.zeros((_ROWS, *shape))
     try:
-        torch.export.export(module, (images,), dynamic_shapes=({0: torch.export.Dim("rows")},))
+        program = torch.export.export(module, (images,), dynamic_shapes=({0: torch.export.Dim("rows")},))
     except Exception as error:  # torch's tracer raises many kinds
         raise TrainingError(
             f"recipe {plan.recipe.name}: its model can't be exported by torch.export ({error}), so it could not be "
             "registered. Keep data-dependent control flow out of its forward pass."
         ) from error
+    _check_loadable(plan.recipe.name, program)
     write_text(tried, plan.recipe.name)
+
+
+def _check_loadable(recipe: str, program: "ExportedProgram") -> None:
+    """Raises :class:`TrainingError` for a model that could be registered, but would be refused when it is loaded."""
+    import torch
+
+    content = io.BytesIO()
+    torch.export.save(program, content)
+    content.seek(0)
+    try:
+        check_program(content)
+    except DataError as error:
+        raise TrainingError(
+            f"recipe {recipe}: its exported model would not be loaded again ({error}). Models may use PyTorch's own "
+            "tensor operations, and none that read files, resize memory or come from another library."
+        ) from error

@@ -14,6 +14,7 @@ import numpy as np
 
 from tasks.export import check_same, log_serving_model
 from tasks.gate import judge
+from tasks.own_digests import keep_digest
 from tasks.registered_files import FILE_TAG, digest_of_logged
 from tasks.registry import (
     CLASSES_TAG,
@@ -28,6 +29,7 @@ from tasks.registry import (
     keep_as_challenger,
     load_version,
     move_alias,
+    version_tags,
     was_rolled_back,
 )
 from tasks.registry_lock import Lease, registry_lock
@@ -72,7 +74,7 @@ def register(
             example = np.array(images[: max(2, min(4, len(images)))])
             uri = log_serving_model(run_id, module, version, example, {"classes": list(version.classes)})
             number = create_version(lease, plan, version, trained, run_id, uri)
-        check_same(module, load_version(plan.model, number), np.array(images[:64]))
+        check_same(module, load_version(home, plan.model, number), np.array(images[:64]))
         verdict = judge(evaluation, plan.settings.gate)
         alias = settle(lease, number, trained.weights_digest, verdict)
     note_verdict(client, plan, number, verdict, run_id)
@@ -129,7 +131,10 @@ def create_version(
     }
     lease.check()
     lease.client.create_model_version(plan.model, source=uri, run_id=run_id, tags=tags, model_id=model_id)
-    return drop_twins(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
+    number = drop_twins(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
+    if version_tags(lease.client, plan.model, number).get(FILE_TAG) == tags[FILE_TAG]:  # else another home's
+        keep_digest(Home(Path(plan.home)), plan.model, number, tags[FILE_TAG])
+    return number
 
 
 def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:

@@ -1,8 +1,9 @@
 """In: a registered version. Out: the model, loaded by plain MLflow from files that can't run code of their own.
 
 A registry may be written by others. MLflow imports what a model's `MLmodel` names, puts folders of the model on
-Python's path and unpickles; so all of that is refused before it begins, and the weights are held against the digest
-that was recorded when they were registered.
+Python's path and unpickles, and torch evaluates strings of the program. All of that is refused before a loader sees
+the files, and the program is held against the digests that were recorded when it was registered: the registry's tag,
+and the record in the home that registered it.
 """
 
 import os
@@ -14,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tasks.own_digests import kept_digest, record_of
+from tasks.program import check_program
 from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
 from training.files import digest_file
+from training.paths import Home
 from training.recipe import ImageShape
 
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ _PROGRAM = Path("data") / "model.pt2"
 _KEYS = frozenset({"config", "data", "env", "loader_module", "pickle_module_name", "python_version"})
 
 
-def load_checked(model: str, number: str) -> "PyFuncModel":
+def load_checked(home: Home, model: str, number: str) -> "PyFuncModel":
     """Version `number` of `model` from the registry that MLflow is set to.
 
     Raises :class:`DataError` when its files are damaged, or not what Evergreen registers.
@@ -47,6 +51,7 @@ def load_checked(model: str, number: str) -> "PyFuncModel":
         # MLflow calls every error of its own an internal one, which from a server would be worth a retry.
         with _said_of(name, DataError, ResourceError):
             check_files(folder, name, digest)
+            _check_own(home, model, number, folder)
             loaded: PyFuncModel = mlflow.pyfunc.load_model(str(folder))
             return loaded
 
@@ -104,13 +109,24 @@ def check_files(folder: Path, name: str, sha256: str | None) -> None:
     """Refuse a downloaded model that brings code, or other weights than `sha256` says. Raises :class:`DataError`."""
     if (wrong := _foreign(folder)) is not None:
         raise DataError(
-            f"{name} is not a model that Evergreen registered: {wrong}. Loading it could run code of its own, so "
-            "it is not loaded. Register the model by retraining it."
+            f"{name} is not a model that Evergreen registered: {wrong}. Loading it could run code that comes with "
+            "it, so it is not loaded. Register the model by retraining it."
         )
     if sha256 is not None and digest_file(folder / _PROGRAM) != sha256:
         raise DataError(
             f"{name}: {_PROGRAM} is not the file that was registered (its digest differs), so it is not loaded. "
             f"{_remedy(name.split()[1])}"
+        )
+
+
+def _check_own(home: Home, model: str, number: str, folder: Path) -> None:
+    """Hold the program against the digest that this home recorded, where it registered the version."""
+    kept = kept_digest(home, model, number)
+    if kept is not None and digest_file(folder / _PROGRAM) != kept:
+        raise DataError(
+            f"model {model} version {number}: {_PROGRAM} is not the file that this home registered (its digest is "
+            f"not the one in {record_of(home, model, number)}), so it is not loaded. {_remedy(model)} If the "
+            "registry was deleted and made again on purpose, remove that record."
         )
 
 
@@ -129,7 +145,16 @@ def _foreign(folder: Path) -> str | None:
     if flavors["pytorch"].get("code"):
         return "it brings code"
     found = sorted(path.name for path in (folder / _PROGRAM.parent).iterdir())
-    return None if found == [_PROGRAM.name] else f"{_PROGRAM.parent} holds {', '.join(found)}"
+    if found != [_PROGRAM.name]:
+        return f"{_PROGRAM.parent} holds {', '.join(found)}"
+    program = folder / _PROGRAM
+    if program.is_symlink() or not program.is_file():
+        return f"{_PROGRAM} is no regular file"
+    try:
+        check_program(program)
+    except DataError as error:
+        return f"{_PROGRAM}: {error}"
+    return None
 
 
 def _digest_on_record(model: str, number: str) -> str | None:

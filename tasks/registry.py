@@ -96,12 +96,12 @@ def drop_twins(lease: Lease, tags: dict[str, str]) -> str:
     return str(kept)
 
 
-def load_version(model: str, number: str) -> "PyFuncModel":
-    """A registered version through plain MLflow, once its files are known to hold no code of their own.
+def load_version(home: Home, model: str, number: str) -> "PyFuncModel":
+    """A registered version through plain MLflow, once its files are known to hold no code.
 
     Raises :class:`DataError` when they are damaged, or not what Evergreen registers.
     """
-    return load_checked(model, number)
+    return load_checked(home, model, number)
 
 
 def move_alias(lease: Lease, number: str, expected: str | None, why: str) -> None:
@@ -176,7 +176,7 @@ def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple
                 + ("there is no champion" if now is None else "the champion has no predecessor")
                 + ", so there is nothing to return to."
             )
-        load_version(model, before)
+        load_version(home, model, before)
         lease.check()
         client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why or "by hand")
         _make_champion(lease, before)

@@ -154,6 +154,11 @@ class Home:
         return self.root / "prefect"
 
     @property
+    def registered(self) -> Path:
+        """Digests of the models that this home registered, `<store>/<model>/<version>`."""
+        return self.root / "registered"
+
+    @property
     def locks(self) -> Path:
         """Lock files; the operating system frees a lock when its holder dies."""
         return self.root / "locks"

@@ -65,7 +65,7 @@ def same_answers(run: Evidence) -> Outcome:
     except EvergreenError as error:
         raise NoEvidence(f"the weights can't be asked, see I1 and I7 ({error})") from error
     try:
-        check_same(module, load_version(store.plan.model, number), images)
+        check_same(module, load_version(run.home, store.plan.model, number), images)
     except EvergreenError as error:
         return Outcome(False, str(error))
     return Outcome(True, f"version {number} on {len(images)} test rows, to 0.0001 of a probability")

@@ -12,10 +12,14 @@ import pytest
 import torch
 import yaml
 from bombs import Bomb, armed, goes_off
+from hostile_model import arm
 from mlflow import MlflowClient
+from PIL import Image
 
 from tasks.export import log_serving_model
-from tasks.inference import ScoringActor, open_served
+from tasks.inference import ScoringActor
+from tasks.own_digests import keep_digest, record_of
+from tasks.predict import predict
 from tasks.registered_files import FILE_TAG
 from tasks.registry import CHAMPION, PREVIOUS, champion_of, load_version, roll_back
 from tasks.tracking import connect
@@ -26,6 +30,7 @@ from training.records import DatasetVersion
 
 MODEL = "brightness"
 _LOAD = "import sys, mlflow.pyfunc; mlflow.pyfunc.load_model(sys.argv[1])"
+Attack = Callable[[Path, Path], None]
 
 
 class Registry(NamedTuple):
@@ -143,24 +148,40 @@ def python_model(files: Path, mark: Path) -> None:
     edit(files, lambda flavors: flavors["python_function"].pop("data"))
 
 
-ATTACKS = [pickled_module, pickle_beside, pickle_inside, own_loader, own_unpickler, python_model]
+def expression_inside(files: Path, mark: Path) -> None:
+    """Sizes in the exported program that sympy evaluates."""
+    arm(files / "data" / "model.pt2", mark)
+
+
+ATTACKS = [
+    expression_inside,
+    pickled_module,
+    pickle_beside,
+    pickle_inside,
+    own_loader,
+    own_unpickler,
+    python_model,
+]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_it_is_refused_and_nothing_in_it_runs(
-    registry: Registry, tmp_path: Path, attack: Callable[[Path, Path], None], monkeypatch: pytest.MonkeyPatch
+    registry: Registry, tmp_path: Path, attack: Attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = tmp_path / "executed"
     attack(registry.files, mark)
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true")
     with pytest.raises(DataError, match="version 2"):
-        load_version(MODEL, "2")
+        load_version(registry.home, MODEL, "2")
     assert not mark.exists()
     assert goes_off(mark, _LOAD, str(registry.files), MLFLOW_ALLOW_PICKLE_DESERIALIZATION="true"), "a dud"
 
 
 def load_to_score(registry: Registry) -> None:
-    open_served(MODEL, "2", None, registry.home)
+    images = registry.home.root / "images"
+    images.mkdir(exist_ok=True)
+    Image.new("L", (4, 4)).save(images / "0.png")
+    predict.fn(str(registry.home.root), MODEL, str(images), str(registry.home.root / "out.parquet"))
 
 
 def load_in_an_actor(registry: Registry) -> None:
@@ -171,12 +192,14 @@ def load_to_return(registry: Registry) -> None:
     roll_back(registry.client, registry.home, MODEL, "")
 
 
+@pytest.mark.parametrize("attack", [expression_inside, pickle_beside])
 @pytest.mark.parametrize("step", [load_to_score, load_in_an_actor, load_to_return])
 def test_every_step_that_loads_a_model_refuses_it(
-    registry: Registry, tmp_path: Path, step: Callable[[Registry], None]
+    registry: Registry, tmp_path: Path, step: Callable[[Registry], None], attack: Attack
 ) -> None:
+    """Comparison and `verify` are tried in test_promotion.py and test_verify.py."""
     mark = tmp_path / "executed"
-    pickle_beside(registry.files, mark)
+    attack(registry.files, mark)
     with pytest.raises(DataError, match="not a model that Evergreen registered"):
         step(registry)
     assert not mark.exists()
@@ -187,19 +210,57 @@ def test_other_bytes_than_those_registered_are_refused_before_they_are_read(regi
     program = registry.files / "data" / "model.pt2"
     registry.client.set_model_version_tag(MODEL, "2", FILE_TAG, digest_file(program))
     try:
-        assert load_version(MODEL, "2") is not None
+        assert load_version(registry.home, MODEL, "2") is not None
         program.write_bytes(program.read_bytes() + b"\0")
         with pytest.raises(DataError, match="its digest differs"):
-            load_version(MODEL, "2")
+            load_version(registry.home, MODEL, "2")
     finally:
         registry.client.delete_model_version_tag(MODEL, "2", FILE_TAG)
+
+
+def test_the_homes_own_record_is_believed_and_not_the_registrys_tag(registry: Registry) -> None:
+    """Who may write the registry can change the tag along with the file."""
+    program = registry.files / "data" / "model.pt2"
+    keep_digest(registry.home, MODEL, "2", digest_file(program))
+    try:
+        assert load_version(registry.home, MODEL, "2") is not None
+        other = repacked(program)
+        registry.client.set_model_version_tag(MODEL, "2", FILE_TAG, digest_file(other))
+        with pytest.raises(DataError, match="is not the file that this home registered"):
+            load_version(registry.home, MODEL, "2")
+        record_of(registry.home, MODEL, "2").unlink()  # as in the home of somebody else
+        assert load_version(registry.home, MODEL, "2") is not None
+    finally:
+        record_of(registry.home, MODEL, "2").unlink(missing_ok=True)
+        registry.client.delete_model_version_tag(MODEL, "2", FILE_TAG)
+
+
+def repacked(program: Path) -> Path:
+    """The same program as other bytes."""
+    with zipfile.ZipFile(program) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(program, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return program
+
+
+def test_a_record_that_is_damaged_is_no_reason_to_refuse(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_digest(registry.home, MODEL, "2", "half of a dig")
+    try:
+        assert load_version(registry.home, MODEL, "2") is not None
+    finally:
+        record_of(registry.home, MODEL, "2").unlink()
+    assert "is damaged" in caplog.text
 
 
 def test_a_sound_model_answers_and_leaves_no_copy(
     registry: Registry, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    loaded = load_version(MODEL, "2")
+    loaded = load_version(registry.home, MODEL, "2")
     answers = loaded.predict(np.full((3, 1, 4, 4), 255, np.uint8))
     assert np.allclose(answers, [[1.0, 0.5]] * 3)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("evergreen-model-")] == []

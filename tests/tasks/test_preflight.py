@@ -51,6 +51,20 @@ def test_a_model_that_can_not_be_exported_is_refused_before_training(home: Home,
     assert not list(home.runs("moody").glob("*/attempts.jsonl"))
 
 
+def test_a_model_that_would_not_be_loaded_again_is_refused_before_training(
+    home: Home, tmp_path: Path
+) -> None:
+    """Operations of other libraries, which whoever loads the model would have to import first."""
+    boxes = "__import__('torchvision').ops.nms(x.flatten(1)[:, :4], x.flatten(1)[:, 0], 0.5).sum()"
+    model = (
+        "type('Foreign', (nn.Linear,), {'forward': lambda self, x: nn.Linear.forward(self, x.flatten(1)) "
+        f"+ {boxes}}})(64, classes)"
+    )
+    with pytest.raises(TrainingError, match=r"torch\.ops\.torchvision\.nms"):
+        run(write_recipe(tmp_path, model, name="foreign"))
+    assert not list(home.runs("foreign").glob("*/attempts.jsonl"))
+
+
 def plan_on_ray(root: Path) -> RunPlan:
     """As much of a plan as the check alongside a training looks at."""
     scaling = SimpleNamespace(num_workers=2)

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from candidates import World
+from hostile_model import arm
 from mlflow import MlflowClient
 from mlflow.models import Model
 
 import tasks.registry
+from tasks.own_digests import kept_digest
 from tasks.registry import ROLLED_BACK_TAG, ChampionMovedError, champion_of, roll_back, version_tags
 from tasks.tracking import open_run
+from training.errors import DataError
 from training.records import Release
 
 REFUSED = {"floor": 1.0}
@@ -189,6 +192,32 @@ def test_a_rollback_that_was_cut_short_is_finished_by_the_next(
     marked = [n for n in ("2", "3") if ROLLED_BACK_TAG in version_tags(world.client, world.model, n)]
     assert marked == ["3"]
     assert roll_back(world.client, world.home, world.model, "and back") == ("2", "3")
+
+
+def test_a_champion_that_would_run_code_is_not_asked(world: World, tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    program = champions_program(world)
+    kept = program.read_bytes()
+    world.candidate.plan.paths.evaluation.rename(tmp_path / "compared")
+    try:
+        arm(program, mark)
+        with pytest.raises(DataError, match="not a model that Evergreen registered"):
+            world.candidate.compared_again()
+    finally:
+        program.write_bytes(kept)
+        (tmp_path / "compared").rename(world.candidate.plan.paths.evaluation)
+    assert not mark.exists()
+
+
+def champions_program(world: World) -> Path:
+    files = world.client.get_model_version_download_uri(world.model, "2").removeprefix("file://")
+    return Path(files) / "data" / "model.pt2"
+
+
+def test_the_home_keeps_the_digest_of_what_it_registers(world: World) -> None:
+    release = world.candidate.register()
+    digest = world.client.get_model_version(world.model, release.version).tags["evergreen.model_file"]
+    assert kept_digest(world.home, world.model, release.version) == digest
 
 
 def test_a_damaged_model_is_not_promoted(world: World) -> None:

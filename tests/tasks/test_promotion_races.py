@@ -80,13 +80,14 @@ from mlflow import MlflowClient
 from tasks.register import register
 from tasks.registry import ChampionMovedError, load_version
 from tasks.tracking import connect_patiently
+from training.paths import Home
 from training.plan import RunPlan
 from training.records import DatasetVersion, Evaluation, TrainedModel
 
 kinds = (RunPlan, DatasetVersion, TrainedModel, Evaluation)
 records = [kind.model_validate_json((Path(sys.argv[1]) / kind.__name__).read_text()) for kind in kinds]
 connect_patiently(records[0])
-load_version(records[0].model, "1")  # once, as the first time takes seconds
+load_version(Home(Path(records[0].home)), records[0].model, "1")  # once, as the first time takes seconds
 
 def set_alias_when_told(client, model, alias, version, set_alias=MlflowClient.set_registered_model_alias):
     if alias == "champion":

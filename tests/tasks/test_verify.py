@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from damage import DAMAGE, left_running
+from hostile_model import arm
 from verified_run import EVERY_STEPS, Subject, edit, edit_lines, flip, made
 
 from tasks.registry import PREVIOUS, roll_back
@@ -73,6 +74,14 @@ def test_looking_changes_nothing(sound: Subject) -> None:
 def test_damage_is_found_where_it_belongs(sound: Subject, damage: Callable[[Subject], None]) -> None:
     damage(sound)
     assert sound.broken() == DAMAGE[damage], [one for one in sound.look() if not one.ok]
+
+
+def test_a_registered_model_that_would_run_code_is_not_asked(sound: Subject, tmp_path: Path) -> None:
+    files = sound.client.get_model_version_download_uri("digits", "1").removeprefix("file://")
+    arm(Path(files) / "data" / "model.pt2", tmp_path / "executed")
+    refused = told(sound.look(), "registered model's answers")
+    assert (refused.ok, "not a model that Evergreen registered" in refused.detail) == (False, True)
+    assert not (tmp_path / "executed").exists()
 
 
 def test_a_rollback_on_record_is_no_damage(sound: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

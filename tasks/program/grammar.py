@@ -1,0 +1,198 @@
+"""In: a string of an exported program. Out: the same string, when torch can only read it as what it should be.
+
+Where each string ends up was read in torch 2.14: sizes and symbols in `sympy.sympify` (which calls `eval`), guards in
+`exec`, names of values, parameters and arguments in the source of the generated `forward`, operators in `getattr` on
+`torch`, tree specifications in `importlib.import_module`. Every function here raises :class:`ValueError`.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+IDENTIFIER = r"^[A-Za-z_][A-Za-z0-9_]{0,499}$"
+# Path of a parameter or module: no part of it is an attribute that Python itself gives to objects.
+MODULE_PATH = r"^([A-Za-z0-9_@-]{1,200}(\.[A-Za-z0-9_@-]{1,200}){0,63})?$"
+SYMBOL = r"^[a-z]{1,4}[0-9]{1,6}$"
+_LONGEST = 4000
+_LARGEST = 2**63
+_DEEPEST = 40
+_LARGEST_POWER, _MOST_POWERS = 8, 4
+
+_PLAIN = re.compile(r"[A-Za-z0-9_()\[\]{},.=' +*/%<>!&|~-]*")
+_SUMS = {"Add", "Mul", "Pow", "PowByNatural", "Integer", "Rational", "Float", "Symbol", "Max", "Min", "Abs"}
+_RELATIONS = {
+    "Equality",
+    "Unequality",
+    "StrictLessThan",
+    "LessThan",
+    "StrictGreaterThan",
+    "GreaterThan",
+    "Eq",
+    "Ne",
+}
+_LOGIC = {"And", "Or", "Not", "Where", "Piecewise", "ExprCondPair", "Tuple"}
+_OF_TORCH = {
+    "FloorDiv", "ModularIndexing", "PythonMod", "Mod", "CleanDiv", "CeilToInt", "FloorToInt", "CeilDiv",
+    "FloatTrueDiv", "IntTrueDiv", "IsNonOverlappingAndDenseIndicator", "TruncToFloat", "TruncToInt", "RoundToInt",
+    "ToFloat", "Identity", "floor", "ceiling",
+}  # fmt: skip
+_FUNCTIONS = _SUMS | _RELATIONS | _LOGIC | _OF_TORCH
+_POWERS = {"Pow", "PowByNatural"}
+_CONSTANTS = {"true", "false", "oo", "int_oo"}
+_ASSUMPTIONS = {"positive", "nonnegative", "integer", "real", "precision", "evaluate"}
+_OPERATIONS = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare)
+_SIGNS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+_NOT_SIGNS = (ast.LShift, ast.RShift, ast.MatMult, ast.BitXor, ast.In, ast.NotIn, ast.Is, ast.IsNot)
+
+_ATEN = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]{1,200})\.([A-Za-z0-9_]{1,200})")
+# Operations that write or read files, print, change global state, or trust their arguments with memory.
+_UNSAFE_ATEN = re.compile(
+    r"from_file|save|set|set_|set_data|_set_item|set_grad_enabled|record_stream|_?print|warn"
+    r"|_nested_view_from_buffer\w*|\w*unsafe\w*|\w*resize\w*"
+)
+_ON_SIZES = re.compile(
+    r"_operator\.(add|sub|mul|floordiv|truediv|mod|pow|neg|pos|eq|ne|lt|le|gt|ge|and_|or_|getitem)"
+    r"|torch\.(sym_(max|min|not|float|int|ite)|_sym_sqrt)|math\.(trunc|ceil|floor)"
+)
+_OF_GRAPHS = re.compile(r"torch\.ops\.higher_order\.(wrap_with_set_grad_enabled|wrap_with_autocast|cond)")
+_CONTAINERS = {"builtins.tuple", "builtins.list", "builtins.dict"}
+
+
+def expression(text: str) -> str:
+    """A size in symbols: sympy's own notation (`Mul(Integer(2), Symbol('s0', integer=True))`) or plain arithmetic."""
+    _each(_parsed(text), _in_expression, text)
+    return text
+
+
+def guard(text: str) -> str:
+    """A condition on sizes of the inputs, such as `L['images'].size()[0] % 2 == 0`."""
+    _each(_parsed(text), _in_guard, text)
+    return text
+
+
+def operator(text: str) -> str:
+    """The full name of an operation: of ATen, but for those with effects outside of tensors, or on sizes."""
+    aten = _ATEN.fullmatch(text)
+    known = _ON_SIZES.fullmatch(text) or _OF_GRAPHS.fullmatch(text)
+    if not known and (aten is None or _UNSAFE_ATEN.fullmatch(aten[1])):
+        raise ValueError(f"operation {text[:100]!r} is not allowed")
+    return text
+
+
+def module_path(text: str) -> str:
+    """`text`, whose form :data:`MODULE_PATH` has checked, when no part of it leads out of the module."""
+    if any(part.startswith("__") for part in text.split(".")):
+        raise ValueError(f"{text[:100]!r} leads out of the module")
+    return text
+
+
+def tree(text: str) -> str:
+    """How inputs or outputs are nested, as JSON: tuples, lists and dictionaries with text keys."""
+    version, node = json.loads(text)
+    if version != 1:
+        raise ValueError(f"tree version {str(version)[:20]!r} is not known")
+    _check_tree(node)
+    return text
+
+
+def _check_tree(node: Any, depth: int = 0) -> None:
+    if set(node) != {"type", "context", "children_spec"} or depth > _DEEPEST:
+        raise ValueError("a tree has other fields, or is too deep")
+    kind, context, children = node["type"], node["context"], node["children_spec"]
+    if kind is None and context is None and children == []:
+        return
+    if kind not in _CONTAINERS or not isinstance(children, list):
+        raise ValueError(f"a tree of {str(kind)[:100]!r} is not allowed")
+    keys = json.loads(context)
+    wanted = isinstance(keys, list) if kind == "builtins.dict" else keys is None
+    if not wanted or not all(isinstance(key, str) and re.match(IDENTIFIER, key) for key in keys or ()):
+        raise ValueError(f"a tree with context {str(context)[:100]!r} is not allowed")
+    for child in children:
+        _check_tree(child, depth + 1)
+
+
+def _parsed(text: str) -> ast.expr:
+    # Python's parser takes comments and line ends for no part of an expression; torch pastes the text whole.
+    if len(text) > _LONGEST or not _PLAIN.fullmatch(text):
+        raise ValueError(
+            f"expression {text[:100]!r} has other characters than arithmetic needs, or is too long"
+        )
+    try:
+        return ast.parse(text.strip(" "), mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"expression {text[:100]!r} can't be read") from error
+
+
+def _each(root: ast.expr, allowed: Callable[[ast.AST], bool], text: str) -> None:
+    """Hold every node of a syntax tree against `allowed`, or against what both kinds of expression may have."""
+    level: list[ast.AST] = [root]
+    powers = depth = 0
+    while level:
+        depth += 1
+        for node in level:
+            if not (allowed(node) or _is_arithmetic(node)):
+                raise ValueError(f"expression {text[:100]!r} has {type(node).__name__}, which is not allowed")
+            powers += _is_power(node)
+        if depth > _DEEPEST or powers > _MOST_POWERS:
+            raise ValueError(f"expression {text[:100]!r} is too deep, or has too many powers")
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+
+
+def _is_arithmetic(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, bool) or _is_number(node.value)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return _is_small(node.right)
+    if isinstance(node, _SIGNS):
+        return not isinstance(node, _NOT_SIGNS)
+    return isinstance(node, (*_OPERATIONS, ast.Load))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < _LARGEST
+
+
+def _is_small(node: ast.AST) -> bool:
+    """Whether an exponent is a small whole number: `9**9**9` alone would fill the memory."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Integer":
+        return len(node.args) == 1 and _is_small(node.args[0])
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return _is_small(node.operand)
+    return isinstance(node, ast.Constant) and node.value in range(_LARGEST_POWER + 1)
+
+
+def _is_power(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in _POWERS
+    return isinstance(node, ast.Pow)
+
+
+def _in_expression(node: ast.AST) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in _FUNCTIONS | _CONSTANTS or re.match(SYMBOL, node.id) is not None
+    if isinstance(node, ast.keyword):
+        return node.arg in _ASSUMPTIONS and isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.Constant) and isinstance(
+        node.value, str
+    ):  # the name of a symbol, digits of a Float
+        return re.fullmatch(rf"{SYMBOL[1:-1]}|[0-9.e+-]{{1,40}}", node.value) is not None
+    if isinstance(node, ast.Call):
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        return name in _FUNCTIONS and (
+            name not in _POWERS or (len(node.args) == 2 and _is_small(node.args[1]))
+        )
+    return False
+
+
+def _in_guard(node: ast.AST) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in {"L", "Max", "Min", "Mod", "FloorDiv", "PythonMod"}
+    if isinstance(node, ast.Subscript):  # of the inputs by name, or of sizes by number
+        return isinstance(node.slice, ast.Constant)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.match(IDENTIFIER, node.value) is not None
+    if isinstance(node, ast.Attribute):
+        return node.attr in {"size", "stride", "storage_offset"}
+    return isinstance(node, ast.Call) and not node.keywords

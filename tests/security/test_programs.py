@@ -1,0 +1,220 @@
+"""No exported program that could run code gets past the check; each hostile one of the corpus does run it unchecked."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hostile_programs import EVALUATED, IN_THE_ARCHIVE, PROGRAM, hostile, packed, sound_program
+from torch import nn
+
+from tasks.program import check_program
+from training.errors import DataError
+
+ATTACKS = [*EVALUATED, *IN_THE_ARCHIVE]
+# What somebody does who trusts the files: one process, as torch takes long to import.
+_LOAD_ALL = """
+import sys, torch
+for file in sys.argv[1:]:
+    try:
+        torch.export.load(file).module()(torch.zeros((3, 1, 4, 4), dtype=torch.uint8))
+    except Exception as error:
+        print(file, repr(error)[:1500], file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def members() -> dict[str, bytes]:
+    return sound_program()
+
+
+def made(folder: Path, members: dict[str, bytes], attack: Callable[..., Any]) -> tuple[Path, Path]:
+    """The hostile file, and the mark that it would make."""
+    file, mark = folder / f"{attack.__name__}.pt2", folder / attack.__name__
+    content = hostile(members, attack, mark) if attack in EVALUATED else attack(members, mark)
+    file.write_bytes(content)
+    return file, mark
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory, members: dict[str, bytes]) -> set[str]:
+    """Names of the attacks that made their mark where nothing was checked."""
+    folder = tmp_path_factory.mktemp("unchecked")
+    files = [made(folder, members, attack)[0] for attack in ATTACKS]
+    done = subprocess.run(
+        [sys.executable, "-c", _LOAD_ALL, *map(str, files)],
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    sys.stderr.write(done.stderr)
+    return {attack.__name__ for attack in ATTACKS if (folder / attack.__name__).exists()}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_what_runs_unchecked_is_refused(
+    members: dict[str, bytes], marked: set[str], attack: Callable[..., Any], tmp_path: Path
+) -> None:
+    file, mark = made(tmp_path, members, attack)
+    with pytest.raises(DataError):
+        check_program(file)
+    assert not mark.exists()
+    assert attack.__name__ in marked, "a dud"
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def add_call(target: str, **argument: Any) -> Change:
+    """Let the program call an operation."""
+    node = {
+        "target": target,
+        "inputs": [{"name": "", "arg": argument, "kind": 1}],
+        "outputs": [],
+        "metadata": {},
+        "is_hop_single_tensor_return": None,
+        "name": "added",
+    }
+    return lambda program: program["graph_module"]["graph"]["nodes"].append(node)
+
+
+def size_of_images(text: str) -> Change:
+    """Let the number of images be this expression."""
+    expression = {"as_expr": {"expr_str": text, "hint": None}}
+
+    def change(program: dict[str, Any]) -> None:
+        program["graph_module"]["graph"]["tensor_values"]["images"]["sizes"][0] = expression
+
+    return change
+
+
+OTHER_PROGRAMS: dict[str, tuple[Change, str]] = {
+    "an older schema": (
+        lambda program: program["schema_version"].update(major=0, minor=0),
+        "schema version 0.0",
+    ),
+    "a newer schema": (lambda program: program["schema_version"].update(minor=21), "schema version 8.21"),
+    "an unknown field": (lambda program: program.update(hook="os.system"), "hook"),
+    "an unknown field inside": (
+        lambda program: program["graph_module"]["graph"].update(hook=1),
+        "graph.hook",
+    ),
+    "an unknown verifier": (lambda program: program["verifiers"].append("MINE"), "verifiers"),
+    "a function of the system": (add_call("torch.os.system", as_string="id"), "torch.os.system"),
+    "an attribute of an operation": (
+        add_call("torch.ops.aten.add.Tensor.__class__", as_int=1),
+        "not allowed",
+    ),
+    "another library": (add_call("torch.ops.mine.run.default", as_string="id"), "torch.ops.mine"),
+    "a registered extension": (add_call("#mine:run", as_string="id"), "#mine"),
+    "a file that ATen writes": (add_call("torch.ops.aten.save.default", as_string="file"), "aten.save"),
+    "memory that is not checked": (add_call("torch.ops.aten.resize_.default", as_int=1), "resize_"),
+    "an operation as an argument": (
+        add_call("torch.ops.aten.add.Tensor", as_operator="os.system"),
+        "as_operator",
+    ),
+    "a custom object": (add_call("torch.ops.aten.add.Tensor", as_custom_obj={"name": "a"}), "as_custom_obj"),
+    "two arguments at once": (add_call("torch.ops.aten.add.Tensor", as_int=1, as_none=True), "exactly one"),
+    "a way out of the module": (
+        lambda program: program["graph_module"]["signature"]["input_specs"][0]["parameter"].update(
+            parameter_name="linear.__class__.forward"
+        ),
+        "leads out of the module",
+    ),
+    "a power that fills the memory": (size_of_images("9**9**9**9"), "not allowed"),
+    "a shift that fills the memory": (size_of_images("LShift(Integer(1), Integer(99999999999))"), "Call"),
+    "powers of powers": (size_of_images("Pow(" * 5 + "Integer(9)" + ", Integer(8))" * 5), "too many powers"),
+    "an expression with a comment": (size_of_images("Integer(2) # more"), "other characters"),
+    "an expression that never ends": (size_of_images("-" * 3000 + "1"), "can't be read"),
+    "an expression too deep": (size_of_images("-" * 60 + "1"), "too deep"),
+    "a call of a call": (size_of_images("Symbol('s1')()"), "Call"),
+    "a text": (size_of_images("Symbol('import os')"), "Constant"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), OTHER_PROGRAMS.values(), ids=OTHER_PROGRAMS)
+def test_what_no_export_of_evergreen_has_is_refused(
+    members: dict[str, bytes], tmp_path: Path, change: Change, said: str
+) -> None:
+    program = json.loads(members[PROGRAM])
+    change(program)
+    assert_refused(tmp_path, packed({**members, PROGRAM: json.dumps(program).encode()}), said)
+
+
+def assert_refused(folder: Path, content: bytes, said: str) -> None:
+    file = folder / "model.pt2"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=re.escape(said)):
+        check_program(file)
+
+
+def test_other_members_are_refused(members: dict[str, bytes], tmp_path: Path) -> None:
+    for name in (
+        "data/aotinductor/model/wrapper.so",
+        "data/constants/custom_obj_0",
+        "models/other.json",
+        "extra/a.zip",
+    ):
+        assert_refused(tmp_path, packed({**members, name: packed(members)}), name)
+    assert_refused(tmp_path, packed(members, compression=zipfile.ZIP_DEFLATED), "compressed")
+    assert_refused(tmp_path, packed(members)[:-100], "no archive")
+    assert_refused(tmp_path, json.dumps({}).encode(), "no archive")
+    assert_refused(tmp_path, packed({**members, PROGRAM: b"[" * 100_000}), "no archive")
+
+
+def test_a_key_that_comes_twice_is_refused(members: dict[str, bytes], tmp_path: Path) -> None:
+    twice = members[PROGRAM].replace(b'"guards_code": []', b'"guards_code": ["True"], "guards_code": []')
+    assert_refused(tmp_path, packed({**members, PROGRAM: twice}), "twice")
+
+
+def test_a_tensor_that_is_missing_is_refused(members: dict[str, bytes], tmp_path: Path) -> None:
+    few = {name: content for name, content in members.items() if name != "data/weights/weight_0"}
+    assert_refused(tmp_path, packed(few), "weight_0 is missing")
+
+
+class Resizing(nn.Module):
+    """Sizes in arithmetic, floats, conditions on sizes, autocast, an operation with a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(8, 8, batch_first=True)
+        self.attention = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        rows = images.shape[0]
+        if (rows * 2) % 2 == 0 and rows < 1000:
+            images = images.float().masked_fill(images == 3, float("-inf")).clamp(0, 1)
+        larger = nn.functional.interpolate(images.float(), scale_factor=2.0, mode="bilinear")
+        with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+            flat = torch.einsum("bchw->bhw", larger).reshape(rows * 2, -1, 8)
+        states, _ = self.recurrent(flat.float())
+        return self.head(self.attention(states)).reshape(rows, -1)
+
+
+def test_programs_of_many_kinds_pass() -> None:
+    from torchvision.models import swin_t
+
+    example = torch.zeros((3, 1, 8, 8), dtype=torch.uint8)
+    shapes = [{0: torch.export.Dim.AUTO}]
+    exported = [
+        torch.export.export(Resizing().eval(), (example,), dynamic_shapes=shapes),
+        torch.export.export(
+            swin_t(num_classes=2).eval(), (torch.zeros((3, 3, 32, 32)),), dynamic_shapes=shapes
+        ),
+    ]
+    for program in exported:
+        content = io.BytesIO()
+        torch.export.save(program, content)
+        content.seek(0)
+        check_program(content)
