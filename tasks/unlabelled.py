@@ -26,6 +26,7 @@ from training.sources.archives import is_archive
 from training.sources.folder_listing import IMAGE_SUFFIXES, visible
 from training.sources.parquet_index import readable
 from training.sources.parquet_pixels import CellError, all_pixels, cells, describe
+from training.sources.plain_files import NotPlainError, check_plain, read_plain
 
 log = logging.getLogger("evergreen.predict")
 
@@ -59,6 +60,10 @@ def find_chunks(place: Path) -> list[Chunk]:
         if is_archive(place):
             raise DataError(f"{place}: an archive. Unpack it, and give the folder that it makes.")
         root, names = place.parent, [place.name]
+    elif not place.is_dir():
+        raise DataError(
+            f"{place}: neither a plain file nor a folder. Give image files, Parquet, or a folder of them."
+        )
     else:
         root, names = place, sorted(_walk(place))
     images = [name for name in names if Path(name).suffix.lower() in IMAGE_SUFFIXES]
@@ -155,6 +160,7 @@ def _parquet_chunks(root: Path, names: list[str]) -> list[Chunk]:
     chunks = []
     for name in names:
         file = root / name
+        check_plain(file)
         with readable(file):
             parquet = pq.ParquetFile(file)
         _check_column(file, parquet)
@@ -196,9 +202,11 @@ def _file_rows(chunk: Chunk) -> Iterator[_Row]:
 
 def _open_file(path: Path) -> Any:
     try:
-        content = path.read_bytes()
+        content = read_plain(path)
     except (FileNotFoundError, PermissionError) as error:
         raise BadImage(f"can't be read ({error.strerror})") from error
+    except NotPlainError as error:
+        raise BadImage(str(error)) from error
     return open_image(content)
 
 

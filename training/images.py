@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
+# Pillow knows dozens of formats; some start other programs, such as Ghostscript for EPS, whatever the file is called.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_MOST_PIXELS = 100_000_000
+
 
 @dataclass(frozen=True)
 class Target:
@@ -93,7 +97,7 @@ def _decode_row(rows: pa.RecordBatch, index: int, target: Target) -> Pixels:
 def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) -> "Image":
     """An encoded file (height 0), or raw pixels of the given size, as a Pillow image.
 
-    Raises :class:`BadImage` when the bytes are no whole image.
+    Raises :class:`BadImage` when the bytes are no whole image of a known format, or have over 100 million pixels.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -101,10 +105,13 @@ def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) 
         raise BadImage("has zero bytes")
     if not height:
         try:
-            image = Image.open(BytesIO(data))
+            image = Image.open(BytesIO(data), formats=_FORMATS)
+            _check_size(*image.size)  # before the pixels take memory: a few bytes can ask for gigabytes
             image.load()
+        except BadImage:
+            raise
         except UnidentifiedImageError:
-            raise BadImage("is not a readable image (of no known format)") from None
+            raise BadImage(f"is not a readable image (of no known format: {', '.join(_FORMATS)})") from None
         except Exception as error:  # Pillow's decoders raise many kinds, down to struct.error
             raise BadImage(f"is not a readable image ({error})") from None
         return image
@@ -116,6 +123,11 @@ def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) 
         (height, width) if channels == 1 else (height, width, channels)
     )
     return Image.fromarray(grid)
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > _MOST_PIXELS:
+        raise BadImage(f"has {width:,}x{height:,} pixels; an image may have {_MOST_PIXELS:,}")
 
 
 def to_pixels(image: "Image", target: Target) -> Pixels:

@@ -13,6 +13,7 @@ from training.files import atomic_file
 from training.records import SourceFiles
 from training.sources.folder_listing import ImageFile, list_images, listing_digest
 from training.sources.places import given_path, listing_folder
+from training.sources.plain_files import NotPlainError, read_plain
 from training.sources.rows import RawImage, checked_rows, cut, raw_batch
 from training.sources.splits import in_order
 
@@ -92,9 +93,11 @@ def read_listing(files: SourceFiles, wanted: list[tuple[str, str, str]] | None =
 def _content(image: ImageFile) -> bytes:
     # A dataset that says which bytes it was made of must not be made of others.
     try:
-        content = Path(image.path).read_bytes()
+        content = read_plain(Path(image.path))
     except FileNotFoundError as error:
         raise DataError(f"{image.path}: gone since the images were listed. Run the command again.") from error
+    except NotPlainError as error:
+        raise DataError(f"{image.path}: {error}. Run the command again.") from error
     if hashlib.sha256(content).hexdigest() != image.sha256:
         raise DataError(f"{image.path}: changed since the images were listed. Run the command again.")
     return content

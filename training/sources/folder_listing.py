@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from training.errors import DataError
 from training.files import canonical_json
+from training.sources.plain_files import NotPlainError, read_plain
 from training.sources.splits import NAMES, NEEDED, TEST, VALIDATION, in_order, split_named
 
 IMAGE_SUFFIXES = frozenset(
@@ -173,7 +174,10 @@ def _hashed(found: list[tuple[str, str, str]]) -> Iterator[ImageFile]:
 def _hash_part(part: list[tuple[str, str, str]]) -> list[ImageFile]:
     images = []
     for split, label, path in part:
-        content = Path(path).read_bytes()
+        try:
+            content = read_plain(Path(path))
+        except NotPlainError as error:
+            raise DataError(f"{path}: {error}. Remove it from the class folder.") from error
         if not content:
             raise DataError(f"{path}: has zero bytes. Fetch it anew, or remove it.")
         images.append(ImageFile(split, label, hashlib.sha256(content).hexdigest(), len(content), path))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.errors import DataError
+from training.sources.plain_files import check_plain
 from training.sources.splits import NAMES, NEEDED, is_divided, split_named
 
 _SPLIT_COLUMN = "split"
@@ -53,6 +54,8 @@ def find_files(root: Path) -> list[tuple[str, Path]]:
     found = found or [(_split_by_name(file), file) for file in flat]
     if not found:
         raise DataError(f"{root}: no *.parquet here or in train/ and test/.")
+    for _, file in found:
+        check_plain(file)
     present = {split for split, _ in found}
     if not is_divided(present):
         missing = " and ".join(f"{split}/ or {split}-*.parquet" for split in NEEDED if split not in present)
