@@ -1,13 +1,15 @@
 """The Prefect server of one local run: begins to start before Prefect is imported, and ends with the run.
 
-It is a process of its own on a port that only this machine reaches. The command holds the listening socket, so that
-a server that dies is replaced without a client noticing more than a pause; and the server watches its parent, so
-that nothing is left when the command is killed.
+The server is another process, on a port that only this machine reaches. Other users of the machine reach that port, too,
+and so do pages in a browser: the server answers who knows the run's secret, at the address 127.0.0.1 and at no name that
+somebody lets point there. The command holds the listening socket, so that a server that dies is replaced without a
+client noticing more than a pause; and the server watches its parent, so that nothing is left when the command is killed.
 """
 
 import contextlib
 import logging
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from flows.environment import api_is_configured
 from tasks.doctor.prefect_server import check_server_answers, configured_server
@@ -33,16 +36,18 @@ _START_TIMEOUT_S = 120.0
 _PROBE_TIMEOUT_S = 2.0  # the socket takes connections before anyone answers them
 _END_TIMEOUT_S = 5.0
 _MOST_RESTARTS = 4
+_HOSTS = ["127.0.0.1", "localhost"]
 
 
 class LocalServer:
-    """A Prefect server for this process, with its database in `place`."""
+    """A Prefect server for this process, with its database in `place`; it answers who sends `secret`."""
 
     def __init__(self, place: Home):
         self.log = place.prefect / "server.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
+        self.secret = f"evergreen:{secrets.token_hex(32)}"
         self._ending, self._was_ready = threading.Event(), threading.Event()
         _begin_with_empty_database(place)
         self._process = self._spawn()
@@ -89,10 +94,11 @@ class LocalServer:
         module = ["-P", "-m", "flows.prefect_server"]
         command = [sys.executable, *module, APPLICATION, str(number), str(os.getpid())]
         quiet = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+        closed = {"PREFECT_SERVER_API_AUTH_STRING": self.secret}  # not an argument: any user can read those
         with self.log.open("ab") as said:
             return subprocess.Popen(
                 command,
-                env=os.environ | quiet,
+                env=os.environ | quiet | closed,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -115,10 +121,19 @@ def prefect_api(
         return
     server = LocalServer(place)
     try:
-        from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+        from prefect.settings import (
+            PREFECT_API_AUTH_STRING,
+            PREFECT_API_URL,
+            PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+            temporary_settings,
+        )
 
         # Nobody looks for heartbeats there, and each flow would end up to a second late for them.
-        ours = {PREFECT_API_URL: server.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+        ours: dict[Any, Any] = {
+            PREFECT_API_URL: server.url,
+            PREFECT_API_AUTH_STRING: server.secret,
+            PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
+        }
         with meanwhile(), temporary_settings(ours):
             server.wait()
             yield
@@ -143,8 +158,16 @@ def _serve(number: int, parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     import uvicorn
 
-    config = uvicorn.Config(APPLICATION, factory=True, log_level="error", lifespan="on")
+    config = uvicorn.Config(_application, factory=True, log_level="error", lifespan="on")
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=number)])
+
+
+def _application() -> Any:
+    """Prefect's application behind a check of the name that the client used for this machine."""
+    from prefect.server.api.server import create_app
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    return TrustedHostMiddleware(create_app(), allowed_hosts=_HOSTS)
 
 
 def _end_with(parent: int) -> None:

@@ -1,10 +1,12 @@
 """What Evergreen starts listens to this machine alone."""
 
+import base64
 import os
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ from training.paths import home
 prepare(home())
 server = LocalServer(home())
 server.wait()
-print("healthy", flush=True)
+print(server.url, server.secret, flush=True)
 sys.stdin.readline()
 server.end()
 """
@@ -88,8 +90,26 @@ def test_mlflows_pages_are_served_to_this_machine_alone(tmp_path: Path) -> None:
         assert addresses(psutil.Process(ui.pid)) == {"127.0.0.1"}
 
 
+def answer_of(url: str, secret: str = "", **headers: str) -> int:
+    """Status of a list of flows that is asked for."""
+    offered = {"Authorization": f"Basic {base64.b64encode(secret.encode()).decode()}"} if secret else {}
+    request = urllib.request.Request(f"{url}/flows/filter", b"{}", offered | headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
 def test_the_prefect_server_of_a_run_serves_this_machine_alone(tmp_path: Path) -> None:
     with started(["-c", _PREFECT], tmp_path) as run:
         assert run.stdout is not None
-        assert run.stdout.readline() == b"healthy\n"
+        url, secret = run.stdout.readline().decode().split()
+        assert answer_of(url) == 401
+        assert answer_of(url, secret=f"{secret[:-1]}x") == 401
+        assert answer_of(url, secret=secret) == 200
+        assert answer_of(url, secret=secret, host="rebound.example") == 400
+        assert answer_of(url, secret=secret, host="localhost:1") == 200
+        processes = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
+        assert [one.cmdline() for one in processes if secret in " ".join(one.cmdline())] == []
         assert addresses(psutil.Process(run.pid)) == {"127.0.0.1"}

@@ -2,6 +2,7 @@
 
 import base64
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ from training.redaction import redact
 PASSWORD, KEY, ORIGIN, SIGNED = "canary-wren-1", "canary-finch-2", "canary-robin-3", "canary-tit-4"
 BASIC = base64.b64encode(f"writer:{PASSWORD}".encode()).decode()
 CANARIES = (PASSWORD, BASIC, KEY, ORIGIN, SIGNED)
+# What the run's own Prefect server asks for, plain and as a header has it.
+_OF_THE_SERVER = re.compile(rb"evergreen:[0-9a-f]{64}|ZXZlcmdyZWVuO[jm][0-9A-Za-z]{80}")
 NOWHERE: dict[str, list[str]] = {canary: [] for canary in CANARIES}
 
 _RECIPE = """
@@ -151,6 +154,8 @@ def test_a_run_that_succeeds_gives_none_away(succeeded: tuple[Ran, Proxy]) -> No
     assert ran.status == 0, ran.said
     assert proxy.authorizations == {f"Basic {BASIC}"}
     assert {canary: ran.where(canary) for canary in CANARIES} == {canary: [] for canary in CANARIES}
+    assert not any(_OF_THE_SERVER.search(file.read_bytes()) for file in ran.home.rglob("*") if file.is_file())
+    assert not _OF_THE_SERVER.search(ran.said.encode())
 
 
 @pytest.mark.parametrize(("failure", "status"), [("RuntimeError", 4), ("ConnectionError", 75)])
