@@ -1,9 +1,10 @@
 """The Prefect server of one local run: begins to start before Prefect is imported, and ends with the run.
 
-The server is another process, on a port that only this machine reaches. Other users of the machine reach that port, too,
-and so do pages in a browser: the server answers who knows the run's secret, at the address 127.0.0.1 and at no name that
-somebody lets point there. The command holds the listening socket, so that a server that dies is replaced without a
-client noticing more than a pause; and the server watches its parent, so that nothing is left when the command is killed.
+The server is another process, on a port that only this machine reaches. Other users of the machine reach that port,
+too, and so do pages in a browser: the server answers who knows the run's secret, at the address 127.0.0.1 and at no
+name that somebody lets point there. The command holds the listening socket, so that a server that dies is replaced
+without a client noticing more than a pause; and the server watches its parent, so that nothing is left when the command
+is killed.
 """
 
 import contextlib
