@@ -5,13 +5,15 @@ import logging
 import os
 import secrets
 import signal
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from training.errors import SettingError, TransientError
+from training.errors import ResourceError, SettingError, TransientError
 from training.room import available_cpus
 from training.settings import RaySettings
 from training.termination import no_repeated_sigterm
@@ -34,6 +36,8 @@ _ENVIRONMENT = {
 }
 
 _START_TRIES = 3
+_SOCKET_BYTES = len("/session_2026-12-31_23-59-59_123456_4194304/sockets/plasma_store.1")
+_MOST_SOCKET_BYTES = 107
 
 
 def prepare_environment(own: bool) -> None:
@@ -95,10 +99,39 @@ def sigterm_kept() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def sessions_folder() -> Path:
+    """Where Ray keeps the sessions (logs, sockets) of the runs that this user starts.
+
+    Ray lets every user of the machine read and write its folders, sockets included. So they lie inside of a folder
+    that only this user may enter; see :func:`_make_private`. Sockets have at most 107 bytes of path, of which Ray's
+    own part takes 64.
+    """
+    place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    private = f"ray-evergreen-{os.geteuid()}"
+    if len(os.fsencode(f"{place}/{private}/ray")) + _SOCKET_BYTES > _MOST_SOCKET_BYTES:
+        place = "/tmp"
+    return Path(place).absolute() / private / "ray"
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder that only this user may enter. Raises :class:`ResourceError` when another one has that name."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise ResourceError(
+            f"{folder}: a link, a file, or a folder of another user, who could read what Ray keeps there. Remove it, "
+            "or set RAY_TMPDIR to a folder of yours with a short path."
+        )
+    folder.chmod(0o700)
+
+
 def start_own(options: RaySettings) -> None:
     """Start Ray and connect to it.
 
-    Raises :class:`SettingError` when `RAY_ADDRESS` names another one, :class:`TransientError` when it does not start.
+    Raises :class:`SettingError` when `RAY_ADDRESS` names another one, :class:`ResourceError` when its folder is not
+    this user's, :class:`TransientError` when it does not start.
     """
     import ray
 
@@ -107,6 +140,7 @@ def start_own(options: RaySettings) -> None:
             f"RAY_ADDRESS is {elsewhere}, but ray.address is not set. Set ray.address to it to compute there, or unset "
             "RAY_ADDRESS to compute on this machine."
         )
+    _make_private(sessions_folder().parent)
     cpus = options.num_cpus or available_cpus()
     log.info("starting Ray on this machine with %d CPUs", cpus)
     for left in reversed(range(_START_TRIES)):
@@ -138,6 +172,7 @@ def _start_here(options: RaySettings, cpus: int) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
             configure_logging=False,
+            _temp_dir=str(sessions_folder()),
         )
 
 

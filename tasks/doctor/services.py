@@ -7,6 +7,7 @@ from pathlib import Path
 from tasks.doctor import Check
 from tasks.doctor.prefect_server import configured_server
 from training.cluster import ray_cluster
+from training.local_ray import sessions_folder
 from training.settings import RaySettings, Settings
 
 _TIMEOUT_S = 3.0
@@ -54,9 +55,8 @@ def ray_check() -> Check:
 
             ray.get(ray.remote(cpus_of_worker).remote(), timeout=_RAY_TIMEOUT_S)
     except Exception as error:  # whatever goes wrong here is what was asked for
-        remedy = (
-            "Look into /tmp/ray/session_latest/logs; often /tmp, memory or the host's own name is the cause."
-        )
+        logs = sessions_folder() / "session_latest" / "logs"
+        remedy = f"Look into {logs}; often /tmp, memory or the host's own name is the cause."
         return Check(name="Ray", ok=False, found=f"{type(error).__name__}: {error}", remedy=remedy)
     return Check(
         name="Ray", ok=True, found=f"came up, ran a task and stopped in {time.perf_counter() - began:.0f} s"

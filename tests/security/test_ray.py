@@ -2,15 +2,22 @@
 
 import http.client
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 import pytest
+
+from training import local_ray
+from training.errors import ResourceError
+from training.local_ray import sessions_folder
+from training.settings import RaySettings
 
 _CLUSTER = """
 import os, sys
@@ -125,6 +132,36 @@ def test_the_token_stands_on_no_command_line(cluster: Cluster) -> None:
     lines = cluster.command_lines
     assert len(lines) > 3
     assert [line for line in lines if cluster.token in line] == []
+
+
+def test_no_other_user_may_enter_its_folders(cluster: Cluster) -> None:
+    """The folders themselves are open, as Ray makes them; but one above them is not."""
+    named = [re.search(r"--raylet_socket_name=(\S+)", line) for line in cluster.command_lines]
+    (socket,) = {Path(found[1]) for found in named if found}
+    assert socket.exists()
+    assert any(place.stat().st_mode & 0o077 == 0 for place in socket.parents)
+    assert sessions_folder() in socket.parents
+
+
+def test_a_folder_that_somebody_else_may_have_made_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    place = sessions_folder().parent
+    assert place.parent == tmp_path
+    (tmp_path / "elsewhere").mkdir()
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ResourceError, match="a link, a file, or a folder of another user"):
+        local_ray.start_own(RaySettings())
+    place.unlink()
+    place.mkdir(mode=0o777)
+    local_ray._make_private(place)
+    assert place.stat().st_mode & 0o777 == 0o700
+
+
+def test_sockets_have_short_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("long" * 20)))
+    assert sessions_folder().parent.parent == Path("/tmp")
 
 
 def test_only_this_machine_is_listened_to(cluster: Cluster) -> None:
