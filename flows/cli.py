@@ -11,8 +11,9 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
+from flows.output import say
 from training.errors import (
     EXIT_BAD_DATA,
     EXIT_BAD_SETTING,
@@ -29,6 +30,7 @@ from training.errors import (
     classify,
 )
 from training.paths import home
+from training.printable import paragraph, printable
 from training.redaction import redact
 from training.termination import TerminatedError, ended_by_sigterm
 
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Prefect passes SIGTERM on as an exception of its own.
         terminated = isinstance(error, TerminatedError) or type(error).__name__ == "TerminationSignal"
         word = "terminated" if terminated else "interrupted"
-        print(f"\nevergreen: {word}; the same command goes on where it stopped", file=sys.stderr)
+        say(f"\nevergreen: {word}; the same command goes on where it stopped", file=sys.stderr)
         return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
 
 
@@ -92,8 +94,13 @@ def _run(argv: Sequence[str] | None) -> int:
         return _fail(error, getattr(options, "json", False), getattr(options, "verbose", False))
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="evergreen",
         description="Keeps PyTorch models up to date: retrains, compares with the model in service, and promotes "
         "only what is really better.",
@@ -131,14 +138,14 @@ def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
     if known is None or verbose:
         import traceback
 
-        print(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        say(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     message = redact(
         str(known) if known else f"{type(error).__name__}: {error} (a bug in Evergreen; please report it)"
     )
     status = known.exit_status if known else EXIT_BUG
-    print(f"evergreen: {message}", file=sys.stderr)
+    say(f"evergreen: {paragraph(message)}", file=sys.stderr)
     if as_json:
-        print(json.dumps({"error": message, "exit_status": status}))
+        say(json.dumps({"error": message, "exit_status": status}))
     return status
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flows.arguments import add_common, add_store, prepared_home
 from flows.cli import Command
 from flows.model_commands import predict, predict_arguments, rollback, rollback_arguments
+from flows.output import say
 from training.errors import EXIT_OK, EXIT_RESOURCE
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _retrain(options: argparse.Namespace) -> int:
         release = with_whole_command(release)
     print_release(release)
     if options.json:
-        print(json.dumps(_as_json(release)))
+        say(json.dumps(_as_json(release)))
     return EXIT_OK
 
 
@@ -109,7 +110,7 @@ def _plan(options: argparse.Namespace) -> int:
     made = preview(options.recipe, parse_assignments(options.assignments), place, options.force)
     print_preview(made)
     if options.json:
-        print(made.model_dump_json())
+        say(made.model_dump_json())
     return EXIT_OK
 
 
@@ -120,7 +121,7 @@ def _recipes(options: argparse.Namespace) -> int:
     listed = [load(name)[0] for name in BUILT_IN]
     print_recipes(listed)
     if options.json:
-        print(json.dumps([{"name": recipe.name, "summary": recipe.summary} for recipe in listed]))
+        say(json.dumps([{"name": recipe.name, "summary": recipe.summary} for recipe in listed]))
     return EXIT_OK
 
 
@@ -143,7 +144,7 @@ def _doctor(options: argparse.Namespace) -> int:
     found = list(checks(place, options.deep, options.tracking_uri))
     print_checks(found)
     if options.json:
-        print(json.dumps([check.model_dump() for check in found]))
+        say(json.dumps([check.model_dump() for check in found]))
     return EXIT_RESOURCE if any(check.ok is False for check in found) else EXIT_OK
 
 
@@ -188,7 +189,7 @@ def _verify(options: argparse.Namespace) -> int:
     print_findings(run, findings)
     if options.json:
         listed = [one.model_dump() for one in findings]
-        print(json.dumps({"run": str(run.root), "summary": summary(findings), "findings": listed}))
+        say(json.dumps({"run": str(run.root), "summary": summary(findings), "findings": listed}))
     return exit_status(findings)
 
 
@@ -217,7 +218,7 @@ def _gc(options: argparse.Namespace) -> int:
     found = collect(place, options.keep, options.versions, options.dry_run)
     print_collection(found, place, options.dry_run)
     if options.json:
-        print(found.model_dump_json())
+        say(found.model_dump_json())
     return EXIT_OK
 
 

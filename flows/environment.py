@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 from training.paths import Home
+from training.printable import PrintableFilter
 
 _QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -54,6 +55,9 @@ _NOISY = (
 _SAID_AGAIN = ("prefect", "prefect.flow_runs", "prefect.task_runs")
 
 
+_PRINTABLE = PrintableFilter()
+
+
 def prepare(place: Home) -> None:
     """Set the environment of this process and its children up for a local run."""
     for name, value in _QUIET.items():
@@ -89,8 +93,10 @@ def api_is_configured() -> bool:
 
 
 def speak() -> None:
-    """Let Evergreen's log through from INFO on where nobody chose a level; Prefect only attaches its handler."""
+    """Let Evergreen's log through from INFO on where nobody chose a level; Prefect only attaches its handlers."""
     logger = logging.getLogger("evergreen")
+    for handler in logger.handlers:
+        handler.addFilter(_PRINTABLE)
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
 
@@ -118,6 +124,7 @@ def log_to_terminal(verbose: bool, quiet: bool) -> None:
     else:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.addFilter(_PRINTABLE)
     logger = logging.getLogger("evergreen")
     logger.handlers[:] = [handler]
     logger.propagate = False

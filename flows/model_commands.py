@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 from flows.arguments import add_common, add_store, prepared_home
+from flows.output import say
 from training.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def predict(options: argparse.Namespace) -> int:
     summary = _predicted(options, place)
     print_prediction(summary)
     if options.json:
-        print(summary.model_dump_json())
+        say(summary.model_dump_json())
     return EXIT_OK
 
 
@@ -88,9 +89,9 @@ def rollback(options: argparse.Namespace) -> int:
     if options.tracking_uri is None:
         check_known(place, options.model)
     before, now = _rolled_back(options, place)
-    print(f"{options.model}: champion is version {now} again (was version {before})")
+    say(f"{options.model}: champion is version {now} again (was version {before})")
     if options.json:
-        print(json.dumps({"model": options.model, "from": before, "to": now}))
+        say(json.dumps({"model": options.model, "from": before, "to": now}))
     return EXIT_OK
 
 

@@ -7,7 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tasks.console import PrintableConsole
 from tasks.next_commands import next_commands
+from training.printable import printable
 from training.recipe import Recipe
 from training.records import Release
 
@@ -21,15 +23,9 @@ if TYPE_CHECKING:
 _SHOWN_PARTS = 0.005  # parts of the wall time below this share are added up as "other"
 
 
-class _Output(Console):
-    def on_broken_pipe(self) -> None:
-        # The command line knows what to do then; rich would end the process with the status of a bug.
-        raise BrokenPipeError
-
-
 def standard_output() -> Console:
     """Standard output; as wide as a line needs when it goes to a file."""
-    return _Output(highlight=False, width=None if sys.stdout.isatty() else 160)
+    return PrintableConsole(highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
 def _grid() -> Table:
@@ -41,7 +37,7 @@ def _grid() -> Table:
 
 def _row(table: Table, *cells: str | Text) -> None:
     """Add a row as it is: what looks like markup may be a path or a class's name."""
-    table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+    table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells))
 
 
 def print_release(release: Release) -> None:

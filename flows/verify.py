@@ -14,6 +14,7 @@ from tasks.verify.runs import find_run, home_of, run_of_folder
 from training import paths
 from training.errors import EXIT_BAD_DATA, EXIT_OK
 from training.paths import Home, RunPaths
+from training.printable import printable
 
 _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("–", "yellow")}
 
@@ -41,7 +42,7 @@ def print_findings(run: RunPaths, findings: Sequence[Finding]) -> None:
     for column in range(4):
         table.add_column(no_wrap=column < 3, overflow="fold")
     for one in findings:
-        table.add_row(Text(*_MARKS[one.ok]), one.invariant, Text(one.name), Text(one.detail))
+        table.add_row(Text(*_MARKS[one.ok]), one.invariant, Text(one.name), Text(printable(one.detail)))
     console.print(table)
     console.print(Text(f"{run.root}: {summary(findings)}", style="bold"), soft_wrap=True)
 

@@ -21,9 +21,9 @@ log = logging.getLogger("evergreen.train")
 @cache
 def terminal() -> Any:
     """The one `rich` console on standard error: what is logged through it appears above the bar, not in it."""
-    from rich.console import Console
+    from tasks.console import PrintableConsole
 
-    return Console(stderr=True)
+    return PrintableConsole(stderr=True)
 
 
 def telemetry(point: Point, epochs: int, eta_s: float | None) -> str:

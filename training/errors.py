@@ -8,6 +8,8 @@ import errno
 import re
 from collections.abc import Iterator
 
+from training.printable import printable
+
 EXIT_OK = 0
 EXIT_BUG = 1
 EXIT_BAD_SETTING = 2
@@ -25,6 +27,10 @@ class EvergreenError(Exception):
 
     exit_status = EXIT_BUG
     transient = False
+
+    def __str__(self) -> str:
+        """The message, in which the names that others chose can't command a terminal."""
+        return printable(super().__str__())
 
 
 class SettingError(EvergreenError):

@@ -5,6 +5,7 @@ import re
 from tasks.page import tables
 from tasks.page.inputs import ReportInputs
 from tasks.page.wording import duration, headline, number, percent
+from training.printable import printable
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~&$])")
 
@@ -33,7 +34,7 @@ def markdown(inputs: ReportInputs) -> str:
             "## Changed since the last run",
             "\n".join(f"- {escape(change)}" for change in inputs.changes),
         ]
-    return "\n\n".join(blocks).encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
+    return printable("\n\n".join(blocks)) + "\n"
 
 
 def escape(text: str) -> str:

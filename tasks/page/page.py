@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tasks.page import charts, tables, wording
 from tasks.page.inputs import ReportInputs
 from tasks.page.pictures import data_uri
+from training.printable import printable
 from training.records import DatasetVersion, Split
 
 _SHOWN_CLASSES = 25
@@ -20,10 +21,9 @@ _PIXELATED_UP_TO_PX = 96
 def render(inputs: ReportInputs) -> str:
     """The page as HTML text. Everything that comes from data is escaped; no script, no address is loaded.
 
-    Text that is not valid Unicode (from file names in another encoding) is spelled out with backslashes.
+    Control characters, and text that is not valid Unicode (file names in another encoding), are spelled out.
     """
-    page = _environment().get_template("page.html.j2").render(_context(inputs))
-    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+    return printable(_environment().get_template("page.html.j2").render(_context(inputs)))
 
 
 @cache

@@ -30,6 +30,7 @@ from training.settings import GateSettings, Settings
 DIGITS = tuple("0123456789")
 HOSTILE = (
     """</table><script>alert(1)</script><img src="https://evil.example/x" onerror='alert(2)'>|`$\\frac{"""
+    "\x1b[2J\x9b31m\u202e"
 )
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 

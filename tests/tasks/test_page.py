@@ -19,6 +19,7 @@ from tasks.page import markdown, render
 from tasks.page.figures import figures, prediction_grid
 from tasks.page.tables import confused_pairs, round_together
 from tasks.page.wording import unbroken
+from training.printable import printable
 from training.records import EpochMetrics, Goodput
 
 KINDS = tuple(f"kind {at}" for at in range(120))
@@ -161,7 +162,8 @@ def test_text_from_data_stays_text() -> None:
     assert all(
         (attributes["src"] or "").startswith("data:") for tag, attributes in shown.tags if tag == "img"
     )
-    assert shown.text.count(" ".join(HOSTILE.split())) > 15
+    assert shown.text.count(printable(" ".join(HOSTILE.split()))) > 15
+    assert printable(text) == text
     text.encode("utf-8")
 
 
@@ -174,6 +176,8 @@ def test_markdown_says_the_same_and_can_not_be_injected() -> None:
     assert "| **all** | **93.4** |" in text
     attacked = markdown(hostile())
     assert not re.search(r"(?<!\\)<", attacked)
+    assert "\\u202e" in attacked
+    assert printable(attacked) == attacked
     widths = {line.count("|") - line.count("\\|") for line in attacked.splitlines() if line.startswith("|")}
     assert widths == {4, 5}
     assert "Champion" not in markdown(report(with_champion=False)).split("## Scores")[1]

@@ -1,0 +1,45 @@
+"""Text that others chose - names of files, classes, archive members, an error of a library - made safe to show.
+
+A terminal obeys control characters: ESC [ moves the cursor and hides lines, and C1 controls do the same in one byte.
+Bidirectional controls show `gnp.exe` for `exe.png`. All of these are spelled out as \\uXXXX, which is also how JSON
+writes them, so that JSON stays JSON. Line feeds and tabs stay.
+"""
+
+import logging
+import re
+
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 and C1 controls
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of writing
+    "\u2028\u2029\ufeff\ufff9-\ufffb"  # line ends and marks that few programs show
+    "\ud800-\udfff"  # halves of characters: names that are not UTF-8
+    "\U000e0000-\U000e007f]"  # tags: text that nobody sees
+)
+_NEXT_LINE = re.compile(r"\n(?! {4})")
+
+
+def printable(text: str) -> str:
+    """`text` with each control character spelled out; safe text comes back as it is, as does text made safe before."""
+    return _UNSAFE.sub(_spelled, text)
+
+
+def _spelled(found: "re.Match[str]") -> str:
+    code = ord(found[0])
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    high, low = divmod(code - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+
+
+def paragraph(text: str) -> str:
+    """:func:`printable`, with all lines but the first indented: a name with a line feed can't pass for a message."""
+    return _NEXT_LINE.sub("\n    ", printable(text))
+
+
+class PrintableFilter(logging.Filter):
+    """Makes every message that a handler takes a :func:`paragraph`."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the message in place; it always passes."""
+        record.msg, record.args = paragraph(record.getMessage()), None
+        return True
