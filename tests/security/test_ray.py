@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import psutil
@@ -143,14 +144,21 @@ def test_no_other_user_may_enter_its_folders(cluster: Cluster) -> None:
     assert sessions_folder() in socket.parents
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's."""
+    with TemporaryDirectory(prefix="ray-") as made:
+        yield Path(made)
+
+
 def test_a_folder_that_somebody_else_may_have_made_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("RAY_TMPDIR", str(short_path))
     place = sessions_folder().parent
-    assert place.parent == tmp_path
-    (tmp_path / "elsewhere").mkdir()
-    place.symlink_to(tmp_path / "elsewhere")
+    assert place.parent == short_path
+    (short_path / "elsewhere").mkdir()
+    place.symlink_to(short_path / "elsewhere")
     with pytest.raises(ResourceError, match="a link, a file, or a folder of another user"):
         local_ray.start_own(RaySettings())
     place.unlink()
