@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tasks
 from benchmarks.chaos import processes, services
 from benchmarks.chaos.retraining import RECIPE, SETTINGS, Retraining
-from training.identity import code_digest
+from benchmarks.harness.results import stamp
 from training.paths import HOME_VARIABLE, Home, RunPaths
 
 MARK = "EVERGREEN_CHAOS"  # in the environment of every process that is started here
@@ -138,6 +138,6 @@ def bench(folder: Path) -> Iterator[Bench]:
     (folder / "o").mkdir()
     with ExitStack() as stack:
         stack.callback(lambda: processes.end_all(processes.with_environment(MARK, str(folder))))
-        made = Bench(folder, environment, stack, code_digest()[:12])
+        made = Bench(folder, environment, stack, stamp())
         made.recipe.write_text(RECIPE)
         yield made

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from benchmarks.harness.results import Line
 from benchmarks.harness.row import Claim, Place, Row, Series, Size, check_agreement
 from benchmarks.harness.side import PREPARE, Measured, run_side
-from benchmarks.harness.statistics import control, estimate, is_met, is_void
+from benchmarks.harness.statistics import MOST_SPREAD, average, estimate, is_met, is_void, spread
 
 _UNVOID_FACTOR = 2  # a restless machine gets so many times the pairs to become quiet
 
@@ -39,7 +39,7 @@ def measure(row: Row, work: Path, size: Size, pairs: int | None) -> list[Line]:
         runs: list[Run] = []
         for number in range(_UNVOID_FACTOR * wanted):
             judged = [claim for claim in row.claims if claim.goal is not None]
-            if number >= wanted and not any(is_void(control_of(runs, claim)) for claim in judged):
+            if number >= wanted and not any(is_void(spread_of(runs, claim)) for claim in judged):
                 break
             runs += _round(row, place, backwards=number % 2 == 1)
         return [_line(runs, claim, size) for claim in row.claims]
@@ -63,46 +63,34 @@ def _run(row: Row, side: str, place: Place) -> Measured:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def series(runs: Sequence[Run], side: str, name: str) -> list[float]:
-    """All values of a side in the order of time."""
-    found: list[float] = []
-    for run in runs:
-        if run.side == side:
-            value: Series = run.measured.outcome.values[name]
-            found += value if isinstance(value, list) else [value]
-    return found
+def series(runs: Sequence[Run], side: str, name: str, geometric: bool) -> list[float]:
+    """One value of each run of a side, in the order of time."""
+    return [_value(run, name, geometric) for run in runs if run.side == side]
 
 
-def control_of(runs: Sequence[Run], claim: Claim) -> float | None:
-    """How far apart two runs of the same side are that followed each other, over both sides of the claim.
+def _value(run: Run, name: str, geometric: bool) -> float:
+    value: Series = run.measured.outcome.values[name]
+    return average(value, geometric) if isinstance(value, list) else value
 
-    Where a run measures several times, how far apart those are that followed each other in it.
-    """
-    if claim.again is not None:
-        same = zip(series(runs, claim.a, claim.of), series(runs, claim.a, claim.again), strict=True)
-        return control(list(same))
+
+def spread_of(runs: Sequence[Run], claim: Claim) -> float | None:
+    """How far apart two runs of the same side are that followed each other, over both sides of the claim."""
     keys = {claim.b: claim.key_b, claim.a: claim.of}
-    if claim.a == claim.b:
-        return None
-    near: list[tuple[float, float]] = []
-    for first, second in pairwise([*runs, None]):
-        if first is None or first.side not in keys:
-            continue
-        value = first.measured.outcome.values[keys[first.side]]
-        if isinstance(value, list):
-            near += zip(value[::2], value[1::2], strict=False)
-        elif second is not None and first.side == second.side:
-            after = second.measured.outcome.values[keys[first.side]]
-            near += [] if isinstance(after, list) else [(value, after)]
-    return control(near)
+    near = [
+        tuple(_value(run, keys[run.side], claim.geometric) for run in (first, second))
+        for first, second in pairwise(run for run in runs if run.side in keys)
+        if first.side == second.side
+    ]
+    return spread([(first, second) for first, second in near])
 
 
 def _line(runs: Sequence[Run], claim: Claim, size: Size) -> Line:
-    ours, theirs = series(runs, claim.a, claim.of), series(runs, claim.b, claim.key_b)
+    ours = series(runs, claim.a, claim.of, claim.geometric)
+    theirs = series(runs, claim.b, claim.key_b, claim.geometric)
     compared = [claim.compare(a, b) for a, b in zip(ours, theirs, strict=True)]
     found = estimate(compared, claim.geometric)
-    of_control = control_of(runs, claim)
-    judged = claim.goal is not None and not is_void(of_control)
+    of_side = spread_of(runs, claim)
+    judged = claim.goal is not None and not is_void(of_side)
     met = is_met(found, claim.goal, claim.at_least) if judged and claim.goal is not None else None
     return Line(
         id=claim.id,
@@ -117,10 +105,10 @@ def _line(runs: Sequence[Run], claim: Claim, size: Size) -> Line:
         b=medians.median(theirs),
         unit=claim.unit,
         pairs=len(compared),
-        control=of_control,
+        spread=of_side,
         cpu_s=_cost(runs, claim, "cpu_s"),
         peak_mb=_cost(runs, claim, "peak_mb"),
-        note="; ".join(filter(None, (claim.note, _remark(len(compared), of_control, size)))),
+        note="; ".join(filter(None, (claim.note, _remark(len(compared), of_side, size)))),
     )
 
 
@@ -131,9 +119,9 @@ def _cost(runs: Sequence[Run], claim: Claim, name: str) -> dict[str, float]:
     }
 
 
-def _remark(pairs: int, of_control: float | None, size: Size) -> str:
-    if is_void(of_control):
-        return "void: two runs of the same side differed by more than 3 %"
+def _remark(pairs: int, of_side: float | None, size: Size) -> str:
+    if is_void(of_side):
+        return f"void: runs of the same side have a standard deviation above {MOST_SPREAD:.0%}"
     if size != "full":
         return f"{size} run: too short to judge by"
     return "one pair: no interval" if pairs == 1 else ""

@@ -1,6 +1,7 @@
 """`results.md`: the table for people."""
 
 from benchmarks.harness.results import Line, Results
+from benchmarks.harness.statistics import MOST_SPREAD
 
 _HEADINGS = (
     "row",
@@ -12,7 +13,7 @@ _HEADINGS = (
     "A",
     "B",
     "pairs",
-    "control",
+    "spread",
     "CPU s, A / B",
     "peak MB, A / B",
 )
@@ -32,8 +33,9 @@ def page(results: Results) -> str:
         + ("." if results.finished else ", not finished."),
         "",
         "A is Evergreen, B is what stands beside it in the row's file under `benchmarks/rows/`. Each ratio is the mean "
-        "of paired runs in alternation with its bootstrap interval; the goal is judged at the bad end. The control "
-        "compares runs of the same side that followed each other: beyond 1 ± 0.03 a row is void.",
+        "of paired processes in alternation, after one unmeasured run of each side where the row says so, with "
+        "Student's t interval at 95 %; the goal is judged at the bad end. The spread is the standard deviation of one "
+        f"run, from runs of the same side that followed each other: above {MOST_SPREAD:.0%} a row is void.",
         "",
         f"| {' | '.join(_HEADINGS)} |",
         f"|{' --- |' * len(_HEADINGS)}",
@@ -61,7 +63,7 @@ def summary(line: Line) -> str:
     return (
         f"{line.id:10} {line.title}: {number(line.ratio)} ({number(line.low)} to {number(line.high)}), "
         f"goal {_goal(line)}, met: {verdict(line).strip('*')}; A {number(line.a)}, B {number(line.b)} {line.unit}"
-        + (f"; control {line.control:.3f}" if line.control is not None else "")
+        + (f"; spread {line.spread:.1%}" if line.spread is not None else "")
         + (f"; {line.note}" if line.note else "")
     )
 
@@ -84,7 +86,7 @@ def _row(line: Line) -> str:
         f"{number(line.a)} {line.unit}".strip(),
         f"{number(line.b)} {line.unit}".strip(),
         str(line.pairs),
-        "-" if line.control is None else f"{line.control:.3f}",
+        "-" if line.spread is None else f"{line.spread:.1%}",
         _both(line.cpu_s),
         _both(line.peak_mb),
     )

@@ -1,6 +1,7 @@
 """`results.json`: the lines measured so far, with machine, versions and date; written after every row."""
 
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -12,18 +13,19 @@ import psutil
 from pydantic import Field
 
 from training.files import write_text
-from training.identity import code_digest
 from training.records import Record
 
+_ROOT = Path(__file__).parents[2]
+_CODE = ("evergreen", "flows", "tasks", "training", "benchmarks")
 _PACKAGES = ("torch", "ray", "prefect", "mlflow", "pyarrow", "numpy")
 
 
 class Line(Record):
     """One line: `ratio` is the claim's comparison, `low` and `high` its interval at 95 %.
 
-    `a` and `b` are medians in `unit`; `cpu_s` and `peak_mb` are medians over runs, of the whole process tree. `met`
-    is None without a goal, in a void run, and for a row that could not be measured, which `note` explains. `code` is
-    the digest of what computed it, on `date`.
+    `a` and `b` are medians in `unit`; `cpu_s` and `peak_mb` are medians over runs, of the whole process tree. `spread`
+    is the standard deviation of one run, as a share. `met` is None without a goal or an interval, in a void run, and
+    for a row that could not be measured, which `note` explains. `code` is :func:`stamp` on `date`.
     """
 
     id: str
@@ -38,7 +40,7 @@ class Line(Record):
     b: float | None = None
     unit: str = ""
     pairs: int = 0
-    control: float | None = None
+    spread: float | None = None
     cpu_s: dict[str, float] = Field({})
     peak_mb: dict[str, float] = Field({})
     note: str = ""
@@ -67,17 +69,30 @@ def begin(file: Path, size: str, afresh: bool) -> Results:
         machine=machine(),
         versions=versions(),
         date=datetime.date.today().isoformat(),
-        code=code_digest()[:12],
+        code=stamp(),
         size=size,
     )
     if not file.is_file():
         return now
-    before = Results.model_validate_json(file.read_text(encoding="utf-8"))
+    try:
+        before = Results.model_validate_json(file.read_text(encoding="utf-8"))
+    except ValueError:  # of an older harness, whose intervals are not comparable
+        return now
     if (before.versions, before.size) != (now.versions, now.size):
         return now
     if before.code != now.code:
         return now.model_copy(update={"rows": before.rows})
     return before if afresh or not before.finished else now
+
+
+def stamp() -> str:
+    """First 12 digits of the sha256 over the source of all packages, benchmarks included."""
+    digest = hashlib.sha256()
+    for package in _CODE:
+        for file in sorted((_ROOT / package).rglob("*.py")):
+            content = file.read_bytes()
+            digest.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:12]
 
 
 def add(results: Results, lines: list[Line], file: Path) -> Results:

@@ -35,7 +35,7 @@ class Place:
 class Outcome:
     """What a side measured, by name, and what it did, by which the sides are held against each other.
 
-    A value that is a list counts as so many paired measurements.
+    The numbers of a list are averaged: all that one process measures is one observation.
     """
 
     values: Mapping[str, Series]
@@ -52,8 +52,7 @@ class Claim:
     """One line of the results: value `of` of side `a` held against that of side `b` by `compare`.
 
     `goal` bounds the comparison from below (`at_least`) or from above. With `geometric` unset, pairs are averaged
-    arithmetically: for differences, exponents and absolute values. `again` names a second measurement of the same as
-    `of`, where the control is not to be taken from neighbours.
+    arithmetically: for differences, exponents and absolute values.
     """
 
     id: str
@@ -67,7 +66,6 @@ class Claim:
     compare: Callable[[float, float], float] = quotient
     geometric: bool = True
     of_b: str | None = None
-    again: str | None = None
     note: str = ""
 
     @property

@@ -1,4 +1,7 @@
-"""Paired comparisons: mean, bootstrap interval, control, and the judgement at the interval's bad end."""
+"""Paired comparisons: mean, Student's t interval, spread between runs, and the judgement at the interval's bad end.
+
+One process is one observation: what a process measures several times is averaged before it comes here.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,55 +10,60 @@ from typing import NamedTuple
 import numpy as np
 
 CONFIDENCE = 0.95
-CONTROL_TOLERANCE = 0.03
-_RESAMPLES = 9999
+MOST_SPREAD = 0.15
 
 
 class Estimate(NamedTuple):
-    """A mean over pairs with its interval at :data:`CONFIDENCE`; without an interval when there is one pair."""
+    """A mean over pairs with its interval at :data:`CONFIDENCE`; one pair has no interval."""
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 def estimate(pairs: Sequence[float], geometric: bool) -> Estimate:
-    """Mean of paired comparisons with a percentile bootstrap interval; the resampling is seeded.
+    """Mean of paired comparisons with Student's t interval, of the logarithms when `geometric`.
 
-    Raises ValueError for no pairs, and for numbers that have no logarithm when `geometric`.
+    A percentile bootstrap of five pairs covers 83 % instead of 95 %; the t interval keeps its coverage for numbers
+    that are close to normal. Raises ValueError for no pairs, and for numbers that have no logarithm when `geometric`.
     """
-    from scipy.stats import bootstrap
+    from scipy.stats import t
 
     if not pairs or (geometric and min(pairs) <= 0):
         raise ValueError(f"no mean of {list(pairs)}")
     numbers = np.log(pairs) if geometric else np.asarray(pairs, float)
     back = math.exp if geometric else float
-    mean = back(float(numbers.mean()))
-    if len(pairs) == 1 or np.ptp(numbers) == 0:
-        return Estimate(mean, mean, mean)
-    interval = bootstrap(
-        (numbers,),
-        np.mean,
-        confidence_level=CONFIDENCE,
-        n_resamples=_RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return Estimate(mean, back(float(interval.low)), back(float(interval.high)))
+    mean = float(numbers.mean())
+    if len(pairs) == 1:
+        return Estimate(back(mean), None, None)
+    half = float(t.ppf((1 + CONFIDENCE) / 2, len(pairs) - 1) * numbers.std(ddof=1) / math.sqrt(len(pairs)))
+    return Estimate(back(mean), back(mean - half), back(mean + half))
 
 
-def control(neighbours: Sequence[tuple[float, float]]) -> float | None:
-    """Geometric mean of the ratios of two runs of the same side, one after the other; 1 on a quiet machine."""
+def average(values: Sequence[float], geometric: bool) -> float:
+    """What one process measured several times, as one observation."""
+    return math.exp(float(np.mean(np.log(values)))) if geometric else float(np.mean(values))
+
+
+def spread(neighbours: Sequence[tuple[float, float]]) -> float | None:
+    """Standard deviation of one run, as a share, from pairs of runs of the same side that followed each other.
+
+    Differences of neighbours leave out a slow drift of the machine, which alternation takes out of the ratios as well:
+    sqrt(mean(log(first / second)^2) / 2). None without such pairs.
+    """
     if not neighbours or any(min(pair) <= 0 for pair in neighbours):
         return None
-    return math.exp(float(np.mean([math.log(first / second) for first, second in neighbours])))
+    logs = [math.log(first / second) for first, second in neighbours]
+    return math.sqrt(float(np.mean(np.square(logs))) / 2)
 
 
-def is_void(of_control: float | None) -> bool:
-    """Whether the machine was too restless to judge."""
-    return of_control is not None and abs(of_control - 1) > CONTROL_TOLERANCE
+def is_void(of_side: float | None) -> bool:
+    """Whether runs of the same side differ too much to judge by."""
+    return of_side is not None and of_side > MOST_SPREAD
 
 
-def is_met(found: Estimate, goal: float, at_least: bool) -> bool:
-    """Whether the goal holds at the bad end of the interval."""
+def is_met(found: Estimate, goal: float, at_least: bool) -> bool | None:
+    """Whether the goal holds at the bad end of the interval; None without an interval."""
+    if found.low is None or found.high is None:
+        return None
     return found.low >= goal if at_least else found.high <= goal

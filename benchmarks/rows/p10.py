@@ -103,7 +103,7 @@ def _kill_one(folder: Path, draw: random.Random) -> float | None:
 
 
 def _kills(place: Place) -> int:
-    return place.pick(6, 2, 1)
+    return place.pick(20, 2, 1)
 
 
 def _seed(place: Place) -> int:
@@ -133,7 +133,7 @@ ROW = Row(
             b="a",
             compare=lambda a, _: a,
             geometric=False,
-            note="6 kills a run",
+            note="20 kills a run, 5 runs",
         ),
         Claim(
             "P10-torchrun",
@@ -148,7 +148,7 @@ ROW = Row(
         ),
     ),
     prepare=prepare,
-    pairs=3,
+    pairs=5,
     warm_up=False,
-    timeout_s=1200.0,
+    timeout_s=3600.0,
 )

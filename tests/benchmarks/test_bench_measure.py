@@ -1,12 +1,13 @@
 """Alternation, agreement and the lines that follow, with sides that are real processes."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.measure import Run, control_of, series
+from benchmarks.harness.measure import Run, series, spread_of
 from benchmarks.harness.row import Claim, DisagreementError, Outcome, Row, check_agreement
 from benchmarks.harness.side import Measured
 from benchmarks.rows import all_rows, find_row
@@ -23,34 +24,19 @@ def _run(side: str, seconds: float) -> Run:
     return Run(side, Measured(Outcome({"s": seconds}), cpu_s=1.0, peak_mb=2.0))
 
 
-def test_series_are_in_the_order_of_time_and_lists_count_singly() -> None:
-    runs = [_run("a", 1.0), _run("b", 5.0), Run("a", Measured(Outcome({"s": [2.0, 3.0]}), 0, 0))]
-    assert series(runs, "a", "s") == [1.0, 2.0, 3.0]
+def test_all_that_one_process_measures_is_one_value() -> None:
+    runs = [_run("a", 1.0), _run("b", 5.0), Run("a", Measured(Outcome({"s": [1.0, 4.0]}), 0, 0))]
+    assert series(runs, "a", "s", geometric=True) == [1.0, pytest.approx(2.0)]
+    assert series(runs, "a", "s", geometric=False) == [1.0, pytest.approx(2.5)]
 
 
-def test_control_compares_neighbours_of_one_side_only() -> None:
+def test_spread_compares_neighbours_of_one_side_only() -> None:
     runs = [_run("a", 1.0), _run("b", 4.0), _run("b", 2.0), _run("a", 9.0), _run("a", 9.0)]
-    assert control_of(runs, CLAIM) == pytest.approx(2.0**0.5)
+    assert spread_of(runs, CLAIM) == pytest.approx(math.log(2) / 2)
 
 
-def test_control_of_a_run_that_measures_several_times_lies_within_it() -> None:
-    runs = [
-        Run(side, Measured(Outcome({"s": seconds}), 0, 0))
-        for side, seconds in (("a", [1.0, 2.0, 2.0]), ("b", [7.0, 7.0, 7.0]), ("b", [5.0, 20.0, 20.0]))
-    ]
-    assert control_of(runs, CLAIM) == pytest.approx((1 / 2 * 1 * 1 / 4) ** (1 / 3))
-
-
-def test_control_of_a_claim_that_measures_again_is_taken_from_that() -> None:
-    claim = Claim("X", "x", of="s", of_b="t", b="a", again="u", unit="s", goal=1.0, at_least=False)
-    values = {"s": [1.0, 4.0], "t": [9.0, 9.0], "u": [2.0, 2.0]}
-    assert control_of([Run("a", Measured(Outcome(values), 0, 0))], claim) == pytest.approx(1.0)
-    values["s"] = [4.0, 4.0]
-    assert control_of([Run("a", Measured(Outcome(values), 0, 0))], claim) == pytest.approx(2.0)
-
-
-def test_control_needs_neighbours() -> None:
-    assert control_of([_run("a", 1.0), _run("b", 4.0)], CLAIM) is None
+def test_spread_needs_neighbours() -> None:
+    assert spread_of([_run("a", 1.0), _run("b", 4.0)], CLAIM) is None
 
 
 def test_sides_that_did_other_work_are_found() -> None:

@@ -21,7 +21,7 @@ MET = Line(
     b=100.0,
     unit="MB/s",
     pairs=5,
-    control=1.01,
+    spread=0.01,
     cpu_s={"a": 1.0, "b": 2.0},
     peak_mb={"a": 10.0, "b": 20.0},
 )
@@ -51,6 +51,24 @@ def test_an_interrupted_run_goes_on(file: Path) -> None:
 def test_after_a_finished_run_all_is_measured_anew(file: Path) -> None:
     _measured(file, MET, finished=True)
     assert store.begin(file, "full", afresh=False).rows == ()
+
+
+def test_a_file_of_an_older_harness_is_not_gone_on_with(file: Path) -> None:
+    made = _measured(file, MET, finished=False)
+    file.write_text(made.model_dump_json().replace('"spread"', '"control"'))
+    assert store.begin(file, "full", afresh=False).rows == ()
+
+
+def test_the_stamp_covers_the_benchmarks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for package in ("flows", "benchmarks/rows"):
+        (tmp_path / package).mkdir(parents=True)
+        (tmp_path / package / "one.py").write_text("first = 1")
+    monkeypatch.setattr(store, "_ROOT", tmp_path)
+    seen = {store.stamp()}
+    for package in ("flows", "benchmarks/rows"):
+        (tmp_path / package / "one.py").write_text("first = 2")
+        seen.add(store.stamp())
+    assert len(seen) == 3
 
 
 def test_named_rows_replace_their_lines_and_leave_the_others(file: Path) -> None:
