@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.registry import WEIGHTS_TAG, champion_of, version_tags
+from tasks.reign import anchor_of
 from tasks.tracking import RUN_KEY_TAG
 from training.files import digest_json
 from training.plan import RunPlan
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 COMPARISON, EVALUATION = "comparison.json", "evaluation.json"
+_FORMAT = 2  # since rows have their digests in predictions.parquet
 
 
 class Comparison(Record):
@@ -26,7 +28,10 @@ class Comparison(Record):
     candidate: str
     champion: str | None
     champion_weights: str | None
+    anchor: str | None = None
+    anchor_weights: str | None = None
     confidence: float
+    format: int = 1
 
     def folder(self, plan: RunPlan) -> Path:
         """Where its scores are kept."""
@@ -47,6 +52,7 @@ def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel)
         champion=None,
         champion_weights=None,
         confidence=plan.settings.gate.confidence,
+        format=_FORMAT,
     )
     number = champion_of(client, plan.model)
     if number is None:
@@ -54,11 +60,15 @@ def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel)
     tags = version_tags(client, plan.model, number)
     if (tags.get(RUN_KEY_TAG), tags.get(WEIGHTS_TAG)) == (plan.run_key, trained.weights_digest):
         return next((one for one in _made(plan) if _same_candidate(one, first)), first)
-    return first.model_copy(update={"champion": number, "champion_weights": tags.get(WEIGHTS_TAG)})
+    update = {"champion": number, "champion_weights": tags.get(WEIGHTS_TAG)}
+    if plan.settings.gate.policy == "not_worse" and (anchor := anchor_of(client, plan.model, number)):
+        weights = version_tags(client, plan.model, anchor).get(WEIGHTS_TAG)
+        update |= {"anchor": anchor, "anchor_weights": weights}
+    return first.model_copy(update=update)
 
 
 def _same_candidate(one: Comparison, other: Comparison) -> bool:
-    fields = {"store", "model", "candidate", "confidence"}
+    fields = {"store", "model", "candidate", "confidence", "format"}
     return one.model_dump(include=fields) == other.model_dump(include=fields)
 
 

@@ -1,6 +1,7 @@
 """In: a trained model. Out: its scores and the champion's on the same held-back test rows.
 
-The test split is touched here and nowhere else. Fails with SettingError when the champion can't take these images.
+The test split is touched here and nowhere else. Rows that the champion was trained on, as after a raised
+data.test_share, are left out. Fails with SettingError when the champion can't take these images.
 """
 
 import json
@@ -8,25 +9,28 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.comparison import COMPARISON, EVALUATION, comparison_now
 from tasks.preflight import check_shape
-from tasks.registry import CLASSES_TAG, load_version, version_tags
+from tasks.registry import CLASSES_TAG, DATASET_TAG, load_version, version_tags
 from tasks.step import step
 from tasks.tracking import connect_patiently
+from tasks.training_rows import training_rows_of
 from training.dataset import Columns, open_columns
-from training.errors import DataError
+from training.errors import DataError, SettingError
 from training.files import atomic_file, atomic_folder
 from training.images import Pixels
 from training.paths import Home
 from training.plan import RunPlan
 from training.recipe import reload
 from training.records import DatasetVersion, Evaluation, Score, TrainedModel
+from training.row_digests import Digests, row_digests, rows_among
 from training.scoring import paired, score, worst_mistakes
 from training.serving import Probabilities, latency_ms, predictor, serving_module
 
@@ -37,13 +41,16 @@ log = logging.getLogger("evergreen.evaluate")
 
 Predict = Callable[[Pixels], Probabilities]
 
+_NO_ROWS: Digests = np.empty(0, np.uint64)
+
 
 class Champion(NamedTuple):
-    """The version now in service, and how to ask it."""
+    """A registered version to compare with, and how to ask it; `trained_on` is None when nothing tells."""
 
     version: str
     predict: Predict
     classes: tuple[str, ...]
+    trained_on: Digests | None
 
 
 @step("evaluate", retries=3, pause_s=5)
@@ -54,7 +61,8 @@ def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> E
     folder = now.folder(plan)
     if not (folder / EVALUATION).is_file():
         with atomic_folder(folder) as aside:
-            made = compare(plan, version, trained, _champion(client, plan, version, now.champion), aside)
+            champion, anchor = (_loaded(client, plan, version, one) for one in (now.champion, now.anchor))
+            made = compare(plan, version, trained, champion, anchor, aside)
             (aside / COMPARISON).write_text(now.model_dump_json(indent=1))
             (aside / EVALUATION).write_text(made.model_dump_json(indent=1))
     found = json.loads((folder / EVALUATION).read_text())
@@ -62,18 +70,28 @@ def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> E
 
 
 def compare(
-    plan: RunPlan, version: DatasetVersion, trained: TrainedModel, champion: Champion | None, folder: Path
+    plan: RunPlan,
+    version: DatasetVersion,
+    trained: TrainedModel,
+    champion: Champion | None,
+    anchor: Champion | None,
+    folder: Path,
 ) -> Evaluation:
-    """Score both models on all test rows and keep the predictions in `folder`."""
+    """Score the models on the test rows that none of them was trained on, and keep the predictions in `folder`."""
     test = open_columns(version, "test")
+    others = [one for one in (champion, anchor) if one is not None]
+    compared = _rows_to_compare(plan, version, others)
+    rows = test if compared.all() else test.selected(compared)
     module = serving_module(reload(plan.recipe, plan.paths.recipe), version, trained)
     confidence = plan.settings.gate.confidence
-    ours, candidate = _scored(test, predictor(module), version.classes, version, confidence)
+    ours, candidate = _scored(rows, predictor(module), version.classes, version, confidence)
     theirs, other = None, None
     if champion is not None:
-        theirs, other = _scored(test, champion.predict, champion.classes, version, confidence)
-    pairs = paired(test.labels, ours, theirs)
-    _keep_predictions(folder / "predictions.parquet", test, ours, theirs)
+        theirs, other = _scored(rows, champion.predict, champion.classes, version, confidence)
+    first = None if anchor is None else _align(anchor.predict(rows.images), anchor.classes, version.classes)
+    pairs = paired(rows.labels, ours, theirs)
+    models = {"candidate": ours, "champion": theirs, "anchor": first}
+    _keep_predictions(folder / "predictions.parquet", test, compared, row_digests(version, "test"), models)
     log.info(
         "test accuracy %.4f (%.4f to %.4f at %g%% confidence)%s",
         candidate.accuracy,
@@ -82,15 +100,48 @@ def compare(
         100 * confidence,
         f", champion {other.accuracy:.4f}" if other else "",
     )
+    numbers = np.flatnonzero(compared)
+    mistakes = worst_mistakes(rows.labels, ours, version.classes)
     return Evaluation(
-        rows=len(test),
+        rows=len(rows),
         candidate=candidate,
         champion=other,
         champion_version=champion.version if champion else None,
         **pairs.model_dump(),
-        mistakes=worst_mistakes(test.labels, ours, version.classes),
+        mistakes=tuple(one.model_copy(update={"row": int(numbers[one.row])}) for one in mistakes),
         predictions=str(folder / "predictions.parquet"),
+        anchor_version=anchor.version if anchor else None,
+        left_out=len(test) - len(rows),
+        training_rows_known=all(one.trained_on is not None for one in others),
     )
+
+
+def _rows_to_compare(plan: RunPlan, version: DatasetVersion, others: list[Champion]) -> npt.NDArray[np.bool_]:
+    """Which test rows decide: those that no other model was trained on; the candidate's are never in both splits.
+
+    Raises :class:`SettingError` when none is left.
+    """
+    compared = np.ones(version.rows("test"), bool)
+    for other in others:
+        name = f"{plan.model} version {other.version}"
+        if other.trained_on is None:
+            log.warning("%s: nothing tells which rows it was trained on; all test rows are compared", name)
+            continue
+        seen = rows_among(version, "test", other.trained_on)
+        if seen.any():
+            log.warning(
+                "%d of %d test rows were training rows of %s: left out of the comparison",
+                seen.sum(),
+                len(seen),
+                name,
+            )
+        compared &= ~seen
+    if not compared.any():
+        raise SettingError(
+            f"model {plan.model}: all {len(compared)} test rows were training rows of the models to compare with, so "
+            "nothing can be compared. Add test rows, or register under another name with tracking.model."
+        )
+    return compared
 
 
 def _scored(
@@ -105,7 +156,7 @@ def _scored(
     return aligned, score(test.labels, aligned, version.classes, confidence, one, per_second)
 
 
-def _champion(
+def _loaded(
     client: "MlflowClient", plan: RunPlan, version: DatasetVersion, number: str | None
 ) -> Champion | None:
     if number is None:
@@ -114,9 +165,12 @@ def _champion(
     classes = tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
     check_shape(plan, version, number)
     model = load_version(Home(Path(plan.home)), plan.model, number)
-    log.info("champion: %s version %s", plan.model, number)
+    log.info("compared with: %s version %s", plan.model, number)
     predict = cast(Predict, model.predict)
-    return Champion(number, lambda images: _in_batches(predict, images), classes)
+    trained_on: Digests | None = _NO_ROWS  # of the same dataset version: no image is in both splits
+    if tags.get(DATASET_TAG) != version.fingerprint:
+        trained_on = training_rows_of(client, plan, number)
+    return Champion(number, lambda images: _in_batches(predict, images), classes, trained_on)
 
 
 def _in_batches(predict: Predict, images: Pixels) -> Probabilities:
@@ -149,14 +203,21 @@ def _align(theirs: Probabilities, names: tuple[str, ...], classes: tuple[str, ..
     return shared.astype(np.float32)
 
 
-def _keep_predictions(path: Path, test: Columns, ours: Probabilities, theirs: Probabilities | None) -> None:
-    rows = np.arange(len(test))
-    columns = {
-        "label": test.labels,
-        "candidate": ours.argmax(1),
-        "candidate_probability": ours[rows, test.labels],
-    }
-    if theirs is not None:
-        columns |= {"champion": theirs.argmax(1), "champion_probability": theirs[rows, test.labels]}
+def _keep_predictions(
+    path: Path,
+    test: Columns,
+    compared: npt.NDArray[np.bool_],
+    digests: Digests,
+    models: dict[str, Probabilities | None],
+) -> None:
+    """One row per test row; a row that was left out has no predictions."""
+    columns: dict[str, Any] = {"label": test.labels, "digest": digests, "compared": compared}
+    places = np.flatnonzero(compared)
+    for name, found in models.items():
+        if found is not None:
+            predicted, probability = np.full(len(test), -1), np.full(len(test), np.nan, np.float32)
+            predicted[places] = found.argmax(1)
+            probability[places] = found[np.arange(len(places)), test.labels[places]]
+            columns |= {name: predicted, f"{name}_probability": probability}
     with atomic_file(path) as aside:
         pq.write_table(pa.table(columns), aside)

@@ -1,6 +1,6 @@
 """In: a scored candidate. Out: exactly one model version under the run key, and the champion alias where it belongs.
 
-Order makes it safe to die anywhere: version (looked up by run key first), comparison of the loaded model, alias,
+Order makes it safe to die anywhere: version (looked up by run key first), comparison of the loaded model, look, alias,
 decision; each step finds out what an interrupted attempt left to do. Fails with ChampionMovedError when the champion
 changed since the comparison.
 """
@@ -18,6 +18,7 @@ from tasks.own_digests import keep_digest
 from tasks.registered_files import FILE_TAG, digest_of_logged
 from tasks.registry import (
     CLASSES_TAG,
+    DATASET_TAG,
     WEIGHTS_TAG,
     Alias,
     ChampionMovedError,
@@ -33,8 +34,10 @@ from tasks.registry import (
     was_rolled_back,
 )
 from tasks.registry_lock import Lease, registry_lock
+from tasks.reign import settle_standing, take_looks
 from tasks.step import step, worth_retrying
 from tasks.tracking import RUN_KEY_TAG, connect_patiently, log_final, open_run
+from tasks.training_rows import record_training_rows
 from training.dataset import open_columns
 from training.files import digest_json
 from training.paths import Home
@@ -72,10 +75,13 @@ def register(
         number = find_version(client, plan.model, mine)
         if number is None:
             example = np.array(images[: max(2, min(4, len(images)))])
+            record_training_rows(client, run_id, version)
             uri = log_serving_model(run_id, module, version, example, {"classes": list(version.classes)})
             number = create_version(lease, plan, version, trained, run_id, uri)
         check_same(module, load_version(home, plan.model, number), np.array(images[:64]))
-        verdict = judge(evaluation, plan.settings.gate)
+        looks = take_looks(lease, number, trained.weights_digest, evaluation, plan.settings.gate)
+        verdict = judge(evaluation, plan.settings.gate, looks)
+        settle_standing(lease, number, evaluation, verdict)
         alias = settle(lease, number, trained.weights_digest, verdict)
     note_verdict(client, plan, number, verdict, run_id)
     metrics = final_metrics(trained, evaluation)
@@ -121,7 +127,7 @@ def create_version(
     model_id = uri.removeprefix("models:/")
     tags = {
         RUN_KEY_TAG: plan.run_key,
-        "evergreen.dataset": version.fingerprint,
+        DATASET_TAG: version.fingerprint,
         "evergreen.recipe": plan.ingredients["recipe"]["source"],
         "evergreen.code": plan.ingredients["code"],
         "evergreen.settings": digest_json(plan.ingredients["settings"]),

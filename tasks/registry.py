@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
+DATASET_TAG = "evergreen.dataset"
 CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
 ROLLED_BACK_TAG = "evergreen.rolled_back"
 TURN_TAG = "evergreen.turn"  # the holder of the registry lock under which a version last became champion

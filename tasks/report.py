@@ -68,15 +68,16 @@ def show_in_prefect(inputs: ReportInputs, pictures: Sequence[Path]) -> None:
 
 
 def predicted(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> Path:
-    """A picture of the first test rows with what the candidate took them for."""
-    table = pq.read_table(evaluation.predictions, columns=["label", "candidate"]).slice(0, _PICTURES)
+    """A picture of the first compared test rows with what the candidate took them for."""
+    table = pq.read_table(evaluation.predictions, columns=["label", "candidate", "compared"])
+    rows = np.flatnonzero(table["compared"].to_numpy())[:_PICTURES]
+    table = table.take(rows)
     names = {
-        name: [version.classes[number] for number in table[name].to_pylist()] for name in table.column_names
+        name: [version.classes[number] for number in table[name].to_pylist()]
+        for name in ("label", "candidate")
     }
-    images = open_columns(version, "test").images[: len(table)]
-    return prediction_grid(
-        list(np.array(images)), names["label"], names["candidate"], folder / "predictions.png"
-    )
+    images = open_columns(version, "test").images[rows]
+    return prediction_grid(list(images), names["label"], names["candidate"], folder / "predictions.png")
 
 
 def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Release) -> None:

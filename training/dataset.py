@@ -65,6 +65,9 @@ def part_schema(width: int, marked: bool = False) -> pa.Schema:
             pa.field(
                 "digest", pa.binary(16), nullable=False
             ),  # first half of the sha256 of the image's bytes
+            pa.field(
+                "source", pa.binary(16), nullable=False
+            ),  # first half of the sha256 of the source's row, before it is decoded and resized
             pa.field("where", pa.string(), nullable=False),
         ]
     )
@@ -124,6 +127,10 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def selected(self, rows: npt.NDArray[np.bool_]) -> "Columns":
+        """Some of the rows, copied."""
+        return Columns(self.images[rows], self.labels[rows], self.digests[rows])
 
 
 def open_columns(version: DatasetVersion, split: Split) -> Columns:

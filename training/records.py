@@ -187,6 +187,61 @@ class Evaluation(Record):
     )
     mistakes: tuple[Mistake, ...] = ()
     predictions: str
+    anchor_version: str | None = Field(
+        None, description='reference of policy "not_worse", where not the champion'
+    )
+    left_out: int = Field(
+        0,
+        description="test rows that were training rows of the champion or anchor; in none of the numbers here",
+    )
+    training_rows_known: bool = Field(True, description="whether the training rows of both could be read")
+
+
+Question = Literal["better", "not_worse"]
+Measure = Literal["accuracy", "log_loss"]
+
+
+class Look(Record):
+    """One comparison in a reign: the time in which one model is the reference that candidates are compared with.
+
+    `crossed` packs the numbers of the sign flips that this look spent. Differences and statistics are the candidate's
+    minus the reference's, so that a positive one speaks for the candidate.
+    """
+
+    question: Question
+    measure: Measure = Field(description="log_loss between two models without a mistake, else accuracy")
+    reference_version: str | None
+    reference_excess: float = Field(
+        0.0, description="what having been chosen on these rows adds to the reference's accuracy"
+    )
+    key: str
+    number: int = Field(description="1 for the first of the reign")
+    error_control: Literal["joint", "strict"]
+    alpha: float = Field(description="level of the whole reign: 1 - gate.confidence")
+    horizon: int = Field(description="comparisons of the reign that are planned for")
+    margin: float = Field(description="loss of accuracy that the question allows; 0 for better")
+    rows: int
+    rows_digest: str
+    gained: int = Field(description="rows that speak for the candidate")
+    lost: int = Field(description="rows that speak for the reference")
+    reference_wrong: int = Field(description="rows that the reference got wrong")
+    difference: float = Field(description="mean difference: share of rows, or nats for log_loss")
+    statistic: float = Field(description="in standard deviations")
+    p: float = Field(description="p-value of this comparison alone")
+    boundary: float | None = Field(description="what the statistic has to exceed; none: only `level` counts")
+    level: float = Field(description="what p may reach at most instead")
+    spent: float = Field(description="level spent in the reign, this comparison included")
+    crossed: str
+    passed: bool
+
+
+class Choice(Record):
+    """What a promotion measured, and what is left after the correction for having been chosen by that measurement."""
+
+    gain: float
+    corrected_gain: float
+    accuracy: float
+    corrected_accuracy: float
 
 
 class Rule(Record):
@@ -209,6 +264,8 @@ class Verdict(Record):
         description="what the champion alias pointed to when the comparison began"
     )
     policy: dict[str, str | float] = Field({}, description="the gate's settings that led to this verdict")
+    looks: tuple[Look, ...] = Field((), description="what the comparisons measured and spent")
+    choice: Choice | None = Field(None, description="of a promotion over a reference: its gain, corrected")
 
 
 class Release(Record):

@@ -182,13 +182,23 @@ class GateSettings(Section):
     floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="Accuracy every candidate must reach")
     policy: Literal["better", "not_worse"] = Field(
         "better",
-        description="better: more accurate than the champion; not_worse: at most `margin` less accurate",
+        description="better: more accurate than the champion; not_worse: at most `margin` less accurate than the "
+        "best champion so far",
     )
     margin: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.005, description="Accuracy that policy not_worse may give away"
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(
-        0.95, description="Confidence of every comparison"
+        0.95, description="Confidence of all comparisons with one champion together, and of each interval"
+    )
+    error_control: Literal["joint", "strict"] = Field(
+        "joint",
+        description="How 1 - confidence is shared out among the comparisons with one champion: joint (their "
+        "dependence is measured; more power) or strict (an equal share each; holds whatever the dependence)",
+    )
+    horizon: PositiveInt = Field(
+        365,
+        description="Comparisons with one champion to plan for; strict allows no more of them",
     )
     max_class_drop: Annotated[float, Field(ge=0, le=1)] = Field(
         0.05, description="Recall that any one class may lose"

@@ -168,7 +168,8 @@ def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[p
     names: list[str] = rows["label"].to_pylist()
     labels = np.array([numbers.get(names[row], -1) for row in decoded.good], np.int32)
     known = labels >= 0
-    where = rows["where"].take(pa.array(decoded.good))
+    taken = pa.array(decoded.good, pa.int64())
+    where = rows["where"].take(taken)
     outside = [
         f"{where[int(index)].as_py()}: label {names[decoded.good[index]]!r} is none of the classes "
         f"{_some(plan.classes)}"
@@ -180,6 +181,7 @@ def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[p
             _binary(pixels.reshape(len(pixels), math.prod(plan.shape))),
             pa.array(labels[known]),
             _binary(_hash_rows(pixels)),
+            _binary(_hash_sources(rows.take(taken).filter(pa.array(known)))),
             where.filter(pa.array(known)),
         ],
         schema=part_schema(math.prod(plan.shape)),
@@ -193,6 +195,21 @@ def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[p
 
 def _hash_rows(pixels: Pixels) -> Pixels:
     digests = b"".join(hashlib.sha256(row).digest()[:16] for row in pixels)
+    return np.frombuffer(digests, np.uint8).reshape(-1, 16)
+
+
+def _hash_sources(rows: pa.RecordBatch) -> Pixels:
+    """(rows, 16) digests of rows as the source has them: the file, or raw pixels with their size.
+
+    Equal for the same row in another dataset version, whatever its image size, file name, split or label.
+    """
+    sizes = np.stack([rows[name].to_numpy() for name in ("height", "width", "channels")], axis=1).astype(
+        "<i4"
+    )
+    digests = b"".join(
+        hashlib.sha256(size.tobytes() + memoryview(image.as_buffer())).digest()[:16]
+        for size, image in zip(sizes, rows["image"], strict=True)
+    )
     return np.frombuffer(digests, np.uint8).reshape(-1, 16)
 
 
@@ -231,7 +248,7 @@ def _open_writer(path: Path, width: int, marked: bool) -> pq.ParquetWriter:
     return pq.ParquetWriter(
         path,
         part_schema(width, marked),
-        compression={"image": "none", "label": "none", "digest": "none", "where": "zstd"}
+        compression={"image": "none", "label": "none", "digest": "none", "source": "none", "where": "zstd"}
         | ({"validation": "none"} if marked else {}),
         use_dictionary=False,
         write_statistics=["label"],

@@ -4,6 +4,7 @@ import re
 
 from tasks.page import tables
 from tasks.page.inputs import ReportInputs
+from tasks.page.looks import look_facts
 from tasks.page.wording import duration, headline, number, percent
 from training.printable import printable
 
@@ -24,6 +25,7 @@ def markdown(inputs: ReportInputs) -> str:
         f"{duration(release.goodput.total_s)}.",
         "## Gate",
         _table(("Rule", "Value", "Limit", "Outcome"), _rules(inputs)),
+        *_comparisons(inputs),
         "## Scores",
         _scores(inputs),
         "## Time",
@@ -57,6 +59,13 @@ def _rules(inputs: ReportInputs) -> list[tuple[str, ...]]:
             "passed" if rule.passed else "**failed**",
         )
         for rule in inputs.release.verdict.rules
+    ]
+
+
+def _comparisons(inputs: ReportInputs) -> list[str]:
+    return [
+        _table((escape(look.title), "Value"), [(escape(name), escape(value)) for name, value in look.facts])
+        for look in look_facts(inputs.release.verdict)
     ]
 
 

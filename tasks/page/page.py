@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tasks.page import charts, tables, wording
 from tasks.page.inputs import ReportInputs
+from tasks.page.looks import look_facts
 from tasks.page.pictures import data_uri
 from training.printable import printable
 from training.records import DatasetVersion, Split
@@ -55,6 +56,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "curves": charts.learning_curves(inputs.trained.history, inputs.trained.selected_epoch),
         "score_rows": tables.score_rows(inputs.evaluation),
         "agreement": _agreement(inputs),
+        "looks": look_facts(inputs.release.verdict),
         "lineage": _lineage(inputs),
         "settings": _by_section(inputs.settings),
         **_class_context(inputs),

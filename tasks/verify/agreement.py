@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from tasks.gate import judge
+from tasks.gate import asks_for_look, judge
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from training.errors import DataError
@@ -87,8 +87,11 @@ def verdict_recorded(run: Evidence) -> Outcome:
 
 def verdict_follows(run: Evidence) -> Outcome:
     """The gate, asked again about the evaluation under the recorded rules, decides the same."""
-    verdict = run.release.verdict
-    again = judge(_evaluation(run), GateSettings.model_validate(verdict.policy))
+    verdict, evaluation = run.release.verdict, _evaluation(run)
+    settings = GateSettings.model_validate(verdict.policy)
+    if not verdict.looks and asks_for_look(evaluation, settings):
+        raise NoEvidence("the verdict was reached under the rules of an earlier version of Evergreen")
+    again = judge(evaluation, settings, verdict.looks)
     passed = [f"{rule.name} {'passed' if rule.passed else 'failed'}" for rule in again.rules]
     if again == verdict:
         return Outcome(True, ", ".join(passed))
@@ -109,6 +112,9 @@ def scores_follow(run: Evidence) -> Outcome:
         raise NoEvidence(f"predictions can't be compared ({error})") from error
     if not np.array_equal(table["label"].to_numpy(), labels):
         return Outcome(False, f"{file} has other labels than the dataset's test rows")
+    if "compared" in table.column_names:  # a version before compared all rows
+        labels = labels[table["compared"].to_numpy()]
+        table = table.filter(table["compared"])
     right = table["candidate"].to_numpy() == labels
     pairs = {"accuracy": (run.release.metrics["accuracy"], float(right.mean()))}
     pairs["candidate's accuracy"] = (evaluation.candidate.accuracy, float(right.mean()))
@@ -116,6 +122,11 @@ def scores_follow(run: Evidence) -> Outcome:
         theirs = table["champion"].to_numpy() == labels
         pairs["only candidate right"] = (evaluation.only_candidate_right, int((right & ~theirs).sum()))
         pairs["only champion right"] = (evaluation.only_champion_right, int((theirs & ~right).sum()))
+    for look in run.release.verdict.looks:
+        other = "anchor" if look.reference_version == evaluation.anchor_version else "champion"
+        net = int(right.sum()) - int((table[other].to_numpy() == labels).sum())
+        if look.measure == "accuracy":
+            pairs[f"net rows of question {look.question}"] = (look.gained - look.lost, net)
     wrong = [
         f"{name} is {said}, counted {counted}"
         for name, (said, counted) in pairs.items()

@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
+from looks import ALONE, judged
+from scipy.stats import binom, norm
 
-from tasks.gate import difference_bound, holm, judge, mcnemar
+from tasks.gate.paired import difference_bound as bound_at
+from tasks.gate.paired import holm, mcnemar
 from training.records import Evaluation
 from training.scoring import paired, score
 from training.settings import GateSettings
 
-BETTER = GateSettings()
+BETTER = GateSettings(**ALONE)
 OVERALL_ONLY = {"max_class_drop": 1.0}
+
+
+def difference_bound(gained, lost, rows, confidence):
+    return bound_at(gained, lost, rows, float(norm.ppf(confidence)))
 
 
 def passed(verdict, name):
@@ -123,36 +129,36 @@ def simulated(rng, times, rows, gained, lost):
 @pytest.mark.parametrize(
     ("policy", "lost"),
     [
-        (GateSettings(**OVERALL_ONLY), 0.05),
-        (GateSettings(policy="not_worse", margin=0.02, **OVERALL_ONLY), 0.07),
+        (GateSettings(**ALONE, **OVERALL_ONLY), 0.05),
+        (GateSettings(**ALONE, policy="not_worse", margin=0.02, **OVERALL_ONLY), 0.07),
     ],
     ids=["better", "not_worse"],
 )
 def test_a_candidate_at_the_boundary_is_promoted_no_more_often_than_stated(policy, lost):
     """No true difference under "better", a true loss of exactly the margin under "not_worse"."""
     rng = np.random.default_rng(11)
-    runs = [judge(one, policy).promote for one in simulated(rng, 1500, 1200, [0.05] * 4, [lost] * 4)]
+    runs = [judged(one, policy).promote for one in simulated(rng, 1500, 1200, [0.05] * 4, [lost] * 4)]
     assert 0.02 < np.mean(runs) <= 0.05
 
 
 @pytest.mark.parametrize(
     ("policy", "gained", "lost"),
-    [(BETTER, 0.04, 0.02), (GateSettings(policy="not_worse", margin=0.01), 0.03, 0.03)],
+    [(BETTER, 0.04, 0.02), (GateSettings(**ALONE, policy="not_worse", margin=0.01), 0.03, 0.03)],
     ids=["2 points better", "no difference"],
 )
 def test_a_true_difference_is_found(policy, gained, lost):
     """10,000 rows of which 6 % are discordant."""
     rng = np.random.default_rng(12)
-    runs = [judge(one, policy).promote for one in simulated(rng, 300, 10_000, [gained] * 4, [lost] * 4)]
+    runs = [judged(one, policy).promote for one in simulated(rng, 300, 10_000, [gained] * 4, [lost] * 4)]
     assert np.mean(runs) > 0.8
 
 
 def test_class_rule_seldom_fires_without_a_true_drop():
     """With no limit at all, only the test stands between noise and a refusal."""
     rng = np.random.default_rng(13)
-    policy = GateSettings(max_class_drop=0.0)
+    policy = GateSettings(**ALONE, max_class_drop=0.0)
     fired = [
-        not passed(judge(one, policy), "class_drop")
+        not passed(judged(one, policy), "class_drop")
         for one in simulated(rng, 1500, 800, [0.1] * 4, [0.1] * 4)
     ]
     assert 0.005 < np.mean(fired) <= 0.05
@@ -161,7 +167,7 @@ def test_class_rule_seldom_fires_without_a_true_drop():
 def test_class_rule_finds_the_collapse_of_one_class_behind_a_gain_in_accuracy():
     rng = np.random.default_rng(14)
     for one in simulated(rng, 200, 2000, [0.2, 0.2, 0.2, 0.02], [0.02, 0.02, 0.02, 0.3]):
-        verdict = judge(one, BETTER)
+        verdict = judged(one, BETTER)
         assert passed(verdict, "better")
         assert not passed(verdict, "class_drop")
         assert not verdict.promote

@@ -1,0 +1,46 @@
+"""Sums of paired differences under random signs that stay with a row over all looks of a reign.
+
+Flipping the sign of a row's difference exchanges the two models on that row. The sign of a row is the same in every
+look, so the sums of different looks depend on each other as the looks themselves do: the dependence is measured, not
+assumed. Signs follow from the digests of reference and row: any home computes the same.
+"""
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+FLIPS = 20_000
+_BYTES = FLIPS // 8
+_CHUNK = 128  # rows at a time: 2.5 MB of unpacked bits
+
+Digests = npt.NDArray[np.uint64]
+Differences = npt.NDArray[np.float64]
+
+
+def flipped_sums(reference: str, digests: Digests, differences: Differences) -> npt.NDArray[np.float64]:
+    """(FLIPS,) sums of `differences`, each with the sign that its row has in flip b. Rows of difference 0 are skipped.
+
+    Differences of one absolute size are added as integers, so that equal sums are equal numbers.
+    """
+    used = np.flatnonzero(differences)
+    sizes = np.unique(np.abs(differences[used]))
+    whole = len(sizes) == 1
+    sums = np.zeros(FLIPS, np.float64)
+    for start in range(0, len(used), _CHUNK):
+        chosen = used[start : start + _CHUNK]
+        bits = _bits(reference, digests[chosen])
+        if whole:
+            bits ^= (differences[chosen] < 0)[:, None]
+            sums += 2.0 * bits.sum(axis=0, dtype=np.uint8) - len(chosen)
+        else:
+            values = differences[chosen].astype(np.float32)
+            sums += 2.0 * (values @ bits.astype(np.float32)) - float(values.sum())
+    return sums * sizes[0] if whole else sums
+
+
+def _bits(reference: str, digests: Digests) -> npt.NDArray[np.uint8]:
+    """(rows, FLIPS) bits, 1 for a sign that is kept."""
+    key = hashlib.sha256(reference.encode()).digest()
+    drawn = b"".join(hashlib.shake_128(key + digest.tobytes()).digest(_BYTES) for digest in digests)
+    return np.unpackbits(np.frombuffer(drawn, np.uint8).reshape(len(digests), _BYTES), axis=1)

@@ -1,0 +1,112 @@
+"""From an evaluation and its looks to a verdict. Nothing is read, written or moved here."""
+
+import math
+
+from tasks.gate.rules import better_rule, class_drop_rule, floor_rule, not_worse_rule, percent
+from tasks.gate.selection import choice_of
+from training.records import Choice, Evaluation, Look, Question, Rule, Verdict
+from training.settings import GateSettings
+
+_METRICS = ("accuracy", "low", "high", "log_loss", "macro_f1", "calibration_error")
+
+
+def judge(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...] = ()) -> Verdict:
+    """Hold `evaluation` against every rule; the candidate is promoted when all pass.
+
+    `looks` has the look that the policy asks for when :func:`asks_for_look` says so. Raises ValueError when it is
+    missing, and when the evaluation's counts contradict each other.
+    """
+    _check(evaluation)
+    rules = _rules(evaluation, settings, looks)
+    promote = all(rule.passed for rule in rules)
+    chosen = _choice(evaluation, looks) if promote else None
+    return Verdict(
+        promote=promote,
+        summary=_summary(evaluation, rules, promote, chosen),
+        rules=rules,
+        champion_version=evaluation.champion_version,
+        policy=settings.model_dump(),
+        looks=looks,
+        choice=chosen,
+    )
+
+
+def asks_for_look(evaluation: Evaluation, settings: GateSettings) -> bool:
+    """Whether the champion is compared with at all; a candidate below the floor is refused and spends nothing."""
+    return (
+        evaluation.champion is not None
+        and not _not_finite(evaluation)
+        and evaluation.candidate.accuracy >= settings.floor
+    )
+
+
+def same_policy(verdict: Verdict, settings: GateSettings) -> bool:
+    """Whether `verdict` was reached under `settings`; if not, the evaluation has to be judged again."""
+    return verdict.policy == settings.model_dump()
+
+
+def _check(evaluation: Evaluation) -> None:
+    """The verdict rests on counts: refuse those that can't come from one comparison."""
+    if evaluation.rows < 1:
+        raise ValueError("evaluation.rows: no test rows, nothing to judge")
+    if evaluation.champion is None:
+        return
+    gained, lost = evaluation.only_candidate_right, evaluation.only_champion_right
+    if evaluation.both_right + gained + lost + evaluation.both_wrong != evaluation.rows:
+        raise ValueError(f"evaluation: the paired counts do not add up to {evaluation.rows} rows")
+    by_class, classes = evaluation.class_changes, len(evaluation.candidate.classes)
+    if len(by_class) != classes:
+        raise ValueError(f"evaluation: class_changes has {len(by_class)} of {classes} classes")
+    if (sum(one for one, _ in by_class), sum(other for _, other in by_class)) != (gained, lost):
+        raise ValueError("evaluation: class_changes do not add up to the paired counts")
+
+
+def _not_finite(evaluation: Evaluation) -> list[str]:
+    return [name for name in _METRICS if not math.isfinite(getattr(evaluation.candidate, name))]
+
+
+def _rules(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...]) -> tuple[Rule, ...]:
+    if broken := _not_finite(evaluation):  # a NaN is kept out of the records: JSON has none
+        text = f"the candidate's {', '.join(broken)} is NaN or infinite"
+        return (Rule(name="finite", passed=False, value=float(len(broken)), limit=0.0, explanation=text),)
+    floor = floor_rule(evaluation, settings.floor)
+    if not asks_for_look(evaluation, settings):
+        return (floor,)
+    look = look_of(looks, settings.policy)
+    if look is None:
+        raise ValueError(f"no look was taken for policy {settings.policy}")
+    compared = better_rule(look) if settings.policy == "better" else not_worse_rule(look)
+    return floor, compared, class_drop_rule(evaluation, settings)
+
+
+def look_of(looks: tuple[Look, ...], question: Question) -> Look | None:
+    """The look that asked `question`."""
+    return next((look for look in looks if look.question == question), None)
+
+
+def _choice(evaluation: Evaluation, looks: tuple[Look, ...]) -> Choice | None:
+    """Only a candidate that passed "better" against the champion was chosen for its measured gain in accuracy."""
+    look = look_of(looks, "better")
+    if look is None or not look.passed or look.measure != "accuracy":
+        return None
+    if look.reference_version != evaluation.champion_version:
+        return None
+    return choice_of(look, evaluation.candidate.accuracy)
+
+
+def _summary(evaluation: Evaluation, rules: tuple[Rule, ...], promote: bool, chosen: Choice | None) -> str:
+    failed = "; ".join(rule.explanation for rule in rules if not rule.passed)
+    champion = evaluation.champion
+    if champion is None:
+        return f"Promoted, the first: {rules[0].explanation}" if promote else f"Not promoted: {failed}"
+    name = f"version {evaluation.champion_version}" if evaluation.champion_version else "the champion"
+    if not promote:
+        return f"Kept {name}: {failed}"
+    ours, theirs = percent(evaluation.candidate.accuracy), percent(champion.accuracy)
+    text = f"Promoted over {name}: accuracy {ours} against {theirs}"
+    if chosen is not None:
+        text += (
+            f", a gain of {100 * chosen.gain:.2f} points of which {100 * chosen.corrected_gain:.2f} are left "
+        )
+        text += "after correction for the choice"
+    return f"{text}; {rules[1].explanation}"
