@@ -3,6 +3,8 @@
 Side B of the row. What only Prefect shows, its artifacts, is left out; all else is made as the flow makes it.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tasks.publisher import Publisher
 from tasks.reuse import find_release
 from tasks.tracking import close_run, connect_patiently, open_run, record_inputs
 from tasks.train import keep_plan
+from training.controller import ray_for
 from training.files import write_text
 from training.launch import launch, make_job
 from training.metrics import MetricsFile
@@ -28,7 +31,7 @@ from training.run_lock import run_lock
 
 
 def retrain(home: Home, recipe: str, overrides: dict[str, Any]) -> Release:
-    """As `flows.retrain.retrain`, for a training in this process."""
+    """As `flows.retrain.retrain`: the same Ray, the same workers, the export check beside the training."""
     chosen, ref = load(recipe)
     settings = resolve(chosen.settings, overrides)
     with run_lock(home, ref.name):
@@ -36,9 +39,12 @@ def retrain(home: Home, recipe: str, overrides: dict[str, Any]) -> Release:
         if (done := find_release(plan, connect_patiently)) is not None:
             return done
         plan = keep_plan(plan)
-        version = plan.find_dataset() or _prepared(plan, home)
-        preflight.fn(plan, version)
-        trained = _trained(plan, version)
+        with ray_for(settings, nullcontext()):
+            version = plan.find_dataset() or _prepared(plan, home)
+            with ThreadPoolExecutor(1) as pool:
+                checked = pool.submit(preflight.fn, plan, version)
+                trained = _trained(plan, version)
+                checked.result()
         evaluation = evaluate.evaluate.fn(plan, version, trained)
         release = register.register.fn(plan, version, trained, evaluation)
         _report(plan, version, trained, evaluation, release)
@@ -49,9 +55,12 @@ def retrain(home: Home, recipe: str, overrides: dict[str, Any]) -> Release:
 def _prepared(plan: RunPlan, home: Home) -> DatasetVersion:
     folder = home.raw_rows(plan.recipe.name, plan.fingerprint)
     data = plan.settings.data
-    raw = [write_raw(plan.files, shard, data, folder) for shard in plan_shards(plan.files, data)]
+    with ThreadPoolExecutor() as pool:
+        raw = list(
+            pool.map(lambda shard: write_raw(plan.files, shard, data, folder), plan_shards(plan.files, data))
+        )
     place = home.dataset(plan.recipe.name, plan.fingerprint)
-    return make_version(plan.recipe.name, plan.fingerprint, plan.files, raw, data, place, with_ray=False)
+    return make_version(plan.recipe.name, plan.fingerprint, plan.files, raw, data, place, with_ray=True)
 
 
 def _trained(plan: RunPlan, version: DatasetVersion) -> TrainedModel:

@@ -8,12 +8,27 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from training.launch import finished
+from training.paths import RunPaths
+from training.records import Release, TrainedModel
+
 
 class Retrained(NamedTuple):
-    """What the command printed with --json, and the seconds from its start to its end."""
+    """What the command printed with --json, the seconds from its start to its end, and what the run left."""
 
     release: dict[str, Any]
     seconds: float
+    paths: RunPaths
+
+    def trained(self) -> TrainedModel:
+        """The record of the training."""
+        found = finished(self.paths, self.release["run_key"])
+        assert found is not None
+        return found
+
+    def parts(self) -> dict[str, float]:
+        """Seconds by part of the run, as its summary says them."""
+        return Release.model_validate_json(self.paths.release.read_text(encoding="utf-8")).goodput.parts
 
 
 def retrain(home: Path, recipe: str, settings: dict[str, str]) -> Retrained:
@@ -35,4 +50,5 @@ def retrain(home: Path, recipe: str, settings: dict[str, str]) -> Retrained:
     seconds = time.perf_counter() - began
     if done.returncode:
         raise RuntimeError(f"evergreen retrain ended with status {done.returncode}:\n{done.stderr[-3000:]}")
-    return Retrained(json.loads(done.stdout.splitlines()[-1]), seconds)
+    release = json.loads(done.stdout.splitlines()[-1])
+    return Retrained(release, seconds, RunPaths(Path(release["report"]).parent))

@@ -6,6 +6,8 @@ Same images, same model, same batch, same optimizer, same split into learning an
 from benchmarks.harness.row import Claim, Outcome, Place, Row
 from training.job import TrainingJob
 
+_TRAINING = {"epochs": 3, "global_batch_size": 128, "schedule": "constant", "warmup_share": 0.0}
+
 
 def prepare(place: Place) -> None:
     """The dataset version."""
@@ -13,15 +15,18 @@ def prepare(place: Place) -> None:
 
 
 def evergreen(place: Place) -> Outcome:
-    """A: `training.launch` with two workers, checkpoints and metrics as by default."""
-    from benchmarks.baselines.on_ray import launch_on_ray
-    from benchmarks.baselines.trainings import steady_rows_per_s
+    """A: `evergreen retrain` with its default settings: two workers, checkpoints, publisher, MLflow and Prefect."""
+    from benchmarks.baselines.images import idx_folder
+    from benchmarks.baselines.retraining import retrain
+    from benchmarks.baselines.trainings import recipe_file, steady_rows_per_s
 
-    job = _job(place)
-    trained = launch_on_ray(job)
+    settings = {"data.path": str(idx_folder(place.data, _rows(place))), "scaling.use_gpu": "no"}
+    settings |= {f"training.{name}": str(value) for name, value in _TRAINING.items()}
+    run = retrain(place.own / "home", recipe_file("resnet"), settings)
+    trained = run.trained()
     seen = sum(epoch.rows for epoch in trained.history[1:])
     return Outcome(
-        {"rows_per_s": steady_rows_per_s(job.paths, trained)},
+        {"rows_per_s": steady_rows_per_s(run.paths, trained)},
         {"rows": seen, "accuracy": trained.history[-1].validation_accuracy},
     )
 
@@ -53,10 +58,7 @@ def _rows(place: Place) -> int:
 def _job(place: Place) -> TrainingJob:
     from benchmarks.baselines.trainings import job_of, version_of
 
-    settings = {
-        "training": {"epochs": 3, "global_batch_size": 128, "schedule": "constant", "warmup_share": 0.0},
-        "scaling": {"num_workers": 2},
-    }
+    settings = {"training": _TRAINING, "scaling": {"num_workers": 2}}
     return job_of(place.own / "home", version_of(place.data, _rows(place)), "resnet", settings)
 
 

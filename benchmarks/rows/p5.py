@@ -1,7 +1,6 @@
 """P5: source files -> a validated, checksummed dataset version; B: the guides' way (P5a), one pass with NumPy (P5b)."""
 
 import time
-from statistics import median
 from typing import Any
 
 from benchmarks.baselines.images import idx_folder, read
@@ -15,7 +14,21 @@ def prepare(place: Place) -> None:
 
 
 def evergreen(place: Place) -> Outcome:
-    """A: download, parquet and transform, as plain functions in this process."""
+    """A: download and preparation of `evergreen retrain` with its default settings, as its summary says them.
+
+    These are Prefect tasks, on the Ray that the training uses afterwards; starting Ray is not counted, as for B.
+    """
+    from benchmarks.baselines.retraining import retrain
+    from benchmarks.baselines.trainings import recipe_file
+
+    settings = {"data.path": str(_raw(place)), "training.max_steps": "2", "scaling.use_gpu": "no"}
+    run = retrain(place.own / "home", recipe_file("linear"), settings)
+    parts = run.parts()
+    return Outcome({"seconds": parts["download"] + parts["preparation"]}, {})
+
+
+def functions(place: Place) -> Outcome:
+    """The same steps as plain functions in one process, without Prefect and Ray."""
     from benchmarks.baselines.trainings import prepare as prepare_dataset
     from training.paths import Home
     from training.settings import Settings
@@ -27,7 +40,7 @@ def evergreen(place: Place) -> Outcome:
         version = prepare_dataset(Home(place.own / f"home-{turn}"), settings)
         taken.append(time.perf_counter() - began)
     did = {"labels": {name: list(version.label_counts[name]) for name in ("train", "test")}}
-    values: dict[str, Series] = {"seconds": taken[1:], "median": median(taken[1:])}
+    values: dict[str, Series] = {"seconds": taken[1:]}
     return Outcome(values, did | {"mean": version.mean[0], "std": version.std[0]})
 
 
@@ -71,13 +84,12 @@ def _raw(place: Place) -> Any:
 
 ROW = Row(
     id="P5",
-    sides={"a": evergreen, "guides": guides, "pass": numpy_and_pyarrow},
+    sides={"a": evergreen, "functions": functions, "guides": guides, "pass": numpy_and_pyarrow},
     claims=(
         Claim(
             "P5a",
-            "source files to dataset version / pandas, nested lists, row map",
-            of="median",
-            of_b="seconds",
+            "preparation in evergreen retrain / pandas, nested lists, row map",
+            of="seconds",
             unit="s",
             goal=1 / 20,
             at_least=False,
@@ -85,15 +97,26 @@ ROW = Row(
         ),
         Claim(
             "P5b",
-            "source files to dataset version / one pass with NumPy and pyarrow",
+            "preparation in evergreen retrain / one pass with NumPy and pyarrow",
             of="seconds",
             unit="s",
             goal=1.25,
             at_least=False,
             b="pass",
         ),
+        Claim(
+            "P5-functions",
+            "preparation as plain functions / one pass with NumPy and pyarrow",
+            of="seconds",
+            unit="s",
+            goal=None,
+            at_least=False,
+            a="functions",
+            b="pass",
+        ),
     ),
     prepare=prepare,
     same=("labels",),
     close={"mean": 1e-9, "std": 1e-9},
+    warm_up=False,
 )
