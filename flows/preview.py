@@ -3,6 +3,7 @@
 Torch is imported only when the recipe's model was not yet built for images of this shape.
 """
 
+from pathlib import Path
 from typing import Any
 
 from flows.estimate import Estimate, estimate, steps_per_epoch, total_steps
@@ -19,6 +20,7 @@ from training.plan import RunPlan, choose_source, identify
 from training.recipe import Recipe, load
 from training.records import DatasetVersion, Record, Release
 from training.redaction import Redacted
+from training.replay_outcome import read_outcome, spelled
 from training.room import resolve_here
 
 
@@ -44,6 +46,7 @@ class Preview(Record):
     total_steps: int | None
     estimated_seconds: float | None
     estimated_from: str
+    reproducible: str
     settings: dict[str, Any]
 
 
@@ -109,6 +112,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: boo
         total_steps=total,
         estimated_seconds=time.seconds,
         estimated_from=time.why,
+        reproducible=_last_replay(plan),
         settings=describe(settings),
     )
 
@@ -134,6 +138,14 @@ def _steps(plan: RunPlan, version: DatasetVersion | None, done: Release | None) 
         "train": "cached" if trained else "runs: " + _why(plan, ingredients, "not finished yet"),
         "evaluate, register, report": "done" if done else "run",
     }
+
+
+def _last_replay(plan: RunPlan) -> str:
+    """What the newest run that was checked found."""
+    for run in reversed(identity.runs_of(Home(Path(plan.home)), plan.recipe.name)):
+        if (found := read_outcome(run)) is not None:
+            return f"last run: {spelled(found.reproducible, found.reason)}"
+    return "known after the first run"
 
 
 def _why(plan: RunPlan, ingredients: tuple[str, ...], otherwise: str) -> str:

@@ -12,6 +12,7 @@ from tasks.next_commands import next_commands
 from training.printable import printable
 from training.recipe import Recipe
 from training.records import Release
+from training.replay_outcome import spelled
 
 if TYPE_CHECKING:
     from flows.doctor import Check
@@ -82,9 +83,14 @@ def _facts(release: Release) -> Table:
     )
     _row(table, "run key", release.run_key[:16])
     _row(table, "weights", release.weights_digest[:16])
+    _row(table, "reproducible", _reproducible(release.reproducible, release.reproducible_reason))
     _row(table, "time", _time(release))
     _row(table, "report", release.report)
     return table
+
+
+def _reproducible(found: bool | None, reason: str) -> Text:
+    return Text(spelled(found, reason), style="bold yellow" if found is False else "")
 
 
 def _time(release: Release) -> str:
@@ -118,6 +124,7 @@ def print_preview(made: "Preview") -> None:
         _row(table, name, state)
     nothing = "this is the first run of this recipe here" if made.first else "nothing"
     _row(table, "changed since the last run", "\n".join(made.changes) or nothing)
+    _row(table, "reproducible", made.reproducible)
     _row(table, "run key", made.run_key[:16])
     _row(table, "data fingerprint", made.dataset_fingerprint[:16])
     console.print(table)

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.register")
 
+_LONGEST_TAG = 500
+
 
 def _same_again(task: Any, run: Any, state: Any) -> bool:
     """Whether a new try may succeed; against another champion it takes a new comparison."""
@@ -106,6 +108,8 @@ def register(
         report=str(plan.paths.report),
         seconds=0.0,
         goodput=Goodput(total_s=0.0, parts={}),
+        reproducible=trained.reproducible,
+        reproducible_reason=trained.reproducible_reason,
     )
 
 
@@ -132,6 +136,7 @@ def create_version(
         "evergreen.code": plan.ingredients["code"],
         "evergreen.settings": digest_json(plan.ingredients["settings"]),
         WEIGHTS_TAG: trained.weights_digest,
+        **reproducible_tags(trained),
         CLASSES_TAG: json.dumps(version.classes),
         FILE_TAG: digest_of_logged(lease.client, model_id),
     }
@@ -141,6 +146,15 @@ def create_version(
     if version_tags(lease.client, plan.model, number).get(FILE_TAG) == tags[FILE_TAG]:  # else another home's
         keep_digest(Home(Path(plan.home)), plan.model, number, tags[FILE_TAG])
     return number
+
+
+def reproducible_tags(trained: TrainedModel) -> dict[str, str]:
+    """What the replay check found: `true`, `false` or `not checked`, and why."""
+    word = "not checked" if trained.reproducible is None else str(trained.reproducible).lower()
+    return {
+        "evergreen.reproducible": word,
+        "evergreen.reproducible_reason": trained.reproducible_reason[:_LONGEST_TAG],
+    }
 
 
 def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:
@@ -164,7 +178,7 @@ def note_verdict(client: "MlflowClient", plan: RunPlan, number: str, verdict: Ve
     client.set_model_version_tag(
         plan.model, number, "evergreen.verdict", "promote" if verdict.promote else "keep"
     )
-    client.set_model_version_tag(plan.model, number, "evergreen.why", verdict.summary[:500])
+    client.set_model_version_tag(plan.model, number, "evergreen.why", verdict.summary[:_LONGEST_TAG])
 
 
 def final_metrics(trained: TrainedModel, evaluation: Evaluation) -> dict[str, float]:

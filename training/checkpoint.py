@@ -48,6 +48,7 @@ class CheckpointLog:
     conditions: dict[str, str] = field(default_factory=dict)  # of this attempt, besides those of its process
     before_commit: Callable[[], None] = lambda: None  # what must have happened before a checkpoint may count
     progress: Callable[[], None] = lambda: None  # called each second while a write is waited for
+    pinned: int | None = None  # step of a checkpoint that is needed still
     _damaged: list[Path] = field(default_factory=list, repr=False)
     _writer: threading.Thread | None = field(default=None, repr=False)
     _copied: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -186,15 +187,21 @@ class CheckpointLog:
             remove_folder(path)
 
     def _prune(self) -> None:
-        """Keep the newest and the best."""
+        """Keep the newest, the best and the pinned one."""
         entries = self.entries()
         scored = sorted((score, path) for path in entries if (score := _score(path)) is not None)
         keep = set(entries[-self.settings.keep_newest :]) | {
             path for _, path in scored[: self.settings.keep_best]
         }
+        if self.pinned is not None:
+            keep.add(self.folder / _name(self.pinned))
         for path in entries:
             if path not in keep:
                 remove_folder(path)
+
+    def load_at(self, step: int) -> dict[str, Any]:
+        """State of the checkpoint at `step`. Raises :class:`DataError` when it is damaged or gone."""
+        return self._load(self.folder / _name(step))[1]
 
     def load_step(self, step: int) -> dict[str, Any]:
         """State of the checkpoint at `step`.
@@ -203,7 +210,7 @@ class CheckpointLog:
         the next attempt computes them again.
         """
         try:
-            return self._load(self.folder / _name(step))[1]
+            return self.load_at(step)
         except DataError as error:
             for path in self.entries():
                 if int(path.name.removeprefix("step-")) >= step:

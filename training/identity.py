@@ -72,6 +72,11 @@ def latest_ingredients(home: Home, recipe: str) -> Ingredients | None:
     return _ingredients_of(kept[-1]) if kept else None
 
 
+def runs_of(home: Home, recipe: str) -> list[RunPaths]:
+    """All runs of a recipe, the newest last."""
+    return [RunPaths(file.parent) for file in _kept(home, recipe)]
+
+
 def _kept(home: Home, recipe: str) -> list[Path]:
     """Plans of a recipe's runs, the newest last."""
     return sorted(home.runs(recipe).glob("*/ingredients.json"), key=lambda path: path.stat().st_mtime_ns)

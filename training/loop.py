@@ -18,6 +18,7 @@ from training.metrics import MetricsFile
 from training.order import Rows
 from training.ranks import Agreement, Ranks, device_name
 from training.records import EpochMetrics, Goodput, TrainedModel
+from training.replay import Rebuild, Replay
 from training.schedule import learning_rate
 from training.tally import Clock, Interval, Sums, metric_interval
 from training.weights import save_weights, weights_digest
@@ -41,6 +42,7 @@ class Loop:
     total_steps: int
     heart: Heart
     fence: Fence  # asked by the first rank, which alone writes
+    rebuild: Rebuild
     clock: Clock = field(default_factory=Clock)
     history: list[EpochMetrics] = field(default_factory=list)
     epoch_sums: Sums = field(default_factory=Sums)
@@ -64,7 +66,12 @@ class Loop:
         )
         self.learner.before_update = self._let_copy
         self.agreement = Agreement(self.ranks)
-        self.interval = metric_interval(settings, self.feed.steps_per_epoch)
+        per_epoch = self.feed.steps_per_epoch
+        self.interval = metric_interval(settings, per_epoch)
+        self.replay = Replay(
+            job, self.ranks, self.learner, self.rebuild, self.checkpoints, self.fence, self.heart, self.clock,
+            self.total_steps, per_epoch,
+        )  # fmt: skip
 
     def run(self, position: Position) -> None:
         """Train from `position` to the end; the first rank leaves the finished model in `paths.model`."""
@@ -90,6 +97,7 @@ class Loop:
         if self.ranks.is_first:
             self.metrics.rewind(position.step)
             log.info("training starts at step %d of %d", position.step, self.total_steps)
+        self.replay.enter(position.step)
         return position
 
     def _load(self, state: dict[str, Any]) -> None:
@@ -115,6 +123,9 @@ class Loop:
                 losses, hits = self.learner.step(batch, position.epoch, step)
                 since.add(losses, hits, batch.rows)
             self._book_communication(before)
+            if self.replay.watching:
+                away = self.replay.watch(batch, losses, hits)  # seconds, which no speed counts
+                began, since.began = began + away, since.began + away
             step, rows = step + 1, rows + batch.global_rows
             self.done = step
             self.heart.beat(step)
@@ -143,10 +154,12 @@ class Loop:
         wish = self.agreement.exchange(self._wish())
         every = self.job.settings.checkpoint.every_steps
         due = wish >= _SAVE or (every is not None and position.step % every == 0)
+        due = due or self.replay.needs_checkpoint(position.step)
         if due and self.feed.exact:
             shares = self.ranks.gather(since.as_tensor(self.ranks))
             if self.ranks.is_first:
                 self._save(position, None, [share.tolist() for share in shares])
+            self.replay.saved(position)
         if wish == _STOP:
             if self.ranks.is_first:
                 self.checkpoints.wait()
@@ -233,6 +246,7 @@ class Loop:
         self.history.append(row)
         if self.ranks.is_first:
             self._save(Position(epoch + 1, 0, step), loss, [])
+        self.replay.saved(Position(epoch + 1, 0, step))
 
     def _save(self, position: Position, score: float | None, interval_sums: list[list[float]]) -> None:
         with self.clock.time("checkpoint"):
@@ -256,6 +270,7 @@ class Loop:
         chosen = self.history[-1]
         if self.job.settings.training.select == "best":
             chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
+        replay = self.replay.outcome()
         weights = self.checkpoints.load_step(chosen.step)["learner"]["model"]
         with atomic_folder(self.job.paths.model) as folder:
             save_weights(weights, folder / "weights.safetensors")
@@ -270,6 +285,8 @@ class Loop:
                 history=tuple(self.history),
                 seconds=sum(self.clock.parts.values()),
                 goodput=Goodput(total_s=sum(self.clock.parts.values()), parts=dict(self.clock.parts)),
+                reproducible=replay.reproducible,
+                reproducible_reason=replay.reason,
             )
             (folder / "trained.json").write_text(trained.model_dump_json(indent=1))
             self._before_commit()

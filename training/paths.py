@@ -58,6 +58,11 @@ class RunPaths:
         return self.root / "fence"
 
     @property
+    def replay(self) -> Path:
+        """What a replay of steps from the first checkpoint showed; see :mod:`training.replay`."""
+        return self.root / "replay.json"
+
+    @property
     def beats(self) -> Path:
         """Last signs of life of the workers."""
         return self.root / "beats"

@@ -9,7 +9,8 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -123,6 +124,26 @@ def reload(ref: RecipeRef, folder: Path) -> Recipe:
         )
     recipe: Recipe = _import_file(path, [file for file in files if file.suffix == ".py"]).recipe
     return recipe
+
+
+@contextmanager
+def modules_set_aside(folder: Path) -> Iterator[None]:
+    """Inside the block, a recipe in `folder` and its helpers are imported again; afterwards the old modules are back.
+
+    What their global variables hold inside the block is what a new process would start with.
+    """
+    before = {name: module for name, module in sys.modules.items() if _is_from(module, folder)}
+    for name in before:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.modules.update(before)
+
+
+def _is_from(module: ModuleType, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return bool(file) and Path(str(file)).is_relative_to(folder)
 
 
 def keep_copy(ref: RecipeRef, folder: Path) -> None:

@@ -112,6 +112,22 @@ class Goodput(Record):
         return self.parts.get("compute", 0.0) / self.total_s if self.total_s else 0.0
 
 
+class ReplayOutcome(Record):
+    """What a replay of steps from a run's first checkpoint showed; `replay.json` beside the run."""
+
+    reproducible: bool | None = Field(description="None: not checked")
+    reason: str = Field(description="what was found, what follows from it and what to do, for people")
+    from_step: int | None = Field(None, description="step of the checkpoint")
+    steps: int = Field(0, description="steps that were replayed")
+    first_difference: int | None = Field(None, description="the first step after which something differed")
+    differing: tuple[str, ...] = Field(
+        (), description="what differed then: weights, optimizer state, loss, rows"
+    )
+    unsaved: tuple[str, ...] = Field((), description="state that differed and is in no checkpoint")
+    tries: int = Field(1, description="replays that were begun")
+    finished: bool = Field(True, description="False while the replay is under way, and after its worker died")
+
+
 class TrainedModel(Record):
     """A finished training (the outcome of `train`): weights, their digest and how they came about."""
 
@@ -126,6 +142,10 @@ class TrainedModel(Record):
     attempts: int = 1
     seconds: float
     goodput: Goodput = Field(description="of the training step alone, this attempt")
+    reproducible: bool | None = Field(
+        None, description="whether a replay gave the same bits; None: not checked"
+    )
+    reproducible_reason: str = Field("not checked: an older version of Evergreen trained it")
 
     def selected(self) -> EpochMetrics:
         """The epoch whose weights were kept."""
@@ -289,4 +309,6 @@ class Release(Record):
     report: str
     seconds: float = Field(description="wall time; of a reused release, of the command that found it")
     goodput: Goodput = Field(description="of the run that made the version")
+    reproducible: bool | None = None
+    reproducible_reason: str = "not checked: an older version of Evergreen trained it"
     reused: bool = False

@@ -174,6 +174,11 @@ class CheckpointSettings(Section):
     )
     keep_newest: Annotated[int, Field(ge=2)] = Field(2, description="Newest checkpoints kept")
     keep_best: PositiveInt = Field(1, description="Best checkpoints kept, by validation loss")
+    replay: bool = Field(
+        True,
+        description="Once a run, replay a few steps from the first checkpoint with a new model and compare all bits: "
+        "finds what an interruption would change",
+    )
 
 
 class GateSettings(Section):

@@ -56,8 +56,7 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     heart = Heart(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
     heart.beat(0)
     prepare_process(job.settings.scaling.threads_per_worker, job.settings.training.deterministic)
-    seed_generators(stream_key(job.settings.seed, _IMPORT))  # a recipe may draw when it is imported
-    recipe = reload(job.recipe, job.paths.recipe)
+    recipe = import_recipe(job)
     columns = open_columns(job.dataset, "train")
     learn, validate = training_rows(columns, job.settings)
     feed = build_feed(job, recipe, columns, learn, ranks)
@@ -70,7 +69,13 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
             f"{job.settings.training.global_batch_size} rows; lower it, or use data.feed=memory."
         )
     learner = build_learner(recipe, job, ranks, total)
-    loop = Loop(job, ranks, columns, feed, validate, learner, total, heart, fence)
+
+    def rebuild() -> "tuple[Feed | None, Learner]":
+        again = import_recipe(job)
+        rows = None if job.feed == "stream" else build_feed(job, again, columns, learn, ranks)
+        return rows, build_learner(again, job, ranks, total)
+
+    loop = Loop(job, ranks, columns, feed, validate, learner, total, heart, fence, rebuild)
     position = loop.resume()
     if ranks.is_first:
         attempt = Attempt(
@@ -85,6 +90,12 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
         )
         note(job.paths.attempts, attempt)
     loop.run(position)
+
+
+def import_recipe(job: TrainingJob) -> Recipe:
+    """The recipe from the run's copy; what it draws when it is imported depends on the seed alone."""
+    seed_generators(stream_key(job.settings.seed, _IMPORT))
+    return reload(job.recipe, job.paths.recipe)
 
 
 def build_learner(recipe: Recipe, job: TrainingJob, ranks: Ranks, total_steps: int) -> "Learner":

@@ -41,7 +41,8 @@ def bare(place: Place) -> Outcome:
 
     ray_train.run_ray_worker = undurable.run_ray_worker  # type: ignore[attr-defined]
     # Nobody beats, so nobody can be found stuck.
-    job = _job(place, {"checkpoint": {"every_s": 3600.0}, "failure": {"worker_start_timeout_s": 3600.0}})
+    off = {"every_s": 3600.0, "replay": False}
+    job = _job(place, {"checkpoint": off, "failure": {"worker_start_timeout_s": 3600.0}})
     return _outcome(job, launch_on_ray(job))
 
 

@@ -31,6 +31,8 @@ def markdown(inputs: ReportInputs) -> str:
         "## Time",
         _time(inputs),
     ]
+    if inputs.trained.reproducible is False:
+        blocks += ["## Not reproducible", escape(inputs.trained.reproducible_reason)]
     if inputs.changes:
         blocks += [
             "## Changed since the last run",

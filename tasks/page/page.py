@@ -13,6 +13,7 @@ from tasks.page.looks import look_facts
 from tasks.page.pictures import data_uri
 from training.printable import printable
 from training.records import DatasetVersion, Split
+from training.replay_outcome import spelled
 
 _SHOWN_CLASSES = 25
 _SHOWN_MISTAKES = 24
@@ -134,6 +135,7 @@ def _lineage(inputs: ReportInputs) -> list[tuple[str, str, bool]]:
         ("Code digest", str(parts.get("code", "")), True),
         ("Weights digest", release.weights_digest, True),
         ("Library versions", versions, False),
+        ("Reproducible", spelled(inputs.trained.reproducible, inputs.trained.reproducible_reason), False),
         ("Registered as", f"{release.model}, version {release.version}", False),
         ("MLflow run", release.mlflow_run_id, True),
     ]

@@ -42,6 +42,7 @@ _CHECKS: tuple[_Check, ...] = (
     ("I1", "weights as recorded", weights.recorded),
     ("I1", "weights of the selected checkpoint", weights.of_checkpoint),
     ("I1", "weights as registered", weights.tagged),
+    ("I1", "weights after an interruption", weights.replayed),
     ("I2", "one version", registered.one_version),
     ("I2", "alias", registered.alias),
     ("I2", "registered model's answers", registered.same_answers),

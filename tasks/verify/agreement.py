@@ -54,6 +54,7 @@ def records_agree(run: Evidence) -> Outcome:
     pairs: dict[str, tuple[object, object]] = {
         "weights_digest": (release.weights_digest, trained.weights_digest),
         "epochs": (release.epochs, len(trained.history)),
+        "reproducible": (release.reproducible, trained.reproducible),
         "selected_epoch": (release.selected_epoch, trained.selected_epoch),
         "dataset_fingerprint": (release.dataset_fingerprint, plan.fingerprint),
         "recipe": (release.recipe, plan.recipe.name),

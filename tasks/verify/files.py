@@ -18,7 +18,7 @@ from training.manifest import check_parts, read_parts
 from training.metrics import Point
 from training.plan import RunPlan
 from training.recipe import reload
-from training.records import DatasetVersion, Evaluation, Release, Split, TrainedModel
+from training.records import DatasetVersion, Evaluation, Release, ReplayOutcome, Split, TrainedModel
 
 _HALF_DONE = ("*.tmp", "*.removed")
 
@@ -30,6 +30,7 @@ def records(run: Evidence) -> Outcome:
         paths.ingredients: RunPlan.model_validate_json,
         paths.model / "trained.json": TrainedModel.model_validate_json,
         paths.release: Release.model_validate_json,
+        paths.replay: ReplayOutcome.model_validate_json,
     }
     whole |= dict.fromkeys(paths.evaluation.glob("*/evaluation.json"), Evaluation.model_validate_json)
     by_line: dict[Path, Callable[[str], object]] = {

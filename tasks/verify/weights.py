@@ -57,6 +57,14 @@ def tagged(run: Evidence) -> Outcome:
     return judged(wrong, f"{digest[:16]} in {_versions(run)}")
 
 
+def replayed(run: Evidence) -> Outcome:
+    """The training's own replay from a checkpoint gave the same bits, so that an interruption changes none."""
+    trained = run.trained
+    if trained.reproducible is None:
+        raise NoEvidence(trained.reproducible_reason)
+    return Outcome(trained.reproducible, trained.reproducible_reason)
+
+
 def same_as(run: Evidence, other: Evidence) -> Outcome:
     """The other run has the same bits, if it had to."""
     check_same_contract(run, other)

@@ -200,6 +200,7 @@ def test_a_first_run_says_so(home: Home, capsys: pytest.CaptureFixture[str]) -> 
     assert rows["time"] == "not known: no run of digits has finished here yet"
     assert rows["steps"] == "known once the data are prepared"
     assert rows["prepare"] == "runs: first run"
+    assert rows["reproducible"] == "known after the first run"
 
 
 def test_a_later_run_says_what_changed_and_how_long_it_takes(

@@ -10,12 +10,16 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from noisy import noisy_recipe
 from PIL import Image
 
 import flows.retrain
+from flows.preview import preview
 from flows.retrain import retrain
+from flows.summary import print_preview, print_release
 from tasks.registry import CHALLENGER, CHAMPION, ChampionMovedError, champion_of, roll_back
 from tasks.tracking import RUN_KEY_TAG, connect
+from tasks.verify import verify
 from training.attempts import read_attempts
 from training.errors import EXIT_RETRY, DataError, ResourceError, SettingError, TrainingError
 from training.files import digest_file
@@ -66,6 +70,29 @@ def write_images(folder: Path, rows: int = 240) -> Path:
     return folder / "images"
 
 
+def test_a_run_that_an_interruption_would_change_says_so_everywhere(
+    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = noisy_recipe(tmp_path, "counter")
+    release = run(recipe, gate={"floor": 0.0})
+    assert release.reproducible is False
+    (version,) = model_versions(home, "noisy")
+    assert version.tags["evergreen.reproducible"] == "false"
+    named = "calls (attribute)"
+    assert named in version.tags["evergreen.reproducible_reason"]
+    findings = verify(home.run("noisy", release.run_key), home)
+    assert [(one.name, named in one.detail) for one in findings if one.ok is False] == [
+        ("weights after an interruption", True)
+    ]
+    print_release(release)
+    print_preview(preview(recipe, {"training": {"epochs": 3}}, home))
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count(f"the checkpoint does not hold {named}") == 2
+    page = Path(release.report).read_text()
+    assert "This run is not reproducible" in page
+    assert "register_buffer" in page
+
+
 def test_a_first_run_promotes_and_the_same_run_again_trains_nothing(home: Home) -> None:
     first = run()
     weights = home.run("digits", first.run_key).model / "weights.safetensors"
@@ -73,6 +100,8 @@ def test_a_first_run_promotes_and_the_same_run_again_trains_nothing(home: Home) 
     again = run()
 
     assert (first.alias, first.version, first.reused) == ("champion", "1", False)
+    assert first.reproducible is True
+    assert model_versions(home)[0].tags["evergreen.reproducible"] == "true"
     assert first.metrics["accuracy"] > 0.8
     assert (again.version, again.reused, again.weights_digest) == ("1", True, first.weights_digest)
     assert weights.stat().st_mtime_ns == written

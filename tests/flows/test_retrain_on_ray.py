@@ -73,6 +73,7 @@ def test_rows_may_come_by_ray_data_or_a_data_loader(home: Home, feed: str) -> No
     processes = 1 if feed == "loader" else 0
     release = run(data={"feed": feed, "loader_processes": processes}, training={"epochs": 2})
     assert release.metrics["accuracy"] > 0.5
+    assert release.reproducible is True, release.reproducible_reason
     assert len(points(home, release, "validation/loss")) == 2
 
 

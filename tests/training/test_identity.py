@@ -72,6 +72,7 @@ OTHERS = {
     "checkpoint.every_steps": 1,
     "checkpoint.keep_newest": 3,
     "checkpoint.keep_best": 2,
+    "checkpoint.replay": False,
     "gate.floor": 0.5,
     "gate.policy": "not_worse",
     "gate.margin": 0.1,

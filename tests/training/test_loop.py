@@ -102,7 +102,7 @@ def test_every_training_row_once_an_epoch_and_no_other(
         return step_of(self, batch, epoch, step)
 
     monkeypatch.setattr(Learner, "step", count)
-    job = job_for(home, small_version, settings())
+    job = job_for(home, small_version, settings(checkpoint={"replay": False}))
     launch(job)
     columns = open_columns(small_version, "train")
     learn, validate = training_rows(columns, job.settings)
@@ -248,7 +248,7 @@ def test_a_checkpoint_that_is_copied_late_is_of_its_own_step(
 
     monkeypatch.setattr(Learner, "update", noting)
     monkeypatch.setattr(StateCopies, "fill", late)
-    keep_all = {"checkpoint": {"every_steps": 1, "keep_newest": 100}}
+    keep_all = {"checkpoint": {"every_steps": 1, "keep_newest": 100, "replay": False}}
     job = job_for(home, small_version, settings(training={"epochs": 1}, **keep_all))
     trained = launch(job)
     log = CheckpointLog(job.paths.checkpoints, job.settings.checkpoint, job.run_key)

@@ -57,6 +57,7 @@ def test_a_stopped_worker_is_found_and_replaced(
     trained = launch(job)
     hit.join()
     assert outcome(job, trained) == calm
+    assert trained.reproducible is True, trained.reproducible_reason  # three ranks replayed together
     assert "its process is stopped" in caplog.text  # rank 1
     # The others wait for it: their stacks say where.
     assert "torch/distributed" in caplog.text or "backward" in caplog.text

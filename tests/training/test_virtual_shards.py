@@ -62,6 +62,7 @@ def test_any_number_of_workers_gives_the_same_bits(
     undisturbed = job(home, small_version, workers)
     trained = launch(undisturbed)
     assert trained.world_size == workers
+    assert trained.reproducible is True, trained.reproducible_reason
     assert (trained.weights_digest, history(trained), points(undisturbed)) == alone
 
 

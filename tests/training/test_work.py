@@ -67,7 +67,9 @@ def counted(patch: pytest.MonkeyPatch, owner: Any, name: str) -> Iterator[Counte
 
 
 def trained(home: Home, version: DatasetVersion, **sections: Any) -> tuple[Home, Any]:
-    settings = small_runs.tiny_settings(**sections)
+    """A training without the replay check, which makes and reads more on purpose."""
+    checkpoint = {"replay": False} | sections.pop("checkpoint", {})
+    settings = small_runs.tiny_settings(checkpoint=checkpoint, **sections)
     return home, launch(small_runs.job_for(home, version, settings))
 
 
@@ -135,6 +137,17 @@ def test_a_step_is_one_forward_and_one_backward_pass(
     ):
         _, result = trained(Home(tmp_path / "home"), digits_version)
     assert (passes["_backward"], built["_inputs"]) == (result.steps, result.steps)
+
+
+def test_the_replay_check_makes_five_steps_more_at_the_most_and_reads_one_checkpoint(
+    tmp_path: Path, digits_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path / "home")
+    with counted(monkeypatch, Learner, "_backward") as passes, opened_files() as paths:
+        _, result = trained(home, digits_version, checkpoint={"replay": True})
+    assert 1 <= passes["_backward"] - result.steps <= 5
+    states = Counter(path for path in paths if path.endswith("state.pt") and ".tmp/" not in path)
+    assert sorted(states.values()) in ([2, 2], [4])  # digest and content: for the replay, and for the model
 
 
 def test_a_checkpoint_is_written_once_and_not_read_back(

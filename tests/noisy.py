@@ -10,6 +10,14 @@ import numpy as np
 from training.recipe import Recipe
 from training.sources.digits import Digits
 
+CALLS = 0
+
+
+def called():
+    global CALLS
+    CALLS += 1
+    return CALLS
+
 
 def build_model(shape, classes):
     import torch
@@ -81,6 +89,7 @@ KINDS = {
         "self.drift += 0.1; factor = self.drift.clone()",
     ),
     "own generator": ("self.dice = random.Random(1)", "factor = 1 + self.dice.random()"),
+    "global": ("pass", "factor = 1 + called() / 10"),
     "unused counter": ("self.calls = 0", "self.calls += 1"),
     "saved counter": (
         "self.register_buffer('calls', torch.zeros(()))",

@@ -1,0 +1,79 @@
+"""N2: a minute's training with the replay check, and without it.
+
+Both run on Ray with two workers, as `evergreen retrain` starts them, and must leave the same weights. A second line
+holds the whole training against itself without the seconds that the check booked, in the same process.
+"""
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+
+def prepare(place: Place) -> None:
+    """The dataset version."""
+    from benchmarks.baselines.trainings import version_of
+
+    version_of(place.data, _rows(place))
+
+
+def with_check(place: Place) -> Outcome:
+    """A: after the first checkpoint, steps are replayed by a new model and compared."""
+    return _trained(place, replay=True)
+
+
+def without(place: Place) -> Outcome:
+    """B: they are not."""
+    return _trained(place, replay=False)
+
+
+def _trained(place: Place, replay: bool) -> Outcome:
+    from benchmarks.baselines.kills import newest_step_at
+    from benchmarks.baselines.on_ray import launch_on_ray
+    from benchmarks.baselines.trainings import job_of, version_of, what_was_done
+    from training.attempts import read_attempts
+
+    settings = {
+        "training": {"epochs": place.pick(10, 3, 1), "global_batch_size": 128, "select": "last"},
+        "scaling": {"num_workers": 2},
+        "checkpoint": {"replay": replay},
+    }
+    job = job_of(place.own / "home", version_of(place.data, _rows(place)), "resnet", settings)
+    trained = launch_on_ray(job)
+    if replay and not trained.reproducible:
+        raise RuntimeError(f"the training was not found reproducible: {trained.reproducible_reason}")
+    ended = newest_step_at(job.paths.metrics)
+    assert ended is not None
+    seconds = ended - read_attempts(job.paths)[0].ready
+    rest = seconds - trained.goodput.parts.get("replay check", 0.0)
+    return Outcome({"seconds": seconds, "rest": rest}, what_was_done(trained))
+
+
+def _rows(place: Place) -> int:
+    return place.pick(2560, 1280, 512)
+
+
+ROW = Row(
+    id="N2",
+    sides={"a": with_check, "b": without},
+    claims=(
+        Claim(
+            "N2",
+            "a minute's training with the replay check / without",
+            of="seconds",
+            unit="s",
+            goal=1.01,
+            at_least=False,
+        ),
+        Claim(
+            "N2-booked",
+            "the same training / the same less the seconds of the check",
+            of="seconds",
+            of_b="rest",
+            b="a",
+            unit="s",
+            goal=1.01,
+            at_least=False,
+        ),
+    ),
+    prepare=prepare,
+    same=("rows", "checksums", "weights"),
+    warm_up=False,
+)

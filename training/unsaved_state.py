@@ -1,0 +1,113 @@
+"""State of a model that its checkpoints do not hold, found by comparing two models that should be in the same state.
+
+A module may keep a counter, a list or a generator as a plain attribute, a buffer with `persistent=False`, or a global
+variable of the recipe's file. None of them is in `state_dict`: a resumed training starts with those of a new model.
+"""
+
+import hashlib
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch  # noqa: TID253 - imported by processes that train
+from torch import nn  # noqa: TID253
+
+_DEEPEST = 6  # of objects inside objects
+_TORCHS_OWN = frozenset(vars(nn.Module()))
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
+_NOT_STATE = (type, FunctionType, ModuleType, nn.Module, nn.Parameter)
+Globals = Mapping[str, Mapping[str, Any]]
+
+
+def unsaved_differences(one: nn.Module, other: nn.Module) -> list[str]:
+    """What differs between two models of the same recipe and is not in their `state_dict`.
+
+    Each as the path of the module, the name, and what kind of state it is: `encoder.calls (attribute)`.
+    """
+    saved = one.state_dict().keys()
+    buffers = dict(other.named_buffers())
+    found = [
+        f"{name} (buffer with persistent=False)"
+        for name, buffer in one.named_buffers()
+        if name not in saved and _value(buffer) != _value(buffers.get(name))
+    ]
+    others = dict(other.named_modules())
+    for path, module in one.named_modules():
+        before = vars(others[path]) if path in others else {}
+        names = _differing({k: v for k, v in vars(module).items() if k not in _TORCHS_OWN}, before)
+        found += [f"{path}.{name} (attribute)".lstrip(".") for name in names]
+    return found
+
+
+def globals_of(folder: Path) -> Globals:
+    """Global variables of the loaded modules whose files lie in `folder`, by the file's name."""
+    found = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).is_relative_to(folder):
+            names = {name: value for name, value in vars(module).items() if not name.startswith("__")}
+            found[Path(file).relative_to(folder).as_posix()] = names
+    return found
+
+
+def differing_globals(one: Globals, other: Globals) -> list[str]:
+    """Global variables that differ, as `recipe.py: calls (global variable)`."""
+    return [
+        f"{file}: {name} (global variable)"
+        for file, names in one.items()
+        for name in _differing(names, other.get(file, names))
+    ]
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    return (name for name, value in one.items() if _value(value) != _value(other.get(name)))
+
+
+def _value(value: Any, depth: int = 0, inside: tuple[int, ...] = ()) -> Any:
+    """The value in a form that can be compared; None for what is not state, such as functions and weights."""
+    if isinstance(value, _PLAIN):
+        return type(value).__name__, repr(value)
+    if depth > _DEEPEST or id(value) in inside or isinstance(value, _NOT_STATE):
+        return None
+    if isinstance(value, torch.Tensor):
+        return _tensor(value)
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, None if value.dtype.hasobject else _digest(value.tobytes())
+    parts = _parts(value)
+    return type(value).__name__, [_value(part, depth + 1, (*inside, id(value))) for part in parts]
+
+
+def _parts(value: Any) -> list[Any]:
+    """What a container, a random generator or another object consists of."""
+    if isinstance(value, Mapping):
+        return [part for pair in value.items() for part in pair]
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        return [value.getstate()]
+    if isinstance(value, np.random.Generator):
+        return [value.bit_generator.state]
+    if isinstance(value, np.random.RandomState):
+        return [value.get_state(legacy=False)]
+    if isinstance(value, torch.Generator):
+        return [value.get_state()]
+    if type(value).__module__ == "itertools":
+        return [repr(value)] if type(value).__name__ == "count" else []
+    if hasattr(value, "__len__") and hasattr(value, "__iter__"):
+        return list(value)
+    return list(vars(value).items()) if hasattr(value, "__dict__") else []
+
+
+def _tensor(tensor: torch.Tensor) -> Any:
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return None
+    words = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return str(tensor.dtype), tuple(tensor.shape), _digest(words.numpy().tobytes())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
