@@ -7,6 +7,7 @@ variable of the recipe's file. None of them is in `state_dict`: a resumed traini
 import hashlib
 import random
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -17,6 +18,7 @@ import torch  # noqa: TID253 - imported by processes that train
 from torch import nn  # noqa: TID253
 
 _DEEPEST = 6  # of objects inside objects
+_MOST_PARTS, _LARGEST_BYTES = 10_000, 1 << 26  # more of a container, and larger arrays, are not looked at
 _TORCHS_OWN = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _NOT_STATE = (type, FunctionType, ModuleType, nn.Module, nn.Parameter)
@@ -33,7 +35,7 @@ def unsaved_differences(one: nn.Module, other: nn.Module) -> list[str]:
     found = [
         f"{name} (buffer with persistent=False)"
         for name, buffer in one.named_buffers()
-        if name not in saved and _value(buffer) != _value(buffers.get(name))
+        if name not in saved and not _equal(buffer, buffers.get(name))
     ]
     others = dict(other.named_modules())
     for path, module in one.named_modules():
@@ -64,7 +66,14 @@ def differing_globals(one: Globals, other: Globals) -> list[str]:
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    return (name for name, value in one.items() if _value(value) != _value(other.get(name)))
+    return (name for name, value in one.items() if not _equal(value, other.get(name)))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return one is other or bool(_value(one) == _value(other))
+    except Exception:  # an object of some library that can't be looked into is not known to differ
+        return True
 
 
 def _value(value: Any, depth: int = 0, inside: tuple[int, ...] = ()) -> Any:
@@ -76,15 +85,19 @@ def _value(value: Any, depth: int = 0, inside: tuple[int, ...] = ()) -> Any:
     if isinstance(value, torch.Tensor):
         return _tensor(value)
     if isinstance(value, np.ndarray):
-        return str(value.dtype), value.shape, None if value.dtype.hasobject else _digest(value.tobytes())
+        known = not value.dtype.hasobject and value.nbytes <= _LARGEST_BYTES
+        return str(value.dtype), value.shape, _digest(value.tobytes()) if known else None
     parts = _parts(value)
-    return type(value).__name__, [_value(part, depth + 1, (*inside, id(value))) for part in parts]
+    shown = [_value(part, depth + 1, (*inside, id(value))) for part in parts[:_MOST_PARTS]]
+    return type(value).__name__, len(parts), shown
 
 
 def _parts(value: Any) -> list[Any]:
     """What a container, a random generator or another object consists of."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return [part for pair in value.items() for part in pair]
+    if isinstance(value, list | tuple | deque):
+        return list(value)
     if isinstance(value, set | frozenset):
         return sorted(value, key=repr)
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
@@ -97,13 +110,11 @@ def _parts(value: Any) -> list[Any]:
         return [value.get_state()]
     if type(value).__module__ == "itertools":
         return [repr(value)] if type(value).__name__ == "count" else []
-    if hasattr(value, "__len__") and hasattr(value, "__iter__"):
-        return list(value)
     return list(vars(value).items()) if hasattr(value, "__dict__") else []
 
 
 def _tensor(tensor: torch.Tensor) -> Any:
-    if tensor.layout is not torch.strided or tensor.is_meta:
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.nbytes > _LARGEST_BYTES:
         return None
     words = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
     return str(tensor.dtype), tuple(tensor.shape), _digest(words.numpy().tobytes())
