@@ -1,6 +1,7 @@
 """Whether a run kept its promises: the invariants I1 to I10, each worked out anew from the bytes.
 
-In: a run's folder. Out: a finding for each check. Nothing is changed, and no recorded "ok" is believed.
+In: a run's folder. Out: a finding for each check. Nothing is changed, and no recorded "ok" is believed
+but that of the training's own replay, which only a training can repeat.
 
 I1   weights: the recorded bits, and those of an undisturbed run
 I2   registry: one version, an alias that was decided on, the same answers
