@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tasks.pages import all_pages
 from training.errors import TrainingError, classify
 from training.images import Pixels
 from training.records import DatasetVersion
@@ -74,7 +75,7 @@ def _new_entry(run_id: str) -> str:
     client = MlflowClient()
     run = client.get_run(run_id)
     place = run.info.experiment_id
-    for left in client.search_logged_models([place], f"source_run_id = '{run_id}'"):
+    for left in all_pages(client.search_logged_models, [place], f"source_run_id = '{run_id}'"):
         if left.status != LoggedModelStatus.READY:
             client.delete_logged_model(left.model_id)
     entry = client.create_logged_model(

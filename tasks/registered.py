@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tasks.embedded_store import registered_models
+from tasks.pages import all_pages
 from tasks.registry import CHAMPION, PREVIOUS, champion_of
 from training.errors import SettingError
 from training.paths import Home
@@ -54,7 +55,7 @@ def check_can_return(client: "MlflowClient", model: str) -> None:
 
 
 def _aliases_by_model(client: "MlflowClient") -> dict[str, dict[str, str]]:
-    return {one.name: dict(one.aliases) for one in client.search_registered_models()}
+    return {one.name: dict(one.aliases) for one in all_pages(client.search_registered_models)}
 
 
 def _listed(known: dict[str, dict[str, str]]) -> str:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tasks.pages import all_pages
 from tasks.registered_files import load_checked
 from tasks.registry_lock import Lease, registry_lock
 from training.errors import SettingError, TransientError
@@ -76,7 +77,7 @@ def _versions(client: "MlflowClient", model: str, tags: dict[str, str]) -> list[
 
 def _found(client: "MlflowClient", model: str, tags: dict[str, str]) -> "list[ModelVersion]":
     wanted = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
-    return list(client.search_model_versions(" and ".join([f"name = '{model}'", *wanted])))
+    return all_pages(client.search_model_versions, " and ".join([f"name = '{model}'", *wanted]))
 
 
 def drop_twins(lease: Lease, tags: dict[str, str]) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from tasks.pages import all_pages
 from tasks.registry import alias_of
 from tasks.registry_lock import registry_lock
 from tasks.tracking import connect_once
@@ -200,7 +201,7 @@ def _delete_version(client: "MlflowClient", home: Home, release: Release) -> Non
     def delete_run() -> None:
         run = client.get_run(release.mlflow_run_id)
         query = f"source_run_id = '{run.info.run_id}'"
-        for model in client.search_logged_models([run.info.experiment_id], query):
+        for model in all_pages(client.search_logged_models, [run.info.experiment_id], query):
             client.delete_logged_model(model.model_id)
         client.delete_run(run.info.run_id)
 

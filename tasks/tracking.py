@@ -11,6 +11,7 @@ from urllib.parse import quote
 from tasks.mlflow_store import connect as connect
 from tasks.mlflow_store import connect_once as connect_once
 from tasks.mlflow_store import connect_patiently as connect_patiently
+from tasks.pages import all_pages
 from tasks.publisher import LAST_WORDS_S, within
 from tasks.publisher import Publisher as Publisher
 from training.errors import SettingError, StopRequestedError
@@ -97,7 +98,7 @@ def _runs_of_key(client: "MlflowClient", experiment_id: str, plan: RunPlan) -> "
     There are two when the answer to the first request for one was lost: MLflow's client asks again.
     """
     wanted = f"tags.`{RUN_KEY_TAG}` = '{plan.run_key}' and tags.`{HOME_TAG}` = '{_home_of(plan)}'"
-    return list(client.search_runs([experiment_id], wanted, order_by=["attributes.start_time ASC"]))
+    return all_pages(client.search_runs, [experiment_id], wanted, order_by=["attributes.start_time ASC"])
 
 
 def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: DatasetVersion) -> None:
@@ -124,8 +125,8 @@ def _close_killed(client: "MlflowClient", plan: RunPlan) -> None:
         f"attributes.status = 'RUNNING' and tags.`evergreen.recipe` = '{plan.recipe.name}' "
         f"and tags.`{HOME_TAG}` = '{_home_of(plan)}'"
     )
-    places = [one.experiment_id for one in client.search_experiments()]
-    for run in client.search_runs(places, ours):
+    places = [one.experiment_id for one in all_pages(client.search_experiments)]
+    for run in all_pages(client.search_runs, places, ours):
         if run.data.tags.get(RUN_KEY_TAG) != plan.run_key:
             client.set_terminated(run.info.run_id, "KILLED")
 

@@ -25,6 +25,7 @@ from tasks.embedded_store import (
     schema,
     store_file,
 )
+from tasks.pages import all_pages
 from tasks.tracking import connect
 from training.errors import EvergreenError
 from training.paths import HOME_VARIABLE, Home
@@ -185,7 +186,7 @@ def mlflow_server_check(uri: str) -> Check:
 def opened_store_check(home: Home, tracking_uri: str | None) -> Check:
     """The store through MLflow's own client, which also sees a store of another version."""
     try:
-        models = connect(tracking_uri, home).search_registered_models()
+        models = all_pages(connect(tracking_uri, home).search_registered_models)
     except EvergreenError as error:
         return Check(
             name="MLflow client", ok=False, found=str(error), remedy="Mend the store, or tracking.uri."

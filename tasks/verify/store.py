@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tasks.embedded_store import store_file
+from tasks.pages import all_pages
 from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, champion_of
 from tasks.tracking import HOME_TAG, RUN_KEY_TAG, connect
 from tasks.verify.finding import NoEvidence
@@ -53,7 +54,7 @@ class Store:
     def versions(self) -> "list[ModelVersion]":
         """Versions of the registered model that carry the run key, oldest first."""
         wanted = f"name = '{self.plan.model}' and tags.`{RUN_KEY_TAG}` = '{self.plan.run_key}'"
-        return sorted(self.client.search_model_versions(wanted), key=lambda one: int(one.version))
+        return sorted(all_pages(self.client.search_model_versions, wanted), key=lambda one: int(one.version))
 
     @cached_property
     def aliases(self) -> dict[str, str | None]:
@@ -87,8 +88,8 @@ class Store:
         return f"tags.`{HOME_TAG}` = '{self.home.identity}'"
 
     def _search(self, wanted: str) -> "list[Run]":
-        places = [one.experiment_id for one in self.client.search_experiments()]
-        return list(self.client.search_runs(places, wanted))
+        places = [one.experiment_id for one in all_pages(self.client.search_experiments)]
+        return all_pages(self.client.search_runs, places, wanted)
 
 
 def open_store(plan: RunPlan, home: Home, release: Release | None) -> Store:

@@ -1,0 +1,23 @@
+"""All results of a search of MLflow, whose answers come in pages."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from mlflow.store.entities import PagedList
+
+Entity = TypeVar("Entity")
+
+PAGE_SIZE = 1000  # the most that a server gives of every kind of entity
+
+
+def all_pages(search: "Callable[..., PagedList[Entity]]", *given: Any, **named: Any) -> list[Entity]:
+    """What `search`, a method of MLflow's client, finds for these arguments, over all pages."""
+    found: list[Entity] = []
+    token: str | None = None
+    while True:
+        page = search(*given, **named, max_results=PAGE_SIZE, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return found
