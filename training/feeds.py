@@ -107,7 +107,7 @@ class MemoryFeed:
             start, stop = self.order.bounds(step)
             chosen, pieces = self._share(epoch, step)
             rows = self.learn[chosen]
-            images = torch.from_numpy(self.columns.images[rows])
+            images = torch.from_numpy(self.columns.read(rows))
             labels = torch.from_numpy(self.columns.labels[rows])
             yield Batch(_to(images, self.ranks), _to(labels, self.ranks), rows, stop - start, pieces)
 
@@ -237,7 +237,7 @@ def columns_dataset(columns: Columns) -> "Dataset[Any]":
             return len(columns)
 
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-            return torch.from_numpy(np.array(columns.images[index])), int(columns.labels[index])
+            return torch.from_numpy(columns.read(np.array([index]))[0]), int(columns.labels[index])
 
     return ColumnsDataset()
 

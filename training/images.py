@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -158,3 +158,17 @@ def _unlike_the_others(shape: tuple[int, ...], others: ImageShape) -> str:
 
 def _words(shape: tuple[int, ...]) -> str:
     return f"{shape[1]}x{shape[2]} pixels with {counted(shape[0], 'channel')}"
+
+
+def binary_to_numpy(column: pa.ChunkedArray, dtype: Any) -> npt.NDArray[Any]:
+    """A fixed-width binary column as one array of (rows, width / itemsize), without looking at single values."""
+    width = column.type.byte_width
+    chunks = [
+        np.frombuffer(chunk.buffers()[1], np.uint8)[
+            chunk.offset * width : (chunk.offset + len(chunk)) * width
+        ]
+        for chunk in column.chunks
+    ]
+    flat: npt.NDArray[Any] = np.concatenate(chunks) if len(chunks) != 1 else chunks[0]
+    rows: npt.NDArray[Any] = flat.view(dtype).reshape(len(column), -1)
+    return rows

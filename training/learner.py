@@ -159,7 +159,7 @@ class Learner:
                 part = rows[start : start + _VALIDATION_ROWS]
                 labels = torch.from_numpy(columns.labels[part]).to(self.ranks.device)
                 logits = self.module(
-                    self._normalised(torch.from_numpy(columns.images[part]).to(self.ranks.device))
+                    self._normalised(torch.from_numpy(columns.read(part)).to(self.ranks.device))
                 )
                 loss += functional.cross_entropy(logits.float(), labels, reduction="sum").double().cpu()
                 hits += int((logits.argmax(1) == labels).sum())

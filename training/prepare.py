@@ -7,6 +7,7 @@ import logging
 import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from training.errors import DataError
 from training.files import atomic_file, atomic_folder, digest_file, write_text
 from training.images import Target, first_shape
 from training.manifest import write_manifest
-from training.order import Permutation, stream_key
+from training.order import Permutation, Rows, stream_key
 from training.records import DatasetVersion, PartFile, RawShard, Record, SourceFiles, Split
 from training.room import available_cpus
 from training.settings import DataSettings
@@ -282,6 +283,12 @@ def _limit(split: str, settings: DataSettings) -> int | None:
     return None
 
 
+@lru_cache(maxsize=1)  # 8 bytes a row; a process that writes many shards draws once
+def _subset(total: int, limit: int) -> Rows:
+    """`limit` of `total` row numbers, drawn at random, always the same, in ascending order."""
+    return np.sort(Permutation(total, stream_key(_SUBSET))(np.arange(limit, dtype=np.int64)))
+
+
 def selected_rows(files: SourceFiles, shard: Shard, settings: DataSettings) -> list[int]:
     """Row numbers of a shard: of all rows, or of a fixed random subset.
 
@@ -294,7 +301,6 @@ def selected_rows(files: SourceFiles, shard: Shard, settings: DataSettings) -> l
     if files.kind == "folder":
         positions = Permutation(limit, stream_key(_MIXED))(positions)
     if limit < total:
-        subset = Permutation(total, stream_key(_SUBSET))(np.arange(limit, dtype=np.int64))
-        positions = np.sort(subset)[positions]
+        positions = _subset(total, limit)[positions]
     chosen: list[int] = positions.tolist()
     return chosen

@@ -74,7 +74,7 @@ def _check_listing(files: SourceFiles, settings: DataSettings) -> None:
     """Raises :class:`DataError` when files with equal content are in two splits or two classes."""
     if settings.max_train_rows or settings.max_test_rows:
         return  # the copies may not be among the chosen rows
-    table = read_listing(files)
+    table = pa.Table.from_batches([read_listing(files)])
     if settings.validation_split == "ignore":
         table = table.filter(pc.not_equal(table["split"], VALIDATION))
     places = table.group_by("sha256").aggregate([("split", "count_distinct"), ("label", "count_distinct")])

@@ -57,7 +57,7 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     heart.beat(0)
     prepare_process(job.settings.scaling.threads_per_worker, job.settings.training.deterministic)
     recipe = import_recipe(job)
-    columns = open_columns(job.dataset, "train")
+    columns = open_columns(job.dataset, "train", check_images=False)
     learn, validate = training_rows(columns, job.settings)
     feed = build_feed(job, recipe, columns, learn, ranks)
     total = min(

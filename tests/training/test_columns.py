@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import zlib
 from collections.abc import Callable
@@ -14,9 +15,9 @@ import numpy as np
 import pytest
 from damages import DAMAGES, flipped, part_file
 
-from training import dataset
+from training import columns as unpacked
 from training.dataset import open_columns
-from training.errors import DataError
+from training.errors import DataError, TransientError
 from training.manifest import read_parts
 from training.records import DatasetVersion
 
@@ -80,7 +81,7 @@ def test_columns_of_another_split_or_version_are_unpacked_anew(copy: DatasetVers
 
 
 def test_columns_are_checked_block_by_block(copy: DatasetVersion, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "_BLOCK", 1000)
+    monkeypatch.setattr(unpacked, "_BLOCK", 1000)
     file = Path(copy.path) / ".columns-train" / "images.npy"
     open_columns(copy, "train")
     whole = file.read_bytes()
@@ -105,13 +106,13 @@ def test_changed_columns_of_a_damaged_version_are_not_used(copy: DatasetVersion)
 def test_a_disk_that_damages_what_is_written_is_named(
     copy: DatasetVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unpack = dataset._unpack_anew
+    unpack = unpacked._unpack_anew
 
     def unpack_badly(folder: Path, *rest: Any) -> None:
         unpack(folder, *rest)
         flipped(folder / "images.npy")
 
-    monkeypatch.setattr(dataset, "_unpack_anew", unpack_badly)
+    monkeypatch.setattr(unpacked, "_unpack_anew", unpack_badly)
     with pytest.raises(DataError, match=r"images\.npy: damaged again .*Check the disk"):
         open_columns(copy, "train")
 
@@ -142,3 +143,47 @@ def test_processes_that_find_damaged_columns_together_all_get_whole_ones(copy: D
 def test_columns_can_not_be_written(copy: DatasetVersion) -> None:
     with pytest.raises(ValueError, match="read-only"):
         open_columns(copy, "train").images[0] = 0
+
+
+def test_a_worker_checks_the_images_that_it_reads_and_no_others(
+    copy: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = np.array(open_columns(copy, "train").images)
+    hashed: list[str] = []
+    checksums = unpacked._checksums
+
+    def counted(file: Path) -> list[int]:
+        hashed.append(file.name)
+        return checksums(file)
+
+    monkeypatch.setattr(unpacked, "_checksums", counted)
+    columns = open_columns(copy, "train", check_images=False)
+    assert hashed == ["labels.npy", "digests.npy"]
+    assert columns.unchecked is not None
+    rows = np.array([5, 3, 5])
+    assert np.array_equal(columns.read(rows), expected[rows])
+    assert np.flatnonzero(~columns.unchecked).tolist() == [3, 5]
+
+
+def test_an_image_that_was_damaged_is_unpacked_again_by_the_next_attempt(copy: DatasetVersion) -> None:
+    expected = np.array(open_columns(copy, "train").images)
+    file = Path(copy.path) / ".columns-train" / "images.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    columns = open_columns(copy, "train", check_images=False)
+    last = len(columns) - 1
+    assert np.array_equal(columns.read(np.array([0])), expected[:1])
+    with pytest.raises(TransientError, match=f"images.npy: row {last} is not what was written"):
+        columns.read(np.array([last]))
+    again = open_columns(copy, "train", check_images=False)
+    assert np.array_equal(again.read(np.array([last])), expected[last:])
+
+
+def test_images_that_were_cut_short_are_unpacked_before_they_are_mapped(copy: DatasetVersion) -> None:
+    open_columns(copy, "train")
+    file = Path(copy.path) / ".columns-train" / "images.npy"
+    size = file.stat().st_size
+    os.truncate(file, size - 1)
+    open_columns(copy, "train", check_images=False)
+    assert file.stat().st_size == size

@@ -12,6 +12,7 @@ from small_runs import prepared
 
 from training import dataset, prepare, shards
 from training.errors import DataError
+from training.order import Permutation, Rows
 from training.paths import Home
 from training.records import DatasetVersion
 from training.settings import DataSettings
@@ -207,3 +208,24 @@ def test_an_image_folder_is_not_left_sorted_by_class(home: Home, tmp_path: Path)
     ).labels
     changes = int((np.diff(labels) != 0).sum())
     assert changes > len(labels) / 4
+
+
+def test_a_subset_is_drawn_once_for_all_shards(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+
+    class Counting(Permutation):
+        def __call__(self, positions: Rows) -> Rows:
+            drawn.append(len(positions))
+            return super().__call__(positions)
+
+    monkeypatch.setattr(prepare, "Permutation", Counting)
+    monkeypatch.setattr(prepare, "_SHARD_ROWS", 100)
+    prepare._subset.cache_clear()
+    files = Digits().fetch(home.sources)
+    settings = DataSettings(max_train_rows=900, max_test_rows=300)
+    shards = prepare.plan_shards(files, settings)
+    rows = [row for shard in shards for row in prepare.selected_rows(files, shard, settings)]
+    assert len(shards) == 12
+    assert drawn == [1200]
+    assert rows == sorted(set(rows))
+    prepare._subset.cache_clear()

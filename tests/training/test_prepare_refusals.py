@@ -17,6 +17,7 @@ from training import dataset, prepare
 from training.errors import DataError
 from training.paths import Home
 from training.settings import DataSettings
+from training.sources import folder
 from training.sources.digits import Digits
 from training.sources.folder import ImageFolder
 from training.sources.parquet import ParquetImages
@@ -150,17 +151,8 @@ def test_no_rows_are_refused(home: Home) -> None:
 
 
 def empty_listing(home: Home) -> Path:
-    names = {
-        "path": pa.string(),
-        "label": pa.string(),
-        "split": pa.string(),
-        "size": pa.int64(),
-        "sha256": pa.string(),
-    }
     home.sources.mkdir()
-    pq.write_table(
-        pa.table({name: pa.array([], kind) for name, kind in names.items()}), home.sources / "listing.parquet"
-    )
+    folder._write_listing(home.sources / "listing.arrow", [])
     return home.sources
 
 

@@ -1,12 +1,14 @@
 """A folder of image files, one sub-folder a class; read where they lie, if they still are what was listed."""
 
 import hashlib
+import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from training.errors import DataError
 from training.files import atomic_file
@@ -17,7 +19,8 @@ from training.sources.plain_files import NotPlainError, read_plain
 from training.sources.rows import RawImage, checked_rows, cut, raw_batch
 from training.sources.splits import in_order
 
-_LISTING = "listing.parquet"
+_LISTING = "listing.arrow"
+_SPLITS = b"rows of each split"  # in the listing's metadata: the first row and the end of each split
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,7 @@ class ImageFolder:
         images, classes = list_images(root, self.classes)
         digest = listing_digest(images)
         place = listing_folder(folder, root, digest)
-        with atomic_file(place / _LISTING) as aside:
-            columns = zip(*images, strict=True)
-            pq.write_table(pa.table(dict(zip(ImageFile._fields, map(pa.array, columns), strict=True))), aside)
+        _write_listing(place / _LISTING, images)
         return SourceFiles(
             kind="folder",
             root=str(place),
@@ -55,17 +56,16 @@ class ImageFolder:
 
     def count(self, files: SourceFiles, split: str) -> int:
         """Number of images of `split`."""
-        return len(_listing(files, split))
+        return int(_listing(files, split).num_rows)
 
     def splits(self, files: SourceFiles) -> Sequence[str]:
         """("train", "test") with or without "val" between them, or ("",) where there are only class folders."""
-        found = pq.read_table(Path(files.root) / _LISTING, columns=["split"])["split"].unique().to_pylist()
-        return in_order(found)
+        return in_order(_rows_of_splits(read_listing(files)))
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Encoded images in the order of the listing."""
         listing = _listing(files, split)
-        chosen = listing.take(pa.array(checked_rows(rows, len(listing))))
+        chosen = listing.take(pa.array(checked_rows(rows, listing.num_rows)))
         for part in cut(chosen["size"].to_numpy()):
             images = [
                 ImageFile(**row) for row in chosen.slice(part.start, part.stop - part.start).to_pylist()
@@ -78,16 +78,38 @@ class ImageFolder:
             )
 
 
-def _listing(files: SourceFiles, split: str) -> pa.Table:
-    return read_listing(files, [("split", "==", split)])
+def _write_listing(file: Path, images: list[ImageFile]) -> None:
+    """As one record batch, so that any rows are read without a look at the others."""
+    kinds = {name: pa.int64() if name == "size" else pa.large_string() for name in ImageFile._fields}
+    batch = pa.record_batch({n: pa.array([getattr(one, n) for one in images], k) for n, k in kinds.items()})
+    counts = Counter(image.split for image in images)
+    ends = dict(zip(sorted(counts), accumulate(counts[split] for split in sorted(counts)), strict=True))
+    ranges = {split: [end - counts[split], end] for split, end in ends.items()}
+    batch = batch.replace_schema_metadata({_SPLITS: json.dumps(ranges)})
+    with atomic_file(file) as aside, pa.ipc.new_file(aside, batch.schema) as writer:
+        writer.write_batch(batch)
 
 
-def read_listing(files: SourceFiles, wanted: list[tuple[str, str, str]] | None = None) -> pa.Table:
-    """The listed images, one row each with the columns of :class:`ImageFile`; all, or those that fit `wanted`."""
+def _rows_of_splits(listing: pa.RecordBatch) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = json.loads(listing.schema.metadata[_SPLITS])
+    return found
+
+
+def _listing(files: SourceFiles, split: str) -> pa.RecordBatch:
+    listing = read_listing(files)
+    start, stop = _rows_of_splits(listing).get(split, [0, 0])
+    return listing.slice(start, stop - start)
+
+
+def read_listing(files: SourceFiles) -> pa.RecordBatch:
+    """The listed images, one row each with the columns of :class:`ImageFile`; memory-mapped, so that a shard of rows
+    costs the same however many there are.
+    """
     file = Path(files.root) / _LISTING
     if not file.is_file():
         raise DataError(f"{file}: the listing is gone. Run the command again: it lists the images anew.")
-    return pq.read_table(file, filters=wanted)
+    with pa.memory_map(str(file)) as source:
+        return pa.ipc.open_file(source).get_batch(0)
 
 
 def _content(image: ImageFile) -> bytes:

@@ -4,10 +4,14 @@ import os
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from training.errors import DataError, SettingError
+from training.records import SourceFiles
+from training.sources import folder
 from training.sources.folder import ImageFolder
+from training.sources.folder_listing import ImageFile
 
 
 def made(root: Path, splits: tuple[str, ...] = ("train", "test"), count: int = 6, shuffle: int = 0) -> Path:
@@ -162,7 +166,7 @@ def test_an_image_that_changes_after_listing_is_named(tmp_path: Path, change: st
 
 def test_a_lost_listing_says_what_to_do(tmp_path: Path, rows_of) -> None:
     files = ImageFolder(made(tmp_path / "data")).fetch(tmp_path / "home")
-    (Path(files.root) / "listing.parquet").unlink()
+    (Path(files.root) / "listing.arrow").unlink()
     with pytest.raises(DataError, match="again"):
         rows_of(files, "train", [0])
 
@@ -176,3 +180,20 @@ def test_batches_are_bounded_and_in_order(tmp_path: Path) -> None:
     forward = [image for batch in source.read(files, "", range(2200)) for image in batch["image"].to_pylist()]
     assert [image for batch in batches for image in batch["image"].to_pylist()] == forward[::-1] * 4
     assert list(source.read(files, "", [])) == []
+
+
+def test_a_shard_of_a_long_listing_is_read_without_the_others(tmp_path: Path) -> None:
+    sizes = {"test": 1000, "train": 50_000}
+    images = [
+        ImageFile(split, "a class", f"{number:064x}", 7, f"/images/{split}/{number:0100}.png")
+        for split, rows in sizes.items()
+        for number in range(rows)
+    ]
+    folder._write_listing(tmp_path / "listing.arrow", images)
+    files = SourceFiles(kind="folder", root=str(tmp_path), origin="-", digest="-", files=51_000, bytes=1)
+    source, before = ImageFolder(), pa.total_allocated_bytes()
+    assert {split: source.count(files, split) for split in source.splits(files)} == sizes
+    listing = folder._listing(files, "train")
+    chosen = listing.take(pa.array([49_999, 0]))["path"].to_pylist()
+    assert chosen == [f"/images/train/{number:0100}.png" for number in (49_999, 0)]
+    assert pa.total_allocated_bytes() - before < 100_000  # of 10 MB
