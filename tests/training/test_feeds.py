@@ -58,7 +58,7 @@ def test_training_and_validation_rows_are_all_rows_once(columns: Columns) -> Non
 @pytest.mark.parametrize("share", [1e-9, 1 - 1e-9])
 def test_too_small_a_side_is_refused(columns: Columns, share: float) -> None:
     with pytest.raises(
-        SettingError, match=r"data\.validation_share: .* rows leaves \d+ to learn from and \d+ to validate"
+        SettingError, match=r"data\.validation_share: .* divided into \d+ to learn from and \d+ to validate"
     ):
         training_rows(columns, tiny_settings(data={"validation_share": share}))
 
