@@ -52,15 +52,25 @@ class Promotion:
     better: bool
     look: Look
 
+    @property
+    def corrected(self) -> float:
+        """The gain after correction for the choice."""
+        return corrected_gain(self.look)
+
 
 @dataclass
 class Year:
-    """What became of a model that is retrained every night. Shares of rows; `true_wrong` is of the last champion."""
+    """What became of a model that is retrained every night, in shares of rows.
+
+    `shown_wrong`, `true_wrong` and `gain`, over the first champion, are of the last champion; `excess` is the sum of
+    the corrections for having been chosen.
+    """
 
     promotions: list[Promotion]
     shown_wrong: float
     true_wrong: float
     excess: float
+    gain: float
 
 
 class Nights:
@@ -97,7 +107,7 @@ class Nights:
                 if look.boundary is not None or look.level:
                     excess += (look.difference - corrected_gain(look)) / 2
         wrong = float(self.difficulties.sum()) / self.world.rows
-        return Year(made, float(champion.sum()) / self.world.rows, wrong - gain, excess)
+        return Year(made, float(champion.sum()) / self.world.rows, wrong - gain, excess, gain)
 
     kept_signs: npt.NDArray[np.float32] | None = None
 

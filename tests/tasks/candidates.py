@@ -68,7 +68,13 @@ class World(NamedTuple):
         return [(one["action"], one.get("from"), one.get("to") or one["candidate"]) for one in lines]
 
 
-def trained_candidate(home: Home, **training: Any) -> Candidate:
-    plan, version = planned(home, training=training)
+def trained_candidate(
+    home: Home,
+    data: dict[str, Any] | None = None,
+    gate: dict[str, Any] | None = None,
+    seed: int = 0,
+    **training: Any,
+) -> Candidate:
+    plan, version = planned(home, training=training, data=data or {}, gate=gate or {}, seed=seed)
     trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version))
     return Candidate(plan, version, trained, evaluate.fn(plan, version, trained))

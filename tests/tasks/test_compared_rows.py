@@ -1,0 +1,143 @@
+"""Which rows and which models a comparison has: test rows that a model was trained on are left out; the anchor."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from candidates import Candidate, trained_candidate
+
+from tasks.evaluate import evaluate
+from tasks.gate.outcomes import read_outcomes
+from tasks.registry import DATASET_TAG, champion_of
+from tasks.reign import STANDING_TAG, Registry, Standing
+from tasks.tracking import connect
+from tasks.training_rows import TRAINING_ROWS, training_rows_of
+from training.errors import SettingError
+from training.paths import Home
+from training.row_digests import known_rows, rows_among
+
+
+def candidate(home: Home, test_share: float, **gate: Any) -> Candidate:
+    return trained_candidate(
+        home,
+        epochs=1,
+        learning_rate=1e-3,
+        data={"test_share": test_share},
+        gate=gate,
+        seed=int(100 * test_share),
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A home whose champion kept a fifth of the rows for the test."""
+    home = Home(tmp_path_factory.mktemp("home"))
+    candidate(home, 0.2).register()
+    return home
+
+
+def test_test_rows_that_the_champion_was_trained_on_are_left_out_and_said(home: Home) -> None:
+    one = candidate(home, 0.4)
+    client = connect(None, home)
+    champion = champion_of(client, one.plan.model)
+    assert champion is not None
+    trained_on = training_rows_of(client, one.plan, champion)
+    assert trained_on is not None
+    seen = rows_among(one.version, "test", trained_on)
+    assert 0.3 < seen.mean() < 0.7  # of rows with a digest below 0.4, those below 0.2 were test rows before
+    evaluation = one.evaluation
+    assert (evaluation.left_out, evaluation.rows) == (seen.sum(), (~seen).sum())
+    assert evaluation.training_rows_known
+    table = pq.read_table(evaluation.predictions)
+    assert np.array_equal(table["compared"].to_numpy(), ~seen)
+    assert len(read_outcomes(Path(evaluation.predictions), "champion")) == evaluation.rows
+    labels = table["label"].to_numpy()[~seen]
+    right = (table["candidate"].to_numpy()[~seen] == labels).mean()
+    assert evaluation.candidate.accuracy == right
+    assert all(not seen[mistake.row] for mistake in evaluation.mistakes)
+    release = one.register()
+    assert f"{seen.sum()} more test rows are left out, as version {champion} was trained on them" in (
+        release.verdict.rules[0].explanation
+    )
+    assert release.verdict.looks[0].rows == evaluation.rows
+
+
+def test_the_champions_dataset_in_this_home_tells_where_its_run_has_no_record(home: Home) -> None:
+    one = candidate(home, 0.4)
+    client = connect(None, home)
+    entry = client.get_model_version(one.plan.model, "1")
+    recorded = training_rows_of(client, one.plan, "1")
+    artifacts = Path(client.get_run(entry.run_id).info.artifact_uri.removeprefix("file://"))
+    kept = (artifacts / TRAINING_ROWS).rename(artifacts / "kept.npy")
+    folder = home.dataset("digits", entry.tags[DATASET_TAG])
+    try:
+        assert np.array_equal(training_rows_of(client, one.plan, "1"), recorded)
+        aside = folder.rename(folder.with_name("aside"))
+        try:
+            assert training_rows_of(client, one.plan, "1") is None
+            shutil.rmtree(Path(one.evaluation.predictions).parent)
+            unknown = evaluate.fn(one.plan, one.version, one.trained)
+        finally:
+            aside.rename(folder)
+    finally:
+        kept.rename(artifacts / TRAINING_ROWS)
+        shutil.rmtree(Path(one.evaluation.predictions).parent, ignore_errors=True)
+    assert (unknown.training_rows_known, unknown.left_out) == (False, 0)
+
+
+def test_a_damaged_record_of_training_rows_is_unknown(home: Home) -> None:
+    one = candidate(home, 0.4)
+    client = connect(None, home)
+    entry = client.get_model_version(one.plan.model, "1")
+    record = Path(client.get_run(entry.run_id).info.artifact_uri.removeprefix("file://")) / TRAINING_ROWS
+    whole = record.read_bytes()
+    try:
+        for damaged in (b"", whole[:60], whole[:-3]):
+            record.write_bytes(damaged)
+            assert training_rows_of(client, one.plan, "1") is None
+    finally:
+        record.write_bytes(whole)
+
+
+def test_nothing_left_to_compare_is_said_with_the_way_out(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = candidate(home, 0.4)
+    shutil.rmtree(Path(one.evaluation.predictions).parent)
+    everything = np.union1d(known_rows(one.version, "test"), known_rows(one.version, "train"))
+    monkeypatch.setattr("tasks.evaluate.training_rows_of", lambda *_: everything)
+    with pytest.raises(SettingError, match=r"all .* test rows were training rows .* tracking\.model"):
+        evaluate.fn(one.plan, one.version, one.trained)
+
+
+def test_not_worse_scores_the_anchor_on_the_same_rows(home: Home) -> None:
+    first = candidate(home, 0.4)
+    client = connect(None, home)
+    champion = champion_of(client, first.plan.model)
+    assert champion is not None
+    made = client.get_model_version(first.plan.model, champion)
+    client.create_registered_model("anchored")
+    for _ in range(2):
+        client.create_model_version("anchored", made.source, run_id=made.run_id, tags=dict(made.tags))
+    client.set_registered_model_alias("anchored", "champion", "2")
+    identity = Registry(client, "anchored").identity("1")
+    standing = Standing(anchor="1", anchor_identity=identity)
+    client.set_model_version_tag("anchored", "2", STANDING_TAG, standing.model_dump_json())
+    one = first.under("anchored")
+    settings = one.plan.settings
+    gate = settings.gate.model_copy(update={"policy": "not_worse", "margin": 0.4})
+    plan = one.plan.model_copy(update={"settings": settings.model_copy(update={"gate": gate})})
+    evaluation = evaluate.fn(plan, one.version, one.trained)
+    assert (evaluation.champion_version, evaluation.anchor_version) == ("2", "1")
+    table = pq.read_table(evaluation.predictions)
+    assert table["anchor"].equals(table["champion"])
+    release = one._replace(plan=plan, evaluation=evaluation).register()
+    look = release.verdict.looks[0]
+    assert (look.question, look.reference_version) == ("not_worse", "1")
+    assert release.alias == "champion"
+    kept = json.loads(client.get_model_version("anchored", release.version).tags[STANDING_TAG])
+    assert kept["anchor"] == "1"
