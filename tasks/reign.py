@@ -18,6 +18,7 @@ from tasks.gate import asks_for_look, look_of
 from tasks.gate.look import Reference, key_of, take_look
 from tasks.gate.outcomes import Outcomes, Side, read_outcomes
 from tasks.gate.reign import DamagedReignError, Reign, read_reign, unpack_flips
+from tasks.pages import all_pages
 from tasks.registry import WEIGHTS_TAG, version_tags
 from tasks.registry_lock import Lease
 from training.records import Evaluation, Look, Question, Record, Verdict
@@ -83,7 +84,7 @@ class Registry:
 
     def _rebuilt(self, question: Question, number: str) -> Reign:
         tag, reign = f"{LOOK_TAG}.{question}.{number}", Reign()
-        found = self.client.search_model_versions(f"name = '{self.model}'")
+        found = all_pages(self.client.search_model_versions, f"name = '{self.model}'")
         looks = [look for one in found if (look := _look_in(one.tags, tag)) is not None]
         for look in sorted(looks, key=lambda look: look.number):
             reign = _with_look(reign, look)
