@@ -51,7 +51,7 @@ class _Choice(_Fields):
 
 class Device(_Fields):
     type: Literal["cpu"]
-    index: None = None
+    index: Literal[0] | None = None
 
 
 class Hint(_Choice):
