@@ -202,19 +202,10 @@ class Resizing(nn.Module):
         return self.head(self.attention(states)).reshape(rows, -1)
 
 
-def test_programs_of_many_kinds_pass() -> None:
-    from torchvision.models import swin_t
-
+def test_a_program_of_many_operations_passes() -> None:
     example = torch.zeros((3, 1, 8, 8), dtype=torch.uint8)
-    shapes = [{0: torch.export.Dim.AUTO}]
-    exported = [
-        torch.export.export(Resizing().eval(), (example,), dynamic_shapes=shapes),
-        torch.export.export(
-            swin_t(num_classes=2).eval(), (torch.zeros((3, 3, 32, 32)),), dynamic_shapes=shapes
-        ),
-    ]
-    for program in exported:
-        content = io.BytesIO()
-        torch.export.save(program, content)
-        content.seek(0)
-        check_program(content)
+    program = torch.export.export(Resizing().eval(), (example,), dynamic_shapes=[{0: torch.export.Dim.AUTO}])
+    content = io.BytesIO()
+    torch.export.save(program, content)
+    content.seek(0)
+    check_program(content)
