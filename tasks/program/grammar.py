@@ -90,10 +90,13 @@ def module_path(text: str) -> str:
 
 def tree(text: str) -> str:
     """How inputs or outputs are nested, as JSON: tuples, lists and dictionaries with text keys."""
-    version, node = json.loads(text)
-    if version != 1:
-        raise ValueError(f"tree version {str(version)[:20]!r} is not known")
-    _check_tree(node)
+    try:
+        version, node = json.loads(text)
+        if version != 1:
+            raise ValueError(f"tree version {str(version)[:20]!r} is not known")
+        _check_tree(node)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"tree {text[:100]!r} can't be read") from error
     return text
 
 

@@ -31,7 +31,9 @@ Number = float | Literal["Infinity", "-Infinity", "NaN"]
 Expression = Annotated[str, AfterValidator(expression)]
 Tree = Annotated[str, AfterValidator(tree)]
 ScalarType = Annotated[int, Field(ge=1, le=35)]
-Metadata = dict[Literal["stack_trace", "nn_module_stack", "torch_fn", "from_node", "custom"], str]
+# A line of source that torch may write as a comment: a carriage return would end the comment.
+Note = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x08\x0b\x0d-\x1f\x7f]*$")]
+Metadata = dict[Literal["stack_trace", "nn_module_stack", "torch_fn", "from_node", "custom"], Note]
 
 
 class _Fields(BaseModel):
@@ -237,7 +239,7 @@ class GraphModule(_Fields):
     graph: Graph
     signature: Signature
     module_call_graph: list[ModuleCall]
-    metadata: dict[Literal["custom"], str] = {}
+    metadata: dict[Literal["custom"], Note] = {}
     treespec_namedtuple_fields: dict[str, None] = Field(default={}, max_length=0)
 
 

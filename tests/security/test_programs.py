@@ -7,13 +7,25 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hostile_programs import EVALUATED, IN_THE_ARCHIVE, PROGRAM, hostile, packed, sound_program
+from hostile_programs import (
+    CONSTANTS,
+    EVALUATED,
+    IN_THE_ARCHIVE,
+    PROGRAM,
+    WEIGHTS,
+    hostile,
+    packed,
+    sound_program,
+)
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from tasks.program import check_program
@@ -124,6 +136,16 @@ OTHER_PROGRAMS: dict[str, tuple[Change, str]] = {
         "as_operator",
     ),
     "a custom object": (add_call("torch.ops.aten.add.Tensor", as_custom_obj={"name": "a"}), "as_custom_obj"),
+    "a note that ends its comment": (
+        lambda program: program["graph_module"]["graph"]["nodes"][0]["metadata"].update(stack_trace="a\rb"),
+        "stack_trace",
+    ),
+    "a note of another kind": (
+        lambda program: program["graph_module"]["graph"]["nodes"][0]["metadata"].update(
+            source_fn_stack="a,torch.b"
+        ),
+        "source_fn_stack",
+    ),
     "two arguments at once": (add_call("torch.ops.aten.add.Tensor", as_int=1, as_none=True), "exactly one"),
     "a way out of the module": (
         lambda program: program["graph_module"]["signature"]["input_specs"][0]["parameter"].update(
@@ -175,6 +197,34 @@ def test_other_members_are_refused(members: dict[str, bytes], tmp_path: Path) ->
 def test_a_key_that_comes_twice_is_refused(members: dict[str, bytes], tmp_path: Path) -> None:
     twice = members[PROGRAM].replace(b'"guards_code": []', b'"guards_code": ["True"], "guards_code": []')
     assert_refused(tmp_path, packed({**members, PROGRAM: twice}), "twice")
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(data=st.data())
+def test_whatever_stands_somewhere_is_taken_or_refused(
+    members: dict[str, bytes], data: st.DataObject
+) -> None:
+    """Never an error of another kind, whichever member and field is changed."""
+    member = data.draw(st.sampled_from([PROGRAM, WEIGHTS, CONSTANTS]))
+    content = json.loads(members[member])
+    holder, key = data.draw(st.sampled_from(list(places(content))))
+    holder[key] = data.draw(ANYTHING | ANYTHING.map(json.dumps))
+    with suppress(DataError):
+        check_program(io.BytesIO(packed({**members, member: json.dumps(content).encode()})))
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container in a JSON value with every key that it has."""
+    keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield value, key
+        yield from places(value[key])
 
 
 def test_a_tensor_that_is_missing_is_refused(members: dict[str, bytes], tmp_path: Path) -> None:
