@@ -3,7 +3,6 @@
 import math
 import statistics
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from training.manifest import read_manifest
 from training.order import SampleOrder
 from training.paths import Home, RunPaths
 from training.plan import RunPlan
+from training.record_files import find_record
 from training.records import DatasetVersion, Release, TrainedModel
 from training.settings import Settings
 
@@ -132,10 +132,9 @@ def _earlier(plan: RunPlan) -> Iterator[Earlier]:
     """Finished runs of the recipe, newest first; one that found its training done says nothing of its time."""
     files = Home(Path(plan.home)).runs(plan.recipe.name).glob("*/release.json")
     for file in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
-        with suppress(ValueError):  # written by another version of Evergreen, in another form
-            release = Release.model_validate_json(file.read_text(encoding="utf-8"))
-            paths = RunPaths(file.parent)
-            trained = finished(paths, release.run_key)
-            if trained is not None and trained.history and "compute" in release.goodput.parts:
-                kept = RunPlan.model_validate_json(paths.ingredients.read_text(encoding="utf-8"))
-                yield Earlier(release, trained, kept)
+        release = find_record(file, Release, file.parent.name)
+        paths = RunPaths(file.parent)
+        trained = finished(paths, release.run_key) if release is not None else None
+        kept = find_record(paths.ingredients, RunPlan, paths.root.name)
+        if release and kept and trained and trained.history and "compute" in release.goodput.parts:
+            yield Earlier(release, trained, kept)

@@ -29,11 +29,11 @@ from tasks.step import without_secrets
 from tasks.tracking import connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
 from training.controller import ray_for
-from training.files import write_text
 from training.launch import finished
 from training.paths import home
 from training.plan import RunPlan, identify
 from training.recipe import load
+from training.record_files import write_record
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.room import resolve_here
 from training.run_lock import run_lock
@@ -108,7 +108,7 @@ def _retrain(recipe: str, overrides: tuple[dict[str, Any], ...], force: bool) ->
             with clock.time("report"):
                 report(plan, version, trained, evaluation, release)
             release = clock.timed(release, trained, trained_before)
-            write_text(plan.paths.release, release.model_dump_json(indent=1))
+            write_record(plan.paths.release, release, plan.paths.root.name)
     return release
 
 

@@ -1,6 +1,5 @@
 """Which comparison a candidate's scores belong to: found again only while all of it is the same."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +8,10 @@ from tasks.registry import WEIGHTS_TAG, champion_of, version_tags
 from tasks.reign import anchor_of
 from tasks.tracking import RUN_KEY_TAG
 from training.files import digest_json
+from training.paths import RunPaths
 from training.plan import RunPlan
-from training.records import Record, TrainedModel
+from training.record_files import find_record, record_text
+from training.records import Evaluation, Record, TrainedModel
 from training.redaction import redact
 
 if TYPE_CHECKING:
@@ -74,10 +75,32 @@ def _same_candidate(one: Comparison, other: Comparison) -> bool:
 
 def _made(plan: RunPlan) -> Iterator[Comparison]:
     """Comparisons whose scores are complete, the newest first."""
-    files = [
-        file
-        for file in plan.paths.evaluation.glob(f"against-*/{COMPARISON}")
-        if file.with_name(EVALUATION).is_file()
-    ]
-    for file in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
-        yield Comparison.model_validate(json.loads(file.read_text(encoding="utf-8")))
+    folders = [folder for folder in comparison_folders(plan.paths) if (folder / COMPARISON).is_file()]
+    for folder in sorted(folders, key=lambda one: (one / COMPARISON).stat().st_mtime_ns, reverse=True):
+        made = find_record(folder / COMPARISON, Comparison, owner_of(folder))
+        if made is not None and find_evaluation(folder) is not None:
+            yield made
+
+
+def comparison_folders(run: RunPaths) -> list[Path]:
+    """Folders of a run's comparisons, without damaged ones that were set aside."""
+    return sorted(one for one in run.evaluation.glob("against-*") if ".damaged-" not in one.name)
+
+
+def owner_of(folder: Path) -> str:
+    """Whose the records in a comparison's folder are: the run's and this comparison's."""
+    return f"{folder.parents[1].name}/{folder.name}"
+
+
+def write_comparison(folder: Path, aside: Path, comparison: Comparison, evaluation: Evaluation) -> None:
+    """Write what was compared, and the scores, to `aside`, which will be `folder`."""
+    for name, record in ((COMPARISON, comparison), (EVALUATION, evaluation)):
+        (aside / name).write_text(record_text(name, record, owner_of(folder)))
+
+
+def find_evaluation(folder: Path) -> Evaluation | None:
+    """The scores in a comparison's folder; None when there are none, or they are damaged, which is a warning."""
+    made = find_record(folder / EVALUATION, Evaluation, owner_of(folder))
+    if made is None:
+        return None
+    return made.model_copy(update={"predictions": str(folder / "predictions.parquet")})

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.comparison import COMPARISON, EVALUATION, comparison_now
+from tasks.comparison import comparison_now, find_evaluation, write_comparison
 from tasks.preflight import check_shape
 from tasks.registry import CLASSES_TAG, DATASET_TAG, load_version, version_tags
 from tasks.step import step
@@ -29,6 +29,7 @@ from training.images import Pixels
 from training.paths import Home
 from training.plan import RunPlan
 from training.recipe import reload
+from training.record_files import set_aside
 from training.records import DatasetVersion, Evaluation, Score, TrainedModel
 from training.row_digests import Digests, row_digests, rows_among
 from training.scoring import paired, score, worst_mistakes
@@ -59,14 +60,15 @@ def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> E
     client = connect_patiently(plan)
     now = comparison_now(client, plan, trained)
     folder = now.folder(plan)
-    if not (folder / EVALUATION).is_file():
-        with atomic_folder(folder) as aside:
-            champion, anchor = (_loaded(client, plan, version, one) for one in (now.champion, now.anchor))
-            made = compare(plan, version, trained, champion, anchor, aside)
-            (aside / COMPARISON).write_text(now.model_dump_json(indent=1))
-            (aside / EVALUATION).write_text(made.model_dump_json(indent=1))
-    found = json.loads((folder / EVALUATION).read_text())
-    return Evaluation.model_validate({**found, "predictions": str(folder / "predictions.parquet")})
+    if (found := find_evaluation(folder)) is not None:
+        return found
+    if folder.exists():
+        set_aside(folder, "its records can't be read")
+    with atomic_folder(folder) as aside:
+        champion, anchor = (_loaded(client, plan, version, one) for one in (now.champion, now.anchor))
+        made = compare(plan, version, trained, champion, anchor, aside)
+        write_comparison(folder, aside, now, made)
+    return made.model_copy(update={"predictions": str(folder / "predictions.parquet")})
 
 
 def compare(

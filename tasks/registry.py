@@ -5,17 +5,18 @@ checks right before each write that the lease still stands and that the alias st
 cut short anywhere: called again, it does what is left to do.
 """
 
-import json
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import ConfigDict, Field
 
 from tasks.pages import all_pages
 from tasks.registered_files import load_checked
 from tasks.registry_lock import Lease, registry_lock
 from training.errors import SettingError, TransientError
-from training.files import write_text
 from training.paths import Home
+from training.record_files import Lines, read_lines, set_aside, write_records
+from training.records import Record
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,6 +29,20 @@ CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
 ROLLED_BACK_TAG = "evergreen.rolled_back"
 TURN_TAG = "evergreen.turn"  # the holder of the registry lock under which a version last became champion
 Alias = Literal["champion", "challenger", "previous", "none"]
+
+
+class Decision(Record):
+    """A line of `decisions/<model>.jsonl`: who was made champion (`to`) in whose place, or kept, when and why."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    at: str = ""
+    action: Literal["promote", "keep", "rollback"]
+    candidate: str | None = None
+    before: str | None = Field(None, alias="from")
+    to: str | None = None
+    why: str
+    turn: int | None = None
 
 
 class ChampionMovedError(TransientError):
@@ -120,7 +135,7 @@ def move_alias(lease: Lease, number: str, expected: str | None, why: str) -> Non
         record_decision(
             home,
             model,
-            {"action": "promote", "from": expected, "to": number, "why": why, "turn": lease.turn},
+            Decision(action="promote", before=expected, to=number, why=why, turn=lease.turn),
         )
     if champion_of(client, model, CHALLENGER) == number:
         lease.check()
@@ -158,7 +173,7 @@ def _point(lease: Lease, alias: str, number: str) -> None:
 def keep_as_challenger(lease: Lease, number: str, why: str) -> None:
     """Point `challenger` to a version that was not promoted, and record that."""
     _point(lease, CHALLENGER, number)
-    record_decision(lease.home, lease.model, {"action": "keep", "candidate": number, "why": why})
+    record_decision(lease.home, lease.model, Decision(action="keep", candidate=number, why=why))
 
 
 def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple[str, str]:
@@ -211,33 +226,32 @@ def _complete_rollback(lease: Lease, left: str, now: str) -> None:
         lease.check()
         client.delete_model_version_tag(model, now, ROLLED_BACK_TAG)
     why = version_tags(client, model, left)[ROLLED_BACK_TAG]
-    decision = {"action": "rollback", "from": left, "to": now, "why": why, "turn": lease.turn}
-    record_decision(lease.home, model, decision)
+    decision = Decision(action="rollback", before=left, to=now, why=why, turn=lease.turn)
+    record_decision(lease.home, lease.model, decision)
 
 
-def record_decision(home: Home, model: str, decision: dict[str, Any]) -> None:
+def record_decision(home: Home, model: str, decision: Decision) -> None:
     """Add a line to the model's decisions: a record of who was champion when, and why.
 
-    A step that was cut short takes its decision again: one that is the last line already is not repeated.
+    A step that was cut short takes its decision again: one that is the last line already is not repeated. A damaged
+    file is set aside, and the lines that can be read are kept.
     """
-    before = _decisions(home, model)
-    if before and {**before[-1], "at": ""} == {**decision, "at": ""}:
+    found = read_decisions(home, model)
+    repeated = bool(found.records) and found.records[-1].model_copy(update={"at": ""}) == decision
+    if repeated and not found.damage:
         return
-    made = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **decision}
-    lines = [json.dumps(one) + "\n" for one in (*before, made)]
-    write_text(_decisions_file(home, model), "".join(lines))
+    if found.damage:
+        set_aside(found.file, f"{found.damage}; its other lines are kept")
+    made = decision.model_copy(update={"at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+    write_records(found.file, found.records if repeated else [*found.records, made], model)
 
 
 def _last_move(home: Home, model: str) -> str | None:
     """The version that the newest decision on the champion made champion."""
-    return next((one["to"] for one in reversed(_decisions(home, model)) if "to" in one), None)
+    decisions = read_decisions(home, model).undamaged()
+    return next((one.to for one in reversed(decisions) if one.to is not None), None)
 
 
-def _decisions(home: Home, model: str) -> list[dict[str, Any]]:
-    file = _decisions_file(home, model)
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    return [json.loads(line) for line in lines]
-
-
-def _decisions_file(home: Home, model: str) -> Path:
-    return home.root / "decisions" / f"{model}.jsonl"
+def read_decisions(home: Home, model: str) -> Lines[Decision]:
+    """Who was made champion and why, oldest first, and what is wrong with the file."""
+    return read_lines(home.root / "decisions" / f"{model}.jsonl", Decision, model, appended=False)

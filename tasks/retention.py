@@ -24,6 +24,7 @@ from training.files import remove_folder, sweep
 from training.manifest import MANIFEST
 from training.paths import Home, RunPaths
 from training.plan import RunPlan
+from training.record_files import DamagedError, read_record
 from training.records import Record, Release
 from training.run_lock import run_lock
 
@@ -122,11 +123,11 @@ def _runs(home: Home, recipe: str) -> list[_Run]:
     for file in home.runs(recipe).glob("*/ingredients.json"):
         paths = RunPaths(file.parent)
         try:
-            plan = RunPlan.model_validate_json(file.read_text(encoding="utf-8"))
-            text = paths.release.read_text(encoding="utf-8") if paths.release.is_file() else None
-            release = Release.model_validate_json(text) if text is not None else None
-        except ValueError as error:
-            log.warning("%s: can't be read (%s), so nothing of it is removed", paths.root, error)
+            plan = read_record(file, RunPlan, paths.root.name)
+            finished = paths.release.is_file()
+            release = read_record(paths.release, Release, paths.root.name) if finished else None
+        except DamagedError as error:
+            log.warning("%s Nothing of the run is removed.", error)
             continue
         if Path(plan.home) != home.root:  # moved; its paths follow from where it is now
             plan = plan.model_copy(update={"home": str(home.root)})

@@ -1,6 +1,5 @@
 """What a run key that was seen before means: the release it led to, as long as the registry still has it."""
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +9,11 @@ from tasks.registry import CHAMPION, WEIGHTS_TAG, alias_of, champion_of, find_ve
 from tasks.tracking import RUN_KEY_TAG, connect_once, experiment_name
 from training.paths import Home
 from training.plan import RunPlan
+from training.record_files import find_record
 from training.records import Release
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-log = logging.getLogger("evergreen.reuse")
 
 
 def find_release(
@@ -45,13 +43,8 @@ def find_release(
 
 
 def read_release(plan: RunPlan) -> Release | None:
-    """What the run wrote down last, without asking the registry; None for what can't be read, which is made anew."""
-    file = plan.paths.release
-    try:
-        return Release.model_validate_json(file.read_text(encoding="utf-8")) if file.is_file() else None
-    except ValueError as error:
-        log.debug("%s can't be read (%s)", file, error)
-        return None
+    """What the run wrote down last, without asking the registry; None when it is damaged: then it is made again."""
+    return find_record(plan.paths.release, Release, plan.paths.root.name)
 
 
 def _is_recorded(client: "MlflowClient", plan: RunPlan, release: Release) -> bool:

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 from tasks.progress import Bar, ProgressArtifact, TelemetryLog, terminal
 from tasks.step import step
 from tasks.tracking import Publisher, connect_once, open_run, record_inputs
-from training.files import sweep, write_text
+from training.attempts import Attempt, Failure
+from training.files import sweep
 from training.launch import finished, launch, make_job
 from training.metrics import MetricsFile, Point
-from training.paths import Home
+from training.paths import Home, RunPaths
 from training.plan import RunPlan
 from training.recipe import keep_copy
-from training.records import DatasetVersion, TrainedModel
+from training.record_files import find_or_set_aside, rewrite_undamaged, set_aside, write_record
+from training.records import DatasetVersion, Release, TrainedModel
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -59,7 +61,8 @@ def _begin(plan: RunPlan, version: DatasetVersion) -> "tuple[MlflowClient, str]"
 def keep_plan(plan: RunPlan) -> RunPlan:
     """Write down the plan and the recipe beside the run: what every later attempt executes, and people read.
 
-    What an earlier start left half written goes first: the caller holds the recipe's run lock, so nobody writes it.
+    What an earlier start left half written goes first, and what is damaged is set aside: the caller holds the
+    recipe's run lock, so nobody writes it.
     Returns the plan as kept: settings are this start's, but what had changed is what it was at the first.
     """
     home, name = Home(Path(plan.home)), plan.recipe.name
@@ -73,12 +76,30 @@ def keep_plan(plan: RunPlan) -> RunPlan:
         home.raw / name,
     ):
         sweep(folder)
-    keep_copy(plan.recipe, plan.paths.recipe)
-    if plan.paths.ingredients.is_file():
-        first = RunPlan.model_validate_json(plan.paths.ingredients.read_text(encoding="utf-8"))
+    keep_copy(plan.recipe, run.recipe)
+    _set_damaged_aside(run)
+    first = find_or_set_aside(run.ingredients, RunPlan, run.root.name)
+    if first is not None:
         plan = plan.model_copy(update={"changes": first.changes, "first": first.first})
-    write_text(plan.paths.ingredients, plan.model_dump_json(indent=1))
+    write_record(run.ingredients, plan, run.root.name)
     return plan
+
+
+def _set_damaged_aside(run: RunPaths) -> None:
+    """Move damaged records of a run out of the way of those that this start makes in their place.
+
+    Metric points of a training that came to its end are computed again, unless MLflow has them: a release says so.
+    """
+    owner = run.root.name
+    rewrite_undamaged(run.attempts, Attempt, owner)
+    rewrite_undamaged(run.failures, Failure, owner)
+    released = find_or_set_aside(run.release, Release, owner)
+    if not run.model.exists():
+        return
+    if released is not None:
+        rewrite_undamaged(run.metrics, Point, owner)
+    elif MetricsFile(run.metrics).lines().damage:
+        set_aside(run.model, f"metric points in {run.metrics} are damaged and computed again")
 
 
 @contextmanager

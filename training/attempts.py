@@ -4,7 +4,6 @@ A worker that was given up for lost may live on for a minute: its node was cut o
 commit, of a checkpoint, a metric point or the finished model, first looks whether its attempt is still the newest.
 """
 
-import json
 import os
 import secrets
 import socket
@@ -17,8 +16,9 @@ from pathlib import Path
 from typing import Self
 
 from training.errors import TransientError
-from training.files import append_line, write_text
+from training.files import write_text
 from training.paths import RunPaths
+from training.record_files import DamagedError, append_record, read_lines, read_record, record_text
 from training.records import Record
 
 
@@ -127,28 +127,17 @@ def _read(fence: Path) -> tuple[int, int, str]:
 
 def read_attempts(paths: RunPaths) -> list[Attempt]:
     """Starts of the loop so far, oldest first."""
-    return [Attempt.model_validate(fields) for fields in _lines(paths.attempts)]
+    return read_lines(paths.attempts, Attempt, paths.root.name).undamaged()
 
 
 def read_failures(paths: RunPaths) -> list[Failure]:
     """Failures so far, oldest first."""
-    return [Failure.model_validate(fields) for fields in _lines(paths.failures)]
+    return read_lines(paths.failures, Failure, paths.root.name).undamaged()
 
 
 def note(file: Path, record: Record) -> None:
-    """Add a record to a file of one JSON object a line; see :func:`training.files.append_line`."""
-    append_line(file, record.model_dump_json())
-
-
-def _lines(file: Path) -> list[dict[str, object]]:
-    """Objects of a file of one a line; a line that a crash cut short is left out."""
-    found = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
+    """Add a record to one of the two files, which lie in the run's folder."""
+    append_record(file, record, file.parent.name)
 
 
 class Beat(Record):
@@ -206,7 +195,7 @@ class Heart:
         gap = (now - self._began) / max(1, self._beats - 2)
         beat = Beat.model_validate({**self._identity, "step": step, "gap_s": gap})
         aside = self.file.with_suffix(".tmp")
-        aside.write_text(beat.model_dump_json(), encoding="utf-8")
+        aside.write_text(record_text(self.file.name, beat, _run_of(self.file)), encoding="utf-8")
         aside.replace(self.file)
 
     @contextmanager
@@ -227,6 +216,11 @@ class Heart:
             thread.join()
 
 
+def _run_of(beats: Path) -> str:
+    """Name of the folder of the run whose sign of life lies in `beats`."""
+    return beats.parent.parent.name
+
+
 def furthest_step(paths: RunPaths) -> int:
     """The last step that a worker is known to have done; an attempt that begins forgets those before it."""
     return max((beat.step for beat in read_beats(paths)), default=0)
@@ -237,7 +231,7 @@ def read_beats(paths: RunPaths) -> list[Beat]:
     found = []
     for file in sorted(paths.beats.glob("rank-*.json")):
         try:
-            found.append(Beat.model_validate_json(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            continue  # replaced or removed at this moment
+            found.append(read_record(file, Beat, _run_of(file)))
+        except (OSError, DamagedError):
+            continue  # removed at this moment, or damaged: the next one comes in a second
     return found

@@ -2,10 +2,10 @@
 
 A folder holds `state.pt` (loaded with `weights_only=True`: nothing is unpickled) and `MANIFEST.json` with the
 sha256 and size of it. It is written aside, synced and renamed. The newest folder whose manifest verifies is the
-one to resume from; a damaged one is skipped aloud. Ray's own bookkeeping is never asked.
+one to resume from; a damaged one is skipped with a warning, as is one whose metric points are damaged: the steps are
+then computed again, and the points with them. Ray's own bookkeeping is never asked.
 """
 
-import json
 import logging
 import os
 import pickle
@@ -18,6 +18,9 @@ from typing import IO, Any, cast
 
 from training.errors import DataError, TransientError
 from training.files import DigestedStream, atomic_folder, digest_file, remove_folder
+from training.metrics import MetricsFile
+from training.record_files import find_record, read_record, record_text
+from training.records import Record
 from training.settings import CheckpointSettings
 from training.state_copies import StateCopies
 
@@ -26,7 +29,24 @@ log = logging.getLogger("evergreen.checkpoint")
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
 STATE = "state.pt"
-_FIELDS = {"format", "run_key", "epoch", "step_in_epoch", "step", "score", "sha256", "contract"}
+
+
+class Manifest(Record):
+    """What makes a folder a checkpoint: whose state it is, at which step, and its bytes.
+
+    `points` is how many metric points had been written; checkpoints of earlier versions do not say.
+    """
+
+    format: int
+    run_key: str
+    epoch: int
+    step_in_epoch: int
+    step: int
+    score: float | None
+    sha256: str
+    bytes: int | None = None
+    contract: dict[str, str]
+    points: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +69,7 @@ class CheckpointLog:
     before_commit: Callable[[], None] = lambda: None  # what must have happened before a checkpoint may count
     progress: Callable[[], None] = lambda: None  # called each second while a write is waited for
     pinned: int | None = None  # step of a checkpoint that is needed still
+    metrics: MetricsFile | None = None  # of the run
     _damaged: list[Path] = field(default_factory=list, repr=False)
     _writer: threading.Thread | None = field(default=None, repr=False)
     _copied: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -77,7 +98,10 @@ class CheckpointLog:
         copied = self._copies.take(state, steady)  # beside the one that may still be written
         self.wait()
         self._copied.clear()
-        self._writer = threading.Thread(target=self._write, args=(position, copied, score), daemon=True)
+        points = self.metrics.count() if self.metrics is not None else None
+        self._writer = threading.Thread(
+            target=self._write, args=(position, copied, score, points), daemon=True
+        )
         self._writer.start()
 
     def wait_until_copied(self) -> None:
@@ -101,16 +125,20 @@ class CheckpointLog:
         return self._writer is not None and self._writer.is_alive()
 
     def load_newest(self) -> "tuple[Position, dict[str, Any]] | None":
-        """The newest checkpoint that verifies, or None."""
+        """The newest checkpoint that verifies, with all metric points up to it, or None."""
         for path in reversed(self.entries()):
             try:
-                return self._load(path)
+                manifest = self._verified(path)
+                self._check_points(path, manifest)
+                return self._load(path, manifest)
             except DataError as error:
                 log.warning("%s; the checkpoint before it is used", error)
                 self._damaged.append(path)
         return None
 
-    def _write(self, position: Position, state: dict[str, Any], score: float | None) -> None:
+    def _write(
+        self, position: Position, state: dict[str, Any], score: float | None, points: int | None
+    ) -> None:
         import torch
 
         target = self.folder / _name(position.step)
@@ -127,28 +155,28 @@ class CheckpointLog:
                     digested = DigestedStream(out)
                     with _without_crc():
                         torch.save(state | {"position": astuple(position)}, cast(IO[bytes], digested))
-                manifest = {
-                    "format": FORMAT,
-                    "run_key": self.run_key,
-                    "epoch": position.epoch,
-                    "step_in_epoch": position.step_in_epoch,
-                    "step": position.step,
-                    "score": score,
-                    "sha256": digested.sha256.hexdigest(),
-                    "bytes": digested.bytes,
-                    "contract": contract() | self.conditions,
-                }
-                (aside / MANIFEST).write_text(json.dumps(manifest, indent=1))
+                manifest = Manifest(
+                    format=FORMAT,
+                    run_key=self.run_key,
+                    epoch=position.epoch,
+                    step_in_epoch=position.step_in_epoch,
+                    step=position.step,
+                    score=score,
+                    sha256=digested.sha256.hexdigest(),
+                    bytes=digested.bytes,
+                    contract=contract() | self.conditions,
+                    points=points,
+                )
+                (aside / MANIFEST).write_text(record_text(MANIFEST, manifest, target.name))
                 self.before_commit()
             self._prune()
         except BaseException as error:  # handed to the training thread, which decides
             self._failure.append(error)
 
-    def _load(self, path: Path) -> tuple[Position, dict[str, Any]]:
+    def _load(self, path: Path, manifest: Manifest) -> tuple[Position, dict[str, Any]]:
         import torch
 
-        manifest = self._verified(path)
-        if changed := _differences(manifest["contract"], contract() | self.conditions):
+        if changed := _differences(manifest.contract, contract() | self.conditions):
             log.warning(
                 "resuming under other conditions, so the last bits may differ: %s", "; ".join(changed)
             )
@@ -158,25 +186,28 @@ class CheckpointLog:
             raise DataError(
                 f"checkpoint {path}: holds more than data ({str(error).splitlines()[0]})"
             ) from None
-        position = Position(manifest["epoch"], manifest["step_in_epoch"], manifest["step"])
+        position = Position(manifest.epoch, manifest.step_in_epoch, manifest.step)
         if state.pop("position", None) != astuple(position) or path.name != _name(position.step):
             raise DataError(f"checkpoint {path}: its manifest tells of another step than its state")
         return position, state
 
-    def _verified(self, path: Path) -> dict[str, Any]:
+    def _verified(self, path: Path) -> Manifest:
         """The manifest of a whole checkpoint of this run. Raises :class:`DataError` for any other."""
         try:
-            manifest: dict[str, Any] = json.loads((path / MANIFEST).read_bytes())
-            whole = (
-                manifest.keys() >= _FIELDS
-                and manifest["format"] == FORMAT
-                and manifest["run_key"] == self.run_key
-            )
-        except (OSError, ValueError, AttributeError):
-            raise DataError(f"checkpoint {path}: its manifest can't be read") from None
-        if not whole or not (path / STATE).is_file() or digest_file(path / STATE) != manifest["sha256"]:
+            manifest = read_manifest(path)
+        except (OSError, DataError) as error:
+            raise DataError(f"checkpoint {path}: its manifest can't be read ({error})") from None
+        ours = manifest.format == FORMAT and manifest.run_key == self.run_key
+        if not ours or not (path / STATE).is_file() or digest_file(path / STATE) != manifest.sha256:
             raise DataError(f"checkpoint {path}: not the bytes that its manifest lists")
         return manifest
+
+    def _check_points(self, path: Path, manifest: Manifest) -> None:
+        """Raises :class:`DataError` when metric points before the checkpoint would be missing for good."""
+        if self.metrics is not None and not self.metrics.has_all(manifest.step, manifest.points):
+            raise DataError(
+                f"checkpoint {path}: metric points up to it are missing or damaged in {self.metrics.path}"
+            )
 
     def _make_way(self, path: Path) -> None:
         """Remove a damaged checkpoint: the one that takes its place would else be given up for it."""
@@ -201,7 +232,8 @@ class CheckpointLog:
 
     def load_at(self, step: int) -> dict[str, Any]:
         """State of the checkpoint at `step`. Raises :class:`DataError` when it is damaged or gone."""
-        return self._load(self.folder / _name(step))[1]
+        path = self.folder / _name(step)
+        return self._load(path, self._verified(path))[1]
 
     def load_step(self, step: int) -> dict[str, Any]:
         """State of the checkpoint at `step`.
@@ -216,6 +248,14 @@ class CheckpointLog:
                 if int(path.name.removeprefix("step-")) >= step:
                     remove_folder(path)
             raise TransientError(f"{error}; training goes on from the checkpoint before it") from error
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """The manifest in a checkpoint's folder.
+
+    Raises :class:`training.record_files.DamagedError`, and FileNotFoundError when there is none.
+    """
+    return read_record(checkpoint / MANIFEST, Manifest, checkpoint.name)
 
 
 def contract() -> dict[str, str]:
@@ -245,11 +285,8 @@ def _without_crc() -> Iterator[None]:
 
 def _score(path: Path) -> float | None:
     """Validation loss at a checkpoint, if it has one and its manifest can be read."""
-    try:
-        score: float | None = json.loads((path / MANIFEST).read_bytes())["score"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return score
+    manifest = find_record(path / MANIFEST, Manifest, path.name)
+    return manifest.score if manifest is not None else None
 
 
 def _name(step: int) -> str:

@@ -1,14 +1,17 @@
 """The run key: the hash of everything that the weights depend on, and what changed when it changed."""
 
 import hashlib
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from training.files import digest_json
 from training.libraries import library_versions
 from training.paths import Home, RunPaths
 from training.recipe import RecipeRef
+from training.record_files import find_record
 from training.settings import Settings
 
 # Of the other sections nothing changes the weights; of `scaling`, the workers and threads do, as they set the
@@ -53,10 +56,9 @@ def ingredients(
 
 def unfinished_force(home: Home, recipe: str, parts: Ingredients) -> str | None:
     """Nonce of the newest forced run with these ingredients that came to no end, or None when there is none."""
-    for file in reversed(_kept(home, recipe)):
-        before = _ingredients_of(file)
+    for run, before in _kept(home, recipe):
         nonce: str | None = before.pop("forced", None)
-        if nonce and before == parts and not RunPaths(file.parent).release.is_file():
+        if nonce and before == parts and not run.release.is_file():
             return nonce
     return None
 
@@ -68,23 +70,31 @@ def run_key(parts: Ingredients) -> str:
 
 def latest_ingredients(home: Home, recipe: str) -> Ingredients | None:
     """Ingredients of the newest run of `recipe`, or None when there was none."""
-    kept = _kept(home, recipe)
-    return _ingredients_of(kept[-1]) if kept else None
+    return next((parts for _, parts in _kept(home, recipe)), None)
 
 
 def runs_of(home: Home, recipe: str) -> list[RunPaths]:
     """All runs of a recipe, the newest last."""
-    return [RunPaths(file.parent) for file in _kept(home, recipe)]
+    return [RunPaths(file.parent) for file in reversed(_plans(home, recipe))]
 
 
-def _kept(home: Home, recipe: str) -> list[Path]:
-    """Plans of a recipe's runs, the newest last."""
-    return sorted(home.runs(recipe).glob("*/ingredients.json"), key=lambda path: path.stat().st_mtime_ns)
+class _Plan(BaseModel):
+    """What counts here of a run's plan, which another version of Evergreen may have written."""
+
+    ingredients: Ingredients
 
 
-def _ingredients_of(plan: Path) -> Ingredients:
-    found: Ingredients = json.loads(plan.read_text(encoding="utf-8"))["ingredients"]
-    return found
+def _kept(home: Home, recipe: str) -> Iterator[tuple[RunPaths, Ingredients]]:
+    """A recipe's runs and their ingredients, the newest first. A damaged plan of an old run stops no new one."""
+    for file in _plans(home, recipe):
+        if (plan := find_record(file, _Plan, file.parent.name)) is not None:
+            yield RunPaths(file.parent), plan.ingredients
+
+
+def _plans(home: Home, recipe: str) -> list[Path]:
+    """Plans of a recipe's runs, the newest first."""
+    files = home.runs(recipe).glob("*/ingredients.json")
+    return sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
 def changes(before: Ingredients, after: Ingredients, prefix: str = "") -> list[str]:

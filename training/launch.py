@@ -1,17 +1,16 @@
 """Start a training and bring back its outcome: through Ray Train, or in this process with `num_workers` 0."""
 
-import json
 import logging
-import shutil
 import time
 
 from training.attempts import Attempt, read_attempts
 from training.errors import SettingError, TrainingError, TransientError
 from training.job import TrainingJob
-from training.paths import RunPaths
+from training.paths import TRAINED, RunPaths
 from training.ranks import Ranks, process_settings_kept
 from training.ray_train import fit
 from training.recipe import RecipeRef, keep_copy
+from training.record_files import find_record, set_aside
 from training.records import DatasetVersion, Goodput, TrainedModel
 from training.settings import Settings
 from training.supervise import train_until_done
@@ -33,8 +32,7 @@ def launch(job: TrainingJob) -> TrainedModel:
     keep_copy(job.recipe, job.paths.recipe)
     job.paths.checkpoints.mkdir(parents=True, exist_ok=True)
     if job.paths.model.exists():  # not this run's, or not whole: it would stand in the finished one's way
-        log.warning("%s holds no finished model of this run; it is made anew", job.paths.model)
-        shutil.rmtree(job.paths.model)
+        set_aside(job.paths.model, "it holds no finished model of this run")
     before = len(read_attempts(job.paths))
     began = time.time()
     if job.settings.scaling.num_workers:
@@ -80,14 +78,11 @@ def make_job(
 
 
 def finished(paths: RunPaths, run_key: str) -> TrainedModel | None:
-    """The finished training of this run, or None."""
-    file = paths.model / "trained.json"
-    if not file.is_file():
+    """The finished training of this run; None when there is none, or its record is damaged, which is a warning."""
+    trained = find_record(paths.model / TRAINED, TrainedModel, paths.root.name)
+    if trained is None or trained.run_key != run_key:
         return None
-    trained = TrainedModel.model_validate(
-        {**json.loads(file.read_text()), "weights": str(paths.model / "weights.safetensors")}
-    )
-    return trained if trained.run_key == run_key else None
+    return trained.model_copy(update={"weights": str(paths.model / "weights.safetensors")})
 
 
 def _say_memory(settings: Settings, version: DatasetVersion) -> None:

@@ -16,7 +16,9 @@ from training.job import TrainingJob
 from training.learner import Learner
 from training.metrics import MetricsFile
 from training.order import Rows
+from training.paths import TRAINED
 from training.ranks import Agreement, Ranks, device_name
+from training.record_files import record_text
 from training.records import EpochMetrics, Goodput, TrainedModel
 from training.replay import Rebuild, Replay
 from training.schedule import learning_rate
@@ -63,6 +65,7 @@ class Loop:
             | ({} if same_for_any_workers else {"workers": str(self.ranks.world_size)}),
             self._before_commit,
             lambda: self.heart.beat(self.done),
+            metrics=self.metrics,
         )
         self.learner.before_update = self._let_copy
         self.agreement = Agreement(self.ranks)
@@ -266,7 +269,11 @@ class Loop:
             self.checkpoints.wait_until_copied()
 
     def finish(self) -> None:
-        """Write the selected epoch's weights and the record of the training, together."""
+        """Write the selected epoch's weights and the record of the training, together.
+
+        Raises :class:`training.errors.TransientError` when metric points were damaged meanwhile.
+        """
+        self.metrics.check()
         chosen = self.history[-1]
         if self.job.settings.training.select == "best":
             chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
@@ -288,5 +295,5 @@ class Loop:
                 reproducible=replay.reproducible,
                 reproducible_reason=replay.reason,
             )
-            (folder / "trained.json").write_text(trained.model_dump_json(indent=1))
+            (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
             self._before_commit()

@@ -4,17 +4,15 @@ The first worker writes, anyone may read. A resumed training drops the points af
 writes them again with equal values, so readers never see a gap or a double.
 """
 
-import json
 import math
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from training.attempts import Fence
-from training.errors import TrainingError
-from training.files import append_line, write_text
+from training.errors import TrainingError, TransientError
+from training.record_files import Lines, append_record, count_lines, read_lines, set_aside, write_records
 from training.records import Record
 
 
@@ -37,11 +35,31 @@ class MetricsFile:
     fence: Fence | None = None  # of the attempt that writes; readers need none
 
     def rewind(self, step: int) -> None:
-        """Forget all points after `step`."""
+        """Forget all points after `step`; :meth:`has_all` has said that those up to it are sound."""
         if self.fence is not None:
             self.fence.check()
-        kept = [point.model_dump_json() + "\n" for point in self.read() if point.step <= step]
-        write_text(self.path, "".join(kept))
+        found = self.lines()
+        if found.damage:
+            set_aside(self.path, f"{found.damage}; the points after step {step} are computed again")
+        sound = found.records[: found.sound]
+        write_records(self.path, [point for point in sound if point.step <= step], self._run)
+
+    def has_all(self, step: int, count: int | None) -> bool:
+        """Whether all points up to `step` are there and undamaged; `count` is their number, where it is known."""
+        found = self.lines()
+        sound = found.records[: found.sound]
+        if count is not None:
+            return len(sound) >= count
+        return not found.damage or bool(sound and sound[-1].step > step)
+
+    def check(self) -> None:
+        """Raises :class:`TransientError` when points are damaged: the next attempt computes them again."""
+        if damage := self.lines().damage:
+            raise TransientError(f"{self.path}: damaged ({damage}); training goes on before that")
+
+    def count(self) -> int:
+        """Number of points that were written."""
+        return count_lines(self.path, self._run)
 
     def sync(self) -> None:
         """Make all points durable, as a checkpoint that comes after them will be."""
@@ -60,17 +78,17 @@ class MetricsFile:
         if self.fence is not None:
             self.fence.check()
         point = Point(step=step, total_steps=self.total_steps, epoch=epoch, at=time.time(), values=values)
-        append_line(self.path, point.model_dump_json())
+        append_record(self.path, point, self._run)
 
     def read(self) -> list[Point]:
-        """All points in order; a last line that a crash cut short is left out."""
-        if not self.path.is_file():
-            return []
-        points = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                fields: dict[str, Any] = json.loads(line)
-            except ValueError:
-                continue
-            points.append(Point.model_validate(fields))
-        return points
+        """All points in order, damaged ones left out with a warning."""
+        return self.lines().undamaged()
+
+    def lines(self) -> Lines[Point]:
+        """The points, and what is wrong with the file."""
+        return read_lines(self.path, Point, self._run)
+
+    @property
+    def _run(self) -> str:
+        """Name of the run's folder."""
+        return self.path.parent.name

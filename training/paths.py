@@ -12,6 +12,7 @@ from training.errors import ResourceError
 from training.files import write_text
 
 HOME_VARIABLE = "EVERGREEN_HOME"
+TRAINED = "trained.json"  # in a run's folder `model`
 # The two embedded databases alone take 5 MB; the rest leaves room for a model and its checkpoints.
 _NEEDED_BYTES = 100_000_000
 

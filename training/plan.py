@@ -1,12 +1,12 @@
 """A retraining run before it has run: what goes in, its run key, and what is there already."""
 
-import json
 import secrets
 from pathlib import Path
 
 from training import dataset, identity
 from training.paths import Home, RunPaths
 from training.recipe import BUILT_IN, Recipe, RecipeRef
+from training.record_files import find_record
 from training.records import DatasetVersion, Record, SourceFiles
 from training.settings import Settings
 from training.sources import Source
@@ -78,11 +78,11 @@ def identify(
 def recipe_argument(home: Home, recipe: str, run_key: str) -> str:
     """How a command line names the recipe of a run: a recipe of Evergreen's by its name, a user's by its file.
 
-    `path/to/NAME.py` when the run left no plan, or the file lies elsewhere by now.
+    `path/to/NAME.py` when the run left no readable plan, or the file lies elsewhere by now.
     """
-    file = home.run(recipe, run_key).ingredients
-    written = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    path = Path(written.get("recipe", {}).get("path", ""))
+    run = home.run(recipe, run_key)
+    plan = find_record(run.ingredients, RunPlan, run.root.name)
+    path = Path(plan.recipe.path if plan is not None else "")
     foreign = path.is_file() and path.parent != Path(__file__).parent / "recipes"
     if recipe in BUILT_IN and not foreign:
         return recipe

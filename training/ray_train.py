@@ -111,9 +111,9 @@ def _release(reserved: Path) -> None:
     from ray import PlacementGroupID
     from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 
-    for name in reserved.read_text().split() if reserved.is_file() else []:
-        group = PlacementGroup(PlacementGroupID(bytes.fromhex(name)))
-        with suppress(Exception):  # Ray goes away as well
+    for name in reserved.read_text(errors="replace").split() if reserved.is_file() else []:
+        with suppress(Exception):  # Ray goes away as well, or the name was damaged
+            group = PlacementGroup(PlacementGroupID(bytes.fromhex(name)))
             if placement_group_table(group).get("state") != "REMOVED":
                 log.info("releasing what was reserved for the workers")
                 remove_placement_group(group)

@@ -79,6 +79,17 @@ def find_record(file: Path, kind: type[R], owner: str) -> R | None:
         return None
 
 
+def find_or_set_aside(file: Path, kind: type[R], owner: str) -> R | None:
+    """As :func:`find_record`, for a caller that makes a damaged record again: it is moved out of the way."""
+    try:
+        return read_record(file, kind, owner)
+    except FileNotFoundError:
+        return None
+    except DamagedError as error:
+        set_aside(file, error.what)
+        return None
+
+
 @dataclass(frozen=True)
 class Lines(Generic[R]):
     """The records of a file of lines that can be read; `sound` of them come before the first damage, if there is any.
@@ -106,7 +117,7 @@ class Lines(Generic[R]):
 
 def append_record(file: Path, record: BaseModel, owner: str) -> None:
     """Add a record as a line; see :func:`training.files.append_line`."""
-    append_line(file, _line(file.name, record, owner, _lines_so_far(file, owner) + 1))
+    append_line(file, _line(file.name, record, owner, count_lines(file, owner) + 1))
 
 
 def write_records(file: Path, records: Iterable[BaseModel], owner: str) -> None:
@@ -225,7 +236,7 @@ def _is_unfinished(line: bytes) -> bool:
     return False
 
 
-def _lines_so_far(file: Path, owner: str) -> int:
+def count_lines(file: Path, owner: str) -> int:
     """Number of the last line, damaged ones counted; the rest of a write that was cut short is no line."""
     content = _bytes_of(file, _TAIL_BYTES)
     damaged = 0
@@ -274,7 +285,9 @@ def _parsed(text: bytes) -> dict[str, Any]:
 def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'record'}: {first['msg']}"
+        return (
+            f"{'.'.join(map(str, first['loc'])) or 'record'}: {first['msg']}, or written by another version"
+        )
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     if isinstance(error, json.JSONDecodeError):

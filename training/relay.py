@@ -4,7 +4,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,10 @@ class Relay:
             whole = new[: new.rfind(b"\n") + 1]  # the rest is being written
             self._read[file] = self._read.get(file, 0) + len(whole)
             for line in whole.splitlines():
-                self._say(file.stem, json.loads(line))
+                with suppress(
+                    ValueError, KeyError, TypeError
+                ):  # a damaged log is no reason to end a training
+                    self._say(file.stem, json.loads(line))
 
     def _files(self) -> list[Path]:
         return sorted(self.paths.logs.glob("rank-*.jsonl"))

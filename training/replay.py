@@ -21,12 +21,12 @@ from training.attempts import Fence, Heart
 from training.checkpoint import CheckpointLog, Position
 from training.errors import DataError, TransientError
 from training.feeds import Batch, Feed
-from training.files import write_text
 from training.generators import generators_kept
 from training.job import TrainingJob
 from training.learner import Learner
 from training.ranks import Ranks
 from training.recipe import modules_set_aside
+from training.record_files import write_record
 from training.records import ReplayOutcome
 from training.replay_outcome import begun, different, equal, is_decided, read_outcome, unchecked
 from training.tally import Clock
@@ -152,7 +152,7 @@ class Replay:
 
     def _write(self, outcome: ReplayOutcome) -> None:
         self.fence.check()
-        write_text(self.job.paths.replay, outcome.model_dump_json(indent=1))
+        write_record(self.job.paths.replay, outcome, self.job.paths.root.name)
 
     def _replayed(self, start: Position) -> ReplayOutcome:
         state = self._read(start)

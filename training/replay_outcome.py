@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from pydantic import ValidationError
-
 from training.paths import RunPaths
+from training.record_files import find_record
 from training.records import ReplayOutcome
 
 MOST_TRIES = 2
@@ -21,11 +20,8 @@ _FIND_IT = (
 
 
 def read_outcome(paths: RunPaths) -> ReplayOutcome | None:
-    """The outcome that a run's workers wrote; None before the replay, and when the file can't be read."""
-    try:
-        return ReplayOutcome.model_validate_json(paths.replay.read_bytes())
-    except (OSError, ValidationError):
-        return None
+    """The outcome that a run's workers wrote; None before the replay, and when the file is damaged."""
+    return find_record(paths.replay, ReplayOutcome, paths.root.name)
 
 
 def is_decided(outcome: ReplayOutcome | None) -> bool:

@@ -3,7 +3,6 @@
 B resumes the same training at an epoch's start. Both go on to the end and must reach the same weights.
 """
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -72,12 +71,12 @@ def _resume_once(place: Place, folder: str, in_epoch: bool) -> tuple[float, Trai
 
 def _forget_later(job: TrainingJob, in_epoch: bool) -> int:
     """Remove the checkpoints after one in the second epoch's middle, or after the first epoch's last."""
-    from training.checkpoint import MANIFEST, Position
+    from training.checkpoint import Position, read_manifest
 
     found = []
     for folder in sorted(job.paths.checkpoints.glob("step-*")):
-        noted = json.loads((folder / MANIFEST).read_text())
-        found.append((folder, Position(noted["epoch"], noted["step_in_epoch"], noted["step"])))
+        noted = read_manifest(folder)
+        found.append((folder, Position(noted.epoch, noted.step_in_epoch, noted.step)))
     second = [position for _, position in found if position.epoch == 1]
     starts = [position for position in second if position.step_in_epoch == 0]
     inside = [position for position in second if position.step_in_epoch > 0]

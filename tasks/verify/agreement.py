@@ -1,17 +1,18 @@
 """I10: the run says what is true of it, and all its records say the same."""
 
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from tasks.comparison import EVALUATION, comparison_folders, owner_of
 from tasks.gate import asks_for_look, judge
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from training.errors import DataError
 from training.identity import run_key
 from training.manifest import read_parts
+from training.record_files import DamagedError, read_record
 from training.records import Evaluation
 from training.settings import GateSettings
 
@@ -22,7 +23,7 @@ def finished(run: Evidence) -> Outcome:
     """Every step has left what it makes, and the outcome came last. An unfinished run says what comes next."""
     made = {
         "train": (run.paths.model / "trained.json").is_file(),
-        "evaluate": any(run.paths.evaluation.glob("*/evaluation.json")),
+        "evaluate": any((one / EVALUATION).is_file() for one in comparison_folders(run.paths)),
         "register": run.is_finished or _is_registered(run),
         "report": run.paths.report.is_file(),
     }
@@ -145,10 +146,10 @@ def _compared_with(run: Evidence) -> str:
 
 
 def _evaluation(run: Evidence) -> Evaluation:
-    file = Path(run.paths.evaluation) / _compared_with(run) / "evaluation.json"
+    folder = run.paths.evaluation / _compared_with(run)
     try:
-        return Evaluation.model_validate_json(file.read_text(encoding="utf-8"))
+        return read_record(folder / EVALUATION, Evaluation, owner_of(folder))
     except FileNotFoundError:
-        raise NoEvidence(f"{file} is missing", ok=False) from None
-    except ValueError as error:
-        raise NoEvidence(f"{file} can't be read ({type(error).__name__}), see I7") from error
+        raise NoEvidence(f"{folder / EVALUATION} is missing", ok=False) from None
+    except DamagedError as error:
+        raise NoEvidence(f"{error.file} can't be read ({error.what}), see I7") from error

@@ -1,11 +1,11 @@
 """Whether two runs had to end with the same bits: the same ingredients, computed under the same conditions."""
 
-import json
 from contextlib import suppress
 
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, few
-from training.checkpoint import MANIFEST
+from training.checkpoint import MANIFEST, read_manifest
+from training.errors import DataError
 from training.files import canonical_json
 from training.identity import changes
 
@@ -33,8 +33,8 @@ def _ingredients(run: Evidence) -> dict[str, object]:
 def _of_checkpoints(run: Evidence) -> set[str]:
     found = set()
     for file in run.paths.checkpoints.glob(f"*/{MANIFEST}"):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged one is found by I7
-            found.add(canonical_json(json.loads(file.read_bytes())["contract"]))
+        with suppress(OSError, DataError):  # a damaged one is found by I7
+            found.add(canonical_json(read_manifest(file.parent).contract))
     return found
 
 

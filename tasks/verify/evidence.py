@@ -1,7 +1,5 @@
 """What a run left behind, read when a check first asks for it and never written to."""
 
-import json
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,14 +17,15 @@ from training.errors import DataError
 from training.manifest import read_manifest, read_parts
 from training.metrics import MetricsFile, Point
 from training.order import Rows
-from training.paths import Home, RunPaths
+from training.paths import TRAINED, Home, RunPaths
 from training.plan import RunPlan
-from training.records import DatasetVersion, Release, TrainedModel
+from training.record_files import DamagedError, read_record
+from training.records import DatasetVersion, Record, Release, TrainedModel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -39,22 +38,19 @@ class Evidence:
     @cached_property
     def plan(self) -> RunPlan:
         """What the run set out to do."""
-        return _record(self.paths.ingredients, RunPlan.model_validate_json, "the run left no plan")
+        return self._record(self.paths.ingredients, RunPlan, "the run left no plan")
 
     @cached_property
     def trained(self) -> TrainedModel:
         """The finished training."""
 
-        def read(text: str) -> TrainedModel:
-            here = {"weights": str(self.paths.model / "weights.safetensors")}
-            return TrainedModel.model_validate({**json.loads(text), **here})
-
-        return _record(self.paths.model / "trained.json", read, "training is not finished")
+        found = self._record(self.paths.model / TRAINED, TrainedModel, "training is not finished")
+        return found.model_copy(update={"weights": str(self.paths.model / "weights.safetensors")})
 
     @cached_property
     def release(self) -> Release:
         """The outcome."""
-        return _record(self.paths.release, Release.model_validate_json, "the run is not finished")
+        return self._record(self.paths.release, Release, "the run is not finished")
 
     @property
     def is_finished(self) -> bool:
@@ -116,7 +112,7 @@ class Evidence:
     @cached_property
     def points(self) -> list[Point]:
         """The metric points in the run's own file."""
-        return MetricsFile(self.paths.metrics).read()
+        return MetricsFile(self.paths.metrics).lines().records  # damage is found by I7
 
     @cached_property
     def store(self) -> Store:
@@ -126,11 +122,10 @@ class Evidence:
             release = self.release
         return open_store(self.plan, self.home, release)
 
-
-def _record(file: "Path", parse: Callable[[str], T], absent: str) -> T:
-    if not file.is_file():
-        raise NoEvidence(f"{absent}: no {file.name}")
-    try:
-        return parse(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError) as error:
-        raise NoEvidence(f"{file} can't be read ({type(error).__name__}), see I7") from error
+    def _record(self, file: "Path", kind: type[R], absent: str) -> R:
+        try:
+            return read_record(file, kind, self.paths.root.name)
+        except FileNotFoundError:
+            raise NoEvidence(f"{absent}: no {file.name}") from None
+        except DamagedError as error:
+            raise NoEvidence(f"{file} can't be read ({error.what}), see I7") from error

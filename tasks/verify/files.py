@@ -1,50 +1,53 @@
 """I7: what stands under a final name is whole, and nothing half written is left."""
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
+from tasks.comparison import COMPARISON, EVALUATION, Comparison, comparison_folders, owner_of
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from training.attempts import Attempt, Failure
-from training.checkpoint import FORMAT, MANIFEST, STATE
+from training.checkpoint import FORMAT, STATE, read_manifest
 from training.dataset import binary_to_numpy
 from training.errors import DataError, SettingError
 from training.files import digest_file
 from training.manifest import check_parts, read_parts
 from training.metrics import Point
+from training.paths import TRAINED
 from training.plan import RunPlan
 from training.recipe import reload
-from training.records import DatasetVersion, Evaluation, Release, ReplayOutcome, Split, TrainedModel
+from training.record_files import DamagedError, read_lines, read_record
+from training.records import DatasetVersion, Evaluation, Record, Release, ReplayOutcome, Split, TrainedModel
 
 _HALF_DONE = ("*.tmp", "*.removed")
 
 
 def records(run: Evidence) -> Outcome:
     """Every record of the run can be read as what it is."""
-    paths = run.paths
-    whole: dict[Path, Callable[[str], object]] = {
-        paths.ingredients: RunPlan.model_validate_json,
-        paths.model / "trained.json": TrainedModel.model_validate_json,
-        paths.release: Release.model_validate_json,
-        paths.replay: ReplayOutcome.model_validate_json,
+    paths, owner = run.paths, run.paths.root.name
+    whole: dict[Path, tuple[type[Record], str]] = {
+        paths.ingredients: (RunPlan, owner),
+        paths.model / TRAINED: (TrainedModel, owner),
+        paths.release: (Release, owner),
+        paths.replay: (ReplayOutcome, owner),
     }
-    whole |= dict.fromkeys(paths.evaluation.glob("*/evaluation.json"), Evaluation.model_validate_json)
-    by_line: dict[Path, Callable[[str], object]] = {
-        paths.attempts: Attempt.model_validate_json,
-        paths.failures: Failure.model_validate_json,
-        paths.metrics: Point.model_validate_json,
+    for folder in comparison_folders(paths):
+        whole[folder / COMPARISON] = Comparison, owner_of(folder)
+        whole[folder / EVALUATION] = Evaluation, owner_of(folder)
+    by_line: dict[Path, type[Record]] = {
+        paths.attempts: Attempt,
+        paths.failures: Failure,
+        paths.metrics: Point,
     }
-    there = {file: parse for file, parse in (whole | by_line).items() if file.is_file()}
-    problems = [
-        problem
-        for file, parse in there.items()
-        for problem in _unreadable(file, _lines(run, file) if file in by_line else [_text(file)], parse)
-    ]
-    return judged(problems, ", ".join(file.name for file in there))
+    damage = {file: _damage(file, *what) for file, what in whole.items() if file.exists()}
+    for file, kind in by_line.items():
+        if file.exists():  # a run that goes on leaves out a last line that its end cut short
+            damage[file] = read_lines(file, kind, owner, appended=not run.is_finished).damage
+    problems = [f"{file}: {what}" for file, what in damage.items() if what]
+    return judged(problems, ", ".join(file.name for file in damage))
 
 
 def checkpoints(run: Evidence) -> Outcome:
@@ -98,28 +101,17 @@ def nothing_half_done(run: Evidence) -> Outcome:
     return judged([f"{left} is left" for left in found], "no *.tmp, no *.removed")
 
 
-def _unreadable(file: Path, parts: list[str], parse: Callable[[str], object]) -> Iterator[str]:
-    for number, part in enumerate(parts, start=1):
-        try:
-            parse(part)
-        except ValueError as error:
-            place = f", line {number}" if len(parts) > 1 else ""
-            yield f"{file}{place}: {str(error).partition(chr(10))[0]}"
-
-
-def _lines(run: Evidence, file: Path) -> list[str]:
-    """A run that goes on cuts off, or leaves out, a last line that its end cut short."""
-    lines = _text(file).splitlines(keepends=True)
-    return lines[:-1] if lines and not run.is_finished and not lines[-1].endswith("\n") else lines
-
-
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8", errors="replace")
+def _damage(file: Path, kind: type[Record], owner: str) -> str:
+    try:
+        read_record(file, kind, owner)
+    except DamagedError as error:
+        return error.what
+    return ""
 
 
 def _wrong_with_checkpoint(run: Evidence, folder: Path) -> Iterator[str]:
     try:
-        manifest = dict(json.loads((folder / MANIFEST).read_bytes()))
+        manifest = read_manifest(folder)
         state = folder / STATE
         found = {
             "format": FORMAT,
@@ -128,12 +120,12 @@ def _wrong_with_checkpoint(run: Evidence, folder: Path) -> Iterator[str]:
             "bytes": state.stat().st_size,
             "sha256": digest_file(state),
         }
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, DataError) as error:
         yield f"{folder.name}: {type(error).__name__}: {error}"
         return
     for name, value in found.items():
-        if manifest.get(name) != value:
-            yield f"{folder.name}: {name} is {value}, its manifest says {manifest.get(name)}"
+        if (said := getattr(manifest, name)) != value:
+            yield f"{folder.name}: {name} is {value}, its manifest says {said}"
 
 
 def _wrong_with_columns(version: DatasetVersion, split: Split) -> Iterator[str]:

@@ -1,13 +1,9 @@
 """I2: one version for the run, an alias that somebody decided on, and a model that answers as the weights do."""
 
-import json
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from tasks.export import check_same
-from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, WEIGHTS_TAG, load_version
+from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, WEIGHTS_TAG, Decision, load_version, read_decisions
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from training.dataset import binary_to_numpy
@@ -41,7 +37,7 @@ def one_version(run: Evidence) -> Outcome:
 def alias(run: Evidence) -> Outcome:
     """The champion is whom the decisions on record made champion, and this run's version is where they put it."""
     release, now = run.release, run.store.aliases
-    decisions = read_decisions(run)
+    decisions = _decisions_on_record(run)
     decided = replayed(decisions)
     action = "promote" if release.verdict.promote else "keep"
     problems = []
@@ -71,35 +67,34 @@ def same_answers(run: Evidence) -> Outcome:
     return Outcome(True, f"version {number} on {len(images)} test rows, to 0.0001 of a probability")
 
 
-def read_decisions(run: Evidence) -> list[dict[str, Any]]:
-    """Who was made champion and why, oldest first."""
-    file = Path(run.home.root) / "decisions" / f"{run.plan.model}.jsonl"
-    if not file.is_file():
-        raise NoEvidence(f"no decision on record: {file} is missing", ok=None if run.store.shared else False)
-    try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    except ValueError as error:
-        raise NoEvidence(f"{file} can't be read ({error})", ok=False) from error
+def _decisions_on_record(run: Evidence) -> list[Decision]:
+    found = read_decisions(run.home, run.plan.model)
+    if not found.file.exists():
+        missing = f"no decision on record: {found.file} is missing"
+        raise NoEvidence(missing, ok=None if run.store.shared else False)
+    if found.damage:
+        raise NoEvidence(f"{found.file} is damaged ({found.damage})", ok=False)
+    return found.records
 
 
-def replayed(decisions: list[dict[str, Any]]) -> dict[str, str | None]:
+def replayed(decisions: list[Decision]) -> dict[str, str | None]:
     """Where the aliases are after these decisions; one that a crash cut short stands there twice and counts once."""
     place: dict[str, str | None] = {CHAMPION: None, CHALLENGER: None, PREVIOUS: None}
     for one in decisions:
-        if one["action"] == "keep":
-            place[CHALLENGER] = one["candidate"]
+        if one.action == "keep":
+            place[CHALLENGER] = one.candidate
             continue
-        if one["from"] is not None:
-            place[PREVIOUS] = one["from"]
-        place[CHAMPION] = one["to"]
-        if one["action"] == "promote" and place[CHALLENGER] == one["to"]:
+        if one.before is not None:
+            place[PREVIOUS] = one.before
+        place[CHAMPION] = one.to
+        if one.action == "promote" and place[CHALLENGER] == one.to:
             place[CHALLENGER] = None
     return place
 
 
-def _is_decided(decisions: list[dict[str, Any]], action: str, version: str) -> bool:
-    kept = action == "keep" and any(one.get("candidate") == version for one in decisions)
-    return kept or any(one.get("to") == version for one in decisions)
+def _is_decided(decisions: list[Decision], action: str, version: str) -> bool:
+    kept = action == "keep" and any(one.candidate == version for one in decisions)
+    return kept or any(one.to == version for one in decisions)
 
 
 def _aliases_of(version: str, aliases: dict[str, str | None]) -> str:

@@ -1,10 +1,19 @@
 """Which run a user means: a run folder, a run key or the beginning of one, or a recipe's newest run."""
 
-import json
 from pathlib import Path
+
+from pydantic import BaseModel
 
 from training.errors import SettingError
 from training.paths import Home, RunPaths
+from training.record_files import find_record
+
+
+class _Plan(BaseModel):
+    """What counts here of a run's plan, which another version of Evergreen may have written."""
+
+    home: str
+    run_key: str
 
 
 def run_of_folder(text: str) -> RunPaths | None:
@@ -20,13 +29,13 @@ def home_of(run: RunPaths) -> Home:
     """
     if run.root.parents[1].name == "runs":
         return Home(run.root.parents[2])
-    try:
-        return Home(Path(json.loads(run.ingredients.read_text(encoding="utf-8"))["home"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    plan = find_record(run.ingredients, _Plan, run.root.name)
+    if plan is None:
         raise SettingError(
             f"run {run.root}: it lies in no home and has no readable ingredients.json; name a folder "
             "HOME/runs/RECIPE/KEY"
-        ) from None
+        )
+    return Home(Path(plan.home))
 
 
 def find_run(text: str, home: Home) -> RunPaths:
@@ -55,4 +64,7 @@ def _has_key(run: RunPaths, text: str) -> bool:
     name = run.root.name
     if len(text) <= len(name):
         return name.startswith(text)
-    return text.startswith(name) and f'"{text}' in run.ingredients.read_text(encoding="utf-8")
+    if not text.startswith(name):
+        return False
+    plan = find_record(run.ingredients, _Plan, name)
+    return plan is not None and plan.run_key.startswith(text)

@@ -1,6 +1,5 @@
 """I1: the weights are the bits that training recorded, that the registry names, and that an equal run gets."""
 
-import json
 import pickle
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from tasks.registry import WEIGHTS_TAG
 from tasks.verify.contract import check_same_contract
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
-from training.checkpoint import MANIFEST, STATE
+from training.checkpoint import STATE, read_manifest
 from training.errors import DataError
 from training.files import digest_file
 from training.weights import load_weights, weights_digest
@@ -36,10 +35,10 @@ def of_checkpoint(run: Evidence) -> Outcome:
     if folder is None:
         raise NoEvidence(f"the checkpoint of epoch {chosen.epoch} is not kept any more")
     try:
-        if digest_file(folder / STATE) != json.loads((folder / MANIFEST).read_bytes())["sha256"]:
+        if digest_file(folder / STATE) != read_manifest(folder).sha256:
             raise NoEvidence(f"{folder.name} is damaged, see I7")  # nothing damaged is parsed
         model = torch.load(folder / STATE, map_location="cpu", weights_only=True)["learner"]["model"]
-    except (OSError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
+    except (OSError, DataError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise NoEvidence(f"{folder.name} can't be read ({type(error).__name__}), see I7") from error
     return _compared(digest_of(run), weights_digest(model), f"{folder.name}, epoch {chosen.epoch}")
 

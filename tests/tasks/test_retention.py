@@ -76,7 +76,10 @@ def kept(one_run: tuple[Home, Release], tmp_path: Path) -> Kept:
 
 
 def edit(file: Path, change: dict[str, Any]) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    """Change a record and leave it without a checksum, as earlier versions wrote it."""
+    record = json.loads(file.read_text())
+    record.pop("sha256_of_the_rest", None)
+    file.write_text(json.dumps(record | change))
 
 
 def files(home: Home) -> set[Path]:

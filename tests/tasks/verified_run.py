@@ -96,12 +96,17 @@ def flip(file: Path, place: int = -1) -> None:
 
 
 def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a record and leave it without a checksum, as earlier versions wrote it."""
     record = json.loads(file.read_text())
+    record.pop("sha256_of_the_rest", None)
     change(record)
     file.write_text(json.dumps(record))
 
 
 def edit_lines(file: Path, change: Callable[[list[str]], object]) -> None:
-    lines = file.read_text().splitlines(keepends=True)
+    """As :func:`edit`, for a file of lines."""
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    plain = [{name: one[name] for name in one if name not in ("line", "check")} for one in records]
+    lines = [json.dumps(one) + "\n" for one in plain]
     change(lines)
     file.write_text("".join(lines))

@@ -47,8 +47,8 @@ def test_a_finished_training_is_returned_at_once(home: Home, small_version: Data
 def test_a_moved_run_is_found(home: Home, small_version: DatasetVersion) -> None:
     job = job_for(home, small_version, settings(training={"epochs": 1}))
     trained = launch(job)
-    job.paths.root.rename(job.paths.root.with_name("moved"))
-    moved = job.model_copy(update={"root": str(job.paths.root.with_name("moved"))})
+    there = home.root.rename(home.root.with_name("moved")) / job.paths.root.relative_to(home.root)
+    moved = job.model_copy(update={"root": str(there)})
     found = finished(moved.paths, job.run_key)
     assert found is not None
     assert weights_digest(load_weights(Path(found.weights))) == trained.weights_digest
