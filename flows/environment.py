@@ -10,7 +10,7 @@ import tomllib
 import warnings
 from pathlib import Path
 
-from training.paths import Home
+from training.paths import Home, sqlite_url
 from training.printable import PrintableFilter
 
 _QUIET = {
@@ -70,6 +70,10 @@ def prepare(place: Home) -> None:
             "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
             **NO_SERVICES,
         }
+        if "?" in str(place.prefect):  # which Prefect's own URL would end the path at
+            local["PREFECT_API_DATABASE_CONNECTION_URL"] = sqlite_url(
+                place.prefect / "prefect.db", "sqlite+aiosqlite"
+            )
         for name, value in local.items():
             os.environ.setdefault(name, value)
     os.environ.setdefault("MPLCONFIGDIR", str(place.root / "cache" / "matplotlib"))

@@ -53,7 +53,7 @@ class Schema(NamedTuple):
 
 def store_file(home: Home) -> Path:
     """The store's one file."""
-    return Path(home.mlflow_uri.removeprefix("sqlite:///"))
+    return home.mlflow_file
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def _unusable(place: str, error: Exception) -> EvergreenError:
     scheme = place.partition(":")[0]
     if scheme in ("http", "https"):
         return _server_says_no(shown, reason, error)
-    if scheme == "sqlite":
+    if scheme.partition("+")[0] == "sqlite":
         return _file_says_no(shown, reason, "database is locked" in str(error))
     unavailable = getattr(error, "error_code", None) == "TEMPORARILY_UNAVAILABLE"
     if unavailable or type(error).__name__ == "OperationalError":

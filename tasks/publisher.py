@@ -44,6 +44,7 @@ class Publisher:
     _monitor: Any = None
     _next_try: float = 0.0
     _pause: float = 0.0
+    _said_damaged: bool = False
 
     @contextmanager
     def running(self, *listeners: Callable[[Point], None]) -> Iterator[None]:
@@ -61,7 +62,7 @@ class Publisher:
             yield
         except BaseException:
             # The block's own error is what counts, and who asked for an end does not wait for a store that is away.
-            within(LAST_WORDS_S, lambda: self._end(thread), lambda: self._send(self.file.read()))
+            within(LAST_WORDS_S, lambda: self._end(thread), lambda: self._send(self._points()))
             raise
         self._end(thread)
         self.flush()
@@ -72,8 +73,8 @@ class Publisher:
         pause = FIRST_PAUSE_S
         while True:
             try:
-                self._tell(self.file.read())
-                return self._send(self.file.read())
+                self._tell(self._points())
+                return self._send(self._points())
             except Exception as error:
                 known = classify(error)
                 if known is None or not known.transient:
@@ -96,13 +97,21 @@ class Publisher:
     def _work(self) -> None:
         while True:
             try:
-                points = self.file.read()
+                points = self._points()
                 self._tell(points)
                 self._try_to_send(points)
             except OSError as error:  # a disk that is full or away; the workers will say so
                 log.debug("metric points can't be read (%s)", error)
             if self._stop.wait(self.interval_s):
                 return
+
+    def _points(self) -> list[Point]:
+        """The points so far; damaged ones are computed again, or missing, which is said once."""
+        found = self.file.lines()
+        if found.damage and not self._said_damaged:
+            log.warning("%s: damaged (%s); MLflow gets the other points", found.file, found.damage)
+        self._said_damaged = bool(found.damage)
+        return found.records
 
     def _tell(self, points: list[Point]) -> None:
         for point in points:

@@ -1,20 +1,35 @@
 """The one place that names paths. Everything Evergreen keeps lies under one folder, `EVERGREEN_HOME`."""
 
 import os
+import re
 import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from filelock import FileLock
+from pydantic import Field
 
 from training.errors import ResourceError
-from training.files import write_text
+from training.record_files import DamagedError, read_record, set_aside, write_record
+from training.records import Record
 
 HOME_VARIABLE = "EVERGREEN_HOME"
 TRAINED = "trained.json"  # in a run's folder `model`
 # The two embedded databases alone take 5 MB; the rest leaves room for a model and its checkpoints.
 _NEEDED_BYTES = 100_000_000
+_IDENTITY = "[0-9a-f]{16}"
+_REMEDY = (
+    "Restore it from a backup, or replace its content by the 16 characters that MLflow shows as tag evergreen.home of "
+    "this home's runs. If no other home uses the same MLflow store or Prefect server, remove it: a new one is made."
+)
+
+
+class HomeIdentity(Record):
+    """The content of `home-id`."""
+
+    identity: str = Field(pattern=f"^{_IDENTITY}$")
 
 
 @dataclass(frozen=True)
@@ -147,7 +162,13 @@ class Home:
     @property
     def mlflow_uri(self) -> str:
         """Tracking URI of the embedded MLflow store."""
-        return f"sqlite:///{self.root / 'mlflow.db'}"
+        # Without a driver's name MLflow takes all of an URI for a path, and makes folders of it.
+        return sqlite_url(self.mlflow_file, "sqlite" if "?" not in str(self.root) else "sqlite+pysqlite")
+
+    @property
+    def mlflow_file(self) -> Path:
+        """The embedded MLflow store."""
+        return self.root / "mlflow.db"
 
     @property
     def mlflow_artifacts(self) -> Path:
@@ -174,15 +195,25 @@ class Home:
         """Random name of this installation, made when first asked for; it moves with the folder.
 
         In stores that several homes share, it tells this home's runs from others': two machines may well have
-        their homes at the same path.
+        their homes at the same path. Raises :class:`DamagedError` when it is damaged and runs are known by it.
         """
         file = self.root / "home-id"
-        if not file.is_file():
+        try:
+            return _read_identity(file)
+        except (FileNotFoundError, DamagedError):
             self.locks.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.locks / "home-id.lock"):
-                if not file.is_file():
-                    write_text(file, secrets.token_hex(8))
-        return file.read_text(encoding="utf-8").strip()
+        with FileLock(self.locks / "home-id.lock"):
+            try:
+                return _read_identity(file)  # another process has just made it
+            except DamagedError as error:
+                if any(self.runs("").glob("*/*")):
+                    raise
+                set_aside(file, error.what)
+            except FileNotFoundError:
+                pass
+            made = HomeIdentity(identity=secrets.token_hex(8))
+            write_record(file, made, "home")
+            return made.identity
 
     def dataset(self, name: str, fingerprint: str) -> Path:
         """Folder of one dataset version."""
@@ -201,12 +232,31 @@ class Home:
         return RunPaths(self.runs(recipe) / run_key[:16])
 
 
+def _read_identity(file: Path) -> str:
+    """The name in `home-id`: a record, or of an earlier version the name alone."""
+    text = file.read_text(encoding="utf-8", errors="replace").strip()
+    return (
+        text if re.fullmatch(_IDENTITY, text) else read_record(file, HomeIdentity, "home", _REMEDY).identity
+    )
+
+
+def sqlite_url(file: Path, driver: str) -> str:
+    """SQLAlchemy's URL of a SQLite file. A question mark, which would begin its options, makes it SQLite's own URI."""
+    return f"{driver}:///" + (f"file:{quote(str(file))}?uri=true" if "?" in str(file) else str(file))
+
+
 def home() -> Home:
     """The home that the environment names, by default `.evergreen` in the working directory.
 
     Raises :class:`ResourceError` when it cannot be made or written, or its disk is nearly full.
     """
     root = Path(os.environ.get(HOME_VARIABLE) or ".evergreen").expanduser().resolve()
+    try:
+        str(root).encode()
+    except UnicodeEncodeError:
+        raise ResourceError(
+            f"{root!r}: its name is not UTF-8. Point {HOME_VARIABLE} to another folder."
+        ) from None
     try:
         root.mkdir(parents=True, exist_ok=True)
         probe = root / f".writable-{os.getpid()}"
@@ -215,7 +265,7 @@ def home() -> Home:
     except OSError as error:
         raise ResourceError(
             f"{root} is not writable ({error.strerror}). Point {HOME_VARIABLE} to a folder that is, "
-            "or mend its permissions or free space."
+            "or fix its permissions or free space."
         ) from error
     if (free := shutil.disk_usage(root).free) < _NEEDED_BYTES:
         raise ResourceError(

@@ -3,7 +3,6 @@
 In: an archive that the user named. Out: what the source inside gives, said to come from the archive.
 """
 
-import json
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
@@ -14,10 +13,12 @@ from typing import Any, cast
 import pyarrow as pa
 
 from training.errors import DataError
-from training.files import canonical_json, digest_file, digest_json, write_text
+from training.files import digest_file, digest_json
+from training.record_files import DamagedError, read_record, set_aside, write_record
 from training.records import SourceFiles
 from training.sources import Source
 from training.sources.archives import unpack
+from training.sources.places import Digests
 
 log = logging.getLogger("evergreen.sources")
 
@@ -34,15 +35,19 @@ class Packed:
         """What the source inside finds; the digest of its first fetch tells whether its files are still the same."""
         note = self.place.with_name(f"{self.place.name}.json")
         name = digest_json([type(self.source).__name__, _options(self.source)])
-        digests = _read_note(note)
-        files = self._same(folder, digests[name]) if name in digests else self.source.fetch(folder)
+        try:
+            digests = read_record(note, Digests, self.place.name).root if note.exists() else {}
+            files = self._same(folder, digests[name]) if name in digests else self.source.fetch(folder)
+        except DamagedError as error:
+            set_aside(note, error.what)
+            digests, files = {}, None  # nothing tells whether the files are still the same
         if files is None:
             log.warning("%s: what was unpacked to %s was changed; unpacked anew", self.archive, self.place)
             shutil.rmtree(self.place)
             unpack(self.archive, self.place)
             files = self.source.fetch(folder)
         if digests.get(name) != files.digest:
-            write_text(note, canonical_json(digests | {name: files.digest}))
+            write_record(note, Digests(digests | {name: files.digest}), self.place.name)
         return files.model_copy(update={"origin": str(self.archive)})
 
     def _same(self, folder: Path, digest: str) -> SourceFiles | None:
@@ -79,10 +84,3 @@ def unpacked(archive: Path, folder: Path) -> Path:
 def _options(source: Source) -> dict[str, Any]:
     """What the source inside was told besides its place: it may count for the digest."""
     return {name: value for name, value in asdict(cast(Any, source)).items() if name != "path"}
-
-
-def _read_note(note: Path) -> dict[str, str]:
-    try:
-        return dict(json.loads(note.read_bytes()))
-    except (FileNotFoundError, ValueError, TypeError):
-        return {}

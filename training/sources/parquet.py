@@ -4,7 +4,6 @@ In: the files, read where they lie. Out: raw rows, files ordered by content and 
 Keep row groups below some 10,000 rows: one is decoded from its start for each shard that begins inside it.
 """
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.errors import DataError
-from training.files import atomic_file, canonical_json, digest_file, digest_json, write_text
-from training.records import SourceFiles
+from training.files import atomic_file, digest_file, digest_json
+from training.record_files import read_record, write_record
+from training.records import Record, SourceFiles
 from training.sources.parquet_index import (
     IndexedRow,
     class_order,
@@ -72,7 +72,9 @@ class ParquetImages:
         digest = digest_json({"columns": [self.image, self.label], "files": [list(one[:3]) for one in found]})
         place = listing_folder(folder, root, digest)
         _write_index(
-            place, index, _Notes(self.image, [str(file) for file in files], [one[2] for one in found])
+            place,
+            index,
+            _Notes(image=self.image, files=[str(file) for file in files], sizes=[one[2] for one in found]),
         )
         return SourceFiles(
             kind="parquet",
@@ -113,7 +115,7 @@ class ParquetImages:
             yield _batch(kept, labels, split)
 
 
-class _Notes(NamedTuple):
+class _Notes(Record):
     """What reading needs besides the index: the image column, and path and size in bytes of each file."""
 
     image: str
@@ -155,7 +157,7 @@ def _check_images(file: Path, column: str) -> None:
 
 def _write_index(place: Path, index: list[IndexedRow], notes: _Notes) -> None:
     columns = dict(zip(IndexedRow._fields, map(pa.array, zip(*index, strict=True)), strict=True))
-    write_text(place / _NOTES, canonical_json(notes._asdict()))
+    write_record(place / _NOTES, notes, place.name)
     with atomic_file(place / _INDEX) as aside:
         pq.write_table(pa.table(columns), aside)
 
@@ -163,12 +165,15 @@ def _write_index(place: Path, index: list[IndexedRow], notes: _Notes) -> None:
 def _index(files: SourceFiles, split: str, columns: list[str]) -> pa.Table:
     file = Path(files.root) / _INDEX
     if not file.is_file():
-        raise DataError(f"{file}: the index is gone. Run the command again: it reads the labels anew.")
+        raise DataError(f"{file}: the index is gone. Run the command again: it reads the labels again.")
     return pq.read_table(file, columns=columns, filters=[("split", "==", split)])
 
 
 def _read_notes(files: SourceFiles) -> _Notes:
-    notes = _Notes(**json.loads((Path(files.root) / _NOTES).read_text()))
+    place = Path(files.root)
+    notes = read_record(
+        place / _NOTES, _Notes, place.name, "Run the command again: it reads the labels again."
+    )
     for name, size in zip(notes.files, notes.sizes, strict=True):
         if not Path(name).is_file() or Path(name).stat().st_size != size:
             raise DataError(f"{name}: changed since its rows were listed. Run the command again.")

@@ -1,13 +1,20 @@
 """Where a source's files lie: what the user named, and where a listing of it is kept."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import RootModel
+
 from training.errors import DataError, SettingError
-from training.files import canonical_json, digest_json, write_text
+from training.files import digest_json
+from training.record_files import read_record, write_record
 
 _CHECKSUMS = "checksums.json"
+_OWNER = "source"
+
+
+class Digests(RootModel[dict[str, str]]):
+    """sha256 by name."""
 
 
 def given_path(path: str | Path | None, what: str) -> Path:
@@ -37,18 +44,17 @@ def listing_folder(folder: Path, source: Path, digest: str) -> Path:
 
 def write_checksums(folder: Path, digests: Mapping[str, str]) -> None:
     """Note the sha256 of files just unpacked into `folder`, by name."""
-    write_text(folder / _CHECKSUMS, canonical_json(dict(digests)))
+    write_record(folder / _CHECKSUMS, Digests(dict(digests)), _OWNER)
 
 
 def check_unchanged(folder: Path, digests: Mapping[str, str]) -> None:
     """Hold files against the note in `folder`; without a note there is nothing to hold them against.
 
-    Raises :class:`DataError` that names the file which is not what was unpacked.
+    Raises :class:`DataError` that names the file which is not what was unpacked, or the note when that is damaged.
     """
     note = folder / _CHECKSUMS
-    expected = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+    remedy = f"Remove the folder {folder} and run again."
+    expected = read_record(note, Digests, _OWNER, remedy).root if note.exists() else {}
     for name, digest in digests.items():
         if expected.get(name, digest) != digest:
-            raise DataError(
-                f"{folder / name}: changed since it was unpacked. Remove the folder {folder} and run again."
-            )
+            raise DataError(f"{folder / name}: changed since it was unpacked. {remedy}")

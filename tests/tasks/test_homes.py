@@ -1,0 +1,122 @@
+"""A home keeps its identity and all of its files, whatever its folder is called and whatever is damaged."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.embedded_store import opened
+from tasks.mlflow_store import connect
+from training.errors import ResourceError
+from training.paths import HOME_VARIABLE, Home
+from training.paths import home as home_of_environment
+from training.record_files import DamagedError
+
+# SQLite's and SQLAlchemy's marks in an address, a percent sign that would be decoded, and a long name in UTF-8.
+ODD = [
+    "question?uri=true&mode=memory#fragment %3F%20 " + "größe" * 25,
+    pytest.param("sharp#100% " + "größe" * 30, marks=pytest.mark.slow),
+]
+DATABASE = """
+import asyncio
+from flows.environment import prepare
+from training.paths import home
+
+prepare(home())
+
+from prefect.server.database import provide_database_interface
+from sqlalchemy import text
+
+async def write():
+    engine = await provide_database_interface().engine()
+    async with engine.begin() as connection:
+        await connection.execute(text("create table proof (id integer)"))
+
+asyncio.run(write())
+"""
+
+
+@pytest.fixture(params=ODD, ids=["with a question mark", "without"])
+def odd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A home in a folder with an unusual name; the working directory is another empty folder."""
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "outer" / request.param))
+    (tmp_path / "working").mkdir()
+    monkeypatch.chdir(tmp_path / "working")
+    return home_of_environment()
+
+
+def outside(home: Home) -> set[Path]:
+    """Files and folders beside the home and in the working directory."""
+    return {*home.root.parent.iterdir(), *Path.cwd().iterdir()} - {home.root}
+
+
+def test_mlflows_store_lies_in_the_home(odd: Home) -> None:
+    client = connect(None, odd)
+    experiment = client.create_experiment("digits", (odd.mlflow_artifacts / "digits").as_uri())
+    run = client.create_run(experiment)
+    client.log_dict(run.info.run_id, {"said": "here"}, "proof.json")
+    assert odd.mlflow_file.is_file()
+    assert len(list(odd.mlflow_artifacts.rglob("proof.json"))) == 1
+    assert outside(odd) == set()
+    with opened(odd) as store:
+        assert store.execute("select count(*) from runs").fetchone() == (1,)
+
+
+def test_prefects_database_lies_in_the_home(odd: Home) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", DATABASE],
+        env=clean | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (odd.prefect / "prefect.db").stat().st_size > 0
+    assert outside(odd) == set()
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    with pytest.raises(ResourceError, match=r"caf.*its name is not UTF-8"):
+        home_of_environment()
+
+
+def test_a_home_keeps_its_identity(home: Home) -> None:
+    made = home.identity
+    assert home.identity == Home(home.root).identity == made
+    (home.root / "home-id").write_text(f"{made}\n")  # as earlier versions wrote it
+    assert home.identity == made
+
+
+DAMAGES = [b"", b"\n", bytes(16), b"\xff\xfe", b"0123456789abcde", b"{}", b'{"identity": "0123456789abcdef"']
+
+
+@pytest.mark.parametrize("content", DAMAGES)
+def test_a_damaged_identity_is_no_identity(
+    home: Home, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = home.identity
+    (home.root / "home-id").write_bytes(content)
+    assert home.identity not in (before, content.decode(errors="replace"))
+    assert "home-id.damaged-0" in caplog.text
+    home.run("digits", "0" * 64).root.mkdir(parents=True)
+    (home.root / "home-id").write_bytes(content)
+    with pytest.raises(
+        DamagedError, match=r"home-id: damaged .*tag evergreen.home.*remove it: a new one is made"
+    ):
+        _ = home.identity
+    (home.root / "home-id").unlink()
+    assert home.identity != before
+
+
+def test_a_changed_digit_is_noticed(home: Home) -> None:
+    made = home.identity
+    home.run("digits", "0" * 64).root.mkdir(parents=True)
+    file = home.root / "home-id"
+    other = "0" if made[3] != "0" else "1"
+    file.write_text(file.read_text().replace(made, made[:3] + other + made[4:]))
+    with pytest.raises(DamagedError, match="its checksum"):
+        _ = home.identity
