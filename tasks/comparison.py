@@ -10,7 +10,7 @@ from tasks.tracking import RUN_KEY_TAG
 from training.files import digest_json
 from training.paths import RunPaths
 from training.plan import RunPlan
-from training.record_files import find_record, record_text
+from training.record_files import find_record, read_record, record_text
 from training.records import Evaluation, Record, TrainedModel
 from training.redaction import redact
 
@@ -77,9 +77,8 @@ def _made(plan: RunPlan) -> Iterator[Comparison]:
     """Comparisons whose scores are complete, the newest first."""
     folders = [folder for folder in comparison_folders(plan.paths) if (folder / COMPARISON).is_file()]
     for folder in sorted(folders, key=lambda one: (one / COMPARISON).stat().st_mtime_ns, reverse=True):
-        made = find_record(folder / COMPARISON, Comparison, owner_of(folder))
-        if made is not None and find_evaluation(folder) is not None:
-            yield made
+        if find_evaluation(folder) is not None:
+            yield read_record(folder / COMPARISON, Comparison, owner_of(folder))
 
 
 def comparison_folders(run: RunPaths) -> list[Path]:
@@ -99,8 +98,8 @@ def write_comparison(folder: Path, aside: Path, comparison: Comparison, evaluati
 
 
 def find_evaluation(folder: Path) -> Evaluation | None:
-    """The scores in a comparison's folder; None when there are none, or they are damaged, which is a warning."""
+    """The scores in a comparison's folder; None when there are none, or a record is damaged, which is a warning."""
     made = find_record(folder / EVALUATION, Evaluation, owner_of(folder))
-    if made is None:
+    if made is None or find_record(folder / COMPARISON, Comparison, owner_of(folder)) is None:
         return None
     return made.model_copy(update={"predictions": str(folder / "predictions.parquet")})

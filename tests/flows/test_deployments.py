@@ -21,9 +21,11 @@ from prefect.utilities.schema_tools import validate
 from services import HEAD, NODE, ROOT, UNITS, Services, answers, free_port, status
 
 from deployments.cluster import place
-from training.attempts import Beat
+from training.attempts import read_beats
 from training.overrides import resolve
+from training.paths import RunPaths
 from training.recipe import load
+from training.record_files import read_record
 from training.records import Release
 
 FILES = (ROOT / "prefect.yaml", ROOT / "deployments" / "cluster.yaml")
@@ -191,9 +193,9 @@ def test_a_run_on_a_cluster_of_two_nodes(services: Services) -> None:
     services.prefect("deployment", "run", "retrain/digits-cluster", "--watch")  # succeeds only when Completed
 
     (run,) = (services.home / "runs" / "digits").iterdir()
-    release = Release.model_validate_json((run / "release.json").read_text())
+    release = read_record(run / "release.json", Release, run.name)
     assert release.version == "1"
-    beats = [Beat.model_validate_json(file.read_text()) for file in (run / "beats").iterdir()]
+    beats = read_beats(RunPaths(run))
     assert sorted(nodes_of(services, beat.pid) for beat in beats) == [["head"], ["node"]]
     assert len(list(services.folder.glob("head/session_2*/logs/python-core-driver-*.log"))) == 1
     assert len(list((services.home / "mlflow-artifacts").rglob("MLmodel"))) == 1

@@ -11,6 +11,7 @@ from services import HEAD, Services, answers
 from training.attempts import read_attempts, read_beats
 from training.metrics import MetricsFile
 from training.paths import RunPaths
+from training.record_files import read_record
 from training.records import Release
 
 _RECIPE = """
@@ -111,7 +112,7 @@ def test_a_cancelled_run_frees_its_workers_and_the_next_one_goes_on(deployed: De
     deployed.wait_for_state(second, "COMPLETED", 240)
     entered = read_attempts(paths)[-1].first_step
     assert entered >= 5, "begun anew, where a checkpoint was due at the cancellation"
-    assert Release.model_validate_json(paths.release.read_text()).version == "1"
+    assert read_record(paths.release, Release, paths.root.name).version == "1"
 
 
 def test_a_run_goes_on_when_its_worker_is_killed(deployed: Deployed) -> None:
@@ -121,4 +122,4 @@ def test_a_run_goes_on_when_its_worker_is_killed(deployed: Deployed) -> None:
     deployed.worker.wait()
     deployed.wait_for_state(run, "COMPLETED", 240)
     assert len(read_attempts(paths)) == 1
-    assert Release.model_validate_json(paths.release.read_text()).version == "1"
+    assert read_record(paths.release, Release, paths.root.name).version == "1"

@@ -80,7 +80,7 @@ UNREGISTERED = [
 PROMOTION = [
     (MlflowClient, "set_registered_model_alias", 1),
     (MlflowClient, "set_registered_model_alias", 2),
-    (tasks.registry, "write_text"),
+    (tasks.registry, "write_records"),
     (MlflowClient, "delete_registered_model_alias"),
     (MlflowClient, "log_dict"),
     (MlflowClient, "set_model_version_tag", 1),
@@ -106,7 +106,7 @@ def test_a_crash_while_a_challenger_is_promoted(world: World, point: tuple[Any, 
 
 @pytest.mark.parametrize(
     "point",
-    [(MlflowClient, "set_registered_model_alias"), (tasks.registry, "write_text")],
+    [(MlflowClient, "set_registered_model_alias"), (tasks.registry, "write_records")],
     ids=lambda one: one[1],
 )
 def test_a_crash_while_a_candidate_is_kept(world: World, point: tuple[Any, ...]) -> None:

@@ -15,6 +15,7 @@ from tasks.tracking import connect
 from tasks.verify import verify
 from training.errors import SettingError
 from training.paths import Home, RunPaths
+from training.record_files import read_record
 from training.records import Release
 from training.run_lock import run_lock
 
@@ -178,7 +179,7 @@ def test_a_registry_that_can_not_be_asked_keeps_its_runs(kept: Kept) -> None:
 
 def test_versions_go_only_when_asked_and_never_from_service(kept: Kept) -> None:
     client = connect(None, kept.home)
-    releases = [Release.model_validate_json(run.release.read_text()) for run in kept.runs]
+    releases = [read_record(run.release, Release, run.root.name) for run in kept.runs]
     found = collect(kept.home, keep=1, versions=True)
     assert {one.name for one in found.removals if one.kind == "version"} == {
         f"digits version {release.version}" for release in releases[3:]

@@ -1,0 +1,308 @@
+"""Seeded damage to every kind of record: what comes out is the truth, or names the file; never anything else."""
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from small_runs import prepared_from
+from tracked import planned
+
+from flows.preview import preview
+from tasks.comparison import COMPARISON, EVALUATION, Comparison, comparison_folders, find_evaluation, owner_of
+from tasks.evaluate import evaluate
+from tasks.register import register
+from tasks.registry import CHAMPION, PREVIOUS, Decision, read_decisions, record_decision, roll_back
+from tasks.retention import collect
+from tasks.reuse import find_release, read_release
+from tasks.tracking import connect
+from tasks.train import keep_plan
+from tasks.verify import verify
+from training import dataset
+from training.attempts import Failure, note, read_attempts, read_beats, read_failures
+from training.checkpoint import MANIFEST, read_manifest
+from training.errors import EvergreenError
+from training.launch import finished, launch, make_job
+from training.metrics import MetricsFile
+from training.paths import TRAINED, Home
+from training.plan import RunPlan, recipe_argument
+from training.record_files import find_record, read_record, write_record
+
+TIMES = [25, pytest.param(200, marks=pytest.mark.slow)]
+Damage = Callable[[bytes, bytes, random.Random], bytes]
+Ask = Callable[["Subject"], Any]
+
+
+class Subject(NamedTuple):
+    """A home with two finished runs; records of `plan` are damaged, those of `other` are put in their place."""
+
+    home: Home
+    plan: RunPlan
+    other: RunPlan
+
+
+def cut(content: bytes, _: bytes, dice: random.Random) -> bytes:
+    return content[: dice.randrange(len(content))]
+
+
+def zero(content: bytes, _: bytes, dice: random.Random) -> bytes:
+    start, stop = sorted(dice.sample(range(len(content) + 1), 2))
+    return content[:start] + bytes(stop - start) + content[stop:]
+
+
+def flip(content: bytes, _: bytes, dice: random.Random) -> bytes:
+    place = dice.randrange(len(content))
+    return content[:place] + bytes([content[place] ^ (1 << dice.randrange(8))]) + content[place + 1 :]
+
+
+def swap(content: bytes, other: bytes, dice: random.Random) -> bytes:
+    """The file of another run, or one of its lines, or two lines in each other's place."""
+    mine, theirs = content.splitlines(keepends=True), other.splitlines(keepends=True)
+    if dice.random() < 0.3 or len(mine) < 2:
+        return other
+    first, second = dice.sample(range(len(mine)), 2)
+    if dice.random() < 0.5:
+        mine[first] = dice.choice(theirs)
+    else:
+        mine[first], mine[second] = mine[second], mine[first]
+    return b"".join(mine)
+
+
+DAMAGES: list[Damage] = [cut, zero, flip, swap]
+
+
+def comparison(plan: RunPlan) -> Path:
+    return comparison_folders(plan.paths)[0]
+
+
+def checkpoint(plan: RunPlan) -> Path:
+    return sorted(plan.paths.checkpoints.glob("step-*"))[-1]
+
+
+def version(plan: RunPlan) -> Path:
+    return Home(Path(plan.home)).dataset(plan.recipe.name, plan.fingerprint)
+
+
+def read_comparison(subject: Subject) -> Comparison | None:
+    folder = comparison(subject.plan)
+    return find_record(folder / COMPARISON, Comparison, owner_of(folder))
+
+
+class Kind(NamedTuple):
+    """Where a record of a run lies, and how it is read; of `lines`, the last may be cut off unnoticed."""
+
+    file: Callable[[RunPlan], Path]
+    read: Ask
+    lines: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "ingredients": Kind(
+        lambda plan: plan.paths.ingredients,
+        lambda one: read_record(one.plan.paths.ingredients, RunPlan, one.plan.paths.root.name),
+    ),
+    "trained": Kind(
+        lambda plan: plan.paths.model / TRAINED, lambda one: finished(one.plan.paths, one.plan.run_key)
+    ),
+    "release": Kind(lambda plan: plan.paths.release, lambda one: read_release(one.plan)),
+    "comparison": Kind(lambda plan: comparison(plan) / COMPARISON, read_comparison),
+    "evaluation": Kind(
+        lambda plan: comparison(plan) / EVALUATION, lambda one: find_evaluation(comparison(one.plan))
+    ),
+    "checkpoint": Kind(
+        lambda plan: checkpoint(plan) / MANIFEST, lambda one: read_manifest(checkpoint(one.plan))
+    ),
+    "attempts": Kind(lambda plan: plan.paths.attempts, lambda one: read_attempts(one.plan.paths), True),
+    "failures": Kind(lambda plan: plan.paths.failures, lambda one: read_failures(one.plan.paths), True),
+    "metrics": Kind(
+        lambda plan: plan.paths.metrics, lambda one: MetricsFile(one.plan.paths.metrics).read(), True
+    ),
+    "beats": Kind(lambda plan: plan.paths.beats / "rank-0.json", lambda one: read_beats(one.plan.paths)),
+    "decisions": Kind(
+        lambda plan: Path(plan.home) / "decisions" / f"{plan.model}.jsonl",
+        lambda one: read_decisions(one.home, one.plan.model).undamaged(),
+        True,
+    ),
+    "home-id": Kind(lambda plan: Path(plan.home) / "home-id", lambda one: one.home.identity),
+    "dataset": Kind(
+        lambda plan: version(plan) / "manifest.json",
+        lambda one: dataset.find(one.home, one.plan.recipe.name, one.plan.fingerprint),
+    ),
+}
+
+
+def run_in(home: Home, **sections: Any) -> RunPlan:
+    plan, data = planned(home, **sections)
+    job = make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, data)
+    trained = launch(job)
+    for number in (1, 2):
+        note(plan.paths.failures, Failure(number=number, at=0.5, error="a lost worker"))
+    release = register.fn(plan, data, trained, evaluate.fn(plan, data, trained))
+    write_record(plan.paths.release, release, plan.paths.root.name)
+    return plan
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    """Both runs are of one home, so the second one's model was compared with the first one's."""
+    home = Home(tmp_path_factory.mktemp("fuzzed") / "home")
+    home.root.mkdir()
+    other = run_in(home, data={"max_train_rows": 200}, training={"epochs": 1})
+    return Subject(home, run_in(home), other)
+
+
+@pytest.fixture(autouse=True)
+def undamaged(subject: Subject) -> Any:
+    """All records are as they were after the test, and nothing that was set aside is left."""
+    files = {kind.file(subject.plan): kind.file(subject.plan).read_bytes() for kind in KINDS.values()}
+    yield
+    for file, content in files.items():
+        file.write_bytes(content)
+    for left in subject.home.root.rglob("*.damaged-*"):
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def foreign(kind: str, subject: Subject) -> bytes:
+    """The other run's record; of what a home has one of, that of another kind."""
+    mine, theirs = (KINDS[kind].file(plan) for plan in (subject.plan, subject.other))
+    return (theirs if theirs != mine else subject.other.paths.attempts).read_bytes()
+
+
+def says(
+    ask: Ask, subject: Subject, file: Path, truth: Any, lines: bool, log: pytest.LogCaptureFixture
+) -> str:
+    """What became of a question: the truth, an error, or a warning; anything else fails."""
+    log.clear()
+    try:
+        answer = ask(subject)
+    except EvergreenError as error:
+        answer, said = None, str(error)
+    else:
+        said = log.text
+    if answer == truth:
+        return "true"
+    if str(file) in said:
+        return "named"
+    assert lines
+    assert answer == truth[: len(answer)]  # cut between two lines: those after were never written
+    return "shorter"
+
+
+@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_read_is_true_or_names_the_file(
+    subject: Subject, kind: str, damage: Damage, times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    read, file, lines = KINDS[kind].read, KINDS[kind].file(subject.plan), KINDS[kind].lines
+    whole, other, dice = file.read_bytes(), foreign(kind, subject), random.Random(f"{kind} {damage.__name__}")
+    truth, found = read(subject), set()
+    for _ in range(times):
+        file.write_bytes(damage(whole, other, dice))
+        if kind == "beats":  # a sign of life that can't be read is as none
+            assert read(subject) in (truth, [])
+        else:
+            found.add(says(read, subject, file, truth, lines, caplog))
+    assert found & {"named", "shorter"} or kind == "beats"
+    assert damage is cut or "shorter" not in found
+
+
+def judged_again(plan: RunPlan) -> tuple[str, str]:
+    """What `retrain` does in the end, without its flow: version and weights."""
+    kept, data = planned_again(plan)
+    trained = launch(make_job(kept.run_key, kept.paths, kept.recipe, kept.settings, data))
+    release = register.fn(kept, data, trained, evaluate.fn(kept, data, trained))
+    write_record(kept.paths.release, release, kept.paths.root.name)
+    return release.version, release.weights_digest
+
+
+def planned_again(plan: RunPlan) -> tuple[RunPlan, Any]:
+    data = plan.find_dataset() or prepared_from(
+        Home(Path(plan.home)), plan.files, plan.recipe.name, plan.settings.data
+    )
+    return keep_plan(plan), data
+
+
+COMMANDS: dict[str, Ask] = {
+    "plan": lambda one: preview("digits", one.plan.settings.model_dump(), one.home),
+    "reuse": lambda one: find_release(one.plan),
+    "gc": lambda one: collect(one.home, keep=1, dry_run=True),
+    "next": lambda one: recipe_argument(one.home, "digits", one.plan.run_key),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_commands_tell_the_truth_or_name_the_file(
+    subject: Subject, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, dice = KINDS[kind].file(subject.plan), random.Random(kind)
+    truths = {name: ask(subject) for name, ask in COMMANDS.items()}
+    file.write_bytes(dice.choice(DAMAGES[:3])(file.read_bytes(), b"", dice))
+    for name, ask in COMMANDS.items():
+        says(ask, subject, file, truths[name], False, caplog)
+
+
+@pytest.mark.parametrize("kind", ["ingredients", "trained", "release", "comparison", "evaluation"])
+def test_a_damaged_record_is_set_aside_and_made_again(subject: Subject, kind: str) -> None:
+    file, registered = KINDS[kind].file(subject.plan), read_release(subject.plan)
+    assert registered is not None
+    file.write_bytes(flip(file.read_bytes(), b"", random.Random(kind)))
+    assert judged_again(subject.plan) == (registered.version, registered.weights_digest)
+    assert KINDS[kind].read(subject) is not None
+    assert list(subject.home.root.rglob("*.damaged-0"))
+
+
+@pytest.mark.parametrize("kind", ["attempts", "failures", "metrics"])
+def test_undamaged_lines_are_kept(subject: Subject, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    file, before = KINDS[kind].file(subject.plan), KINDS[kind].read(subject)
+    text = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([text[0].replace(b":", b";", 1), *text[1:]]))
+    keep_plan(subject.plan)
+    assert f"{file} is damaged (line 1: it is not JSON" in caplog.text
+    caplog.clear()
+    assert KINDS[kind].read(subject) == before[1:]
+    assert not caplog.text
+    assert file.with_name(f"{file.name}.damaged-0").is_file()
+
+
+def test_verify_finds_all_damage(subject: Subject) -> None:
+    kinds = (
+        "ingredients",
+        "trained",
+        "release",
+        "comparison",
+        "evaluation",
+        "attempts",
+        "failures",
+        "metrics",
+    )
+    for kind in kinds:
+        file = KINDS[kind].file(subject.plan)
+        file.write_bytes(flip(file.read_bytes(), b"", random.Random(3)))
+    KINDS["decisions"].file(subject.plan).write_bytes(b"")
+    findings = verify(subject.plan.paths, subject.home)
+    records = next(one for one in findings if one.name == "records")
+    assert records.ok is False
+    assert all("damage" in one.detail or one.ok is not True for one in findings if one.name == "alias")
+
+
+def test_a_rollback_keeps_the_decisions_that_can_be_read(
+    subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, model, home = connect(None, subject.home), subject.plan.model, subject.home
+    for alias, number in ((CHAMPION, "2"), (PREVIOUS, "1")):
+        client.set_registered_model_alias(model, alias, number)
+    record_decision(home, model, Decision(action="promote", before="1", to="2", why="better"))
+    file = KINDS["decisions"].file(subject.plan)
+    first, *rest = file.read_text().splitlines(keepends=True)
+    file.write_text(first.replace('"to": "1"', '"to": "3"') + "".join(rest))
+    before = read_decisions(home, model).records
+    assert roll_back(client, home, model, "wrong on new cameras") == ("2", "1")
+    after = read_decisions(home, model)
+    assert not after.damage
+    assert after.records[:-1] == before
+    assert (after.records[-1].action, after.records[-1].to) == ("rollback", "1")
+    assert file.with_name(f"{file.name}.damaged-0").is_file()
+    assert f"{file} is damaged (line 1: its checksum" in caplog.text
