@@ -55,7 +55,9 @@ class MetricsFile:
     def check(self) -> None:
         """Raises :class:`TransientError` when points are damaged: the next attempt computes them again."""
         if damage := self.lines().damage:
-            raise TransientError(f"{self.path}: damaged ({damage}); training goes on before that")
+            raise TransientError(
+                f"{self.path}: damaged ({damage}); the points from there on are computed again."
+            )
 
     def count(self) -> int:
         """Number of points that were written."""

@@ -3,6 +3,7 @@
 import logging
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from training.dataset import open_columns
 from training.errors import SettingError
 from training.feeds import training_rows
 from training.launch import launch
+from training.metrics import MetricsFile
 from training.paths import Home
 from training.records import DatasetVersion
 
@@ -167,6 +169,60 @@ def test_all_checkpoints_damaged_is_a_fresh_start(
     with caplog.at_level(logging.INFO, "evergreen.loop"):
         trained = launch(job)
     assert started_at(caplog) == [0]
+    assert outcome(job, trained) == undisturbed["each step"]
+
+
+def digit_changed(line: str) -> str:
+    return line.replace('"total_steps": ', '"total_steps": 1', 1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "start"),
+    [
+        (lambda lines: [*lines[:3], digit_changed(lines[3])], 3),
+        (lambda lines: [lines[0], digit_changed(lines[1]), *lines[2:]], 1),
+        (lambda lines: lines[:3], 3),
+        (lambda lines: [*lines[:3], lines[3][:40]], 3),
+        (lambda lines: lines[:0], 0),
+    ],
+    ids=["last digit", "early digit", "line lost", "line cut", "all lost"],
+)
+def test_metric_points_that_were_damaged_are_computed_again(
+    home: Home,
+    small_version: DatasetVersion,
+    undisturbed: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[list[str]], list[str]],
+    start: int,
+) -> None:
+    job = job_for(home, small_version, settings(**SAVE_EACH_STEP))
+    crashed(job, 4)
+    file = job.paths.metrics
+    file.write_text("".join(damage(file.read_text().splitlines(keepends=True))))
+    with caplog.at_level(logging.INFO, "evergreen.loop"):
+        trained = launch(job)
+    assert started_at(caplog) == [start]
+    assert f"metric points up to it are missing or damaged in {file}" in caplog.text
+    assert outcome(job, trained) == undisturbed["each step"]
+
+
+def test_damage_to_metric_points_is_noticed_before_the_training_ends(
+    home: Home, small_version: DatasetVersion, undisturbed: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    job = job_for(home, small_version, settings(**SAVE_EACH_STEP))
+    check, damaged = MetricsFile.check, [False]
+
+    def damage_once(self: MetricsFile) -> None:
+        if not damaged[0]:
+            *lines, last = self.path.read_text().splitlines(keepends=True)
+            self.path.write_text("".join([*lines, digit_changed(last)]))
+            damaged[0] = True
+        check(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MetricsFile, "check", damage_once)
+        trained = launch(job)
+    assert "the points from there on are computed again. Failure 1 of" in caplog.text
     assert outcome(job, trained) == undisturbed["each step"]
 
 
