@@ -180,7 +180,7 @@ def digit_changed(line: str) -> str:
     ("damage", "start"),
     [
         (lambda lines: [*lines[:3], digit_changed(lines[3])], 3),
-        (lambda lines: [lines[0], digit_changed(lines[1]), *lines[2:]], 1),
+        (lambda lines: [digit_changed(lines[0]), *lines[1:]], 0),
         (lambda lines: lines[:3], 3),
         (lambda lines: [*lines[:3], lines[3][:40]], 3),
         (lambda lines: lines[:0], 0),
