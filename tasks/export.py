@@ -21,13 +21,19 @@ _TRIED_BATCHES = (1, 3, 64)
 
 
 def log_serving_model(
-    run_id: str, module: "nn.Module", version: DatasetVersion, example: Pixels, metadata: dict[str, Any]
+    run_id: str,
+    module: "nn.Module",
+    version: DatasetVersion,
+    example: Pixels,
+    metadata: dict[str, Any],
+    weights: str | None = None,
 ) -> str:
     """Export `module` with torch.export and log it under the run; returns the model's URI.
 
     Input is uint8 (rows, channels, height, width), output float32 probabilities (rows, classes). The example has
-    several rows, since torch.export would fix a batch of one. Raises :class:`TrainingError` when the model can't
-    be exported.
+    several rows, since torch.export would fix a batch of one. An exported program can't be trained on, so the file
+    `weights` goes with it; docs/recipes.md has the lines that load it. Raises :class:`TrainingError` when the model
+    can't be exported.
     """
     import mlflow.pytorch
     from mlflow.models import Model
@@ -46,6 +52,7 @@ def log_serving_model(
                 f"{name}=={installed(name).partition('+')[0]}" for name in ("mlflow", "torch", "numpy")
             ],
             serialization_format="pt2",
+            extra_files=[weights] if weights else None,
             metadata=metadata,
         )
     except Exception as error:

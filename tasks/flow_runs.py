@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect.runtime import flow_run
 
+from tasks.page.wording import reason
 from training.paths import Home
 from training.records import Release
 
@@ -53,10 +54,10 @@ def outcome(release: Release) -> str:
     if release.reused:
         return f"unchanged: {version}{alias} was made from the same data, recipe, code and settings"
     if release.alias == "champion":
-        return f"promoted: {version} is the champion. {release.verdict.summary}"
+        return f"promoted: {version} is the champion: {reason(release.verdict)}"
     before = release.verdict.champion_version
     stays = f"version {before} stays champion" if before else "there is no champion yet"
-    return f"kept: {version}{alias}; {stays}. {release.verdict.summary}"
+    return f"kept: {version}{alias}; {stays}: {reason(release.verdict)}"
 
 
 @contextmanager

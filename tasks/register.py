@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tasks.descriptions import describe_model, describe_version, version_description
 from tasks.export import check_same, log_serving_model
 from tasks.gate import judge
 from tasks.own_digests import keep_digest
-from tasks.registered_files import FILE_TAG, digest_of_logged
+from tasks.registered_files import FILE_TAG, WEIGHTS_FILE_TAG, digest_of_logged
 from tasks.registry import (
     CLASSES_TAG,
     DATASET_TAG,
@@ -39,7 +40,7 @@ from tasks.step import step, worth_retrying
 from tasks.tracking import RUN_KEY_TAG, connect_patiently, log_final, open_run
 from tasks.training_rows import record_training_rows
 from training.dataset import open_columns
-from training.files import digest_json
+from training.files import digest_file, digest_json
 from training.paths import Home
 from training.plan import RunPlan
 from training.recipe import reload
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.register")
 
 _LONGEST_TAG = 500
+_VERSIONS_TAG = "mlflow.modelVersions"
+_LOGGED = "models:/"
 
 
 def _same_again(task: Any, run: Any, state: Any) -> bool:
@@ -68,9 +71,11 @@ def register(
     home = Home(Path(plan.home))
     client = connect_patiently(plan)
     run_id = open_run(client, plan)
-    module = serving_module(reload(plan.recipe, plan.paths.recipe), version, trained)
+    recipe = reload(plan.recipe, plan.paths.recipe)
+    module = serving_module(recipe, version, trained)
     images = open_columns(version, "test").images
     register_model(client, plan.model)
+    describe_model(client, plan, recipe, version)
     with registry_lock(client, home, plan.model) as lease:
         finish_rollback(lease)
         mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: trained.weights_digest}
@@ -78,14 +83,18 @@ def register(
         if number is None:
             example = np.array(images[: max(2, min(4, len(images)))])
             record_training_rows(client, run_id, version)
-            uri = log_serving_model(run_id, module, version, example, {"classes": list(version.classes)})
+            classes = {"classes": list(version.classes)}
+            uri = log_serving_model(run_id, module, version, example, classes, trained.weights)
             number = create_version(lease, plan, version, trained, run_id, uri)
+        link_logged_model(client, plan.model, number)
         check_same(module, load_version(home, plan.model, number), np.array(images[:64]))
         looks = take_looks(lease, number, trained.weights_digest, evaluation, plan.settings.gate)
         verdict = judge(evaluation, plan.settings.gate, looks)
         settle_standing(lease, number, evaluation, verdict)
         alias = settle(lease, number, trained.weights_digest, verdict)
     note_verdict(client, plan, number, verdict, run_id)
+    text = version_description(version, trained, evaluation, verdict, alias)
+    describe_version(client, plan.model, number, text)
     metrics = final_metrics(trained, evaluation)
     log_final(client, run_id, metrics, trained.steps, int(client.get_run(run_id).info.start_time))
     log.info("%s version %s: %s", plan.model, number, verdict.summary)
@@ -128,7 +137,7 @@ def create_version(
     lease: Lease, plan: RunPlan, version: DatasetVersion, trained: TrainedModel, run_id: str, uri: str
 ) -> str:
     """Register the logged model with the four ingredients as its tags; returns the version number."""
-    model_id = uri.removeprefix("models:/")
+    model_id = uri.removeprefix(_LOGGED)
     tags = {
         RUN_KEY_TAG: plan.run_key,
         DATASET_TAG: version.fingerprint,
@@ -139,9 +148,17 @@ def create_version(
         **reproducible_tags(trained),
         CLASSES_TAG: json.dumps(version.classes),
         FILE_TAG: digest_of_logged(lease.client, model_id),
+        WEIGHTS_FILE_TAG: digest_file(Path(trained.weights)),
     }
     lease.check()
-    lease.client.create_model_version(plan.model, source=uri, run_id=run_id, tags=tags, model_id=model_id)
+    lease.client.create_model_version(
+        plan.model,
+        source=uri,
+        run_id=run_id,
+        tags=tags,
+        model_id=model_id,
+        description=version_description(version, trained),
+    )
     number = drop_twins(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
     if version_tags(lease.client, plan.model, number).get(FILE_TAG) == tags[FILE_TAG]:  # else another home's
         keep_digest(Home(Path(plan.home)), plan.model, number, tags[FILE_TAG])
@@ -155,6 +172,18 @@ def reproducible_tags(trained: TrainedModel) -> dict[str, str]:
         "evergreen.reproducible": word,
         "evergreen.reproducible_reason": trained.reproducible_reason[:_LONGEST_TAG],
     }
+
+
+def link_logged_model(client: "MlflowClient", model: str, number: str) -> None:
+    """Tell the logged model its version, which MLflow's page of a run shows. A server does so by itself."""
+    source = client.get_model_version(model, number).source
+    if not source.startswith(_LOGGED):  # somebody registered it from files
+        return
+    model_id = source.removeprefix(_LOGGED)
+    known = json.loads(client.get_logged_model(model_id).tags.get(_VERSIONS_TAG, "[]"))
+    if not any(one["name"] == model and str(one["version"]) == number for one in known):
+        versions = [*known, {"name": model, "version": int(number)}]
+        client.set_logged_model_tags(model_id, {_VERSIONS_TAG: json.dumps(versions)})
 
 
 def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:

@@ -7,7 +7,7 @@ and the record in the home that registered it.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
 
 FILE_TAG = "evergreen.model_file"  # sha256 of the exported program
+WEIGHTS_FILE_TAG = "evergreen.weights_file"  # sha256 of the weights beside the program, to train on
 NO_PICKLE = {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
 _LOADER = "mlflow.pytorch"
 _PROGRAM = Path("data") / "model.pt2"
+_WEIGHTS = Path("extra_files") / "weights.safetensors"
 _KEYS = frozenset({"config", "data", "env", "loader_module", "pickle_module_name", "python_version"})
 
 
@@ -46,11 +48,11 @@ def load_checked(home: Home, model: str, number: str) -> "PyFuncModel":
     name = f"model {model} version {number}"
     with TemporaryDirectory(prefix="evergreen-model-") as aside:
         with _said_of(name, EvergreenError):
-            digest = _digest_on_record(model, number)
+            digests = _digests_on_record(model, number)
             folder = Path(mlflow.artifacts.download_artifacts(f"models:/{model}/{number}", dst_path=aside))
         # MLflow calls every error of its own an internal one, which from a server would be worth a retry.
         with _said_of(name, DataError, ResourceError):
-            check_files(folder, name, digest)
+            check_files(folder, name, digests)
             _check_own(home, model, number, folder)
             loaded: PyFuncModel = mlflow.pyfunc.load_model(str(folder))
             return loaded
@@ -105,18 +107,19 @@ def digest_of_logged(client: "MlflowClient", model_id: str) -> str:
         return digest_file(Path(mlflow.artifacts.download_artifacts(program, dst_path=aside)))
 
 
-def check_files(folder: Path, name: str, sha256: str | None) -> None:
-    """Refuse a downloaded model that brings code, or other weights than `sha256` says. Raises :class:`DataError`."""
+def check_files(folder: Path, name: str, digests: Mapping[Path, str | None]) -> None:
+    """Refuse a downloaded model that brings code, or files with other digests. Raises :class:`DataError`."""
     if (wrong := _foreign(folder)) is not None:
         raise DataError(
             f"{name} is not a model that Evergreen registered: {wrong}. Loading it could run code that comes with "
             "it, so it is not loaded. Register the model by retraining it."
         )
-    if sha256 is not None and digest_file(folder / _PROGRAM) != sha256:
-        raise DataError(
-            f"{name}: {_PROGRAM} is not the file that was registered (its digest differs), so it is not loaded. "
-            f"{_remedy(name.split()[1])}"
-        )
+    for file, sha256 in digests.items():
+        if sha256 is not None and (not (folder / file).is_file() or digest_file(folder / file) != sha256):
+            raise DataError(
+                f"{name}: {file} is not the file that was registered (its digest differs), so it is not loaded. "
+                f"{_remedy(name.split()[1])}"
+            )
 
 
 def _check_own(home: Home, model: str, number: str, folder: Path) -> None:
@@ -144,9 +147,14 @@ def _foreign(folder: Path) -> str | None:
         return f"python_function has {', '.join(sorted(extra))}"
     if flavors["pytorch"].get("code"):
         return "it brings code"
-    found = sorted(path.name for path in (folder / _PROGRAM.parent).iterdir())
-    if found != [_PROGRAM.name]:
-        return f"{_PROGRAM.parent} holds {', '.join(found)}"
+    if flavors["pytorch"].get("extra_files") not in (None, [], [{"path": str(_WEIGHTS)}]):
+        return f"it names other extra files than {_WEIGHTS}"
+    for expected in (_PROGRAM, _WEIGHTS):
+        found = sorted(path.name for path in (folder / expected.parent).glob("*"))
+        if found != [expected.name] and not (expected == _WEIGHTS and not found):
+            return f"{expected.parent} holds {', '.join(found)}"
+    if (folder / _WEIGHTS).is_symlink() or (folder / _WEIGHTS.parent).is_symlink():
+        return f"{_WEIGHTS} is no regular file"
     program = folder / _PROGRAM
     if program.is_symlink() or not program.is_file():
         return f"{_PROGRAM} is no regular file"
@@ -157,12 +165,12 @@ def _foreign(folder: Path) -> str | None:
     return None
 
 
-def _digest_on_record(model: str, number: str) -> str | None:
-    """None for a version that somebody registered without Evergreen."""
+def _digests_on_record(model: str, number: str) -> dict[Path, str | None]:
+    """None for a file of a version that somebody registered without Evergreen, or an Evergreen without that file."""
     from mlflow import MlflowClient
 
-    digest: str | None = MlflowClient().get_model_version(model, number).tags.get(FILE_TAG)
-    return digest
+    tags: dict[str, str] = MlflowClient().get_model_version(model, number).tags
+    return {_PROGRAM: tags.get(FILE_TAG), _WEIGHTS: tags.get(WEIGHTS_FILE_TAG)}
 
 
 def _remedy(model: str) -> str:

@@ -12,6 +12,7 @@ from tasks.mlflow_store import connect as connect
 from tasks.mlflow_store import connect_once as connect_once
 from tasks.mlflow_store import connect_patiently as connect_patiently
 from tasks.pages import all_pages
+from tasks.provenance import FLOW_RUN_TAG, dataset_inputs, flow_run_tags, origin_tags
 from tasks.publisher import LAST_WORDS_S, within
 from tasks.publisher import Publisher as Publisher
 from training.errors import SettingError, StopRequestedError
@@ -43,7 +44,7 @@ def open_run(client: "MlflowClient", plan: RunPlan) -> str:
             RUN_KEY_TAG: plan.run_key,
             "evergreen.recipe": plan.recipe.name,
             HOME_TAG: _home_of(plan),
-            "mlflow.source.name": "evergreen",
+            **origin_tags(plan),
         }
         client.create_run(experiment_id, run_name=f"{plan.recipe.name}-{plan.run_key[:8]}", tags=tags)
         found = _runs_of_key(client, experiment_id, plan)
@@ -52,9 +53,19 @@ def open_run(client: "MlflowClient", plan: RunPlan) -> str:
         client.delete_run(twin.info.run_id)
     run_id: str = opened.info.run_id
     client.update_run(run_id, status="RUNNING")
+    link_flow_run(client, opened)
     if ERROR_TAG in opened.data.tags:
         client.delete_tag(run_id, ERROR_TAG)
     return run_id
+
+
+def link_flow_run(client: "MlflowClient", run: "Run") -> None:
+    """Tag the MLflow run with the flow run that works on it; with the newest, when several have."""
+    from mlflow.entities import RunTag
+
+    tags = flow_run_tags()
+    if run.data.tags.get(FLOW_RUN_TAG) != tags.get(FLOW_RUN_TAG, run.data.tags.get(FLOW_RUN_TAG)):
+        client.log_batch(run.info.run_id, tags=[RunTag(*tag) for tag in tags.items()])
 
 
 def experiment_name(plan: RunPlan) -> str:
@@ -102,10 +113,8 @@ def _runs_of_key(client: "MlflowClient", experiment_id: str, plan: RunPlan) -> "
 
 
 def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: DatasetVersion) -> None:
-    """Settings as parameters, the ingredients as a file, the dataset version as the run's input."""
-    from mlflow.data.http_dataset_source import HTTPDatasetSource
-    from mlflow.data.meta_dataset import MetaDataset
-    from mlflow.entities import DatasetInput, InputTag, Param
+    """Settings as parameters, the ingredients as a file, train and test rows as the run's inputs."""
+    from mlflow.entities import Param
 
     known = client.get_run(run_id).data.params
     settings = {name: redact(str(value)) for name, value in describe(plan.settings).items()}
@@ -113,10 +122,7 @@ def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: D
     client.log_batch(run_id, params=params)
     client.log_dict(run_id, {"run_key": plan.run_key, "ingredients": plan.ingredients}, "ingredients.json")
     client.log_dict(run_id, version.model_dump(mode="json"), "dataset.json")
-    source = HTTPDatasetSource(url=version.source_origin)
-    described = MetaDataset(source, name=version.name, digest=version.fingerprint[:32])  # type: ignore[abstract]
-    data = described._to_mlflow_entity()
-    client.log_inputs(run_id, [DatasetInput(data, [InputTag("mlflow.data.context", "training")])])
+    client.log_inputs(run_id, dataset_inputs(plan, version))
 
 
 def _close_killed(client: "MlflowClient", plan: RunPlan) -> None:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from training.records import Release
+from training.records import Release, Verdict
 
 Tone = Literal["good", "warn", "bad", "plain"]
 NOTHING = "–"
@@ -65,6 +65,11 @@ def tone_of(change: float, higher_is_better: bool = True) -> Tone:
     if not math.isfinite(change) or change == 0:
         return "plain"
     return "good" if (change > 0) == higher_is_better else "bad"
+
+
+def reason(verdict: Verdict) -> str:
+    """Why the gate decided so: its summary without the outcome that it begins with."""
+    return verdict.summary.partition(": ")[2] or verdict.summary
 
 
 @dataclass(frozen=True)

@@ -215,7 +215,6 @@ def test_one_mlflow_run_a_key_with_every_point_once(home: Home) -> None:
         assert steps
         assert set(steps.values()) == {1}
     assert found[0].data.params["training.epochs"] == "2"
-    assert found[0].inputs.dataset_inputs[0].dataset.digest == release.dataset_fingerprint[:32]
     names = {file.path for file in client.list_artifacts(release.mlflow_run_id)}
     assert {"report.html", "figures", "verdict.json", "ingredients.json", "dataset.json"} <= names
 

@@ -96,12 +96,12 @@ def test_a_name_given_to_a_run_of_a_deployment_stays(
 
 
 def test_the_outcome_says_what_became_of_the_model() -> None:
-    verdict = Verdict(promote=False, summary="Why.", rules=(), champion_version="3")
+    verdict = Verdict(promote=False, summary="Kept version 3: too few rows", rules=(), champion_version="3")
     release = Release.model_construct(
         model="digits", version="4", alias="challenger", reused=False, verdict=verdict
     )
-    kept = "kept: digits version 4 (challenger); version 3 stays champion. Why."
-    promoted = "promoted: digits version 4 is the champion. Why."
+    kept = "kept: digits version 4 (challenger); version 3 stays champion: too few rows"
+    promoted = "promoted: digits version 4 is the champion: too few rows"
     assert outcome(release) == kept
     assert outcome(release.model_copy(update={"alias": "champion"})) == promoted
     reused = outcome(release.model_copy(update={"alias": "none", "reused": True}))

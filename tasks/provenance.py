@@ -1,0 +1,119 @@
+"""Where an MLflow run comes from: its rows, the commit of its recipe, the user, and the flow run that it belongs to."""
+
+import getpass
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prefect.runtime import flow_run
+
+from training.plan import RunPlan
+from training.records import DatasetVersion, Split
+
+if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput
+
+FLOW_RUN_TAG = "evergreen.flow_run"
+_NOTE_TAG = "mlflow.note.content"  # which MLflow shows as the run's description
+_GIT_TIMEOUT_S = 10.0
+
+
+def origin_tags(plan: RunPlan) -> dict[str, str]:
+    """Tags of MLflow's own for a run: user, recipe file, and the commit of the recipe's repository, if it has one."""
+    recipe = Path(plan.recipe.path)
+    tags = {"mlflow.source.name": str(recipe), "mlflow.source.type": "LOCAL"}
+    if user := _user():
+        tags["mlflow.user"] = user
+    if commit := _git(recipe, "rev-parse", "HEAD"):
+        tags["mlflow.source.git.commit"] = commit
+        # Of the files that count for the run key; others may have changed without any effect.
+        changed = _git(recipe, "status", "--porcelain", "--", *plan.recipe.files)
+        tags["mlflow.source.git.dirty"] = str(bool(changed)).lower()
+    return tags
+
+
+def flow_run_tags() -> dict[str, str]:
+    """Tags that link an MLflow run to the Prefect flow run that calls; none outside of one."""
+    if not flow_run.id:
+        return {}
+    name, address = str(flow_run.name), str(flow_run.ui_url)
+    # A server of the command's own has no web page, and is gone when the run is looked at.
+    shown = f"[{name}]({address})" if address.startswith("http") else f"{name} ({flow_run.id})"
+    return {FLOW_RUN_TAG: str(flow_run.id), _NOTE_TAG: f"Retraining by the Prefect flow run {shown}."}
+
+
+def dataset_inputs(plan: RunPlan, version: DatasetVersion) -> "list[DatasetInput]":
+    """Train and test rows as a run's inputs, described by the dataset's record: no row is read."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    kind, source = _source(plan, version)
+    contexts: dict[Split, str] = {"train": "training", "test": "test"}
+    return [
+        DatasetInput(
+            Dataset(
+                name=f"{version.name} {split}",
+                digest=version.fingerprint[:32],  # MLflow takes 36 characters at most
+                source_type=kind,
+                source=json.dumps(source),
+                schema=json.dumps(_schema(version)),
+                profile=json.dumps(_profile(version, split)),
+            ),
+            [InputTag("mlflow.data.context", context)],
+        )
+        for split, context in contexts.items()
+    ]
+
+
+def _source(plan: RunPlan, version: DatasetVersion) -> tuple[str, dict[str, str]]:
+    """MLflow's kind of source and where it is: the URL of the source, or its files on this machine."""
+    origin = version.source_origin
+    if origin.startswith(("http://", "https://")):
+        return "http", {"url": origin}
+    path = Path(origin) if Path(origin).is_absolute() else Path(plan.files.root)
+    return "local", {"uri": path.as_uri()}
+
+
+def _schema(version: DatasetVersion) -> dict[str, Any]:
+    import numpy as np
+    from mlflow.data.schema import TensorDatasetSchema
+    from mlflow.types import Schema, TensorSpec
+
+    images = TensorSpec(np.dtype("uint8"), (-1, *version.shape), "image")
+    labels = TensorSpec(np.dtype("int64"), (-1,), "label")
+    found: dict[str, Any] = TensorDatasetSchema(Schema([images]), Schema([labels])).to_dict()
+    return found
+
+
+def _profile(version: DatasetVersion, split: Split) -> dict[str, Any]:
+    channels, height, width = version.shape
+    rows = version.rows(split)
+    counts = dict(zip(version.classes, version.label_counts[split], strict=True))
+    return {"num_rows": rows, "num_elements": rows * channels * height * width, "rows_by_class": counts}
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may run under a number that has no name
+        return None
+
+
+def _git(recipe: Path, *arguments: str) -> str | None:
+    """What git says in the repository that keeps the recipe; None when none does, or git is not installed."""
+
+    def ask(*command: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(recipe.parent), *command],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GIT_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        ).stdout.strip()
+
+    try:
+        ask("ls-files", "--error-unmatch", "--", str(recipe))
+        return ask(*arguments)
+    except (OSError, subprocess.SubprocessError):
+        return None

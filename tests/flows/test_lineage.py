@@ -1,0 +1,158 @@
+"""What people find in MLflow: where a run comes from, what a version is, and weights that train on."""
+
+import getpass
+import json
+import subprocess
+from pathlib import Path
+
+import mlflow
+import pytest
+import torch
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from mlflow.entities.model_registry import ModelVersion
+from prefect.client.orchestration import get_client
+from safetensors.torch import load_file
+from small_runs import write_recipe
+
+from flows.retrain import retrain
+from tasks.page.wording import reason
+from tasks.provenance import FLOW_RUN_TAG
+from tasks.tracking import connect
+from training.errors import DataError
+from training.paths import Home
+from training.recipe import load
+from training.records import Release
+from training.weights import weights_digest
+
+
+class Made:
+    """One retraining of a recipe in a git repository."""
+
+    def __init__(self, folder: Path):
+        self.home, self.recipe = Home(folder / "home"), write_recipe(folder / "repository")
+        self.commit = _committed(Path(self.recipe).parent)
+        settings = {
+            "training": {"epochs": 1},
+            "scaling": {"num_workers": 0},
+            "tracking": {"system_metrics": False},
+        }
+        self.release: Release = retrain(self.recipe, settings, data_path=None)
+        self.client: MlflowClient = connect(None, self.home)
+
+    @property
+    def run(self) -> Run:
+        return self.client.get_run(self.release.mlflow_run_id)
+
+    @property
+    def version(self) -> ModelVersion:
+        return self.client.get_model_version(self.release.model, self.release.version)
+
+
+def _committed(folder: Path) -> str:
+    """The commit of all files of a new repository."""
+
+    def git(*command: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        done = subprocess.run(["git", *who, *command], cwd=folder, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "recipe")
+    return git("rev-parse", "HEAD")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, prefect_harness: None) -> Made:
+    folder = tmp_path_factory.mktemp("lineage")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVERGREEN_HOME", str(folder / "home"))
+        return Made(folder)
+
+
+def test_train_and_test_rows_are_inputs_with_source_schema_and_counts(made: Made) -> None:
+    inputs = {
+        one.dataset.name: (one.dataset, {tag.key: tag.value for tag in one.tags})
+        for one in made.run.inputs.dataset_inputs
+    }
+    assert inputs.keys() == {"plain train", "plain test"}
+    rows = {"train": made.release.train_rows, "test": made.release.test_rows}
+    for split, context in (("train", "training"), ("test", "test")):
+        dataset, tags = inputs[f"plain {split}"]
+        assert tags == {"mlflow.data.context": context}
+        assert dataset.digest == made.release.dataset_fingerprint[:32]
+        assert dataset.source_type == "local"
+        assert Path(json.loads(dataset.source)["uri"].removeprefix("file://")).exists()
+        profile = json.loads(dataset.profile)
+        assert profile["num_rows"] == sum(profile["rows_by_class"].values()) == rows[split]
+        features = json.loads(json.loads(dataset.schema)["mlflow_tensorspec"]["features"])
+        assert features[0]["tensor-spec"] == {"dtype": "uint8", "shape": [-1, 1, 8, 8]}
+
+
+def test_a_run_names_its_user_its_commit_and_its_flow_run(made: Made) -> None:
+    tags = made.run.data.tags
+    assert tags["mlflow.user"] == getpass.getuser()
+    assert tags["mlflow.source.name"] == made.recipe
+    assert (tags["mlflow.source.git.commit"], tags["mlflow.source.git.dirty"]) == (made.commit, "false")
+    with get_client(sync_client=True) as client:
+        flow_run = client.read_flow_run(tags[FLOW_RUN_TAG])
+    assert flow_run.name == "retrain-plain"
+    assert flow_run.name in tags["mlflow.note.content"]
+    assert flow_run.state is not None
+    assert (
+        flow_run.state.message == f"promoted: plain version 1 is the champion: {reason(made.release.verdict)}"
+    )
+
+
+def test_model_and_version_are_described(made: Made) -> None:
+    model = made.client.get_registered_model("plain").description
+    assert model.startswith("For a test. Classifies grey images of 8 x 8 pixels into 10 classes: 0, 1, ")
+    version = made.version.description
+    assert version.startswith(
+        "Trained on 1,460 images of plain (scikit-learn's digits), 1 epoch, weights of epoch 1."
+    )
+    assert "accurate on 337 test images (95\N{NO-BREAK SPACE}% confidence: " in version
+    assert version.endswith(f"Promoted to champion: {reason(made.release.verdict)}.")
+
+
+def test_the_page_of_the_run_finds_the_version(made: Made) -> None:
+    tags = made.client.get_logged_model(made.version.source.removeprefix("models:/")).tags
+    assert json.loads(tags["mlflow.modelVersions"]) == [{"name": "plain", "version": 1}]
+
+
+def test_the_weights_beside_the_program_train_on(made: Made) -> None:
+    """The lines of docs/recipes.md."""
+    model = "models:/plain@champion"
+    signature = mlflow.models.get_model_info(model).signature
+    shape, classes = signature.inputs.inputs[0].shape[1:], signature.outputs.inputs[0].shape[1]
+    module = load(made.recipe)[0].build_model(shape, classes)
+    weights = load_file(mlflow.artifacts.download_artifacts(f"{model}/extra_files/weights.safetensors"))
+    module.load_state_dict(weights)
+    assert weights_digest(weights) == made.release.weights_digest
+    module.train()
+    before = {name: one.clone() for name, one in module.state_dict().items()}
+    module(torch.rand(4, *shape)).square().mean().backward()
+    torch.optim.SGD(module.parameters(), 0.1).step()
+    assert any((before[name] != one).any() for name, one in module.state_dict().items())
+
+
+@pytest.mark.parametrize("harm", ["changed", "gone", "another"])
+def test_other_weights_than_those_of_the_registration_are_refused(made: Made, harm: str) -> None:
+    from tasks.registry import load_version
+
+    (weights,) = made.home.mlflow_artifacts.rglob("extra_files/weights.safetensors")
+    kept, more = weights.read_bytes(), weights.with_name("more.py")
+    if harm == "changed":
+        weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    elif harm == "gone":
+        weights.unlink()
+    else:
+        more.write_text("")
+    try:
+        with pytest.raises(DataError, match=r"weights\.safetensors"):
+            load_version(made.home, "plain", "1")
+    finally:
+        more.unlink(missing_ok=True)
+        weights.write_bytes(kept)
+    load_version(made.home, "plain", "1")
