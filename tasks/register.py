@@ -176,7 +176,7 @@ def reproducible_tags(trained: TrainedModel) -> dict[str, str]:
 
 def link_logged_model(client: "MlflowClient", model: str, number: str) -> None:
     """Tell the logged model its version, which MLflow's page of a run shows. A server does so by itself."""
-    source = client.get_model_version(model, number).source
+    source = client.get_model_version(model, number).source or ""
     if not source.startswith(_LOGGED):  # somebody registered it from files
         return
     model_id = source.removeprefix(_LOGGED)
