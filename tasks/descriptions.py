@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tasks.page.wording import percent, reason
+from tasks.page.wording import percent, reason, sentence
 from tasks.registry import Alias
 from training.plan import RunPlan
 from training.recipe import Recipe
@@ -21,7 +21,7 @@ def model_description(recipe: Recipe, version: DatasetVersion) -> str:
     colour = {1: "grey ", 3: "colour "}.get(channels, "")
     names = f": {', '.join(version.classes)}" if len(version.classes) <= _FEW else ""
     return (
-        f"{_sentence(recipe.summary)} Classifies {colour}images of {width} x {height} pixels into "
+        f"{sentence(recipe.summary)} Classifies {colour}images of {width} x {height} pixels into "
         f"{len(version.classes)} classes{names}.\n\n"
         f"Retrained by Evergreen from the recipe {recipe.name}. The alias `champion` names the version in service."
     )
@@ -63,8 +63,3 @@ def describe_version(client: "MlflowClient", model: str, number: str, text: str)
     now = client.get_model_version(model, number).description
     if now != text and (not now or now.startswith(_BEGINNING)):
         client.update_model_version(model, number, description=text)
-
-
-def _sentence(text: str) -> str:
-    """`text` with a capital at its beginning and a mark at its end."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

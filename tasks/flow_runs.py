@@ -4,6 +4,7 @@ An open-source server never finds out by itself that a run was killed.
 """
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -58,6 +59,11 @@ def outcome(release: Release) -> str:
     before = release.verdict.champion_version
     stays = f"version {before} stays champion" if before else "there is no champion yet"
     return f"kept: {version}{alias}; {stays}: {reason(release.verdict)}"
+
+
+def artifact_key(recipe: str, name: str) -> str:
+    """Key of one of a recipe's artifacts, in the letters that Prefect takes: a to z, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{recipe}-{name}".lower()).strip("-")
 
 
 @contextmanager

@@ -125,6 +125,7 @@ class ProgressArtifact:
     In a thread of its own: Prefect's client asks a server that is away for a minute, and metrics must not wait for it.
     """
 
+    _key: str
     _percent: float = 0.0
     _sent: float | None = None
     _id: Any = None
@@ -149,7 +150,7 @@ class ProgressArtifact:
             while self._sent != (percent := self._percent):
                 if self._id is None:
                     text = "Training steps done"
-                    self._id = create_progress_artifact(percent, key="training", description=text)
+                    self._id = create_progress_artifact(percent, key=self._key, description=text)
                 else:
                     update_progress_artifact(self._id, percent)
                 self._sent = percent

@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 
+from tasks.flow_runs import artifact_key
 from tasks.next_commands import next_commands
 from tasks.page import ReportInputs, markdown, render
 from tasks.page.figures import figures, prediction_grid
+from tasks.page.links import where_to_look
 from tasks.step import step
 from tasks.tracking import close_run, connect_patiently
 from training.dataset import open_columns
@@ -50,7 +52,7 @@ def report(
     note_efficiency(client, trained, release)
     close_run(client, release.mlflow_run_id, "FINISHED")
     try:
-        show_in_prefect(inputs, pictures)
+        show_in_prefect(plan, inputs, pictures, client.get_run(release.mlflow_run_id).info.experiment_id)
     except Exception as error:
         known = classify(error)
         if known is None or not known.transient:
@@ -58,13 +60,20 @@ def report(
         log.warning("Prefect does not take the report (%s); it is in %s", known, plan.paths.report)
 
 
-def show_in_prefect(inputs: ReportInputs, pictures: Sequence[Path]) -> None:
-    """The report and its pictures as artifacts of this flow run."""
-    create_markdown_artifact(markdown(inputs), key="report", description=inputs.release.verdict.summary)
+def show_in_prefect(
+    plan: RunPlan, inputs: ReportInputs, pictures: Sequence[Path], experiment_id: str
+) -> None:
+    """The report and its pictures as artifacts of this flow run; their keys begin with the recipe's name."""
+    release, recipe = inputs.release, plan.recipe.name
+    links, command = where_to_look(release, experiment_id, plan.settings.tracking.uri, Path(plan.home))
+    create_markdown_artifact(
+        markdown(inputs, links, command),
+        key=artifact_key(recipe, "report"),
+        description=f"{release.model} version {release.version}, run {release.run_key[:16]}",
+    )
     for picture in pictures:
-        create_image_artifact(
-            _data_uri(picture), key=picture.stem.replace("_", "-"), description=picture.stem
-        )
+        key = artifact_key(recipe, picture.stem)
+        create_image_artifact(_data_uri(picture), key=key, description=picture.stem.replace("_", " "))
 
 
 def predicted(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> Path:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.flow_runs import artifact_key
 from tasks.progress import Bar, ProgressArtifact, TelemetryLog, terminal
 from tasks.step import step
 from tasks.tracking import Publisher, connect_once, open_run, record_inputs
@@ -46,7 +47,7 @@ def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
     job = make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version)
     with (
         shown_progress(plan.settings.training.epochs) as listener,
-        publisher.running(listener, ProgressArtifact()),
+        publisher.running(listener, ProgressArtifact(artifact_key(plan.recipe.name, "training"))),
     ):
         return launch(job)
 

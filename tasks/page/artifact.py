@@ -5,20 +5,24 @@ import re
 from tasks.page import tables
 from tasks.page.inputs import ReportInputs
 from tasks.page.looks import look_facts
-from tasks.page.wording import duration, headline, number, percent
+from tasks.page.wording import duration, headline, number, percent, reason, sentence
 from training.printable import printable
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~&$])")
 
 
-def markdown(inputs: ReportInputs) -> str:
-    """Verdict, rules, scores, goodput and what changed. Text from data can't become markup."""
+def markdown(inputs: ReportInputs, links: str = "", command: str = "") -> str:
+    """Verdict, links, rules, scores, goodput and what changed. Text from data can't become markup.
+
+    `links` is Markdown; `command` has to run for them to open.
+    """
     release, verdict = inputs.release, inputs.release.verdict
     headlined = headline(release)
     candidate = inputs.evaluation.candidate
     blocks = [
         f"# {headlined.badge}: {escape(headlined.title)}",
-        escape(verdict.summary),
+        escape(sentence(reason(verdict))),
+        *_links(links, command),
         f"**{percent(candidate.accuracy)}** accurate on {inputs.evaluation.rows:,} test rows "
         f"({percent(candidate.confidence, 0)} confidence: {percent(candidate.low)} to "
         f"{percent(candidate.high)}). The run of *{escape(release.recipe)}* took "
@@ -39,6 +43,12 @@ def markdown(inputs: ReportInputs) -> str:
             "\n".join(f"- {escape(change)}" for change in inputs.changes),
         ]
     return printable("\n\n".join(blocks)) + "\n"
+
+
+def _links(links: str, command: str) -> list[str]:
+    if not links:
+        return []
+    return [f"{links} (after `{command.replace('`', '')}`)" if command else links]
 
 
 def escape(text: str) -> str:

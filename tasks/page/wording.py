@@ -72,6 +72,11 @@ def reason(verdict: Verdict) -> str:
     return verdict.summary.partition(": ")[2] or verdict.summary
 
 
+def sentence(text: str) -> str:
+    """`text` with a capital at its beginning and a mark at its end."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
 @dataclass(frozen=True)
 class Headline:
     """The outcome in two words and in one sentence."""

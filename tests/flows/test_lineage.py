@@ -4,6 +4,7 @@ import getpass
 import json
 import subprocess
 from pathlib import Path
+from uuid import UUID
 
 import mlflow
 import pytest
@@ -12,6 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from safetensors.torch import load_file
 from small_runs import write_recipe
 
@@ -96,9 +98,19 @@ def test_a_run_names_its_user_its_commit_and_its_flow_run(made: Made) -> None:
     assert tags["mlflow.source.name"] == made.recipe
     assert (tags["mlflow.source.git.commit"], tags["mlflow.source.git.dirty"]) == (made.commit, "false")
     with get_client(sync_client=True) as client:
-        flow_run = client.read_flow_run(tags[FLOW_RUN_TAG])
+        flow_run = client.read_flow_run(UUID(tags[FLOW_RUN_TAG]))
+        of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id]))
+        artifacts = {str(one.key): one for one in client.read_artifacts(artifact_filter=of_run)}
     assert flow_run.name == "retrain-plain"
     assert flow_run.name in tags["mlflow.note.content"]
+    assert artifacts.keys() >= {
+        "plain-training",
+        "plain-report",
+        "plain-predictions",
+        "plain-learning-curves",
+    }
+    assert all(key.startswith("plain-") for key in artifacts)
+    assert f"/runs/{made.release.mlflow_run_id}/artifacts/report.html" in str(artifacts["plain-report"].data)
     assert flow_run.state is not None
     assert (
         flow_run.state.message == f"promoted: plain version 1 is the champion: {reason(made.release.verdict)}"

@@ -17,8 +17,10 @@ from PIL import Image
 
 from tasks.page import markdown, render
 from tasks.page.figures import figures, prediction_grid
+from tasks.page.links import where_to_look
 from tasks.page.tables import confused_pairs, round_together
-from tasks.page.wording import unbroken
+from tasks.page.wording import reason, unbroken
+from tasks.page.wording import sentence as as_sentence
 from training.printable import printable
 from training.records import EpochMetrics, Goodput
 
@@ -171,6 +173,7 @@ def test_markdown_says_the_same_and_can_not_be_injected() -> None:
     inputs = report()
     text = markdown(inputs)
     assert text.startswith("# Promoted: Version 7 replaces version 6 as champion\n")
+    assert text.count(as_sentence(reason(inputs.release.verdict)).replace("_", "\\_")) == 1  # said once
     for rule in inputs.release.verdict.rules:
         assert f"| {rule.value:.4g} | {rule.limit:.4g} | passed |".replace(" -", " −") in text
     assert "| **all** | **93.4** |" in text
@@ -274,3 +277,29 @@ def luminance(colour: str) -> float:
     parts = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize(
+    ("uri", "base", "command"),
+    [
+        (None, "http://127.0.0.1:5000", "EVERGREEN_HOME=/h evergreen ui"),
+        ("http://me:secret@mlflow:5000/", "http://mlflow:5000", ""),
+        (
+            "postgresql://me:secret@db/m",
+            "http://127.0.0.1:5000",
+            "mlflow ui --backend-store-uri postgresql://",
+        ),
+    ],
+)
+def test_the_report_links_run_version_and_page(uri: str | None, base: str, command: str) -> None:
+    release = report().release.model_copy(update={"model": "a b", "version": "7", "mlflow_run_id": "r1"})
+    links, needed = where_to_look(release, "3", uri, Path("/h"))
+    assert f"[MLflow run]({base}/#/experiments/3/runs/r1)" in links
+    assert f"[model version]({base}/#/models/a%20b/versions/7)" in links
+    assert f"[report page]({base}/#/experiments/3/runs/r1/artifacts/report.html)" in links
+    assert needed.startswith(command)
+    assert bool(needed) == bool(command)
+    assert "secret" not in links + needed
+    text = markdown(report(), links, needed)
+    assert links in text
+    assert needed in text

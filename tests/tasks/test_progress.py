@@ -75,7 +75,7 @@ def _validated(step: int) -> Point:
 def test_prefect_shows_how_far_training_is() -> None:
     @flow
     def training() -> Any:
-        shown = ProgressArtifact()
+        shown = ProgressArtifact("digits-training")
         for step in (20, 60, 100):
             shown(_validated(step))
         assert shown._thread is not None
@@ -85,7 +85,7 @@ def test_prefect_shows_how_far_training_is() -> None:
     with get_client(sync_client=True) as client:
         chosen = ArtifactFilter(id=ArtifactFilterId(any_=[training()]))
         (artifact,) = client.read_artifacts(artifact_filter=chosen)
-    assert (artifact.type, artifact.data) == ("progress", 100.0)
+    assert (artifact.key, artifact.type, artifact.data) == ("digits-training", "progress", 100.0)
 
 
 def test_nobody_waits_for_a_prefect_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_nobody_waits_for_a_prefect_that_is_away(monkeypatch: pytest.MonkeyPatch
         raise ConnectionError("no server")
 
     monkeypatch.setattr("prefect.artifacts.create_progress_artifact", hanging)
-    shown, began = ProgressArtifact(), time.monotonic()
+    shown, began = ProgressArtifact("digits-training"), time.monotonic()
     for step in (20, 60, 100):
         shown(_validated(step))
     assert time.monotonic() - began < 5

@@ -1,0 +1,32 @@
+"""Where a finished run is looked at: MLflow's pages of the run and the version, and the report page."""
+
+import shlex
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from training.records import Release
+from training.redaction import redact
+
+_LOCAL = "http://127.0.0.1:5000"  # where `evergreen ui` serves unless it is told otherwise
+
+
+def where_to_look(release: Release, experiment_id: str, uri: str | None, home: Path) -> tuple[str, str]:
+    """Markdown links to run, version and page, and the command that has to run for them, empty where none has to.
+
+    `uri` is `tracking.uri`: the pages of a server are there; for the store of a home, `evergreen ui` serves them.
+    """
+    command, base = "", (uri or "").rstrip("/")
+    if not base.startswith(("http://", "https://")):
+        served = f"EVERGREEN_HOME={shlex.quote(str(home))} evergreen ui"
+        command = f"mlflow ui --backend-store-uri {shlex.quote(redact(base))}" if base else served
+        base = _LOCAL
+    parts = urlsplit(base)
+    base = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without credentials
+    run = f"{base}/#/experiments/{quote(experiment_id)}/runs/{quote(release.mlflow_run_id)}"
+    version = f"{base}/#/models/{quote(release.model, safe='')}/versions/{quote(release.version)}"
+    links = {
+        "MLflow run": run,
+        "model version": version,
+        "report page": f"{run}/artifacts/report.html",
+    }
+    return " · ".join(f"[{name}]({address})" for name, address in links.items()), command
