@@ -19,7 +19,7 @@ import torch  # noqa: TID253 - imported by processes that train
 
 from training.attempts import Fence, Heart
 from training.checkpoint import CheckpointLog, Position
-from training.errors import DataError, TransientError
+from training.errors import DataError
 from training.feeds import Batch, Feed
 from training.generators import generators_kept
 from training.job import TrainingJob
@@ -36,6 +36,7 @@ log = logging.getLogger("evergreen.replay")
 
 _MOST_STEPS = 5
 _SECONDS = 0.3  # that the replayed steps may take, unless a single step takes longer
+Sums = tuple[tuple[str, ...], torch.Tensor]  # names, and a number for each
 Rebuild = Callable[[], tuple[Feed | None, Learner]]
 
 
@@ -43,7 +44,7 @@ Rebuild = Callable[[], tuple[Feed | None, Learner]]
 class _Watched:
     """What a step of the training left behind: a checksum of each tensor, and its batch if no feed gives it again."""
 
-    sums: "Sums"
+    sums: Sums
     batch: Batch | None
 
 
@@ -137,13 +138,15 @@ class Replay:
             self.checkpoints.wait()
             self._write(begun(read_outcome(self.job.paths)))
         self.ranks.barrier()
+        failed = False
         try:
             outcome = self._replayed(start)
         except Exception as error:
-            outcome = unchecked(f"the replay failed ({type(error).__name__}: {error})")
-            if self.ranks.distributed:  # the others may wait for this rank inside a step
-                self._write(outcome)
-                raise TransientError(f"{outcome.reason}. Training goes on without the check.") from error
+            failed, outcome = True, unchecked(f"the replay failed ({type(error).__name__}: {error})")
+            # First: where this rank fails alone, the others wait for it inside a step, until they time out.
+            self._write(outcome)
+        if self.ranks.add_up(float(failed))[0] and not failed:
+            outcome = unchecked("the replay failed on another worker")
         if self.ranks.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.ranks.is_first:
@@ -151,7 +154,8 @@ class Replay:
             log.log(logging.INFO if outcome.reproducible else logging.WARNING, "%s", outcome.reason)
 
     def _write(self, outcome: ReplayOutcome) -> None:
-        self.fence.check()
+        if self.ranks.is_first:  # the only rank whose fence knows the group of workers
+            self.fence.check()
         write_record(self.job.paths.replay, outcome, self.job.paths.root.name)
 
     def _replayed(self, start: Position) -> ReplayOutcome:
@@ -185,9 +189,8 @@ class Replay:
         """Whether a second model does not fit beside the first on any rank."""
         import psutil
 
-        needed = 2 * sum(
-            tensor.nbytes for tensor in _tensors(state)
-        )  # with gradients, and a copy while it is loaded
+        # With gradients, and a copy while the state is loaded.
+        needed = 2 * sum(tensor.nbytes for tensor in _tensors(state))
         if self.ranks.device.type == "cuda":
             device = self.ranks.device
             allocated = torch.cuda.memory_allocated(device)
@@ -215,9 +218,6 @@ class Replay:
         if feed is None:
             return (step.batch for step in self._watched if step.batch is not None)
         return islice(feed.batches(start.epoch, start.step_in_epoch), self._count)
-
-
-Sums = tuple[tuple[str, ...], torch.Tensor]  # names, and a number for each
 
 
 def _checksums(learner: Learner, batch: Batch, losses: torch.Tensor, hits: torch.Tensor) -> Sums:

@@ -62,10 +62,12 @@ def different(
     """The replay gave other bits, or found state that the checkpoint does not hold."""
     said = []
     if first is not None:
-        what = few(differing) or "what another worker computed"
-        said.append(f"a replay from the checkpoint at step {from_step} differs after step {first} in {what}")
+        where = f"a replay from the checkpoint at step {from_step} differs after step {first} in "
+        said.append(where + few(differing))
     if unsaved:
         said.append(f"the checkpoint does not hold {few(unsaved)}")
+    if not said:
+        said = [f"a replay from the checkpoint at step {from_step} differs on another worker than the first"]
     remedy = _SAVE_IT if unsaved else _FIND_IT
     return ReplayOutcome(
         reproducible=False,
