@@ -1,6 +1,5 @@
 """What an interruption would change is found by a replay from the first checkpoint, named, and written down."""
 
-import json
 import random
 from collections import deque
 from pathlib import Path
@@ -19,6 +18,7 @@ from training.job import TrainingJob
 from training.launch import launch
 from training.learner import Learner
 from training.paths import Home
+from training.record_files import write_record
 from training.records import DatasetVersion, ReplayOutcome
 from training.replay_outcome import read_outcome
 from training.unsaved_state import unsaved_differences
@@ -193,10 +193,18 @@ def test_a_replay_that_fails_does_not_end_the_training(
 def test_the_check_is_made_once(home: Home, small_version: DatasetVersion, tmp_path: Path) -> None:
     job = job_for(home, small_version, settings(**SAVE_EACH_STEP))
     crashed(job, per_epoch(small_version) + 3)
-    before = job.paths.replay.read_bytes()
-    assert json.loads(before)["reproducible"] is True
-    job.paths.replay.write_bytes(before.replace(b"to the same bits", b"once"))
-    assert launch(job).reproducible_reason.endswith("once")
+    before = found(job)
+    assert before.reproducible is True
+    noted = before.model_copy(update={"reason": "noted once"})
+    write_record(job.paths.replay, noted, job.paths.root.name)
+    assert launch(job).reproducible_reason == "noted once"
+
+
+def test_a_damaged_outcome_is_found_again(home: Home, small_version: DatasetVersion) -> None:
+    job = job_for(home, small_version, settings(**SAVE_EACH_STEP))
+    crashed(job, per_epoch(small_version) + 3)
+    job.paths.replay.write_bytes(job.paths.replay.read_bytes()[:-9])
+    assert launch(job).reproducible is True
 
 
 class Kept(nn.Module):
