@@ -110,7 +110,7 @@ def _check_tree(node: Any, depth: int = 0) -> None:
         raise ValueError(f"a tree of {str(kind)[:100]!r} is not allowed")
     keys = json.loads(context)
     wanted = isinstance(keys, list) if kind == "builtins.dict" else keys is None
-    if not wanted or not all(isinstance(key, str) and re.match(IDENTIFIER, key) for key in keys or ()):
+    if not wanted or not all(isinstance(key, str) and re.fullmatch(IDENTIFIER, key) for key in keys or ()):
         raise ValueError(f"a tree with context {str(context)[:100]!r} is not allowed")
     for child in children:
         _check_tree(child, depth + 1)
@@ -174,7 +174,7 @@ def _is_power(node: ast.AST) -> bool:
 
 def _in_expression(node: ast.AST) -> bool:
     if isinstance(node, ast.Name):
-        return node.id in _FUNCTIONS | _CONSTANTS or re.match(SYMBOL, node.id) is not None
+        return node.id in _FUNCTIONS | _CONSTANTS or re.fullmatch(SYMBOL, node.id) is not None
     if isinstance(node, ast.keyword):
         return node.arg in _ASSUMPTIONS and isinstance(node.value, ast.Constant)
     if isinstance(node, ast.Constant) and isinstance(
@@ -195,7 +195,7 @@ def _in_guard(node: ast.AST) -> bool:
     if isinstance(node, ast.Subscript):  # of the inputs by name, or of sizes by number
         return isinstance(node.slice, ast.Constant)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return re.match(IDENTIFIER, node.value) is not None
+        return re.fullmatch(IDENTIFIER, node.value) is not None
     if isinstance(node, ast.Attribute):
         return node.attr in {"size", "stride", "storage_offset"}
     return isinstance(node, ast.Call) and not node.keywords

@@ -110,6 +110,13 @@ def size_of_images(text: str) -> Change:
     return change
 
 
+def keyword_of_the_tree(program: dict[str, Any], name: str) -> None:
+    """Let the inputs be a dictionary with this key."""
+    leaf = {"type": None, "context": None, "children_spec": []}
+    node = {"type": "builtins.dict", "context": json.dumps([name]), "children_spec": [leaf]}
+    program["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = json.dumps([1, node])
+
+
 OTHER_PROGRAMS: dict[str, tuple[Change, str]] = {
     "an older schema": (
         lambda program: program["schema_version"].update(major=0, minor=0),
@@ -152,6 +159,10 @@ OTHER_PROGRAMS: dict[str, tuple[Change, str]] = {
             parameter_name="linear.__class__.forward"
         ),
         "leads out of the module",
+    ),
+    "an argument of two lines": (
+        lambda program: keyword_of_the_tree(program, "images\n"),
+        "a tree with context",
     ),
     "a power that fills the memory": (size_of_images("9**9**9**9"), "not allowed"),
     "a shift that fills the memory": (size_of_images("LShift(Integer(1), Integer(99999999999))"), "Call"),
