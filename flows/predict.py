@@ -5,6 +5,7 @@ evergreen predict digits IMAGES OUTPUT.parquet
 
 from prefect import flow
 
+from flows.prefect_signals import sigterm_ends_flow
 from tasks import predict as step
 from tasks.predict import PredictionSummary
 from tasks.step import without_secrets
@@ -37,7 +38,7 @@ def predict(
         tracking_uri: MLflow tracking URI; empty: the store under EVERGREEN_HOME.
         ray: The Ray cluster to compute on.
     """
-    with without_secrets():
+    with sigterm_ends_flow(), without_secrets():
         return step.predict(
             str(home().root), model, input, output, alias, skip_bad, overwrite, with_ray, tracking_uri, ray
         )

@@ -5,6 +5,7 @@ evergreen rollback digits --why "wrong on new cameras"
 
 from prefect import flow
 
+from flows.prefect_signals import sigterm_ends_flow
 from tasks import rollback as step
 from tasks.step import without_secrets
 from training.paths import home
@@ -19,5 +20,5 @@ def rollback(model: str, why: str = "", tracking_uri: str | None = None) -> tupl
         why: Reason, for the record.
         tracking_uri: MLflow tracking URI; empty: the store under EVERGREEN_HOME.
     """
-    with without_secrets():
+    with sigterm_ends_flow(), without_secrets():
         return step.rollback(str(home().root), model, why, tracking_uri)

@@ -1,8 +1,10 @@
 """A deployment's run on a real worker that is cancelled, or whose worker dies: it ends or goes on as it should."""
 
+import base64
 import json
 import signal
 import time
+import urllib.request
 
 import psutil
 import pytest
@@ -72,6 +74,14 @@ class Deployed:
         said = self.services.prefect("flow-run", "inspect", run, "--output", "json")
         return str(json.loads(said)["state"]["type"])
 
+    def states(self, run: str) -> list[str]:
+        """Types of all states that the flow run has had."""
+        url = f"{self.services.environment['PREFECT_API_URL']}/flow_run_states/?flow_run_id={run}"
+        secret = base64.b64encode(self.services.environment["PREFECT_API_AUTH_STRING"].encode()).decode()
+        asked = urllib.request.Request(url, headers={"Authorization": f"Basic {secret}"})
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            return [str(state["type"]) for state in json.load(answer)]
+
     def run_paths(self) -> RunPaths:
         (folder,) = (self.services.home / "runs" / "slow").iterdir()
         return RunPaths(folder)
@@ -106,6 +116,7 @@ def test_a_cancelled_run_frees_its_workers_and_the_next_one_goes_on(deployed: De
     _, alive = psutil.wait_procs(workers, timeout=_CANCEL_S)
     assert not alive, f"still there after {time.monotonic() - began:.0f} s"
     deployed.wait_for_state(run, "CANCELLED", _CANCEL_S)
+    assert "CRASHED" not in deployed.states(run)
     assert not paths.model.exists(), "the run was over before it was cancelled"
 
     second = deployed.trigger()
