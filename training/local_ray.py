@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import ResourceError, SettingError, TransientError
+from training.patient_start import LIMITS, agent_ports, waited_for_while_alive
 from training.room import available_cpus
 from training.settings import RaySettings
 from training.termination import no_repeated_sigterm
@@ -42,7 +43,7 @@ _MOST_SOCKET_BYTES = 107
 
 def prepare_environment(own: bool) -> None:
     """Set the environment up for Ray, and where the run starts its `own`, close that; a user's own values win."""
-    for name, value in _ENVIRONMENT.items():
+    for name, value in (_ENVIRONMENT | (LIMITS if own else {})).items():
         os.environ.setdefault(name, value)
     if own:
         _keep_to_ourselves()
@@ -147,7 +148,7 @@ def start_own(options: RaySettings) -> None:
         try:
             _start_here(options, cpus)
             return
-        except Exception as error:  # Ray says with a plain Exception that a node took over 30 s to start
+        except Exception as error:  # Ray's own are plain Exceptions
             ray.shutdown()
             if not left:
                 raise TransientError(
@@ -159,9 +160,11 @@ def start_own(options: RaySettings) -> None:
 def _start_here(options: RaySettings, cpus: int) -> None:
     import ray
 
+    ports = agent_ports()
     with (
         _libraries_loading(),
-        _in_a_group_of_their_own(),
+        waited_for_while_alive(ports),
+        _given(**{name: port for name, port in ports.items() if name != "metrics_export_port"}),
         nullcontext() if options.dashboard else _without_onlookers(),
     ):
         ray.init(
@@ -173,6 +176,7 @@ def _start_here(options: RaySettings, cpus: int) -> None:
             logging_level=logging.ERROR,
             configure_logging=False,
             _temp_dir=str(sessions_folder()),
+            _metrics_export_port=ports["metrics_export_port"],
         )
 
 
@@ -194,36 +198,31 @@ def _load_libraries() -> None:
 
 
 @contextmanager
-def _in_a_group_of_their_own() -> Iterator[None]:
-    """Keep the processes that Ray starts in the block out of this process's group.
-
-    Prefect cancels a run with SIGTERM to its whole group: Ray would die before the workers saved a checkpoint. The
-    kernel ends them with this process all the same.
-    """
-    from ray._private import services
-
-    whole = services.ConsolePopen
-    services.ConsolePopen = partial(whole, process_group=0)  # type: ignore[misc,assignment]
-    try:
-        yield
-    finally:
-        services.ConsolePopen = whole  # type: ignore[misc]
-
-
-@contextmanager
 def _without_onlookers() -> Iterator[None]:
     """Let Ray start none of three processes in the block that a run on one machine has no use for.
 
     Those are the autoscaler's monitor, the log monitor, which sends what workers print to a driver that wants it, and
     the dashboard's server: without a dashboard, Ray has it collect usage statistics, and waits until it is up.
     """
-    from ray._private import parameter
     from ray._private.node import Node
 
-    params, start = parameter.RayParams, Node.start_api_server
-    parameter.RayParams = partial(params, no_monitor=True, include_log_monitor=False)  # type: ignore[misc,assignment,arg-type]
+    start = Node.start_api_server
     Node.start_api_server = lambda *_, **__: None  # type: ignore[method-assign]
+    try:
+        with _given(no_monitor=True, include_log_monitor=False):
+            yield
+    finally:
+        Node.start_api_server = start  # type: ignore[method-assign]
+
+
+@contextmanager
+def _given(**more: Any) -> Iterator[None]:
+    """Add to what a Ray that is started in the block is told, and `ray.init` has no argument for."""
+    from ray._private import parameter
+
+    params = parameter.RayParams
+    parameter.RayParams = partial(params, **more)  # type: ignore[misc,assignment]
     try:
         yield
     finally:
-        parameter.RayParams, Node.start_api_server = params, start  # type: ignore[misc,method-assign]
+        parameter.RayParams = params  # type: ignore[misc]
