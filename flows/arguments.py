@@ -23,12 +23,15 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def prepared_home(options: argparse.Namespace, quiet: bool) -> "Home":
-    """The home, once this process's environment and log are set up for a run in it."""
-    from flows.environment import log_to_terminal, prepare
-    from training.paths import home
+def prepared_home(options: argparse.Namespace, quiet: bool, read_only: bool = False) -> "Home":
+    """The home, once this process's environment and log are set up for a run in it.
 
-    place = home()
+    It is made, or found to be writable, unless the command is `read_only`.
+    """
+    from flows.environment import log_to_terminal, prepare
+    from training.paths import home, home_to_read
+
+    place = home_to_read() if read_only else home()
     prepare(place)
     log_to_terminal(options.verbose, quiet)
     return place

@@ -204,8 +204,9 @@ def _gc_arguments(parser: argparse.ArgumentParser) -> None:
         "--versions", action="store_true", help="also delete removed runs and their versions from MLflow"
     )
     parser.epilog = (
-        "What is in service (champion, challenger, previous), unfinished runs of the last 30 days, and what kept runs\n"
-        "are made of stays. What was removed is made again, bit for bit, by the command that made it."
+        "Versions that any alias points to, unfinished runs of the last 30 days, and what kept runs are made of stay.\n"
+        "What was removed is made again, bit for bit, by the command that made it. Sessions of Ray and temporary\n"
+        "folders that killed runs of this user left outside of the home go as well."
     )
     add_common(parser)
 
@@ -214,7 +215,7 @@ def _gc(options: argparse.Namespace) -> int:
     from flows.summary import print_collection
     from tasks.retention import collect
 
-    place = prepared_home(options, options.quiet)
+    place = prepared_home(options, options.quiet, read_only=options.dry_run)
     found = collect(place, options.keep, options.versions, options.dry_run)
     print_collection(found, place, options.dry_run)
     if options.json:

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from tasks.own_digests import kept_digest, record_of
 from tasks.program import check_program
 from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
-from training.files import digest_file
+from training.files import digest_file, temporary_folder
 from training.paths import Home
 from training.recipe import ImageShape
 
@@ -46,10 +45,12 @@ def load_checked(home: Home, model: str, number: str) -> "PyFuncModel":
 
     os.environ |= NO_PICKLE
     name = f"model {model} version {number}"
-    with TemporaryDirectory(prefix="evergreen-model-") as aside:
+    with temporary_folder("model") as aside:
         with _said_of(name, EvergreenError):
             digests = _digests_on_record(model, number)
-            folder = Path(mlflow.artifacts.download_artifacts(f"models:/{model}/{number}", dst_path=aside))
+            folder = Path(
+                mlflow.artifacts.download_artifacts(f"models:/{model}/{number}", dst_path=str(aside))
+            )
         # MLflow calls every error of its own an internal one, which from a server would be worth a retry.
         with _said_of(name, DataError, ResourceError):
             check_files(folder, name, digests)
@@ -103,8 +104,8 @@ def digest_of_logged(client: "MlflowClient", model_id: str) -> str:
     import mlflow.artifacts
 
     program = f"{client.get_logged_model(model_id).artifact_location}/{_PROGRAM}"
-    with TemporaryDirectory(prefix="evergreen-model-") as aside:
-        return digest_file(Path(mlflow.artifacts.download_artifacts(program, dst_path=aside)))
+    with temporary_folder("model") as aside:
+        return digest_file(Path(mlflow.artifacts.download_artifacts(program, dst_path=str(aside))))
 
 
 def check_files(folder: Path, name: str, digests: Mapping[Path, str | None]) -> None:

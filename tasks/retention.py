@@ -1,22 +1,26 @@
-"""What a home need not keep, and its removal.
+"""What a home need not keep, and its removal; and what killed runs of this user left outside of their homes.
 
-In: a home, and how many finished runs of each recipe stay. Out: what was removed, or would be. What is in service,
-unfinished runs of the last 30 days, and what kept runs are made of stays. The same command makes the same again of
-whatever was removed.
+In: a home, and how many finished runs of each recipe stay. Out: what was removed, or would be. Versions that any alias
+points to, unfinished runs of the last 30 days, and what kept runs are made of stay. The same command makes the same
+again of whatever was removed.
 Fails with SettingError for a number of runs that keeps none; a recipe that a run is active for is left as it is.
 """
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from tasks.abandoned_folders import abandoned_folders
+from tasks.embedded_store import store_file
 from tasks.pages import all_pages
-from tasks.registry import alias_of
 from tasks.registry_lock import registry_lock
 from tasks.tracking import connect_once
 from training.errors import EvergreenError, SettingError, TransientError
@@ -26,7 +30,7 @@ from training.paths import Home, RunPaths
 from training.plan import RunPlan
 from training.record_files import DamagedError, read_record
 from training.records import Record, Release
-from training.run_lock import run_lock
+from training.run_lock import check_no_run, run_lock
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -34,15 +38,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.retention")
 
 ABANDONED_AFTER_S = 30 * 86400.0
-Kind = Literal["run", "checkpoints", "dataset", "raw rows", "version"]
+Kind = Literal["run", "checkpoints", "dataset", "raw rows", "version", "Ray session", "temporary files"]
 
 
 class Removal(Record):
-    """Something that a home need not keep: a folder, or a version in the model registry (`bytes` 0)."""
+    """Something that need not be kept: a folder, or a version in the model registry (`bytes` 0)."""
 
-    recipe: str
+    recipe: str = Field(description="empty for what lies outside of the home")
     kind: Kind
-    name: str = Field(description="path below the home, or model and version")
+    name: str = Field(description="path below the home, model and version, or a whole path")
     bytes: int
     why: str
 
@@ -63,7 +67,7 @@ class _Run:
 
 
 def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False) -> Collection:
-    """Remove what `home` need not keep, of every recipe; with `dry_run`, only say what that is.
+    """Remove what `home` need not keep, of every recipe; with `dry_run`, say what that is and change no file.
 
     `versions` also deletes the registered versions and MLflow runs of removed runs; MLflow keeps what is deleted so
     until `mlflow gc`. Raises :class:`SettingError` when `keep` is below 1.
@@ -75,16 +79,28 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
     for folder in sorted(home.runs("").glob("*")):
         recipe = folder.name
         try:
-            with run_lock(home, recipe):
-                for place in (folder, home.datasets / recipe, home.raw / recipe):
-                    sweep(place)
-                for removal, remove in _removable(home, recipe, keep, versions):
-                    if not dry_run:
-                        remove()
-                    removals.append(removal)
+            with nullcontext() if dry_run else run_lock(home, recipe):
+                if dry_run:
+                    check_no_run(home, recipe)
+                else:
+                    _sweep(home, recipe)
+                removals += _done(_removable(home, recipe, keep, versions), dry_run)
         except TransientError as error:
             left_alone[recipe] = str(error)
+    removals += _done(_outside(), dry_run)
     return Collection(removals=tuple(removals), left_alone=left_alone)
+
+
+def _sweep(home: Home, recipe: str) -> None:
+    for place in (home.runs(recipe), home.datasets / recipe, home.raw / recipe):
+        sweep(place)
+
+
+def _done(work: "Iterator[_Work]", dry_run: bool) -> Iterator[Removal]:
+    for removal, remove in work:
+        if not dry_run:
+            remove()
+        yield removal
 
 
 _Work = tuple[Removal, Callable[[], None]]
@@ -138,13 +154,32 @@ def _runs(home: Home, recipe: str) -> list[_Run]:
 
 
 def _in_service(run: _Run) -> bool:
-    """Whether an alias points to the run's version; when the registry can't say, it may."""
-    assert run.release is not None
+    """Whether any alias points to the run's version; when the registry can't say, it may."""
+    from mlflow.exceptions import MlflowException
+
+    release = run.release
+    assert release is not None
+    if run.plan.settings.tracking.uri is None and not store_file(Home(Path(run.plan.home))).is_file():
+        return False  # and asking would make one
     try:
-        return alias_of(connect_once(run.plan), run.release.model, run.release.version) != "none"
+        pointed_to = connect_once(run.plan).get_registered_model(release.model).aliases.values()
     except EvergreenError as error:
         log.warning("%s: kept, as its registry can't be asked (%s)", run.paths.root, error)
         return True
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        log.warning("%s: kept, as its registry can't be asked (%s)", run.paths.root, error)
+        return True
+    return release.version in {str(version) for version in pointed_to}
+
+
+def _outside() -> Iterator[_Work]:
+    """What killed runs left outside of their homes."""
+    for found in abandoned_folders():
+        kind: Kind = "Ray session" if found.is_session else "temporary files"
+        removal = Removal(recipe="", kind=kind, name=str(found.path), bytes=_size(found.path), why=found.why)
+        yield removal, partial(shutil.rmtree, found.path, ignore_errors=True)
 
 
 def _data(home: Home, recipe: str, used: set[str]) -> Iterator[_Work]:
@@ -169,9 +204,13 @@ def _newest_first(folders: Sequence[Path]) -> list[Path]:
 
 
 def _folder(home: Home, recipe: str, kind: Kind, folder: Path, why: str) -> _Work:
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     name = folder.relative_to(home.root).as_posix()
-    return Removal(recipe=recipe, kind=kind, name=name, bytes=size, why=why), lambda: remove_folder(folder)
+    removal = Removal(recipe=recipe, kind=kind, name=name, bytes=_size(folder), why=why)
+    return removal, partial(remove_folder, folder)
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _version(recipe: str, run: _Run) -> Iterator[_Work]:

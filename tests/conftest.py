@@ -96,6 +96,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return home_of_environment()
 
 
+@pytest.fixture
+def own_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files of the test's own, with a path short enough for a session of Ray."""
+    with tempfile.TemporaryDirectory(prefix="eg-", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.delenv("RAY_TMPDIR", raising=False)
+        yield Path(folder)
+
+
 @pytest.fixture(scope="session")
 def digits_version(tmp_path_factory: pytest.TempPathFactory) -> DatasetVersion:
     """All 1,797 digits, prepared in this process."""

@@ -8,9 +8,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 HALF_DONE = (".*.tmp", ".*.removed")
+TEMPORARY_PREFIX = "evergreen-"
 _CHUNK = 1 << 20
 
 
@@ -96,6 +98,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             sync_folder(path.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def temporary_folder(purpose: str) -> Iterator[Path]:
+    """A folder for the block that only this user may enter.
+
+    Its name has this process's id: :mod:`tasks.abandoned_folders` knows by that what a killed process left.
+    """
+    with TemporaryDirectory(prefix=f"{TEMPORARY_PREFIX}{purpose}-{os.getpid()}-") as folder:
+        yield Path(folder)
 
 
 class DigestedStream:

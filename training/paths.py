@@ -245,12 +245,17 @@ def sqlite_url(file: Path, driver: str) -> str:
     return f"{driver}:///" + (f"file:{quote(str(file))}?uri=true" if "?" in str(file) else str(file))
 
 
+def home_to_read() -> Home:
+    """:func:`home` for a command that changes nothing: the folder is neither made nor tried."""
+    return Home(Path(os.environ.get(HOME_VARIABLE) or ".evergreen").expanduser().resolve())
+
+
 def home() -> Home:
     """The home that the environment names, by default `.evergreen` in the working directory.
 
     Raises :class:`ResourceError` when it cannot be made or written, or its disk is nearly full.
     """
-    root = Path(os.environ.get(HOME_VARIABLE) or ".evergreen").expanduser().resolve()
+    root = home_to_read().root
     try:
         str(root).encode()
     except UnicodeEncodeError:

@@ -1,7 +1,9 @@
 """What keeps two runs of a recipe apart."""
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 
@@ -18,14 +20,37 @@ def run_lock(home: Home, recipe: str) -> Iterator[None]:
     Raises :class:`TransientError` when another run holds it.
     """
     home.locks.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(home.locks / f"run-{recipe}.lock")
+    lock = FileLock(_file(home, recipe))
     try:
         lock.acquire(timeout=_LOOK_S)
     except Timeout as error:
-        raise TransientError(
-            f"recipe {recipe}: another run holds {lock.lock_file}. Wait for it to end, then run the same command."
-        ) from error
+        raise _held(home, recipe) from error
     try:
         yield
     finally:
         lock.release()
+
+
+def check_no_run(home: Home, recipe: str) -> None:
+    """For a command that only looks: the lock's file is neither made nor changed, and a run may begin right after.
+
+    Raises :class:`TransientError` when a run holds the lock.
+    """
+    file = _file(home, recipe)
+    if not file.is_file():  # then no run has begun yet
+        return
+    with file.open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _held(home, recipe) from error
+
+
+def _file(home: Home, recipe: str) -> Path:
+    return home.locks / f"run-{recipe}.lock"
+
+
+def _held(home: Home, recipe: str) -> TransientError:
+    return TransientError(
+        f"recipe {recipe}: another run holds {_file(home, recipe)}. Wait for it to end, then run the same command."
+    )

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +21,7 @@ from training.record_files import read_record
 from training.records import Release
 from training.run_lock import run_lock
 
-pytestmark = pytest.mark.usefixtures("prefect_harness")
+pytestmark = pytest.mark.usefixtures("prefect_harness", "own_tmp")
 
 
 class Kept(NamedTuple):
@@ -90,6 +92,49 @@ def files(home: Home) -> set[Path]:
         for file in (home.root / kind).rglob("*")
         if file.is_file()
     }
+
+
+def everything(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Time of change and bytes of each file below `folder`, and time of change of each folder."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in (folder, *folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("with_store", [True, False])
+def test_a_dry_run_changes_nothing(kept: Kept, with_store: bool) -> None:
+    left = kept.runs[0].root / ".release.json.cut.tmp"
+    left.write_text("half")
+    (kept.home.runs("digits") / ".gone.removed").mkdir()
+    shutil.rmtree(kept.home.locks, ignore_errors=True)
+    if not with_store:
+        (kept.home.root / "mlflow.db").unlink()
+    before = everything(kept.home.root)
+    command = [sys.executable, "-m", "flows.cli", "gc", "--keep", "1", "--versions", "--dry-run", "--json"]
+    done = subprocess.run(
+        command,
+        env=os.environ | {"EVERGREEN_HOME": str(kept.home.root)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {"run", "dataset"} <= {one["kind"] for one in found["removals"]}
+    assert everything(kept.home.root) == before
+
+
+def test_a_dry_run_without_a_home_makes_none(tmp_path: Path) -> None:
+    assert collect(Home(tmp_path / "none"), keep=1, dry_run=True).left_alone == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_version_under_any_alias_is_in_service(kept: Kept) -> None:
+    release = Release.model_validate_json(kept.runs[4].release.read_text())
+    connect(None, kept.home).set_registered_model_alias("digits", "canary", release.version)
+    collect(kept.home, keep=1, versions=True)
+    assert kept.runs[4].root.is_dir()
+    assert not kept.runs[3].root.is_dir()
 
 
 def test_a_dry_run_says_what_a_run_removes(kept: Kept) -> None:
