@@ -19,7 +19,7 @@ from training.room import has_other_nodes
 log = logging.getLogger("evergreen.prepare")
 
 
-@flow(name="prepare-data", flow_run_name="prepare-{plan.recipe.name}")
+@flow(name="prepare-data", flow_run_name="prepare-{plan.recipe.name}", retries=0)  # its caller is retried
 def prepare_data(plan: RunPlan) -> DatasetVersion:
     """Make the dataset version that the plan names."""
     folder = str(Home(Path(plan.home)).raw_rows(plan.recipe.name, plan.fingerprint))

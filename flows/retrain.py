@@ -14,11 +14,13 @@ from typing import Any, cast
 from prefect import flow
 
 from flows.environment import speak
+from flows.prefect_signals import sigterm_ends_flow
 from flows.prepare import prepare
 from flows.run_form import form_of, nested
 from flows.stopwatch import Stopwatch
 from tasks.download import download
 from tasks.evaluate import evaluate
+from tasks.flow_retries import retried_if_transient
 from tasks.flow_runs import close_killed, completed, run_name
 from tasks.preflight import checked_alongside
 from tasks.register import register
@@ -74,7 +76,7 @@ def retrain(
         "seed": seed,
         "data_path": data_path or None,
     }
-    with without_secrets():
+    with sigterm_ends_flow(), retried_if_transient(), without_secrets():
         release = _retrain(recipe, (settings, nested(fields)), force)
     # Prefect hands its callers the state's data.
     return cast("Release", completed(release))

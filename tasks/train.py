@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.flow_retries import failures_of_this_flow_run
 from tasks.flow_runs import artifact_key
 from tasks.progress import Bar, ProgressArtifact, TelemetryLog, terminal
 from tasks.step import step
@@ -49,7 +50,7 @@ def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
         shown_progress(plan.settings.training.epochs) as listener,
         publisher.running(listener, ProgressArtifact(artifact_key(plan.recipe.name, "training"))),
     ):
-        return launch(job)
+        return launch(job, failures_of_this_flow_run(plan.paths))
 
 
 def _begin(plan: RunPlan, version: DatasetVersion) -> "tuple[MlflowClient, str]":

@@ -29,6 +29,8 @@ class SupersededError(TransientError):
 class RivalDriverError(SupersededError):
     """A driver in another process trains the same run; this one ends, or they would take the run from each other."""
 
+    final = True
+
 
 class Attempt(Record):
     """One start of the loop, told by its first worker; `began` and `ready` are seconds since 1970.

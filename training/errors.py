@@ -23,10 +23,14 @@ EXIT_TERMINATED = 143  # 128 + SIGTERM, which service managers take for a clean 
 
 
 class EvergreenError(Exception):
-    """An error with a message for the user; `exit_status` is the process's, `transient` asks for a retry."""
+    """An error with a message for the user; `exit_status` is the process's, `transient` asks for a retry.
+
+    After a `final` one, transient or not, nothing is tried again until somebody gives the command again.
+    """
 
     exit_status = EXIT_BUG
     transient = False
+    final = False
 
     def __str__(self) -> str:
         """The message, in which the names that others chose can't command a terminal."""
@@ -69,9 +73,10 @@ class OutageError(TransientError):
 
 
 class StopRequestedError(TransientError):
-    """Training ended early on purpose, after a last checkpoint; nothing tries again by itself."""
+    """Training ended early on purpose, after a last checkpoint."""
 
     exit_status = EXIT_INTERRUPTED
+    final = True
 
 
 _RESOURCE_ERRNO = {

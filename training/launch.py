@@ -21,9 +21,10 @@ log = logging.getLogger("evergreen.launch")
 _MEMORY_SHARE = 0.7  # of the machine's memory that training images may take before it is worth a warning
 
 
-def launch(job: TrainingJob) -> TrainedModel:
+def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
     """Train, or go on training, until the model of `job.run_key` is finished; a finished one is returned at once.
 
+    `failed_before` failures count for `failure.max_failures` already.
     Raises the :class:`training.errors.EvergreenError` that ends it.
     """
     if (done := finished(job.paths, job.run_key)) is not None:
@@ -36,9 +37,9 @@ def launch(job: TrainingJob) -> TrainedModel:
     before = len(read_attempts(job.paths))
     began = time.time()
     if job.settings.scaling.num_workers:
-        train_until_done(job, fit, on_ray=True)
+        train_until_done(job, fit, on_ray=True, failed_before=failed_before)
     else:
-        train_until_done(job, _train_here, on_ray=False)
+        train_until_done(job, _train_here, on_ray=False, failed_before=failed_before)
     trained = finished(job.paths, job.run_key)
     if trained is None:
         raise TrainingError(

@@ -52,15 +52,19 @@ _UNWIND_S = 60.0  # for Ray Train to notice that its workers are gone, or that t
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 # Until Ray counts a lost node no more; before, it would wait for as many workers as there were.
 _NODE_LOSS_S = 15.0
-_FINAL = (StopRequestedError, RivalDriverError)  # transient, but no other attempt of this driver may follow
 
 
-def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
-    """Call `attempt` until it succeeds. Raises the :class:`EvergreenError` that ends the run."""
+def train_until_done(
+    job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool, failed_before: int = 0
+) -> None:
+    """Call `attempt` until it succeeds; `failed_before` failures of `failure.max_failures` are spent already.
+
+    Raises the :class:`EvergreenError` that ends the run; it is final when the budget is spent.
+    """
     allowed = job.settings.failure.max_failures
     furthest, futile = furthest_step(job.paths), 0
     job = job.model_copy(update={"driver": new_driver()})
-    for failures in range(allowed + 1):
+    for failures in range(min(failed_before, allowed), allowed + 1):
         if on_ray:
             end_workers(read_beats(job.paths))  # of an attempt that this one must not overlap with
         _sweep(job)
@@ -70,7 +74,8 @@ def train_until_done(job: TrainingJob, attempt: Callable[[TrainingJob], None], o
             return _sweep(job)
         except Exception as error:
             known = _noted(job, fence, error, begun=failures > 0 or bool(read_attempts(job.paths)))
-            if not known.transient or isinstance(known, _FINAL) or failures == allowed:
+            known.final = known.final or failures == allowed
+            if not known.transient or known.final:
                 raise known from error
             log.warning("%s Failure %d of %d allowed; going on.", redact(str(known)), failures + 1, allowed)
         reached = furthest_step(job.paths)

@@ -1,0 +1,129 @@
+"""A deployment's run after a failure: tried again by Prefect when that may help, under the same run key."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from small_runs import job_for, tiny_settings, write_recipe
+
+import flows.retrain
+from flows.retrain import retrain
+from tasks.flow_retries import failures_of_this_flow_run
+from training.attempts import Failure, note, read_failures
+from training.errors import SettingError, TransientError
+from training.launch import launch
+from training.learner import Learner
+from training.paths import Home, RunPaths
+from training.plan import RunPlan
+from training.records import DatasetVersion, Release
+
+pytestmark = pytest.mark.usefixtures("prefect_harness")
+
+# As PREFECT_FLOWS_DEFAULT_RETRIES and _RETRY_DELAY_SECONDS of a deployment set them, which Prefect reads at the import.
+_DEPLOYED = retrain.with_options(retries=2, retry_delay_seconds=1)
+
+
+def deployed(recipe: str, **sections: dict[str, Any]) -> Release:
+    settings = {
+        "training": {"epochs": 1},
+        "scaling": {"num_workers": 0},
+        "tracking": {"system_metrics": False},
+    }
+    return _DEPLOYED(recipe, settings | {"gate": {"floor": 0.0}} | sections)
+
+
+@contextmanager
+def newest_run() -> Iterator[Callable[[], FlowRun]]:
+    """The flow run that the block begins."""
+    with get_client(sync_client=True) as client:
+        before = {run.id for run in client.read_flow_runs()}
+
+        def found() -> FlowRun:
+            (run,) = [
+                one
+                for one in client.read_flow_runs()
+                if one.id not in before and one.parent_task_run_id is None
+            ]
+            return client.read_flow_run(uuid.UUID(str(run.id)))
+
+        yield found
+
+
+def test_a_transient_failure_is_followed_by_a_retry_that_finishes(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identify, keys = flows.retrain.identify, list[str]()
+
+    def identified(*given: Any) -> RunPlan:
+        plan = identify(*given)
+        keys.append(plan.run_key)
+        if len(keys) == 1:
+            raise TransientError("the tracking server is away")
+        return plan
+
+    monkeypatch.setattr(flows.retrain, "identify", identified)
+    with newest_run() as newest:
+        # Prefect raises the error of the first try where a flow that returns a state is called, not for a worker.
+        with suppress(TransientError):
+            deployed(write_recipe(tmp_path))
+        assert (newest().run_count, newest().state_name) == (2, "Completed")
+    assert len(set(keys)) == 1
+    assert home.run("plain", keys[0]).release.is_file()
+
+
+def test_a_permanent_failure_is_not_retried(home: Home) -> None:
+    with newest_run() as newest:
+        with pytest.raises(SettingError, match="nowhere"):
+            deployed("digits", data={"path": str(home.root / "nowhere")})
+        assert (newest().run_count, newest().state_name) == (1, "Failed")
+
+
+def steps_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each training fails at its first step, as if a peer had gone away."""
+
+    def step(*_: object) -> None:
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(Learner, "step", step)
+
+
+def test_a_spent_budget_is_not_spent_again(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps_fail(monkeypatch)
+    with newest_run() as newest:
+        with pytest.raises(TransientError, match="no answer"):
+            deployed(write_recipe(tmp_path), failure={"max_failures": 1})
+        assert newest().run_count == 1
+    (run,) = home.runs("plain").iterdir()
+    assert len(read_failures(RunPaths(run))) == 2
+
+
+def test_failures_of_an_earlier_try_count(
+    home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_for(home, small_version, tiny_settings(failure={"max_failures": 2}))
+    job.paths.root.mkdir(parents=True)
+    note(job.paths.failures, Failure(number=1, at=0.0, error="of an earlier flow run"))
+    spent: list[int] = []
+
+    @flow(retries=1)
+    def trained() -> None:
+        spent.append(failures_of_this_flow_run(job.paths))
+        note(job.paths.failures, Failure(number=2, at=1.0, error="of this flow run"))
+        if len(spent) == 1:
+            raise TransientError("again")
+
+    trained()
+    assert spent == [0, 1]
+    steps_fail(monkeypatch)
+    with pytest.raises(TransientError) as failed:
+        launch(job, failed_before=2)
+    assert failed.value.final
+    assert len(read_failures(job.paths)) == 4
