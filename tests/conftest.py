@@ -97,8 +97,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 @pytest.fixture
-def own_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_tmp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for temporary files of the test's own, with a path short enough for a session of Ray."""
+    tmp_path_factory.getbasetemp()  # made at its first use, which must not be in here
     with tempfile.TemporaryDirectory(prefix="eg-", dir="/tmp") as folder:
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", None)
