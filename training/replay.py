@@ -120,8 +120,9 @@ class Replay:
         began = time.perf_counter()
         with self.clock.time("replay check"):
             kept = batch if self.job.feed == "stream" else None
-            self._watched.append(_Watched(_checksums(self.learner, batch, losses, hits), kept))
-            if len(self._watched) == self._count:
+            last = len(self._watched) + 1 == self._count
+            self._watched.append(_Watched(_checksums(self.learner, batch, losses, hits, last), kept))
+            if last:
                 with self.heart.kept_beating(self._start.step + self._count):
                     self._check(self._start)
                 self.checkpoints.pinned = self._start = None
@@ -207,11 +208,11 @@ class Replay:
         found: tuple[int | None, list[str]] = None, []
         for number, batch in enumerate(self._batches(start, feed)):
             losses, hits = learner.step(batch, start.epoch, start.step + number)
-            names = _differing(self._watched[number].sums, _checksums(learner, batch, losses, hits))
+            last = number + 1 == self._count
+            names = _differing_bits(self.learner, learner) if last else []
+            names += _differing(self._watched[number].sums, _checksums(learner, batch, losses, hits, last))
             if names and found[0] is None:
                 found = start.step + number + 1, names
-        if found[0] is None and (names := _differing_bits(self.learner, learner)):  # with equal checksums
-            found = start.step + self._count, names
         return found
 
     def _batches(self, start: Position, feed: Feed | None) -> Iterator[Batch]:
@@ -220,9 +221,13 @@ class Replay:
         return islice(feed.batches(start.epoch, start.step_in_epoch), self._count)
 
 
-def _checksums(learner: Learner, batch: Batch, losses: torch.Tensor, hits: torch.Tensor) -> Sums:
-    """A sum over the bits of everything that a step depends on or leaves; taken on the device, without waiting."""
-    named = _state(learner) | {"the loss": losses, "the number of hits": hits}
+def _checksums(learner: Learner, batch: Batch, losses: torch.Tensor, hits: torch.Tensor, last: bool) -> Sums:
+    """A sum over the bits of everything that a step depends on or leaves; taken on the device, without waiting.
+
+    After the last step, the state is left out: the two models are there to be compared bit by bit.
+    """
+    named = {} if last else _state(learner)
+    named |= {"the loss": losses, "the number of hits": hits}
     named |= {"the images that the feed gave": batch.images, "the labels that the feed gave": batch.labels}
     sums = [_words(tensor).sum(dtype=torch.int64).to(learner.ranks.device) for tensor in named.values()]
     return tuple(named), torch.stack(sums)
@@ -235,7 +240,11 @@ def _differing(one: Sums, other: Sums) -> list[str]:
 
 def _differing_bits(one: Learner, other: Learner) -> list[str]:
     mine, others = _state(one), _state(other)
-    return [name for name, tensor in mine.items() if not torch.equal(_words(tensor), _words(others[name]))]
+    return [
+        name
+        for name, tensor in mine.items()
+        if name not in others or not torch.equal(_words(tensor), _words(others[name]))
+    ]
 
 
 def _state(learner: Learner) -> dict[str, torch.Tensor]:
