@@ -19,7 +19,7 @@ from tasks.gate.look import Reference, key_of, take_look
 from tasks.gate.outcomes import Outcomes, Side, read_outcomes
 from tasks.gate.reign import DamagedReignError, Reign, read_reign, unpack_flips
 from tasks.pages import all_pages
-from tasks.registry import WEIGHTS_TAG, version_tags
+from tasks.registry import CHAMPION, PREVIOUS, WEIGHTS_TAG, champion_of, version_tags
 from tasks.registry_lock import Lease
 from training.records import Evaluation, Look, Question, Record, Verdict
 from training.settings import GateSettings
@@ -203,6 +203,12 @@ def anchor_of(client: "MlflowClient", model: str, champion: str) -> str | None:
         champion,
     )
     return None
+
+
+def is_anchor(client: "MlflowClient", model: str, number: str) -> bool:
+    """Whether the champion, or the version that a rollback returns to, is held against version `number`."""
+    served = (champion_of(client, model, alias) for alias in (CHAMPION, PREVIOUS))
+    return any(one is not None and anchor_of(client, model, one) == number for one in served)
 
 
 def _look_in(tags: dict[str, str], tag: str) -> Look | None:

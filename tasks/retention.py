@@ -22,6 +22,7 @@ from tasks.abandoned_folders import abandoned_folders
 from tasks.embedded_store import store_file
 from tasks.pages import all_pages
 from tasks.registry_lock import registry_lock
+from tasks.reign import is_anchor
 from tasks.tracking import connect_once
 from training.errors import EvergreenError, SettingError, TransientError
 from training.files import remove_folder, sweep
@@ -154,7 +155,7 @@ def _runs(home: Home, recipe: str) -> list[_Run]:
 
 
 def _in_service(run: _Run) -> bool:
-    """Whether any alias points to the run's version; when the registry can't say, it may."""
+    """Whether any alias points to the run's version, or it is the anchor; when the registry can't say, it may."""
     from mlflow.exceptions import MlflowException
 
     release = run.release
@@ -162,7 +163,9 @@ def _in_service(run: _Run) -> bool:
     if run.plan.settings.tracking.uri is None and not store_file(Home(Path(run.plan.home))).is_file():
         return False  # and asking would make one
     try:
-        pointed_to = connect_once(run.plan).get_registered_model(release.model).aliases.values()
+        client = connect_once(run.plan)
+        pointed_to = client.get_registered_model(release.model).aliases.values()
+        anchored = is_anchor(client, release.model, release.version)
     except EvergreenError as error:
         log.warning("%s: kept, as its registry can't be asked (%s)", run.paths.root, error)
         return True
@@ -171,7 +174,7 @@ def _in_service(run: _Run) -> bool:
             return False
         log.warning("%s: kept, as its registry can't be asked (%s)", run.paths.root, error)
         return True
-    return release.version in {str(version) for version in pointed_to}
+    return anchored or release.version in {str(version) for version in pointed_to}
 
 
 def _outside() -> Iterator[_Work]:

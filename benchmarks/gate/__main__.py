@@ -17,6 +17,7 @@ from training.settings import GateSettings
 
 _NIGHTS = 365
 _BETTER, _NOT_WORSE = GateSettings(), GateSettings(policy="not_worse")
+_NOT_WORSE_2 = GateSettings(policy="not_worse", margin=0.02)
 _SMALL, _LARGE = World(1000, 0.06), World(10_000, 0.06)
 
 
@@ -67,17 +68,17 @@ POWER = (
 )
 LOSSES = (
     Line(
-        "joint, each candidate 0.5 points worse than the anchor", "joint", _LARGE, 60, _NOT_WORSE, gain=-0.005
+        "each candidate 2 points worse, 1,000 rows, margin 2", "joint", _SMALL, 60, _NOT_WORSE_2, gain=-0.02
     ),
+    Line("equal models, 1,000 rows, margin 2", "joint", _SMALL, 20, _NOT_WORSE_2),
     Line(
-        "joint, each candidate 0.02 points worse than the last",
+        "each candidate 0.02 points worse than the last, 10,000 rows",
         "joint",
         _LARGE,
         30,
         _NOT_WORSE,
         drift=-0.0002,
     ),
-    Line("joint, equal models", "joint", _LARGE, 30, _NOT_WORSE),
 )
 
 
@@ -140,7 +141,7 @@ def _power(line: Line, years: list[Year]) -> str:
 
 
 _LOSSES_HEAD = (
-    'Policy "not_worse", margin 0.5 points, 10,000 rows:',
+    'Policy "not_worse", margin in points, 0.5 where none is named:',
     "rule and candidates",
     "years",
     "years with a promotion",

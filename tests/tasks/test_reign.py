@@ -14,7 +14,7 @@ from tasks.gate import judge
 from tasks.gate.reign import read_reign
 from tasks.registry import WEIGHTS_TAG
 from tasks.registry_lock import Lease, registry_lock
-from tasks.reign import LOOK_TAG, REIGN_TAG, Registry, anchor_of, settle_standing, take_looks
+from tasks.reign import LOOK_TAG, REIGN_TAG, Registry, anchor_of, is_anchor, settle_standing, take_looks
 from tasks.tracking import connect
 from training.paths import Home
 from training.records import Evaluation, Look
@@ -196,6 +196,16 @@ def test_who_is_not_worse_keeps_the_anchor_and_who_is_better_becomes_it(shop: Sh
     assert anchor_of(shop.client, shop.model, third) == first  # it was compared with the champion alone
     assert shop.promote(fourth, shop.evaluation(first, BETTER), NOT_WORSE)
     assert anchor_of(shop.client, shop.model, fourth) is None
+
+
+def test_the_anchor_of_the_champion_and_of_its_predecessor_is_in_service(shop: Shop) -> None:
+    first, second, third = (shop.version() for _ in range(3))
+    assert shop.promote(second, shop.evaluation(first, (980, 0, 0, 20)), NOT_WORSE)
+    for alias, expected in (("champion", True), ("previous", True), ("challenger", False)):
+        shop.client.set_registered_model_alias(shop.model, alias, second)
+        assert is_anchor(shop.client, shop.model, first) is expected
+        assert not is_anchor(shop.client, shop.model, third)
+        shop.client.delete_registered_model_alias(shop.model, alias)
 
 
 def test_an_anchor_that_is_gone_is_replaced_by_the_champion(
