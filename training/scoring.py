@@ -4,7 +4,9 @@ Throughout, `labels` is int64 of shape (rows,), `probabilities` is float32 of sh
 are distributions (softmax outputs, not logits), and a row's predicted class is its first largest probability.
 """
 
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -49,19 +51,17 @@ def score(
     Raises :class:`TrainingError` when a probability is NaN or infinite, and ValueError when shapes, labels or
     `confidence` are impossible or a row of `probabilities` is no distribution.
     """
-    from scipy.stats import binomtest
-
     _check(labels, probabilities)
     if len(classes) != probabilities.shape[1]:
         raise ValueError(f"probabilities have {probabilities.shape[1]} columns for {len(classes)} classes")
     predicted = probabilities.argmax(axis=1)
     right = int((predicted == labels).sum())
-    interval = binomtest(right, len(labels)).proportion_ci(confidence, method="wilson")
+    low, high = _wilson(right, len(labels), confidence)
     by_class, confusion = _by_class(labels, predicted, classes)
     return Score(
         accuracy=right / len(labels),
-        low=float(interval.low),
-        high=float(interval.high),
+        low=low,
+        high=high,
         confidence=confidence,
         log_loss=_log_loss(labels, probabilities),
         macro_f1=sum(one.f1 for one in by_class) / len(by_class),
@@ -148,16 +148,34 @@ def _check_distributions(probabilities: Probabilities) -> None:
 def _by_class(
     labels: Labels, predicted: npt.NDArray[np.int64], classes: Sequence[str]
 ) -> tuple[tuple[ClassScore, ...], tuple[tuple[int, ...], ...]]:
-    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+    """Scores of each class, and the confusion matrix: true classes in rows, predicted ones in columns.
 
-    every = list(range(len(classes)))
-    columns = precision_recall_fscore_support(labels, predicted, labels=every, zero_division=0)
+    In NumPy, as the imports of scikit-learn's metrics and scipy's statistics take as long as a small evaluation.
+    """
+    count = len(classes)
+    confusion = np.bincount(labels * count + predicted, minlength=count * count).reshape(count, count)
+    hits, rows, guesses = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
+    columns = (_shares(hits, guesses), _shares(hits, rows), _shares(2 * hits, guesses + rows), rows.tolist())
     scores = tuple(
-        ClassScore(name=name, rows=int(rows), precision=float(precision), recall=float(recall), f1=float(f1))
-        for name, precision, recall, f1, rows in zip(classes, *columns, strict=True)
+        ClassScore(name=name, rows=total, precision=precision, recall=recall, f1=f1)
+        for name, precision, recall, f1, total in zip(classes, *columns, strict=True)
     )
-    confusion = confusion_matrix(labels, predicted, labels=every).tolist()
-    return scores, tuple(tuple(row) for row in confusion)
+    return scores, tuple(tuple(row) for row in confusion.tolist())
+
+
+def _shares(parts: Labels, wholes: Labels) -> list[float]:
+    """`parts` / `wholes`, 0 where nothing is the whole."""
+    shares: list[float] = (parts / np.maximum(wholes, 1)).tolist()
+    return shares
+
+
+def _wilson(right: int, rows: int, confidence: float) -> tuple[float, float]:
+    """Wilson's score interval for a share: equation 4 of R. G. Newcombe, Statistics in Medicine 17 (1998), 857-872."""
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share, scale = right / rows, 2 * (rows + z * z)
+    centre = (2 * right + z * z) / scale
+    reach = z * math.sqrt(z * z + 4 * right * (1 - share)) / scale
+    return (centre - reach if right else 0.0), (centre + reach if right < rows else 1.0)
 
 
 def _log_loss(labels: Labels, probabilities: Probabilities) -> float:

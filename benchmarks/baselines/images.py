@@ -15,6 +15,7 @@ import numpy.typing as npt
 UInt8 = npt.NDArray[np.uint8]
 SIDE = 28
 CLASSES = 10
+_WRITTEN_ROWS = 100_000  # at a time, as ten million rows do not fit into memory
 _ROLES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -36,8 +37,7 @@ def idx_folder(data: Path, train_rows: int, test_rows: int = 1000) -> Path:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         for split, rows in (("train", train_rows), ("test", test_rows)):
-            pixels, labels = _repeated(_source(split), rows)
-            _write(aside, split, pixels, labels)
+            _write(aside, split, rows)
         aside.rename(folder)
     return folder
 
@@ -63,19 +63,24 @@ def _source(split: str) -> Images:
     return Images(np.pad(large, ((0, 0), (2, 2), (2, 2))), digits.target[mine].astype(np.uint8))
 
 
-def _repeated(found: Images, rows: int) -> tuple[UInt8, UInt8]:
-    index = np.arange(rows) % len(found.labels)
-    turn = np.arange(rows) // len(found.labels)
+def _repeated(found: Images, start: int, stop: int) -> Images:
+    """Rows [start, stop) of the repetition."""
+    rows = np.arange(start, stop)
+    index, turn = rows % len(found.labels), rows // len(found.labels)
     pixels = np.array(found.pixels[index])
     pixels[:, 0, 0] ^= (turn % 256).astype(np.uint8)
     pixels[:, 0, 1] ^= (turn // 256).astype(np.uint8)
-    return pixels, np.array(found.labels[index])
+    return Images(pixels, np.array(found.labels[index]))
 
 
-def _write(folder: Path, split: str, pixels: UInt8, labels: UInt8) -> None:
+def _write(folder: Path, split: str, rows: int) -> None:
     """The format is described at http://yann.lecun.com/exdb/mnist: a magic number, the sizes, the bytes."""
-    images, numbers = (folder / name for name in _ROLES[split])
-    images.write_bytes(
-        np.array([0x803, *pixels.shape], ">u4").tobytes() + pixels.tobytes(),
-    )
-    numbers.write_bytes(np.array([0x801, len(labels)], ">u4").tobytes() + labels.tobytes())
+    found = _source(split)
+    images, labels = (folder / name for name in _ROLES[split])
+    with images.open("wb") as images_out, labels.open("wb") as labels_out:
+        images_out.write(np.array([0x803, rows, SIDE, SIDE], ">u4").tobytes())
+        labels_out.write(np.array([0x801, rows], ">u4").tobytes())
+        for start in range(0, rows, _WRITTEN_ROWS):
+            part = _repeated(found, start, min(rows, start + _WRITTEN_ROWS))
+            images_out.write(part.pixels.tobytes())
+            labels_out.write(part.labels.tobytes())

@@ -31,13 +31,15 @@ class Retrained(NamedTuple):
         return Release.model_validate_json(self.paths.release.read_text(encoding="utf-8")).goodput.parts
 
 
-def retrain(home: Path, recipe: str, settings: dict[str, str]) -> Retrained:
-    """Run the command. Raises RuntimeError with what it said when it fails."""
+def retrain(home: Path, recipe: str, settings: dict[str, str], code: Path | None = None) -> Retrained:
+    """Run the command, of the checkout `code` if given. Raises RuntimeError with what it said when it fails."""
     command = [sys.executable, "-m", "flows.cli", "retrain", recipe, "--json"]
     for name, value in settings.items():
         command += ["--set", f"{name}={value}"]
     home.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_HOME"}
+    if code is not None:
+        environment["PYTHONPATH"] = str(code)
     began = time.perf_counter()
     done = subprocess.run(
         command,

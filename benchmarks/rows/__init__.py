@@ -6,7 +6,8 @@ from benchmarks.harness.row import Row
 
 _MODULES = (
     "p1a", "p1b", "p2", "p3a", "p3b", "p4", "p5", "p6", "p7", "p8", "p10", "p11", "p12", "p13",
-    "p14_rows", "p14_runs", "p14_versions", "p14_again", "p14_cluster", "p15", "p16", "s1", "n2", "g1", "g2",
+    "p14_rows", "p14_runs", "p14_versions", "p14_again", "p14_cluster", "p15", "p16", "s1",
+    "n1", "n2", "n3", "g1", "g2",
 )  # fmt: skip
 
 

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -239,3 +242,14 @@ def test_many_equal_mistakes_come_by_row():
     found = worst_mistakes(labels, np.stack([1 - top, top], axis=1).astype(np.float32), CLASSES, limit=500)
     expected = [*np.flatnonzero(top == 0.75), *np.flatnonzero(top == 0.625)]
     assert [one.row for one in found] == expected
+
+
+def test_scoring_imports_neither_scikit_learn_nor_scipy() -> None:
+    code = (
+        "import sys, numpy as np\n"
+        "from training.scoring import score\n"
+        "score(np.array([0, 1]), np.eye(2, dtype=np.float32), ('a', 'b'), 0.95, 1.0, 1.0)\n"
+        "print(sorted({'scipy', 'sklearn'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,72 @@
+"""N1: the first `evergreen retrain digits` of a new home, by the present code and by that of an earlier commit.
+
+Both run on the installed packages. EVERGREEN_BASELINE names the earlier commit, which has to be in this repository.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row, Size
+
+_REPOSITORY = Path(__file__).parents[2]
+_COMMIT = os.environ.get("EVERGREEN_BASELINE", "5f53911")
+
+
+def unavailable(_size: Size) -> str:
+    """Why there is nothing to compare with, or nothing."""
+    known = _git("cat-file", "-e", f"{_COMMIT}^{{commit}}")
+    return "" if known.returncode == 0 else f"the repository has no commit {_COMMIT} (EVERGREEN_BASELINE)"
+
+
+def prepare(place: Place) -> None:
+    """The files of the earlier commit."""
+    _earlier(place).mkdir()
+    packed = _git("archive", _COMMIT, "flows", "tasks", "training")
+    packed.check_returncode()
+    subprocess.run(["tar", "-x", "-C", _earlier(place)], input=packed.stdout, check=True)
+
+
+def present(place: Place) -> Outcome:
+    """A: the present code."""
+    return _first_run(place, _REPOSITORY)
+
+
+def earlier(place: Place) -> Outcome:
+    """B: the earlier commit."""
+    return _first_run(place, _earlier(place))
+
+
+def _first_run(place: Place, code: Path) -> Outcome:
+    from benchmarks.baselines.retraining import retrain
+
+    done = retrain(place.own / "home", "digits", {}, code)
+    return Outcome({"seconds": done.seconds}, {"weights": done.release["weights_digest"]})
+
+
+def _earlier(place: Place) -> Path:
+    return place.shared / "earlier"
+
+
+def _git(*arguments: str) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(["git", *arguments], cwd=_REPOSITORY, capture_output=True, check=False)
+
+
+ROW = Row(
+    id="N1",
+    sides={"a": present, "b": earlier},
+    claims=(
+        Claim(
+            "N1",
+            f"first retraining of the digits in a new home / the same by commit {_COMMIT}",
+            of="seconds",
+            unit="s",
+            goal=0.6,
+            at_least=False,
+            note="both on two workers; the CPU seconds of all processes are the steadier measure",
+        ),
+    ),
+    prepare=prepare,
+    same=("weights",),
+    unavailable=unavailable,
+)

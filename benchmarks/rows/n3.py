@@ -1,0 +1,100 @@
+"""N3: preparation and start of `evergreen retrain` at 1k to 10M rows, on the path that it takes by default.
+
+Prefect, Ray, two workers and two steps of a model of one layer. The fixed seconds of a start hide what grows with the
+rows where there are few, so the exponent is that of each tenfold alone.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.baselines.images import idx_folder
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_ROWS = {"1k": 1_000, "10k": 10_000, "100k": 100_000, "1m": 1_000_000, "10m": 10_000_000}
+_NEIGHBOURS = list(zip(list(_ROWS)[1:], list(_ROWS), strict=False))
+_SETTINGS = {
+    "training.epochs": "1",
+    "training.max_steps": "2",
+    "training.global_batch_size": "256",
+    "gate.floor": "0",
+    "tracking.system_metrics": "false",
+}
+
+
+def prepare(place: Place) -> None:
+    """The idx files of all sizes."""
+    for name in _ROWS:
+        idx_folder(place.data, _rows(place, name))
+
+
+def _rows(place: Place, name: str) -> int:
+    return max(1_000, _ROWS[name] // place.pick(1, 10, 1_000))
+
+
+def _side(name: str) -> Callable[[Place], Outcome]:
+    def run(place: Place) -> Outcome:
+        return _retrained(place, _rows(place, name))
+
+    return run
+
+
+def _retrained(place: Place, rows: int) -> Outcome:
+    """Seconds of preparation and start, and the most private memory of all processes at a time."""
+    from benchmarks.baselines.retraining import retrain
+    from benchmarks.baselines.trainings import recipe_file
+    from benchmarks.harness.tree import TreeMeter, adopt_orphans
+
+    adopt_orphans()
+    data = {"data.path": str(idx_folder(place.data, rows))}
+    with TreeMeter() as meter:
+        done = retrain(place.own / "home", recipe_file("linear"), _SETTINGS | data)
+    release = json.loads((Path(done.release["report"]).parent / "release.json").read_text(encoding="utf-8"))
+    release = release.get("content", release)
+    parts = release["goodput"]["parts"]
+    if release["train_rows"] != rows:
+        raise RuntimeError(f"{release['train_rows']} rows were prepared, not {rows}")
+    return Outcome({"seconds": parts["preparation"] + parts["start-up"], "peak_mb": meter.peak_mb})
+
+
+def _exponent(large: float, small: float) -> float:
+    return math.log(large / small) / math.log(10)
+
+
+ROW = Row(
+    id="N3",
+    sides={name: _side(name) for name in _ROWS},
+    claims=tuple(
+        claim
+        for large, small in _NEIGHBOURS
+        for claim in (
+            Claim(
+                f"N3-{large}",
+                f"exponent of preparation and start over the rows, {small} to {large}",
+                of="seconds",
+                unit="s",
+                goal=1.05,
+                at_least=False,
+                a=large,
+                b=small,
+                compare=_exponent,
+                geometric=False,
+            ),
+            Claim(
+                f"N3-{large}-mb",
+                f"peak private memory of all processes, {large} rows / {small}",
+                of="peak_mb",
+                unit="MB",
+                goal=None,
+                at_least=False,
+                a=large,
+                b=small,
+            ),
+        )
+    ),
+    prepare=prepare,
+    pairs=2,
+    warm_up=False,
+    timeout_s=4 * 3600.0,
+)
