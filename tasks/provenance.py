@@ -56,7 +56,7 @@ def dataset_inputs(plan: RunPlan, version: DatasetVersion) -> "list[DatasetInput
                 digest=version.fingerprint[:32],  # MLflow takes 36 characters at most
                 source_type=kind,
                 source=json.dumps(source),
-                schema=json.dumps(_schema(version)),
+                schema=json.dumps(_schema()),
                 profile=json.dumps(_profile(version, split)),
             ),
             [InputTag("mlflow.data.context", context)],
@@ -74,22 +74,24 @@ def _source(plan: RunPlan, version: DatasetVersion) -> tuple[str, dict[str, str]
     return "local", {"uri": path.as_uri()}
 
 
-def _schema(version: DatasetVersion) -> dict[str, Any]:
-    import numpy as np
-    from mlflow.data.schema import TensorDatasetSchema
-    from mlflow.types import Schema, TensorSpec
+def _schema() -> dict[str, Any]:
+    """The columns that matter of the dataset's Parquet files, in the form that MLflow's page of a dataset shows."""
+    from mlflow.types import ColSpec, DataType, Schema
 
-    images = TensorSpec(np.dtype("uint8"), (-1, *version.shape), "image")
-    labels = TensorSpec(np.dtype("int64"), (-1,), "label")
-    found: dict[str, Any] = TensorDatasetSchema(Schema([images]), Schema([labels])).to_dict()
-    return found
+    columns: list[Any] = [ColSpec(DataType.binary, "image"), ColSpec(DataType.integer, "label")]
+    return {"mlflow_colspec": Schema(columns).to_dict()}
 
 
 def _profile(version: DatasetVersion, split: Split) -> dict[str, Any]:
     channels, height, width = version.shape
     rows = version.rows(split)
     counts = dict(zip(version.classes, version.label_counts[split], strict=True))
-    return {"num_rows": rows, "num_elements": rows * channels * height * width, "rows_by_class": counts}
+    return {
+        "num_rows": rows,
+        "num_elements": rows * channels * height * width,
+        "image": f"uint8, {channels} x {height} x {width} (channels, height, width)",
+        "rows_by_class": counts,
+    }
 
 
 def _user() -> str | None:

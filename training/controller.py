@@ -11,6 +11,7 @@ from typing import Any
 
 from training.cluster import connection, head_is_gone, ray_cluster
 from training.files import append_line
+from training.room import check_accelerator
 from training.settings import Settings
 
 _ready: list[tuple[object, Any]] = []  # hosts that nobody uses, each with its connection to Ray
@@ -55,6 +56,7 @@ def ray_for(settings: Settings, start_up: AbstractContextManager[None]) -> Itera
     with ExitStack() as stack:
         with start_up:
             stack.enter_context(ray_cluster(settings))
+            check_accelerator(settings.scaling)
             start_host(own_ray=not settings.ray.address)
         yield
 

@@ -12,7 +12,8 @@ from training.ray_train import fit
 from training.recipe import RecipeRef, keep_copy
 from training.record_files import find_record, set_aside
 from training.records import DatasetVersion, Goodput, TrainedModel
-from training.settings import Settings
+from training.room import workers_with_gpus
+from training.settings import ScalingSettings, Settings
 from training.supervise import train_until_done
 from training.worker import run_worker
 
@@ -105,22 +106,29 @@ def _say_memory(settings: Settings, version: DatasetVersion) -> None:
 def _choose_gpu(settings: Settings) -> bool:
     if settings.scaling.use_gpu == "no":
         return False
-    if settings.scaling.num_workers:
-        import ray
-
-        gpus = ray.cluster_resources().get("GPU", 0.0)
-    else:
-        import torch
-
-        gpus = float(torch.cuda.device_count())
-    wanted = max(1, settings.scaling.num_workers) * settings.scaling.gpus_per_worker
-    if settings.scaling.use_gpu == "yes" and gpus < wanted:
+    options = settings.scaling
+    have = workers_with_gpus(options) if options.num_workers else _gpus_of_this_process(options)
+    wanted = max(1, options.num_workers)
+    fewest = options.min_workers or wanted
+    if options.use_gpu == "yes" and have < fewest:
         raise SettingError(
-            f"scaling.use_gpu: {wanted:g} GPUs are needed, there are {gpus:g}; use auto or no, or add GPUs"
+            f"scaling.use_gpu: {fewest * options.gpus_per_worker:g} GPUs are needed for {fewest} workers, there are "
+            f"enough for {have}; use auto or no, or add GPUs"
         )
-    chosen = bool(gpus >= wanted)
-    log.info("training on %s (%g GPUs here, %g wanted)", "GPUs" if chosen else "CPUs", gpus, wanted)
+    chosen = have >= fewest
+    log.info(
+        "training on %s: there are GPUs for %d workers, %s are wanted",
+        "GPUs" if chosen else "CPUs",
+        have,
+        wanted if fewest == wanted else f"{fewest} to {wanted}",
+    )
     return chosen
+
+
+def _gpus_of_this_process(options: ScalingSettings) -> int:
+    import torch
+
+    return int(torch.cuda.device_count() >= options.gpus_per_worker)
 
 
 def _device_of_run(paths: RunPaths, settings: Settings, use_gpu: bool) -> bool:

@@ -32,7 +32,7 @@ def fit(job: TrainingJob) -> None:
     start_host(own_ray)  # which imports what follows as well, at the same time
     from ray.train import FailureConfig, RunConfig
 
-    workers, share = room_for_workers(settings, job.feed)
+    workers, share = room_for_workers(settings, job.feed, job.use_gpu)
     _say_batches(job, workers)
     datasets, data_config = _streams(job)
     reserved = job.paths.ray / f"reserved-{job.attempt}"

@@ -88,8 +88,9 @@ def test_train_and_test_rows_are_inputs_with_source_schema_and_counts(made: Made
         assert Path(json.loads(dataset.source)["uri"].removeprefix("file://")).exists()
         profile = json.loads(dataset.profile)
         assert profile["num_rows"] == sum(profile["rows_by_class"].values()) == rows[split]
-        features = json.loads(json.loads(dataset.schema)["mlflow_tensorspec"]["features"])
-        assert features[0]["tensor-spec"] == {"dtype": "uint8", "shape": [-1, 1, 8, 8]}
+        assert profile["image"] == "uint8, 1 x 8 x 8 (channels, height, width)"
+        columns = {one["name"]: one["type"] for one in json.loads(dataset.schema)["mlflow_colspec"]}
+        assert columns == {"image": "binary", "label": "integer"}
 
 
 def test_a_run_names_its_user_its_commit_and_its_flow_run(made: Made) -> None:
