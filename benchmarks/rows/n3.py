@@ -51,7 +51,6 @@ def _retrained(place: Place, rows: int) -> Outcome:
     with TreeMeter() as meter:
         done = retrain(place.own / "home", recipe_file("linear"), _SETTINGS | data)
     release = json.loads((Path(done.release["report"]).parent / "release.json").read_text(encoding="utf-8"))
-    release = release.get("content", release)
     parts = release["goodput"]["parts"]
     if release["train_rows"] != rows:
         raise RuntimeError(f"{release['train_rows']} rows were prepared, not {rows}")
