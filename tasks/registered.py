@@ -42,8 +42,8 @@ def _missing(model: str, alias: str, known: dict[str, dict[str, str]]) -> Settin
 def check_can_return(client: "MlflowClient", model: str) -> None:
     """Raises :class:`SettingError`, which lists what is registered, when the champion has no predecessor."""
     now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
-    if now is not None and before is not None and now != before:
-        return
+    if now is not None and before is not None:
+        return  # they are equal for a moment while a promotion goes on; `roll_back` compares them under the lock
     known = _aliases_by_model(client)
     if model not in known:
         why = "no such model"

@@ -132,11 +132,10 @@ def move_alias(lease: Lease, number: str, expected: str | None, why: str) -> Non
     if now != number:
         _replace_champion(lease, now, number, expected)
     if now != number or _last_move(home, model) != number:
-        record_decision(
-            home,
-            model,
-            Decision(action="promote", before=expected, to=number, why=why, turn=lease.turn),
-        )
+        decision = Decision(action="promote", before=expected, to=number, why=why, turn=lease.turn)
+        record_decision(home, model, decision)
+    if now != number:
+        _check_still_champion(lease, number)
     if champion_of(client, model, CHALLENGER) == number:
         lease.check()
         client.delete_registered_model_alias(model, CHALLENGER)
@@ -151,7 +150,10 @@ def _replace_champion(lease: Lease, now: str | None, number: str, expected: str 
     if now is not None:
         _point(lease, PREVIOUS, now)
     _make_champion(lease, number)
-    # Someone who does not take the lock, such as a person in MLflow's UI, may have moved the alias.
+
+
+def _check_still_champion(lease: Lease, number: str) -> None:
+    """Someone may have moved the alias since: a person in MLflow's UI, or a home that ended our lease."""
     if (after := champion_of(lease.client, lease.model)) != number:
         raise ChampionMovedError(
             f"model {lease.model}: version {after} became champion at the same moment. Run the same command again."
@@ -194,10 +196,11 @@ def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple
                 + ", so there is nothing to return to."
             )
         load_version(home, model, before)
+        why = why or "by hand"
         lease.check()
-        client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why or "by hand")
+        client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why)
         _make_champion(lease, before)
-        _complete_rollback(lease, now, before)
+        _complete_rollback(lease, now, before, why)
         return now, before
 
 
@@ -214,20 +217,20 @@ def finish_rollback(lease: Lease) -> tuple[str, str] | None:
     """Do what is left of a rollback that was cut short; returns its (from, to)."""
     found = unfinished_rollback(lease.client, lease.home, lease.model)
     if found is not None:
-        _complete_rollback(lease, *found)
+        why = version_tags(lease.client, lease.model, found[0]).get(ROLLED_BACK_TAG, "by hand")
+        _complete_rollback(lease, *found, why)
     return found
 
 
-def _complete_rollback(lease: Lease, left: str, now: str) -> None:
+def _complete_rollback(lease: Lease, left: str, now: str, why: str) -> None:
     """All that comes after the move of the champion; the record last, as it tells that all is done."""
     client, model = lease.client, lease.model
     _point(lease, PREVIOUS, left)
     if ROLLED_BACK_TAG in version_tags(client, model, now):
         lease.check()
         client.delete_model_version_tag(model, now, ROLLED_BACK_TAG)
-    why = version_tags(client, model, left)[ROLLED_BACK_TAG]
     decision = Decision(action="rollback", before=left, to=now, why=why, turn=lease.turn)
-    record_decision(lease.home, lease.model, decision)
+    record_decision(lease.home, model, decision)
 
 
 def record_decision(home: Home, model: str, decision: Decision) -> None:

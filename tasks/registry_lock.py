@@ -90,20 +90,26 @@ def registry_lock(client: "MlflowClient", home: Home, model: str) -> Iterator[Le
     """Hold the lock of the registered model `model`, which must exist.
 
     The processes of one home wait for each other at a file, which costs less and dies with its holder. Raises
-    :class:`TransientError` when other processes hold the lock for over ten minutes.
+    :class:`TransientError` when other processes hold the lock for over ten minutes, and :class:`LockLostError` when a
+    call of the block failed after the lease was lost.
     """
+    from mlflow.exceptions import MlflowException
+
     with _file_lock(home, model):
         lease = _Contest(client, home, model).win()
         try:
             with _kept_beating(lease):
                 yield lease
+        except MlflowException:
+            lease.check()  # after a lost lease, what another home did is the reason
+            raise
         finally:
             _release(lease)
 
 
 def read_claims(client: "MlflowClient", model: str) -> dict[str, Claim]:
-    """All claims on a model by token, ended ones included."""
-    return _claims(client.get_registered_model(model).tags)
+    """:func:`claims_in` the model's tags of this moment."""
+    return claims_in(client.get_registered_model(model).tags)
 
 
 @contextmanager
@@ -206,7 +212,8 @@ def _new_token() -> str:
     return secrets.token_hex(8)
 
 
-def _claims(tags: dict[str, str]) -> dict[str, Claim]:
+def claims_in(tags: dict[str, str]) -> dict[str, Claim]:
+    """The claims among the tags of a registered model by token, ended ones included."""
     tokens = [_token(name) for name in tags if name.startswith(LOCK_TAG) and not name.endswith(_BEAT)]
     return {one: _parsed(tags[LOCK_TAG + one], tags.get(LOCK_TAG + one + _BEAT, "")) for one in tokens}
 
@@ -236,7 +243,7 @@ def _release(lease: Lease) -> None:
     client, model, own = lease.client, lease.model, lease.token
     with suppress(Exception):
         tags: dict[str, str] = client.get_registered_model(model).tags
-        standing = {token for token, claim in _claims(tags).items() if claim.turn is None}
+        standing = {token for token, claim in claims_in(tags).items() if claim.turn is None}
         if own not in standing:
             return  # a waiter ended it, and its turn is on record
         _end(client, model, own, lease.turn)

@@ -26,6 +26,7 @@ from tasks.embedded_store import (
     store_file,
 )
 from tasks.pages import all_pages
+from tasks.registry_lock import LEASE_S, claims_in
 from tasks.tracking import connect
 from training.errors import EvergreenError
 from training.paths import HOME_VARIABLE, Home
@@ -192,7 +193,21 @@ def opened_store_check(home: Home, tracking_uri: str | None) -> Check:
             name="MLflow client", ok=False, found=str(error), remedy="Mend the store, or tracking.uri."
         )
     listed = ", ".join(f"{one.name} {json.dumps(dict(one.aliases))}" for one in models) or "no model yet"
-    return Check(name="MLflow client", ok=True, found=listed)
+    held = [
+        f"{one.name} by {claim.holder}"
+        for one in models
+        for claim in claims_in(dict(one.tags)).values()
+        if claim.turn is None
+    ]
+    if not held:
+        return Check(name="MLflow client", ok=True, found=listed)
+    remedy = (
+        f"If that process is gone, nothing needs to be done: the next registration waits {LEASE_S:g} s and removes the "
+        "lock."
+    )
+    return Check(
+        name="MLflow client", ok=None, found=f"{listed}; locked: {', '.join(sorted(held))}", remedy=remedy
+    )
 
 
 def _contents_check(file: Path, store: sqlite3.Connection) -> Check:

@@ -3,7 +3,17 @@
 import numpy as np
 
 from tasks.export import check_same
-from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, WEIGHTS_TAG, Decision, load_version, read_decisions
+from tasks.registry import (
+    CHALLENGER,
+    CHAMPION,
+    PREVIOUS,
+    TURN_TAG,
+    WEIGHTS_TAG,
+    Decision,
+    load_version,
+    read_decisions,
+    version_tags,
+)
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from training.dataset import binary_to_numpy
@@ -48,9 +58,26 @@ def alias(run: Evidence) -> Outcome:
     ours, should = (_aliases_of(release.version, one) for one in (now, decided))
     if ours != should:
         problems.append(f"version {release.version} is {ours}, decided was {should}")
+    if late := _moved_late(run, decisions, now[CHAMPION]):
+        return Outcome(False, late)
     if problems and run.store.shared:
         raise NoEvidence(f"{'; '.join(problems)}. Other homes share the store, and decide for themselves")
     return judged(problems, f"verdict {action}; version {release.version} is {ours}")
+
+
+def _moved_late(run: Evidence, decisions: list[Decision], champion: str | None) -> str | None:
+    """What is wrong when the champion is of an earlier turn than a later move on record; None when it is not."""
+    moves = [(one.turn, one.to) for one in decisions if one.turn is not None]
+    if not moves or champion is None or moves[-1][1] == champion:
+        return None
+    text = version_tags(run.store.client, run.store.plan.model, champion).get(TURN_TAG, "")
+    turn, version = moves[-1]
+    if not text.isdecimal() or int(text) >= turn:
+        return None
+    return (
+        f"champion is version {champion} of turn {text}, though version {version} replaced it in turn {turn}: "
+        "a process that had lost the registry lock moved the alias back"
+    )
 
 
 def same_answers(run: Evidence) -> Outcome:

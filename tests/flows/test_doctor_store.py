@@ -11,6 +11,7 @@ from small_runs import tiny_settings, write_recipe
 
 from tasks.doctor import store
 from tasks.embedded_store import schema
+from tasks.registry_lock import registry_lock
 from tasks.tracking import connect, open_run
 from tasks.train import keep_plan
 from training.plan import identify
@@ -146,6 +147,10 @@ def test_the_store_is_read_and_left_alone(home):
     assert next(store.embedded_store_checks(home)).found == "1 models, 1 versions"
     assert (home.root / "mlflow.db").read_bytes() == before
     assert store.opened_store_check(home, None).found == 'digits {"champion": 1}'
+    with registry_lock(client, home, "digits"):
+        held = store.opened_store_check(home, None)
+        assert (held.ok, "locked: digits by process" in held.found) == (None, True)
+    assert store.opened_store_check(home, None).ok
 
 
 def test_a_damaged_store_is_found(home):

@@ -18,7 +18,7 @@ from damage import DAMAGE, left_running
 from hostile_model import arm
 from verified_run import EVERY_STEPS, Subject, edit, edit_lines, flip, made
 
-from tasks.registry import PREVIOUS, roll_back
+from tasks.registry import CHAMPION, PREVIOUS, TURN_TAG, roll_back
 from tasks.verify import Finding
 from tasks.verify.residue import SHARED_MEMORY
 from training.attempts import read_attempts
@@ -90,6 +90,16 @@ def test_a_rollback_on_record_is_no_damage(sound: Subject, monkeypatch: pytest.M
     findings = sound.look()
     assert told(findings, "alias").detail == "verdict promote; version 1 is previous"
     assert {one.invariant for one in findings if one.ok is False} == set()
+
+
+def test_an_alias_that_was_moved_after_the_lock_was_lost(sound: Subject) -> None:
+    """Another home's version 2 has an earlier turn than ours, and is champion nevertheless."""
+    sound.client.set_model_version_tag("digits", "2", TURN_TAG, "0")
+    sound.client.set_registered_model_alias("digits", CHAMPION, "2")
+    found = told(sound.look(), "alias")
+    assert (found.ok, "a process that had lost the registry lock" in found.detail) == (False, True)
+    sound.client.set_model_version_tag("digits", "2", TURN_TAG, "9")
+    assert "lost the registry lock" not in told(sound.look(), "alias").detail
 
 
 def test_a_recovery_that_took_too_long(sound: Subject) -> None:

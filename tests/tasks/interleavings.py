@@ -1,0 +1,300 @@
+"""A model checker for programs that share a registry: all orders of their calls, with crashes and lapsed leases.
+
+Each actor is a real program of Evergreen in a greenlet. It stops before each call of the registry, and a scheduler
+decides who goes on: the exploration is exhaustive and repeatable. No state can be copied out of a running program, so
+a branch is entered by running everything again up to it. A program does what the answers that it got make it do, so
+the registry together with all answers so far is the whole state; a state that was seen before is not entered again.
+
+A crash may come before any call, which is as well after the call before; the program is then started again.
+A lease lapses when the scheduler lets time pass for a waiter while the holder stands still: anywhere but between
+a holder's check of the lease and the write that follows at once, which is the one assumption.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from greenlet import GreenletExit, getcurrent, greenlet
+from mlflow.exceptions import MlflowException
+from registry_in_memory import Model, RegistryInMemory
+
+from tasks.registry import TURN_TAG
+from tasks.registry_lock import LEASE_S
+
+Program = Callable[[], Any]
+WRITES = (
+    "create_model_version",
+    "delete_model_version",
+    "set_registered_model_alias",
+    "delete_registered_model_alias",
+    "set_model_version_tag",
+    "delete_model_version_tag",
+)
+
+
+class Choice(NamedTuple):
+    """What happens next: `step`, `crash`, or `lapse` of the leases that the actor waits for."""
+
+    actor: int
+    what: str
+
+
+class Call(NamedTuple):
+    name: str
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+class Limits(NamedTuple):
+    """How many crashes, lapsed leases and preemptions an order of events may have.
+
+    A preemption is a change to another actor while the one before could go on. Few suffice to find most errors
+    (M. Musuvathi and S. Qadeer, "Iterative Context Bounding", PLDI 2007).
+    """
+
+    crashes: int = 0
+    lapses: int = 0
+    lapses_before_writes: bool = False  # without the assumption above
+    preemptions: int = 10**6
+
+
+@dataclass
+class Actor:
+    """One home's program, and where it stands."""
+
+    name: str
+    program: Program
+    execution: "Execution"
+    clock: float = 0.0
+    tokens: int = 0
+    pending: Call | None = None  # None while it sleeps
+    seen: dict[str, str] = field(default_factory=dict)  # the model's tags when it last read them
+    trace: list[str] = field(default_factory=list)
+    outcome: Any = None
+    over: bool = False
+    crashed: bool = False
+    checked: bool = False  # its last call may have been the check of its lease
+    compared_with: str | None = None  # the champion that its candidate was compared with last
+    body: greenlet | None = None
+
+    def start(self) -> None:
+        self.crashed, self.over, self.pending = False, False, None
+        self.body = greenlet(self._run)
+        _ACTORS[self.body] = self
+        self.go_on(None)
+
+    def go_on(self, answer: Any) -> None:
+        assert self.body is not None
+        at = (
+            self.body.switch(answer) if self.body else self.body.switch()
+        )  # a greenlet is false before its start
+        self.over = self.body.dead
+        self.pending = at if isinstance(at, Call) else None
+
+    def crash(self) -> None:
+        assert self.body is not None
+        self.crashed = True
+        self.body.throw(GreenletExit)
+        assert self.body.dead
+
+    def stop(self, at: Call | None) -> Any:
+        """Wait for the scheduler. After a crash nothing gets out any more."""
+        assert self.body is not None
+        if self.crashed:
+            raise GreenletExit
+        return self.body.parent.switch(at)
+
+    def _run(self) -> None:
+        self.outcome = self.program()
+
+
+_ACTORS: "WeakKeyDictionary[greenlet, Actor]" = WeakKeyDictionary()
+
+
+def acting() -> Actor:
+    """The actor whose program runs now."""
+    return _ACTORS[getcurrent()]
+
+
+class Client:
+    """What a program takes for MLflow's client: each call waits for the scheduler."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            answer = acting().stop(Call(name, args, options))
+            if isinstance(answer, MlflowException):
+                raise answer
+            return answer
+
+        return call
+
+
+class Time:
+    """What the lock takes for the module `time`: each actor's own clock, which only a lapsed lease moves."""
+
+    def monotonic(self) -> float:
+        return acting().clock
+
+    def sleep(self, _: float) -> None:
+        acting().stop(None)
+
+
+def new_token() -> str:
+    """A claim's name: those of an actor are smaller than those of the actors after it."""
+    actor = acting()
+    actor.tokens += 1
+    return f"{actor.name}{actor.tokens}"
+
+
+class Move(NamedTuple):
+    """A change of the champion."""
+
+    actor: int
+    before: str
+    after: str
+    compared_with: str | None
+    turn: int  # of the holder of the lock; 0 when the version that became champion has none
+    left: tuple[str, ...]  # tags of the version that was champion before
+
+
+class Execution:
+    """One order of events, from the start on."""
+
+    def __init__(self, registry: RegistryInMemory, programs: list[Program], limits: Limits) -> None:
+        self.registry, self.limits = registry.copy(), limits
+        self.actors = [Actor("abc"[number], program, self) for number, program in enumerate(programs)]
+        self.crashes, self.lapses, self.preemptions, self.last = 0, 0, 0, 0
+        self.moves: list[Move] = []
+        self.compared: dict[str, list[Any]] = {}  # what the programs keep in their homes
+        for actor in self.actors:
+            actor.start()
+
+    @property
+    def model(self) -> Model:
+        return next(iter(self.registry.models.values()))
+
+    def choices(self) -> list[Choice]:
+        """What may happen next; the actor that acted last comes first."""
+        found = []
+        for number in sorted(range(len(self.actors)), key=lambda number: number != self.last):
+            actor = self.actors[number]
+            if actor.over:
+                continue
+            if self._can_step(actor) and self.preemptions + self._preempts(number) <= self.limits.preemptions:
+                found.append(Choice(number, "step"))
+            if actor.pending is None and self._may_lapse(number):
+                found.append(Choice(number, "lapse"))
+            if self.crashes < self.limits.crashes:
+                found.append(Choice(number, "crash"))
+        return found
+
+    def _can_step(self, actor: Actor) -> bool:
+        return not actor.over and (actor.pending is not None or self.model.tags != actor.seen)
+
+    def _preempts(self, number: int) -> bool:
+        return number != self.last and self._can_step(self.actors[self.last])
+
+    def do(self, choice: Choice) -> None:
+        actor = self.actors[choice.actor]
+        if choice.what == "step":
+            self.preemptions += self._preempts(choice.actor)
+        self.last = choice.actor
+        if choice.what == "crash":
+            self.crashes += 1
+            actor.crash()
+            actor.trace.append("crash")
+            actor.start()
+        elif choice.what == "lapse":
+            self.lapses += 1
+            actor.clock += LEASE_S
+            actor.trace.append("lapse")
+            actor.go_on(None)
+        else:
+            answer = self._answer(choice.actor, actor.pending) if actor.pending else None
+            actor.trace.append(_read_of(answer))
+            actor.go_on(answer)
+
+    def key(self) -> bytes:
+        """What the future depends on, and what the invariants are about."""
+        actors = [(one.trace, one.over, one.pending is None) for one in self.actors]
+        state = (self.registry.models, actors, self.crashes, self.lapses, self.moves, self.last)
+        return hashlib.sha256(repr(state).encode()).digest()
+
+    def end(self) -> None:
+        for actor in self.actors:
+            if not actor.over:
+                actor.crash()
+
+    def _may_lapse(self, waiter: int) -> bool:
+        others = [actor for number, actor in enumerate(self.actors) if number != waiter and not actor.over]
+        stands_still = self.lapses < self.limits.lapses and (
+            self.limits.lapses_before_writes or not any(map(_is_about_to_write, others))
+        )
+        return stands_still or not others
+
+    def _answer(self, number: int, call: Call) -> Any:
+        actor, before = self.actors[number], self.model.aliases.get("champion")
+        try:
+            answer = getattr(self.registry, call.name)(*call.args, **call.options)
+        except MlflowException as error:
+            answer = error
+        actor.checked = call.name == "get_registered_model"
+        if actor.checked:
+            actor.seen = dict(self.model.tags)
+        if (after := self.model.aliases.get("champion")) != before:
+            versions = self.model.versions
+            left = tuple(sorted(versions.get(before, {}))) if before else ()
+            turn = int(versions[after].get(TURN_TAG, 0)) if after else 0
+            self.moves.append(Move(number, str(before), str(after), actor.compared_with, turn, left))
+        return answer
+
+
+def _read_of(answer: Any) -> str:
+    """The part of an answer that the programs use: of a registered model, its tags."""
+    return repr(answer if hasattr(answer, "version") else getattr(answer, "tags", answer))
+
+
+def _is_about_to_write(actor: Actor) -> bool:
+    return actor.checked and actor.pending is not None and actor.pending.name in WRITES
+
+
+class Explored(NamedTuple):
+    states: int
+    orders: int
+
+
+def explore(begin: Callable[[], Execution], check: Callable[[Execution], None]) -> Explored:
+    """Enter every state that can be reached within the limits, and `check` it.
+
+    The error of a check, or of a program, says what led there.
+    """
+    seen: dict[bytes, int] = {}
+    ends = 0
+    waiting: list[tuple[Choice, ...]] = [()]
+    while waiting:
+        path = waiting.pop()
+        execution = begin()
+        try:
+            for choice in path:
+                execution.do(choice)
+            while True:
+                check(execution)
+                key = execution.key()
+                if seen.get(key, execution.limits.preemptions + 1) <= execution.preemptions:
+                    break
+                seen[key] = execution.preemptions
+                choices = execution.choices()
+                if not choices:
+                    ends += 1
+                    break
+                waiting.extend((*path, other) for other in choices[1:])
+                path = (*path, choices[0])
+                execution.do(choices[0])
+        except Exception as error:
+            error.add_note(" ".join(f"{one.actor}:{one.what}" for one in path))
+            raise
+        finally:
+            execution.end()
+    return Explored(len(seen), ends)
