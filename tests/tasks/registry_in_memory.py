@@ -15,6 +15,7 @@ from mlflow.protos.databricks_pb2 import (
     RESOURCE_ALREADY_EXISTS,
     RESOURCE_DOES_NOT_EXIST,
 )
+from mlflow.store.entities import PagedList
 
 _TAG = re.compile(r"tags\.`([^`]+)` = '([^']*)'")
 
@@ -46,8 +47,9 @@ class RegistryInMemory:
         aliases = {alias: str(version) for alias, version in model.aliases.items()}
         return SimpleNamespace(name=name, tags=dict(model.tags), aliases=aliases)
 
-    def search_registered_models(self) -> list[SimpleNamespace]:
-        return [self.get_registered_model(name) for name in sorted(self.models)]
+    def search_registered_models(self, **_: Any) -> PagedList[SimpleNamespace]:
+        found = [self.get_registered_model(name) for name in sorted(self.models)]
+        return PagedList(found, None)
 
     def set_registered_model_tag(self, name: str, key: str, value: str) -> None:
         self._model(name).tags[key] = value
@@ -68,18 +70,15 @@ class RegistryInMemory:
         aliases = [alias for alias, number in self.models[name].aliases.items() if number == int(version)]
         return SimpleNamespace(name=name, version=str(version), tags=dict(tags), aliases=aliases)
 
-    def search_model_versions(self, wanted: str) -> list[SimpleNamespace]:
+    def search_model_versions(self, wanted: str, **_: Any) -> PagedList[SimpleNamespace]:
         named = re.search(r"name = '([^']*)'", wanted)
         assert named is not None
         if named[1] not in self.models:
-            return []
+            return PagedList([], None)
         tags = dict(_TAG.findall(wanted))
         found = self.models[named[1]].versions
-        return [
-            self.get_model_version(named[1], str(number))
-            for number in found
-            if tags.items() <= found[number].items()
-        ]
+        numbers = [number for number in found if tags.items() <= found[number].items()]
+        return PagedList([self.get_model_version(named[1], str(number)) for number in numbers], None)
 
     def delete_model_version(self, name: str, version: str) -> None:
         self._version(name, version)

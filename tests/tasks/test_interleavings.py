@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from interleavings import Client, Execution, Explored, Limits, Time, acting, explore, new_token
+from mlflow.store.entities import PagedList
 from registry_in_memory import RegistryInMemory
 from tracked import planned
 
@@ -141,8 +142,8 @@ class RunsToo(Client):
     def get_run(self, run_id: str) -> SimpleNamespace:
         return SimpleNamespace(info=SimpleNamespace(run_id=run_id, start_time=0, experiment_id="0"))
 
-    def search_logged_models(self, *_: Any) -> list[Any]:
-        return []
+    def search_logged_models(self, *_: Any, **__: Any) -> PagedList[Any]:
+        return PagedList([], None)
 
     def delete_run(self, *_: Any) -> None:
         pass
@@ -173,7 +174,15 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.reign, "read_outcomes", outcomes)
     for name in ("serving_module", "reload", "check_same", "load_version", "log_final", "keep_digest"):
         monkeypatch.setattr(tasks.register, name, lambda *_: None)
-    monkeypatch.setattr(tasks.register, "record_training_rows", lambda *_: None)
+    for name in (
+        "record_training_rows",
+        "link_logged_model",
+        "describe_model",
+        "describe_version",
+        "digest_file",
+    ):
+        monkeypatch.setattr(tasks.register, name, lambda *_: "")
+    monkeypatch.setattr(tasks.register, "version_description", lambda *_: "")
     monkeypatch.setattr(tasks.register, "open_run", lambda *_: "run")
     monkeypatch.setattr(tasks.register, "open_columns", lambda *_: SimpleNamespace(images=np.zeros(4)))
     monkeypatch.setattr(tasks.register, "log_serving_model", lambda *_: "models:/m")
