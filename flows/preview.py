@@ -119,7 +119,8 @@ def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: boo
 
 def _outcome(plan: RunPlan, done: Release | None) -> str:
     if done is not None:
-        return f"nothing to do: already {done.model} version {done.version} ({done.alias})"
+        alias = "no alias" if done.alias == "none" else done.alias
+        return f"nothing to do: already {done.model} version {done.version} ({alias})"
     if plan.first:
         return "first run of this recipe in this home"
     if read_release(plan) is not None:

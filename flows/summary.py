@@ -45,14 +45,7 @@ def print_release(release: Release) -> None:
     """The end of a retraining: what came out, why, and what to do next."""
     console = standard_output()
     promoted = release.alias == "champion"
-    head = f"{release.model} version {release.version}"
-    if release.reused:
-        headline = Text(f"Nothing changed: already {head} ({release.alias})", style="bold green")
-    else:
-        word = "promoted to champion" if promoted else "kept as challenger"
-        if release.alias in ("previous", "none"):
-            word = "was the champion before and is not promoted again by itself"
-        headline = Text(f"{head} {word}", style="bold green" if promoted else "bold yellow")
+    headline = Text(outcome(release), style="bold green" if promoted or release.reused else "bold yellow")
     console.print()
     console.print(headline)
     console.print(_facts(release))
@@ -61,6 +54,20 @@ def print_release(release: Release) -> None:
     for command, purpose in next_commands(release):
         line = Text.assemble("  ", (command, "cyan"), "  ", (purpose, "dim"))
         console.print(line, soft_wrap=True)
+
+
+def outcome(release: Release) -> str:
+    """What came out of a retraining, in one line."""
+    head = f"{release.model} version {release.version}"
+    if release.reused:
+        return f"Nothing changed: already {head} ({'no alias' if release.alias == 'none' else release.alias})"
+    if release.alias == "champion":
+        return f"{head} promoted to champion"
+    if release.alias in ("previous", "none"):
+        return f"{head} was the champion before and is not promoted again by itself"
+    if release.verdict.champion_version is None:
+        return f"{head} registered, but not promoted: there is no champion yet"
+    return f"{head} kept as challenger"
 
 
 def _facts(release: Release) -> Table:

@@ -154,7 +154,8 @@ def start_own(options: RaySettings) -> None:
                 raise TransientError(
                     f"Ray did not start on this machine ({error}); see `evergreen doctor --deep`"
                 ) from error
-            log.warning("Ray did not start (%s); %d tries left", str(error).partition("\n")[0], left)
+            tries = "1 try" if left == 1 else f"{left} tries"
+            log.warning("Ray did not start (%s); %s left", str(error).partition("\n")[0], tries)
 
 
 def _start_here(options: RaySettings, cpus: int) -> None:
