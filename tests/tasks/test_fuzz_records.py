@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from small_runs import prepared_from
 from tracked import planned
 
 from flows.preview import preview
@@ -29,6 +28,7 @@ from training.metrics import MetricsFile
 from training.paths import TRAINED, Home
 from training.plan import RunPlan, recipe_argument
 from training.record_files import find_record, read_record, write_record
+from training.records import DatasetVersion, Evaluation, TrainedModel
 
 TIMES = [25, pytest.param(200, marks=pytest.mark.slow)]
 Damage = Callable[[bytes, bytes, random.Random], bytes]
@@ -36,7 +36,7 @@ Ask = Callable[["Subject"], Any]
 
 
 class Subject(NamedTuple):
-    """A home with two finished runs; records of `plan` are damaged, those of `other` are put in their place."""
+    """A home with a finished run, `plan`, whose records are damaged, and those of `other` to put in their place."""
 
     home: Home
     plan: RunPlan
@@ -133,24 +133,38 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def run_in(home: Home, **sections: Any) -> RunPlan:
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    """The other run only has its records: registering a second model would take as long as all these tests."""
+    home = Home(tmp_path_factory.mktemp("fuzzed") / "home")
+    home.root.mkdir()
+    other, _, _ = evaluated(home, data={"max_train_rows": 200}, training={"epochs": 1})
+    plan, trained, evaluation = evaluated(home)
+    release = register.fn(plan, data_of(plan), trained, evaluation)
+    write_record(plan.paths.release, release, plan.paths.root.name)
+    theirs = release.model_copy(update={"run_key": other.run_key, "version": "2"})
+    write_record(other.paths.release, theirs, other.paths.root.name)
+    return Subject(home, plan, other)
+
+
+def evaluated(home: Home, **sections: Any) -> tuple[RunPlan, TrainedModel, Evaluation]:
     plan, data = planned(home, **sections)
-    job = make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, data)
-    trained = launch(job)
+    trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, data))
     for number in (1, 2):
         note(plan.paths.failures, Failure(number=number, at=0.5, error="a lost worker"))
-    release = register.fn(plan, data, trained, evaluate.fn(plan, data, trained))
-    write_record(plan.paths.release, release, plan.paths.root.name)
-    return plan
+    return plan, trained, evaluate.fn(plan, data, trained)
+
+
+def data_of(plan: RunPlan) -> DatasetVersion:
+    data = plan.find_dataset()
+    assert data is not None
+    return data
 
 
 @pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    """Both runs are of one home, so the second one's model was compared with the first one's."""
-    home = Home(tmp_path_factory.mktemp("fuzzed") / "home")
-    home.root.mkdir()
-    other = run_in(home, data={"max_train_rows": 200}, training={"epochs": 1})
-    return Subject(home, run_in(home), other)
+def truths(subject: Subject) -> dict[str, Any]:
+    """What commands answer as long as nothing is damaged."""
+    return {name: ask(subject) for name, ask in COMMANDS.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -209,22 +223,6 @@ def test_what_is_read_is_true_or_names_the_file(
     assert damage is cut or "shorter" not in found
 
 
-def judged_again(plan: RunPlan) -> tuple[str, str]:
-    """What `retrain` does in the end, without its flow: version and weights."""
-    kept, data = planned_again(plan)
-    trained = launch(make_job(kept.run_key, kept.paths, kept.recipe, kept.settings, data))
-    release = register.fn(kept, data, trained, evaluate.fn(kept, data, trained))
-    write_record(kept.paths.release, release, kept.paths.root.name)
-    return release.version, release.weights_digest
-
-
-def planned_again(plan: RunPlan) -> tuple[RunPlan, Any]:
-    data = plan.find_dataset() or prepared_from(
-        Home(Path(plan.home)), plan.files, plan.recipe.name, plan.settings.data
-    )
-    return keep_plan(plan), data
-
-
 COMMANDS: dict[str, Ask] = {
     "plan": lambda one: preview("digits", one.plan.settings.model_dump(), one.home),
     "reuse": lambda one: find_release(one.plan),
@@ -235,23 +233,29 @@ COMMANDS: dict[str, Ask] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_commands_tell_the_truth_or_name_the_file(
-    subject: Subject, kind: str, caplog: pytest.LogCaptureFixture
+    subject: Subject, truths: dict[str, Any], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, dice = KINDS[kind].file(subject.plan), random.Random(kind)
-    truths = {name: ask(subject) for name, ask in COMMANDS.items()}
     file.write_bytes(dice.choice(DAMAGES[:3])(file.read_bytes(), b"", dice))
     for name, ask in COMMANDS.items():
         says(ask, subject, file, truths[name], False, caplog)
 
 
-@pytest.mark.parametrize("kind", ["ingredients", "trained", "release", "comparison", "evaluation"])
-def test_a_damaged_record_is_set_aside_and_made_again(subject: Subject, kind: str) -> None:
-    file, registered = KINDS[kind].file(subject.plan), read_release(subject.plan)
-    assert registered is not None
-    file.write_bytes(flip(file.read_bytes(), b"", random.Random(kind)))
-    assert judged_again(subject.plan) == (registered.version, registered.weights_digest)
-    assert KINDS[kind].read(subject) is not None
-    assert list(subject.home.root.rglob("*.damaged-0"))
+def test_damaged_records_are_set_aside_and_made_again(subject: Subject) -> None:
+    kinds = ("ingredients", "trained", "release", "comparison", "evaluation")
+    before, plan = read_release(subject.plan), subject.plan
+    for kind in kinds:
+        file = KINDS[kind].file(plan)
+        file.write_bytes(flip(file.read_bytes(), b"", random.Random(kind)))
+    plan, data = keep_plan(plan), data_of(plan)
+    trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, data))
+    release = register.fn(plan, data, trained, evaluate.fn(plan, data, trained))
+    assert before is not None
+    assert (release.version, release.weights_digest) == (before.version, before.weights_digest)
+    assert all(KINDS[kind].read(subject) for kind in kinds if kind != "release")
+    aside = {left.name for left in subject.home.root.rglob("*.damaged-0")}
+    folders = {"model.damaged-0", f"{comparison(plan).name}.damaged-0"}
+    assert aside == folders | {"ingredients.json.damaged-0", "release.json.damaged-0"}
 
 
 @pytest.mark.parametrize("kind", ["attempts", "failures", "metrics"])
@@ -292,12 +296,14 @@ def test_a_rollback_keeps_the_decisions_that_can_be_read(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
     client, model, home = connect(None, subject.home), subject.plan.model, subject.home
+    first = client.get_model_version(model, "1")
+    client.create_model_version(model, first.source, run_id=first.run_id, tags=first.tags)
     for alias, number in ((CHAMPION, "2"), (PREVIOUS, "1")):
         client.set_registered_model_alias(model, alias, number)
     record_decision(home, model, Decision(action="promote", before="1", to="2", why="better"))
     file = KINDS["decisions"].file(subject.plan)
-    first, *rest = file.read_text().splitlines(keepends=True)
-    file.write_text(first.replace('"to": "1"', '"to": "3"') + "".join(rest))
+    line, *rest = file.read_text().splitlines(keepends=True)
+    file.write_text(line.replace('"to": "1"', '"to": "3"') + "".join(rest))
     before = read_decisions(home, model).records
     assert roll_back(client, home, model, "wrong on new cameras") == ("2", "1")
     after = read_decisions(home, model)
