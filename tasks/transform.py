@@ -5,13 +5,13 @@ Fails with DataError that names the rows which break a rule; nothing is left und
 
 import logging
 import shutil
-from itertools import count
 from pathlib import Path
 
 from tasks.step import step
 from training.paths import Home
 from training.plan import RunPlan
 from training.prepare import make_version
+from training.record_files import set_aside
 from training.records import DatasetVersion, RawShard
 from training.sources.wording import counted
 
@@ -49,7 +49,4 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
 def set_damaged_aside(place: Path) -> None:
     """Move what stands at a version's place, but is no whole version, out of the way."""
     if place.exists():
-        names = (place.with_name(f"{place.name}.damaged-{number}") for number in count())
-        aside = next(name for name in names if not name.exists())
-        place.rename(aside)
-        log.warning("%s is damaged and was set aside as %s; it is made anew", place, aside.name)
+        set_aside(place, "it is no whole dataset; it is made again")
