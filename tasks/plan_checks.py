@@ -12,7 +12,7 @@ from training.launch import finished
 from training.manifest import read_manifest
 from training.paths import Home
 from training.plan import RunPlan
-from training.recipe import ImageShape, Recipe
+from training.recipe import ImageShape, Recipe, is_built_in
 from training.records import DatasetVersion
 from training.source_check import check_source
 
@@ -25,7 +25,7 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     Raises :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
     """
     home = Home(Path(plan.home))
-    if finished(plan.paths, plan.run_key) is not None:
+    if finished(plan.paths, plan.run_key) is not None or _is_proven(plan, recipe):
         return
     if version is not None:
         shape, classes = version.shape, len(version.classes)
@@ -35,6 +35,13 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     _check_champion(home, plan, shape)
     if classes:  # else the labels are not known before the rows are prepared
         check_model(plan, lambda: recipe, shape, classes)
+
+
+def _is_proven(plan: RunPlan, recipe: Recipe) -> bool:
+    """Whether the recipe comes with Evergreen and its images are those that its model was made for."""
+    ours, theirs = plan.settings.data, recipe.settings.data
+    changed = any(getattr(ours, name) != getattr(theirs, name) for name in ("path", "image_size", "channels"))
+    return not changed and is_built_in(plan.recipe)
 
 
 def _check_champion(home: Home, plan: RunPlan, shape: ImageShape) -> None:

@@ -6,8 +6,6 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prefect.runtime import flow_run
-
 from training.plan import RunPlan
 from training.records import DatasetVersion, Split
 
@@ -35,6 +33,8 @@ def origin_tags(plan: RunPlan) -> dict[str, str]:
 
 def flow_run_tags() -> dict[str, str]:
     """Tags that link an MLflow run to the Prefect flow run that calls; none outside of one."""
+    from prefect.runtime import flow_run
+
     if not flow_run.id:
         return {}
     name, address = str(flow_run.name), str(flow_run.ui_url)

@@ -77,6 +77,11 @@ class RecipeRef(Record):
     digest: str
 
 
+def is_built_in(ref: RecipeRef) -> bool:
+    """Whether the recipe comes with Evergreen."""
+    return ref.name in BUILT_IN and Path(ref.path).parent == Path(__file__).parent / "recipes"
+
+
 def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
     """The recipe called `name_or_path`: one of :data:`BUILT_IN`, or a path ending in `.py`.
 
