@@ -79,7 +79,10 @@ def test_a_given_name_stays(home: Home, tmp_path: Path, given: str) -> None:
     assert name_of_run(home, "digits", lambda: named("digits", nowhere(tmp_path))) == given
 
 
-@pytest.mark.parametrize(("given", "kept"), [("nightly-7", True), (None, False), (generate_slug(2), False)])
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("nightly-7", True), (None, False), pytest.param(generate_slug(2), False, id="Prefect's own")],
+)
 def test_a_name_given_to_a_run_of_a_deployment_stays(
     home: Home, tmp_path: Path, given: str | None, kept: bool
 ) -> None:
