@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.mlflow_store import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from training.errors import OutageError, classify
+from training.line_tail import LineTail
 from training.metrics import MetricsFile, Point
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _MOST_POINTS = 1000  # that MLflow takes in one call
 class Publisher:
     """Reads new metric points while workers write them; hands them to listeners and, in batches, to MLflow.
 
+    Each point is read from the file once, unless a resumed training writes the file again.
+
     A point goes to MLflow once: what is there already is read first, and the timestamp is the point's own, so
     that a repeated batch is the same row. `begin` opens the run; while MLflow is away, it is called again and again.
     """
@@ -37,6 +40,8 @@ class Publisher:
     interval_s: float = 2.0
     _listeners: tuple[Callable[[Point], None], ...] = ()
     _stop: threading.Event = field(default_factory=threading.Event)
+    _tail: LineTail[Point] = field(init=False)
+    _unsent: list[Point] = field(default_factory=list)
     _heard: set[tuple[int, str, float]] = field(default_factory=set)
     _sent: set[tuple[int, str]] = field(default_factory=set)
     _run: tuple["MlflowClient", str] | None = None
@@ -45,6 +50,9 @@ class Publisher:
     _next_try: float = 0.0
     _pause: float = 0.0
     _said_damaged: bool = False
+
+    def __post_init__(self) -> None:
+        self._tail = self.file.tail()
 
     @contextmanager
     def running(self, *listeners: Callable[[Point], None]) -> Iterator[None]:
@@ -62,7 +70,7 @@ class Publisher:
             yield
         except BaseException:
             # The block's own error is what counts, and who asked for an end does not wait for a store that is away.
-            within(LAST_WORDS_S, lambda: self._end(thread), lambda: self._send(self._points()))
+            within(LAST_WORDS_S, lambda: self._end(thread), self._read_on, self._send)
             raise
         self._end(thread)
         self.flush()
@@ -71,10 +79,11 @@ class Publisher:
         """Send what MLflow lacks. Raises :class:`OutageError` when it does not take it within `outage_s`."""
         deadline = time.monotonic() + self.outage_s
         pause = FIRST_PAUSE_S
+        self._tail = self.file.tail()  # the whole file once more: nothing that a replaced file held is missed
         while True:
             try:
-                self._tell(self._points())
-                return self._send(self._points())
+                self._read_on()
+                return self._send()
             except Exception as error:
                 known = classify(error)
                 if known is None or not known.transient:
@@ -97,21 +106,22 @@ class Publisher:
     def _work(self) -> None:
         while True:
             try:
-                points = self._points()
-                self._tell(points)
-                self._try_to_send(points)
+                self._read_on()
+                self._try_to_send()
             except OSError as error:  # a disk that is full or away; the workers will say so
                 log.debug("metric points can't be read (%s)", error)
             if self._stop.wait(self.interval_s):
                 return
 
-    def _points(self) -> list[Point]:
-        """The points so far; damaged ones are computed again, or missing, which is said once."""
-        found = self.file.lines()
-        if found.damage and not self._said_damaged:
-            log.warning("%s: damaged (%s); MLflow gets the other points", found.file, found.damage)
-        self._said_damaged = bool(found.damage)
-        return found.records
+    def _read_on(self) -> None:
+        """Take new points in; damaged ones are computed again, or missing, which is said once."""
+        points = self._tail.new()
+        damage = self._tail.damage
+        if damage and not self._said_damaged:
+            log.warning("%s: damaged (%s); MLflow gets the other points", self.file.path, damage)
+        self._said_damaged = bool(damage)
+        self._unsent += points
+        self._tell(points)
 
     def _tell(self, points: list[Point]) -> None:
         for point in points:
@@ -125,12 +135,12 @@ class Publisher:
                 except Exception as error:  # a display must not end a training
                     log.debug("a progress display failed: %s", error)
 
-    def _try_to_send(self, points: list[Point]) -> None:
+    def _try_to_send(self) -> None:
         """Send, or leave it for later: the file keeps every point until MLflow is back."""
         if time.monotonic() < self._next_try:
             return
         try:
-            self._send(points)
+            self._send()
         except Exception as error:
             if not self._pause:
                 log.warning("MLflow does not take metrics now; they are kept and sent later (%s)", error)
@@ -143,13 +153,13 @@ class Publisher:
             self._end_monitor()  # MLflow's own gives up for good when the server is away
         self._start_monitor()
 
-    def _send(self, points: list[Point]) -> None:
+    def _send(self) -> None:
         from mlflow.entities import Metric
 
         client, run_id = self._opened()
         new = [
             (point, name, value)
-            for point in points
+            for point in self._unsent
             for name, value in point.values.items()
             if (point.step, name) not in self._sent
         ]
@@ -158,6 +168,7 @@ class Publisher:
             metrics = [Metric(name, value, int(point.at * 1000), point.step) for point, name, value in batch]
             client.log_batch(run_id, metrics=metrics)
             self._sent |= {(point.step, name) for point, name, _ in batch}
+        self._unsent.clear()
 
     def _opened(self) -> "tuple[MlflowClient, str]":
         if self._run is None:
@@ -177,7 +188,7 @@ class Publisher:
 
 
 def within(seconds: float, *actions: Callable[[], object]) -> None:
-    """Do one after the other for so long at most; what is not done then, or fails, is let be."""
+    """Run the actions one after the other for at most `seconds`; failures and timeouts are ignored."""
 
     def work() -> None:
         with suppress(Exception):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from training.attempts import Fence
 from training.errors import TrainingError, TransientError
+from training.line_tail import LineTail
 from training.record_files import Lines, append_record, count_lines, read_lines, set_aside, write_records
 from training.records import Record
 
@@ -89,6 +90,10 @@ class MetricsFile:
     def lines(self) -> Lines[Point]:
         """The points, and what is wrong with the file."""
         return read_lines(self.path, Point, self._run)
+
+    def tail(self) -> LineTail[Point]:
+        """A reader of the points that are still to come."""
+        return LineTail(self.path, Point, self._run)
 
     @property
     def _run(self) -> str:

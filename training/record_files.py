@@ -133,7 +133,7 @@ def read_lines(file: Path, kind: type[R], owner: str, appended: bool = True) -> 
     and is left out; where a number is missing, a line is damaged. A file that is not `appended` to was written whole:
     there, an unfinished last line is damage, too.
     """
-    reader = _LineReader(file, kind, owner)
+    reader = LineReader(file, kind, owner)
     *whole, rest = _bytes_of(file).split(b"\n")
     for line in whole:
         reader.take(line)
@@ -162,8 +162,8 @@ def set_aside(path: Path, why: str) -> None:
     log.warning("%s is damaged (%s) and was set aside as %s", path, why, aside.name)
 
 
-class _LineReader(Generic[R]):
-    """Takes lines in order and finds out which are missing."""
+class LineReader(Generic[R]):
+    """Takes the lines of a file in order and finds out which are missing or damaged."""
 
     def __init__(self, file: Path, kind: type[R], owner: str):
         self.file, self.kind, self.owner = file, kind, owner
@@ -174,6 +174,7 @@ class _LineReader(Generic[R]):
         self._taken = 0
 
     def take(self, line: bytes) -> None:
+        """Read the next line; an empty one says nothing."""
         self._taken += 1
         if not line.strip():
             return
@@ -200,9 +201,10 @@ class _LineReader(Generic[R]):
         self.records.append(record)
 
     def lines(self) -> Lines[R]:
-        if self.unread:
-            self._found(self.unread)
-        return Lines(self.file, self.records, self.sound if self.damage else len(self.records), self.damage)
+        """The records, and what is wrong with the lines."""
+        damage = self.damage or self.unread
+        sound = self.sound if self.damage else len(self.records)
+        return Lines(self.file, self.records, sound, damage)
 
     def _found(self, damage: str) -> None:
         if not self.damage:
