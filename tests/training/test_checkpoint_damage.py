@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import folder, newest, opened, save, steps
+from checkpoints import at, folder, newest, opened, save, steps
 
-from training.checkpoint import MANIFEST, STATE, CheckpointLog
+from training.checkpoint import MANIFEST, STATE, CheckpointLog, read_manifest
 from training.errors import TransientError
 from training.files import digest_file
+from training.record_files import record_text
 
 
 def truncated(path: Path) -> None:
@@ -84,6 +85,33 @@ def test_a_damaged_one_is_skipped_aloud_for_the_one_before(
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert f"checkpoint {folder(log, 20)}" in record.getMessage()
+
+
+def renamed(log: CheckpointLog) -> None:
+    """Checkpoint 20 under the name of step 30, with a manifest that belongs there and tells of step 20."""
+    manifest = read_manifest(folder(log, 20))
+    folder(log, 20).rename(folder(log, 30))
+    (folder(log, 30) / MANIFEST).write_text(record_text(MANIFEST, manifest, folder(log, 30).name))
+
+
+def of_another_step(log: CheckpointLog) -> None:
+    """Checkpoint 20 with the name and the manifest of step 30 around its state."""
+    place = at(30)
+    renamed(log)
+    manifest = read_manifest(folder(log, 30)).model_copy(
+        update={"epoch": place.epoch, "step_in_epoch": place.step_in_epoch, "step": place.step}
+    )
+    (folder(log, 30) / MANIFEST).write_text(record_text(MANIFEST, manifest, folder(log, 30).name))
+
+
+@pytest.mark.parametrize("change", [renamed, of_another_step])
+def test_a_checkpoint_of_another_step_is_not_used(
+    log: CheckpointLog, caplog: pytest.LogCaptureFixture, change: Callable[[CheckpointLog], None]
+) -> None:
+    save(log, 10, 20)
+    change(log)
+    assert newest(log) == 10
+    assert "its manifest tells of another step than its state" in caplog.text
 
 
 def test_one_without_a_manifest_does_not_exist(log: CheckpointLog) -> None:

@@ -16,7 +16,7 @@ from small_runs import prepared
 from training import dataset
 from training.dataset import find, fingerprint, is_validation, open_columns
 from training.errors import DataError
-from training.manifest import MANIFEST, read_parts
+from training.manifest import MANIFEST, read_manifest, read_parts
 from training.paths import Home
 from training.records import DatasetVersion
 from training.settings import DataSettings
@@ -100,6 +100,19 @@ def test_a_manifest_of_other_data_makes_it_none(copy: DatasetVersion, home: Home
     manifest = Path(copy.path) / MANIFEST
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"fingerprint": "0" * 64}))
     assert find(home, "digits", copy.fingerprint) is None
+
+
+def test_a_whole_version_under_another_identity_is_refused(copy: DatasetVersion) -> None:
+    with pytest.raises(DataError, match="damaged, or of another dataset"):
+        read_manifest(Path(copy.path), "0" * 64)
+
+
+def test_a_manifest_with_another_content_is_refused(copy: DatasetVersion) -> None:
+    file = Path(copy.path) / MANIFEST
+    changed = json.loads(file.read_text()) | {"source_origin": "elsewhere"}
+    file.write_text(json.dumps(changed))
+    with pytest.raises(DataError, match="damaged, or of another dataset"):
+        read_manifest(Path(copy.path), copy.fingerprint)
 
 
 def test_swapped_parts_are_noticed(copy: DatasetVersion) -> None:
