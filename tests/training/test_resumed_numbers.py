@@ -8,6 +8,7 @@ import torch
 from crashes import points, settings
 from small_runs import job_for
 
+from training.errors import TrainingError
 from training.launch import launch
 from training.loop import Loop
 from training.paths import Home
@@ -59,3 +60,11 @@ def test_the_learning_rate_of_a_point_is_that_of_the_step_before_it(
     assert len(used) > 4
     assert len(set(used)) > 4
     assert shown == pytest.approx(dict(enumerate(used, start=1)))
+
+
+def test_workers_that_found_different_checkpoints_do_not_step() -> None:
+    loop = Loop.__new__(Loop)
+    loop.checkpoints = SimpleNamespace(load_newest=lambda: None)  # type: ignore[assignment]
+    loop.ranks = SimpleNamespace(all_equal=lambda _: False)  # type: ignore[assignment]
+    with pytest.raises(TrainingError, match="workers found different checkpoints"):
+        loop.resume()
