@@ -30,6 +30,7 @@ from tasks.reuse import find_release
 from tasks.step import without_secrets
 from tasks.tracking import connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
+from tasks.unjudged import unjudged_runs
 from training.controller import ray_for
 from training.launch import finished
 from training.paths import home
@@ -105,6 +106,8 @@ def _retrain(recipe: str, overrides: tuple[dict[str, Any], ...], force: bool) ->
                 trained_before = finished(plan.paths, plan.run_key) is not None
                 with clock.time("preflight"), checked_alongside(plan, version), clock.time("training"):
                     trained = train(plan, version)
+            for left in unjudged_runs(connect_patiently(plan), plan):
+                compare_and_register(left.plan, left.version, left.trained, clock)
             evaluation, release = compare_and_register(plan, version, trained, clock)
             release = clock.timed(release, trained, trained_before)
             with clock.time("report"):

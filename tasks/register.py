@@ -20,6 +20,7 @@ from tasks.registered_files import FILE_TAG, WEIGHTS_FILE_TAG, digest_of_logged
 from tasks.registry import (
     CLASSES_TAG,
     DATASET_TAG,
+    VERDICT_TAG,
     WEIGHTS_TAG,
     Alias,
     ChampionMovedError,
@@ -204,9 +205,7 @@ def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:
 def note_verdict(client: "MlflowClient", plan: RunPlan, number: str, verdict: Verdict, run_id: str) -> None:
     """Store the verdict with its numbers: in full with the run, in short on the version."""
     client.log_dict(run_id, verdict.model_dump(mode="json"), "verdict.json")
-    client.set_model_version_tag(
-        plan.model, number, "evergreen.verdict", "promote" if verdict.promote else "keep"
-    )
+    client.set_model_version_tag(plan.model, number, VERDICT_TAG, "promote" if verdict.promote else "keep")
     client.set_model_version_tag(plan.model, number, "evergreen.why", verdict.summary[:_LONGEST_TAG])
 
 

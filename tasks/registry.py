@@ -27,6 +27,7 @@ CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 DATASET_TAG = "evergreen.dataset"
 CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
 ROLLED_BACK_TAG = "evergreen.rolled_back"
+VERDICT_TAG = "evergreen.verdict"
 TURN_TAG = "evergreen.turn"  # the holder of the registry lock under which a version last became champion
 Alias = Literal["champion", "challenger", "previous", "none"]
 
