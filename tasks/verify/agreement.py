@@ -13,7 +13,7 @@ from training.errors import DataError
 from training.identity import run_key
 from training.manifest import read_parts
 from training.record_files import DamagedError, read_record
-from training.records import Evaluation
+from training.records import Evaluation, Verdict
 from training.settings import GateSettings
 
 _SAME = 1e-9
@@ -95,10 +95,18 @@ def verdict_follows(run: Evidence) -> Outcome:
         raise NoEvidence("the verdict was reached under the rules of an earlier version of Evergreen")
     again = judge(evaluation, settings, verdict.looks)
     passed = [f"{rule.name} {'passed' if rule.passed else 'failed'}" for rule in again.rules]
-    if again == verdict:
+    # A version before gave its reasons in other words.
+    by_earlier_version = "error_control" not in verdict.policy
+    if again == verdict or (by_earlier_version and _decision(again) == _decision(verdict)):
         return Outcome(True, ", ".join(passed))
     said = "promote" if again.promote else "keep"
     return Outcome(False, f"the gate now says {said} ({', '.join(passed)}), recorded is another verdict")
+
+
+def _decision(verdict: Verdict) -> tuple[bool, list[tuple[str, bool, float, float]]]:
+    """What a verdict says apart from its words: the decision, and the numbers and outcome of each rule."""
+    rules = [(rule.name, rule.passed, rule.value, rule.limit) for rule in verdict.rules]
+    return verdict.promote, rules
 
 
 def scores_follow(run: Evidence) -> Outcome:
