@@ -78,13 +78,21 @@ def verdict_recorded(run: Evidence) -> Outcome:
     """MLflow's run and version tell of the same verdict as release.json."""
     verdict = run.release.verdict
     wrong = []
-    if run.store.artifact("verdict.json") != verdict.model_dump(mode="json"):
+    if _parsed(run.store.artifact("verdict.json")) != verdict:
         wrong.append("verdict.json in MLflow is another than release.json's")
     word = "promote" if verdict.promote else "keep"
     for one in run.store.versions:
         if (said := one.tags.get("evergreen.verdict")) != word:
             wrong.append(f"version {one.version} says {said}, release.json {word}")
     return judged(wrong, f"{word} in release.json, in MLflow's verdict.json and on the version")
+
+
+def _parsed(content: object) -> Verdict | None:
+    """A verdict as MLflow has it; fields that an earlier version did not know have their defaults."""
+    try:
+        return Verdict.model_validate(content)
+    except ValueError:
+        return None
 
 
 def verdict_follows(run: Evidence) -> Outcome:
