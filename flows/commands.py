@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.arguments import add_common, add_store, prepared_home
 from flows.cli import Command
@@ -62,7 +62,7 @@ def _retrain(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _flow_and_ray(options: argparse.Namespace, overrides: dict[str, object]) -> Iterator[None]:
+def _flow_and_ray(options: argparse.Namespace, overrides: dict[str, Any]) -> Iterator[None]:
     """What the flow imports, and the Ray that it will ask for."""
     import flows.retrain  # noqa: F401
     from training.cluster import ray_ahead
@@ -73,16 +73,25 @@ def _flow_and_ray(options: argparse.Namespace, overrides: dict[str, object]) -> 
         yield
 
 
-def _run_flow(options: argparse.Namespace, overrides: dict[str, object]) -> "Release":
+def _run_flow(options: argparse.Namespace, overrides: dict[str, Any]) -> "Release":
+    from prefect.exceptions import MissingResult
+
     from flows.environment import quieten
-    from flows.retrain import retrain
+    from flows.retrain import last_release, retrain
     from tasks.flow_runs import told_apart
     from training.paths import home
     from training.recipe import load
+    from training.redaction import hide_credentials
 
     quieten()  # Prefect set its own levels when it was imported
     with told_apart(home(), load(options.recipe)[1].name):
-        return retrain(options.recipe, overrides, force=options.force)
+        try:
+            return retrain(options.recipe, hide_credentials(overrides), force=options.force)
+        except MissingResult:
+            release = last_release()
+            if release is None:
+                raise
+            return release
 
 
 def _as_json(release: "Release") -> dict[str, object]:

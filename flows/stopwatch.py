@@ -1,10 +1,12 @@
 """Where the wall time of a run goes: from the start of the command's process, else of the flow, to the summary."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from training.records import Goodput, Release, TrainedModel
 
@@ -40,9 +42,11 @@ def with_whole_command(release: Release) -> Release:
 
 
 def _age_of_process_s() -> float:
-    import psutil
-
-    return max(0.0, time.time() - psutil.Process().create_time())
+    # Both by the kernel's clock since boot: the time of day at which a process began is known to the second only.
+    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf(
+        "SC_CLK_TCK"
+    )
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
 
 
 @dataclass

@@ -160,8 +160,8 @@ def _in_service(run: _Run) -> bool:
 
     release = run.release
     assert release is not None
-    if run.plan.settings.tracking.uri is None and not store_file(Home(Path(run.plan.home))).is_file():
-        return False  # and asking would make one
+    if not _has_store(run):
+        return False
     try:
         client = connect_once(run.plan)
         pointed_to = client.get_registered_model(release.model).aliases.values()
@@ -175,6 +175,11 @@ def _in_service(run: _Run) -> bool:
         log.warning("%s: kept, as its registry can't be asked (%s)", run.paths.root, error)
         return True
     return anchored or release.version in {str(version) for version in pointed_to}
+
+
+def _has_store(run: _Run) -> bool:
+    """Whether there is a store to ask; asking for the embedded one would make it."""
+    return run.plan.settings.tracking.uri is not None or store_file(Home(Path(run.plan.home))).is_file()
 
 
 def _outside() -> Iterator[_Work]:
@@ -219,10 +224,11 @@ def _size(folder: Path) -> int:
 def _version(recipe: str, run: _Run) -> Iterator[_Work]:
     release = run.release
     assert release is not None
-    client = connect_once(run.plan)
-    name = f"{release.model} version {release.version}"
+    if not _has_store(run):
+        return
+    name, home = f"{release.model} version {release.version}", Home(Path(run.plan.home))
     removal = Removal(recipe=recipe, kind="version", name=name, bytes=0, why="of a run that is removed")
-    yield removal, lambda: _delete_version(client, Home(Path(run.plan.home)), release)
+    yield removal, lambda: _delete_version(connect_once(run.plan), home, release)
 
 
 def _delete_version(client: "MlflowClient", home: Home, release: Release) -> None:

@@ -7,9 +7,9 @@ variables whose names say what they are.
 import os
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, PlainSerializer
+from pydantic import AfterValidator, PlainSerializer, SecretStr
 
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/?#\"<>]+@")
 _QUERY = re.compile(
@@ -37,6 +37,22 @@ def _of_environment() -> list[str]:
         if _SECRET_NAME.search(name.upper()) and len(value) >= _SHORTEST and not Path(value).is_absolute()
     }
     return sorted(found, key=len, reverse=True)
+
+
+def hide_credentials(overrides: dict[str, Any]) -> dict[str, Any]:
+    """Nested overrides of the settings with `tracking.uri` wrapped, so that Prefect's records show asterisks."""
+    tracking = overrides.get("tracking")
+    if not isinstance(tracking, dict) or not isinstance(tracking.get("uri"), str):
+        return overrides
+    return overrides | {"tracking": tracking | {"uri": SecretStr(tracking["uri"])}}
+
+
+def show_credentials(overrides: dict[str, Any]) -> dict[str, Any]:
+    """The overrides that :func:`hide_credentials` was given."""
+    tracking = overrides.get("tracking")
+    if not isinstance(tracking, dict) or not isinstance(tracking.get("uri"), SecretStr):
+        return overrides
+    return overrides | {"tracking": tracking | {"uri": tracking["uri"].get_secret_value()}}
 
 
 # A text for people, never needed whole.

@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 
 from tasks.doctor import Check
 
-PROJECT = "evergreen"
+PROJECT = "evergreen-ml"
 # Pins whose breach shows up as something else entirely.
 _WHY = {
     "fastapi": "with this one Prefect's server does not start (Body() got an unexpected keyword argument)",

@@ -74,5 +74,13 @@ RECIPE = """
 from training.recipe import Recipe
 from training.sources.digits import Digits
 
-recipe = Recipe(name="mine", summary="digits", source=Digits(), build_model=lambda shape, classes: None)
+
+
+def build_model(shape, classes):
+    from torch import nn
+
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+
+recipe = Recipe(name="mine", summary="digits", source=Digits(), build_model=build_model)
 """

@@ -284,7 +284,7 @@ def test_one_changed_image_makes_a_new_run_and_says_what_changed(home: Home, tmp
         ("corrupt", "not a readable image"),
         ("zero bytes", "0005.png"),
         ("missing class", "class"),
-        ("leak", "both the train and the test split"),
+        ("leak", "in more than one split"),
     ],
 )
 def test_bad_images_are_named_and_nothing_is_registered(
@@ -384,7 +384,7 @@ def test_a_prefect_server_that_is_away_does_not_keep_a_run_from_its_end(
     monkeypatch.setattr("tasks.report.create_markdown_artifact", away)
     with caplog.at_level("WARNING", logger="evergreen.report"):
         release = run()
-    assert asked == ["report"]
+    assert asked == ["digits-report"]
     assert f"it is in {release.report}" in caplog.text
     assert client_of(home).get_run(release.mlflow_run_id).info.status == "FINISHED"
     assert run().reused

@@ -113,4 +113,6 @@ def test_a_model_that_can_not_be_exported_ends_its_training_and_leaves_no_worker
     assert not paths.release.exists()
     assert not paths.stop.exists()
     assert not connect(None, home).search_registered_models()
-    assert not [beat for beat in read_beats(paths) if psutil.pid_exists(beat.pid)]
+    # Ray ends the processes of workers that have left a moment after the training is over.
+    workers = [psutil.Process(beat.pid) for beat in read_beats(paths) if psutil.pid_exists(beat.pid)]
+    assert not psutil.wait_procs(workers, timeout=120)[1]

@@ -56,8 +56,12 @@ DATASET = {
     "data.max_test_rows": 100,
     "data.test_share": 0.3,
     "data.max_dropped_share": 0.1,
+    "data.duplicates": "drop",
 }
 OTHERS = {
+    "data.validation_split": "ignore",  # counts for sources with a validation split alone
+    "gate.error_control": "strict",
+    "gate.horizon": 100,
     "data.path": "/data",
     "data.loader_processes": 2,
     "scaling.min_workers": 1,

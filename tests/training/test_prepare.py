@@ -12,6 +12,7 @@ from small_runs import prepared
 
 from training import dataset, prepare, shards
 from training.errors import DataError
+from training.manifest import read_parts
 from training.order import Permutation, Rows
 from training.paths import Home
 from training.records import DatasetVersion
@@ -55,7 +56,7 @@ def test_every_row_arrives_with_its_pixels_and_label(digits_version: DatasetVers
     expected = {row["where"]: (row["image"], row["label"]) for row in rows}
     found = {}
     for split in prepare.SPLITS:
-        for table in dataset.read_parts(digits_version, split, ["image", "label", "where"]):
+        for table in read_parts(digits_version, split, ["image", "label", "where"]):
             found |= {row["where"]: (row["image"], str(row["label"])) for row in table.to_pylist()}
     assert len(found) == 1797
     assert found == expected
@@ -136,7 +137,7 @@ def test_a_subset_is_fixed_and_spread_over_the_source(home: Home, tmp_path: Path
     assert (version.rows("train"), version.rows("test")) == (100, 50)
     where = [
         int(name.rsplit(" ", 1)[1])
-        for table in dataset.read_parts(version, "train", ["where"])
+        for table in read_parts(version, "train", ["where"])
         for name in table["where"].to_pylist()
     ]
     assert where == sorted(set(where))
