@@ -5,6 +5,7 @@ Credentials in the address go to MLflow through its own variables: it writes the
 
 import logging
 import os
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ _ENVIRONMENT = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 _REFUSED = (401, 403)
+_IMPORT = threading.Lock()  # two threads that import MLflow at once find modules that are half initialised
 
 
 def connect(uri: str | None, home: Home) -> "MlflowClient":
@@ -43,8 +45,10 @@ def connect(uri: str | None, home: Home) -> "MlflowClient":
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ |= NO_PICKLE  # whatever the user has set: a model from the registry must not run code
-    import mlflow
-    from mlflow.exceptions import MlflowException
+    with _IMPORT:
+        import mlflow
+        import mlflow.entities
+        from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     logging.getLogger("alembic").setLevel(logging.WARNING)

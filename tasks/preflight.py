@@ -69,19 +69,20 @@ def checked_alongside(plan: RunPlan, version: DatasetVersion) -> Iterator[None]:
     # In a copy of the context, as Prefect's own task runner does: the task belongs to this flow run.
     checking = threading.Thread(target=copy_context().run, args=(check,), name="evergreen-preflight")
     checking.start()
+    stopped: Exception | None = None
     try:
         yield
     except Exception as error:
-        _end(checking, over)
-        if failure:
-            raise failure[0] from error
-        raise
+        stopped = error
     finally:
         _end(checking, over)
         if failure:
             plan.paths.stop.unlink(missing_ok=True)
+    # Outside of the handler: the stop that the check asked for is not the cause of the check's error.
     if failure:
         raise failure[0]
+    if stopped is not None:
+        raise stopped
 
 
 def _end(checking: threading.Thread, over: threading.Event) -> None:

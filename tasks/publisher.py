@@ -154,9 +154,9 @@ class Publisher:
         self._start_monitor()
 
     def _send(self) -> None:
-        from mlflow.entities import Metric
-
         client, run_id = self._opened()
+        from mlflow.entities import Metric  # once MLflow is imported, which connecting does
+
         new = [
             (point, name, value)
             for point in self._unsent
