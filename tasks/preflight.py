@@ -15,7 +15,7 @@ from tasks.registered_files import registered_shape
 from tasks.registry import champion_of
 from tasks.step import step
 from tasks.tracking import connect_once
-from training.errors import classify
+from training.errors import StopRequestedError, classify
 from training.files import write_text
 from training.launch import finished
 from training.plan import RunPlan
@@ -78,9 +78,8 @@ def checked_alongside(plan: RunPlan, version: DatasetVersion) -> Iterator[None]:
         _end(checking, over)
         if failure:
             plan.paths.stop.unlink(missing_ok=True)
-    # Outside of the handler: the stop that the check asked for is not the cause of the check's error.
-    if failure:
-        raise failure[0]
+    if failure:  # the stop that the check asked for is not the cause of its error
+        raise failure[0] from (None if isinstance(stopped, StopRequestedError) else stopped)
     if stopped is not None:
         raise stopped
 
