@@ -98,7 +98,7 @@ def homes() -> Iterator[list[HomeOfRuns]]:
     place = Path(
         tempfile.mkdtemp(prefix="evergreen-tests-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
     )
-    plan, version = planned(Home(place / "0"))
+    plan, version = planned(Home(place / "0"), uri="sqlite:///shared")
     other = plan.model_copy(update={"run_key": plan.run_key[::-1]})
     made = []
     for number, one in enumerate((plan, other, plan)):
