@@ -215,7 +215,7 @@ def _gc_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Versions that any alias points to, unfinished runs of the last 30 days, and what kept runs are made of stay.\n"
         "What was removed is made again, bit for bit, by the command that made it. Sessions of Ray and temporary\n"
-        "folders that killed runs of this user left outside of the home go as well."
+        "folders that killed runs of this user left outside of the home go as well, and their locks in the registry."
     )
     add_common(parser)
 

@@ -210,7 +210,7 @@ def print_collection(found: "Collection", home: "Home", dry_run: bool) -> None:
     console = standard_output()
     table = Table.grid(padding=(0, 2))
     for one in sorted(found.removals, key=lambda one: one.bytes, reverse=True):
-        size = _size(one.bytes) if one.kind != "version" else ""
+        size = "" if one.kind in ("version", "lock") else _size(one.bytes)
         _row(table, one.kind, one.name, size, Text(one.why, style="dim"))
     console.print(table)
     for recipe, why in found.left_alone.items():

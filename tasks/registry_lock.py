@@ -63,6 +63,7 @@ class Claim(NamedTuple):
     host: str
     turn: int | None
     beat: str
+    pid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -228,8 +229,10 @@ def _parsed(text: str, beat: str) -> Claim:
         fields: dict[str, Any] = json.loads(text)
         home, host = str(fields.get("home", "")), str(fields.get("host", ""))
         turn = fields.get("turn")
-        holder = f"process {fields.get('pid')} on {host}"
-        return Claim(holder, home, host, None if turn is None else int(turn), beat)
+        pid = fields.get("pid")
+        holder = f"process {pid} on {host}"
+        number = pid if isinstance(pid, int) else None
+        return Claim(holder, home, host, None if turn is None else int(turn), beat, number)
     except (ValueError, TypeError, AttributeError):
         return Claim("an unknown process", "", "", None, text + beat)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from tasks.abandoned_claims import abandoned_claims, remove_claim
 from tasks.abandoned_folders import abandoned_folders
 from tasks.embedded_store import store_file
 from tasks.pages import all_pages
@@ -39,15 +40,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.retention")
 
 ABANDONED_AFTER_S = 30 * 86400.0
-Kind = Literal["run", "checkpoints", "dataset", "raw rows", "version", "Ray session", "temporary files"]
+Kind = Literal[
+    "run", "checkpoints", "dataset", "raw rows", "version", "lock", "Ray session", "temporary files"
+]
 
 
 class Removal(Record):
-    """Something that need not be kept: a folder, or a version in the model registry (`bytes` 0)."""
+    """Something that need not be kept: a folder, or a version or a lock in the model registry (`bytes` 0)."""
 
     recipe: str = Field(description="empty for what lies outside of the home")
     kind: Kind
-    name: str = Field(description="path below the home, model and version, or a whole path")
+    name: str = Field(description="path below the home, model and version, model and tag, or a whole path")
     bytes: int
     why: str
 
@@ -112,6 +115,7 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
     finished = [run for run in runs if run.release is not None]
     newest = finished[:keep]
     kept: list[_Run] = []
+    yield from _claims(recipe, runs)
     for run in runs:
         if run.release is None:
             days = (time.time() - run.changed) / 86400
@@ -132,6 +136,14 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
                 home, recipe, "run", run.paths.root, f"finished, not in service, older than the newest {keep}"
             )
     yield from _data(home, recipe, {run.plan.fingerprint[:16] for run in kept})
+
+
+def _claims(recipe: str, runs: list[_Run]) -> Iterator[_Work]:
+    """Of killed processes of this home; the first removal ends all claims of its model."""
+    for claim in list(abandoned_claims(run.plan for run in runs)):
+        name, why = f"{claim.plan.model} tag {claim.tag}", f"left by {claim.holder}, which is gone"
+        removal = Removal(recipe=recipe, kind="lock", name=name, bytes=0, why=why)
+        yield removal, partial(remove_claim, claim)
 
 
 def _runs(home: Home, recipe: str) -> list[_Run]:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from verified_run import made
 
+from tasks.registry_lock import LOCK_TAG, read_claims
 from tasks.retention import collect
 from tasks.tracking import connect
 from tasks.verify import verify
@@ -233,6 +235,35 @@ def test_versions_go_only_when_asked_and_never_from_service(kept: Kept) -> None:
     assert left == {release.version for release in releases[:3]}
     stages = [client.get_run(release.mlflow_run_id).info.lifecycle_stage for release in releases]
     assert stages == ["active"] * 3 + ["deleted"] * 2
+
+
+def test_a_lock_that_a_killed_process_left_goes(kept: Kept) -> None:
+    """A claim of a living process, or of another home, stays."""
+    client, here = connect(None, kept.home), socket.gethostname()
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    claims = {
+        "a": {"home": kept.home.identity, "host": here, "pid": gone.pid},
+        "b": {"home": kept.home.identity, "host": here, "pid": os.getpid()},
+        "c": {"home": "another", "host": here, "pid": gone.pid},
+    }
+
+    def left() -> set[str]:
+        return set(read_claims(client, "digits"))
+
+    for token, claim in claims.items():
+        client.set_registered_model_tag("digits", LOCK_TAG + token, json.dumps(claim))
+    would = collect(kept.home, keep=5, dry_run=True)
+    assert [one.name for one in would.removals if one.kind == "lock"] == [f"digits tag {LOCK_TAG}a"]
+    assert left() >= set(claims)
+
+    for token in ("b", "c"):  # who holds the lock is waited for
+        client.delete_registered_model_tag("digits", LOCK_TAG + token)
+    assert [one.why for one in collect(kept.home, keep=5).removals if one.kind == "lock"] == [
+        f"left by process {gone.pid} on {here}, which is gone"
+    ]
+    assert [claim.turn is None for claim in read_claims(client, "digits").values()] == [False]
+    assert not [one for one in collect(kept.home, keep=5).removals if one.kind == "lock"]
 
 
 def test_no_run_to_keep_is_refused(tmp_path: Path) -> None:

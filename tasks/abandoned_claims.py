@@ -1,0 +1,65 @@
+"""Claims of the registry lock that killed processes of this home left, and their removal.
+
+In: the store and model of some runs. Out: the claims of processes of this home and machine that are gone. A claim of
+another home can't be told from that of a process that works there; only who waits for the lock watches it long enough.
+"""
+
+import logging
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from tasks.embedded_store import store_file
+from tasks.registry_lock import LOCK_TAG, read_claims, registry_lock
+from tasks.tracking import connect_once
+from training.errors import EvergreenError
+from training.paths import Home
+from training.plan import RunPlan
+
+log = logging.getLogger("evergreen.retention")
+
+
+class AbandonedClaim(NamedTuple):
+    """A claim whose process is gone; `plan` is that of a run with the model."""
+
+    plan: RunPlan
+    tag: str
+    holder: str
+
+
+def abandoned_claims(plans: Iterable[RunPlan]) -> Iterator[AbandonedClaim]:
+    """Each abandoned claim once. A store that does not answer is named in the log and has none."""
+    from mlflow.exceptions import MlflowException
+
+    models = {(plan.settings.tracking.uri, plan.model): plan for plan in plans}
+    for (uri, model), plan in models.items():
+        home = Home(Path(plan.home))
+        if uri is None and not store_file(home).is_file():  # to ask for it would make it
+            continue
+        try:
+            claims = read_claims(connect_once(plan), model)
+        except EvergreenError as error:
+            log.warning("model %s: its registry can't be asked for abandoned locks (%s)", model, error)
+            continue
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                log.warning("model %s: its registry can't be asked for abandoned locks (%s)", model, error)
+            continue
+        here = (home.identity, socket.gethostname())
+        for token, claim in claims.items():
+            gone = claim.pid is not None and not psutil.pid_exists(claim.pid)
+            if claim.turn is None and (claim.home, claim.host) == here and gone:
+                yield AbandonedClaim(plan, LOCK_TAG + token, claim.holder)
+
+
+def remove_claim(claim: AbandonedClaim) -> None:
+    """End the claim as the next holder of the lock does: hold the lock, and give it back.
+
+    Raises :class:`training.errors.TransientError` when others keep the lock for over ten minutes.
+    """
+    home = Home(Path(claim.plan.home))
+    with registry_lock(connect_once(claim.plan), home, claim.plan.model):
+        pass
