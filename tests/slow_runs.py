@@ -52,7 +52,7 @@ def slow_job(home: Home, version: DatasetVersion, workers: int = 3, **sections: 
     settings = tiny_settings(
         training={"epochs": 15, "global_batch_size": 48} | sections.pop("training", {}),
         scaling={"num_workers": workers, "cpus_per_worker": 0.5} | sections.pop("scaling", {}),
-        ray={"num_cpus": 4},
+        ray={"num_cpus": 4} | sections.pop("ray", {}),
         checkpoint={"every_steps": 4} | sections.pop("checkpoint", {}),
         tracking={"log_every_steps": 2},
         **sections,

@@ -68,7 +68,7 @@ def ray_ahead(settings: Settings) -> Iterator[None]:
 
 def _prepared(settings: Settings) -> bool:
     """Set the environment up for Ray; returns whether this process has none yet."""
-    prepare_environment(own=not settings.ray.address)
+    prepare_environment(own=not settings.ray.address, dashboard=settings.ray.dashboard)
     import ray
 
     return not ray.is_initialized()

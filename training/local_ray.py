@@ -26,7 +26,6 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # `uv run` would rebuild the environment on each worker
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
     # A process more beside the workers; training.preemption hears of a node's end by itself.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",  # which Ray Train's controller does
@@ -41,9 +40,13 @@ _SOCKET_BYTES = len("/session_2026-12-31_23-59-59_123456_4194304/sockets/plasma_
 _MOST_SOCKET_BYTES = 107
 
 
-def prepare_environment(own: bool) -> None:
-    """Set the environment up for Ray, and where the run starts its `own`, close that; a user's own values win."""
-    for name, value in (_ENVIRONMENT | (LIMITS if own else {})).items():
+def prepare_environment(own: bool, dashboard: bool) -> None:
+    """Set the environment up for Ray, and where the run starts its `own`, close that; a user's own values win.
+
+    Ray Train keeps the records that its tab in the `dashboard` shows in an actor, which takes a process.
+    """
+    tracking = {"RAY_TRAIN_ENABLE_STATE_TRACKING": str(int(dashboard))}
+    for name, value in (_ENVIRONMENT | tracking | (LIMITS if own else {})).items():
         os.environ.setdefault(name, value)
     if own:
         _keep_to_ourselves()
