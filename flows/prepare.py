@@ -29,9 +29,9 @@ def prepare_data(plan: RunPlan) -> DatasetVersion:
 
 
 def prepare(plan: RunPlan) -> DatasetVersion:
-    """Run :func:`prepare_data` over Ray, or over threads when training runs without it."""
-    if not plan.settings.scaling.num_workers:
-        return prepare_data(plan)
+    """Run :func:`prepare_data` over Ray, or over threads when training runs without Ray or there is one shard only."""
+    if not plan.settings.scaling.num_workers or len(plan_shards(plan.files, plan.settings.data)) == 1:
+        return prepare_data(plan)  # a worker's imports of Ray and Prefect would take longer than the shard
     from prefect_ray import RayTaskRunner
     from prefect_ray.context import remote_options
 

@@ -150,8 +150,11 @@ def plan_transform(
 
 
 def run_transform(plans: list[ShardPlan], with_ray: bool) -> list[ShardOutcome]:
-    """All shards through :func:`transform_shard`, as a Ray Data pipeline or by threads of this process."""
-    if not with_ray:
+    """All shards through :func:`transform_shard`, as a Ray Data pipeline or by threads of this process.
+
+    A single shard is left to this process: Ray Data's worker and two actors would take 5 CPU seconds of imports.
+    """
+    if not with_ray or len(plans) == 1:
         # Decoding and Parquet leave Python's lock alone; hashing does for images of 2 KiB or more.
         with ThreadPoolExecutor(available_cpus()) as pool:
             return list(pool.map(transform_shard, plans))

@@ -1,0 +1,53 @@
+"""Rows of several shards are prepared on Ray and to the same bytes; for a single shard no worker is started."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray.data
+from small_runs import tiny_settings
+
+from flows.prepare import prepare
+from training import prepare as shards
+from training.paths import Home
+from training.plan import identify
+from training.recipe import load
+from training.records import DatasetVersion
+from training.sources.digits import Digits
+
+pytestmark = pytest.mark.usefixtures("prefect_harness", "ray_session")
+
+
+@pytest.fixture
+def pipelines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Shards of each Ray Data pipeline that the test starts."""
+    started: list[int] = []
+    from_items = ray.data.from_items
+
+    def noted(items: list[Any], **options: Any) -> Any:
+        started.append(len(items))
+        return from_items(items, **options)
+
+    monkeypatch.setattr(ray.data, "from_items", noted)
+    return started
+
+
+def digits(folder: Path, workers: int) -> DatasetVersion:
+    home = Home(folder)
+    settings = tiny_settings(scaling={"num_workers": workers})
+    return prepare(identify(home, load("digits")[1], settings, Digits().fetch(home.sources)))
+
+
+def test_several_shards_become_the_same_parts_on_ray(
+    tmp_path: Path, pipelines: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "_SHARD_ROWS", 700)
+    on_ray, here = digits(tmp_path / "ray", workers=2), digits(tmp_path / "here", workers=0)
+    assert pipelines == [3]
+    assert on_ray == here.model_copy(update={"path": on_ray.path})
+
+
+def test_a_single_shard_starts_no_worker(tmp_path: Path, pipelines: list[int]) -> None:
+    on_ray, here = digits(tmp_path / "ray", workers=2), digits(tmp_path / "here", workers=0)
+    assert pipelines == []
+    assert on_ray == here.model_copy(update={"path": on_ray.path})
