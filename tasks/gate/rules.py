@@ -5,6 +5,7 @@ from tasks.gate.needed import critical, gain_needed, rows_needed
 from tasks.gate.paired import difference_bound, holm, mcnemar
 from training.records import Evaluation, Look, Rule
 from training.settings import GateSettings
+from training.sources.wording import counted
 
 
 def floor_rule(evaluation: Evaluation, floor: float) -> Rule:
@@ -96,7 +97,9 @@ def _compared(look: Look) -> str:
             f"{look.lost:,}"
         )
     other = "champion" if look.question == "better" else "reference"
-    return f"candidate right where {other} wrong on {look.gained:,} rows, the reverse on {look.lost:,}"
+    return (
+        f"the candidate alone is right on {counted(look.gained, 'row')}, the {other} alone on {look.lost:,}"
+    )
 
 
 def _asked(look: Look) -> str:
@@ -118,8 +121,8 @@ def _would_need(look: Look) -> str:
     text = f". Needed is a gain of {100 * (gain or 0):.2f} points on these {look.rows:,} rows"
     if gain is not None and gain * look.rows > look.reference_wrong:
         text += (
-            f", and the champion's {look.reference_wrong:,} mistakes leave no room for it: test on more rows or set "
-            "gate.policy=not_worse"
+            f", more than correcting the champion's {counted(look.reference_wrong, 'mistake')} would give: test on "
+            "more rows or set gate.policy=not_worse"
         )
     if rows is not None:
         text += f"; a true gain of {100 * look.difference:.2f} points takes some {rows:,} test rows"

@@ -64,10 +64,12 @@ def test_better_says_its_counts_and_p():
     assert [one.name for one in verdict.rules] == ["floor", "better", "class_drop"]
     better = rule(verdict, "better")
     assert (better.value, better.limit) == (pytest.approx(0.0027, rel=0.01), 0.05)
-    assert "right where champion wrong on 31 rows, the reverse on 12: p = 0.0027" in better.explanation
+    assert (
+        "the candidate alone is right on 31 rows, the champion alone on 12: p = 0.0027" in better.explanation
+    )
     assert verdict.summary.startswith(
         "Promoted over version 7: accuracy 93.15 % against 85.48 %, a gain of 7.66 points of which 7.19 are left "
-        "after correction for the choice; candidate right"
+        "after correction for the choice; the candidate alone is right"
     )
 
 

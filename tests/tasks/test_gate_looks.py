@@ -230,7 +230,7 @@ def test_rows_needed_show_the_difference_with_80_percent_power():
 def test_a_champion_with_few_mistakes_is_said_to_leave_no_room():
     text = better_rule(counted(2, 0, 997, wrong=1)).explanation
     assert (
-        "the champion's 3 mistakes leave no room for it: test on more rows or set gate.policy=not_worse"
+        "more than correcting the champion's 3 mistakes would give: test on more rows or set gate.policy=not_worse"
         in text
     )
 
