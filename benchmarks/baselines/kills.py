@@ -1,6 +1,7 @@
 """SIGKILL to the ranks of a training, one after the other, and how long each time until the next step (P10, P16).
 
-Victims and moments are drawn from a seed; what the kill meets is not.
+Victims and moments are drawn from a seed; what the kill meets is not. The moments are spread evenly: with `count`
+kills, one falls into each of `count` equal parts of the pause, in random order, so that few kills have the mean of many.
 """
 
 import json
@@ -17,6 +18,7 @@ from benchmarks.chaos.processes import beating
 from training.attempts import read_attempts
 from training.paths import RunPaths
 
+PAUSE_S = (0.5, 2.0)  # of a training that goes on, before the next kill
 _LOOK_S = 0.02
 _TAIL_BYTES = 4096
 
@@ -29,7 +31,7 @@ class Killer:
     count: int
     seed: int
     longest_s: float = 120.0
-    pause_s: tuple[float, float] = (0.5, 3.0)
+    pause_s: tuple[float, float] = PAUSE_S
     seconds: list[float | None] = field(default_factory=list)
 
     def start(self, then: Callable[[], None] = lambda: None) -> threading.Thread:
@@ -37,8 +39,8 @@ class Killer:
 
         def work() -> None:
             draw = random.Random(self.seed)
-            for _ in range(self.count):
-                self.seconds.append(self._kill(draw))
+            for pause_s in pauses(draw, self.count, self.pause_s):
+                self.seconds.append(self._kill(draw, pause_s))
                 if self.seconds[-1] is None:
                     break
             then()
@@ -47,12 +49,12 @@ class Killer:
         thread.start()
         return thread
 
-    def _kill(self, draw: random.Random) -> float | None:
+    def _kill(self, draw: random.Random, pause_s: float) -> float | None:
         """Seconds from the kill to the next step, or None when there was none in time."""
         began = self._wait(lambda: self._step_after(0.0))
         if began is None:
             return None
-        time.sleep(draw.uniform(*self.pause_s))
+        time.sleep(pause_s)
         victims = beating(self.paths)
         while len(victims) < 2:
             time.sleep(_LOOK_S)
@@ -80,6 +82,14 @@ class Killer:
                 return value
             time.sleep(_LOOK_S)
         return None
+
+
+def pauses(draw: random.Random, count: int, between: tuple[float, float]) -> list[float]:
+    """So many pauses, one in each equal part of the interval, in random order: a stratified sample."""
+    low, part = between[0], (between[1] - between[0]) / count
+    found = [low + part * (number + draw.random()) for number in range(count)]
+    draw.shuffle(found)
+    return found
 
 
 def newest_step_at(file: Path) -> float | None:

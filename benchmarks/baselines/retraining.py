@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from training.launch import finished
 from training.paths import RunPaths
+from training.record_files import read_record
 from training.records import Release, TrainedModel
 
 
@@ -26,9 +27,9 @@ class Retrained(NamedTuple):
         assert found is not None
         return found
 
-    def parts(self) -> dict[str, float]:
-        """Seconds by part of the run, as its summary says them."""
-        return Release.model_validate_json(self.paths.release.read_text(encoding="utf-8")).goodput.parts
+    def recorded(self) -> Release:
+        """The run's record: seconds by part as its summary says them, rows, and more."""
+        return read_record(self.paths.release, Release, self.paths.root.name)
 
 
 def retrain(home: Path, recipe: str, settings: dict[str, str], code: Path | None = None) -> Retrained:

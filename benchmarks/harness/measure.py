@@ -3,6 +3,7 @@
 import shutil
 import statistics as medians
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +15,8 @@ from benchmarks.harness.row import Claim, Place, Row, Series, Size, check_agreem
 from benchmarks.harness.side import PREPARE, Measured, run_side
 from benchmarks.harness.statistics import MOST_SPREAD, average, estimate, is_met, is_void, spread
 
-_UNVOID_FACTOR = 2  # a restless machine gets so many times the pairs to become quiet
+_UNVOID_FACTOR = 2  # a restless machine gets so many times the pairs to become quiet,
+_UNVOID_S = 180.0  # as long as they begin within so many seconds
 
 
 class Run(NamedTuple):
@@ -37,14 +39,21 @@ def measure(row: Row, work: Path, size: Size, pairs: int | None) -> list[Line]:
             for side in row.sides:
                 _run(row, side, place)
         runs: list[Run] = []
-        for number in range(_UNVOID_FACTOR * wanted):
-            judged = [claim for claim in row.claims if claim.goal is not None]
-            if number >= wanted and not any(is_void(spread_of(runs, claim)) for claim in judged):
+        for number in range(wanted):
+            runs += _round(row, place, backwards=number % 2 == 1)
+        patience = time.monotonic() + _UNVOID_S
+        for number in range(wanted, _UNVOID_FACTOR * wanted):
+            if not _restless(runs, row) or time.monotonic() > patience:
                 break
             runs += _round(row, place, backwards=number % 2 == 1)
         return [_line(runs, claim, size) for claim in row.claims]
     finally:
         shutil.rmtree(shared, ignore_errors=True)
+
+
+def _restless(runs: Sequence[Run], row: Row) -> bool:
+    """Whether a claim with a goal would be void by now."""
+    return any(is_void(spread_of(runs, claim)) for claim in row.claims if claim.goal is not None)
 
 
 def _round(row: Row, place: Place, backwards: bool) -> list[Run]:

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from training.records import Record
 
 _ROOT = Path(__file__).parents[2]
 _CODE = ("evergreen", "flows", "tasks", "training", "benchmarks")
+_LETTERS = "PSNG"  # of row ids, in the order of the table
+_ROW_ID = re.compile(rf"([{_LETTERS}])(\d+)([a-z]*)")
 _PACKAGES = ("torch", "ray", "prefect", "mlflow", "pyarrow", "numpy")
 
 
@@ -96,13 +99,22 @@ def stamp() -> str:
 
 
 def add(results: Results, lines: list[Line], file: Path) -> Results:
-    """Put a row's lines in, in place of older ones, and write everything."""
+    """Put a row's lines in, in place of older ones, sort all by their ids, and write everything."""
     here = {"code": results.code, "date": datetime.date.today().isoformat()}
     new = {line.id: line.model_copy(update=here) for line in lines}
     kept = [new.pop(line.id, line) for line in results.rows]
-    results = results.model_copy(update={"rows": (*kept, *new.values())})
+    rows = tuple(sorted((*kept, *new.values()), key=_place))
+    results = results.model_copy(update={"rows": rows})
     write(results, file)
     return results
+
+
+def _place(line: Line) -> tuple[int, int, str]:
+    """P1a before P1b, P4 before P10; lines of one row stay in its order."""
+    row = _ROW_ID.match(line.id)
+    assert row is not None, line.id
+    letter, number, part = row.groups()
+    return _LETTERS.index(letter), int(number), part
 
 
 def write(results: Results, file: Path) -> None:

@@ -5,6 +5,7 @@ Both run on the installed packages. EVERGREEN_BASELINE names the earlier commit,
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row, Size
@@ -25,6 +26,7 @@ def prepare(place: Place) -> None:
     packed = _git("archive", _COMMIT, "flows", "tasks", "training")
     packed.check_returncode()
     subprocess.run(["tar", "-x", "-C", _earlier(place)], input=packed.stdout, check=True)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", _earlier(place)], check=True)
 
 
 def present(place: Place) -> Outcome:
@@ -68,5 +70,6 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("weights",),
+    warm_up=False,
     unavailable=unavailable,
 )

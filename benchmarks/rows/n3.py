@@ -4,10 +4,8 @@ Prefect, Ray, two workers and two steps of a model of one layer. The fixed secon
 rows where there are few, so the exponent is that of each tenfold alone.
 """
 
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 from benchmarks.baselines.images import idx_folder
 from benchmarks.harness.row import Claim, Outcome, Place, Row
@@ -50,10 +48,10 @@ def _retrained(place: Place, rows: int) -> Outcome:
     data = {"data.path": str(idx_folder(place.data, rows))}
     with TreeMeter() as meter:
         done = retrain(place.own / "home", recipe_file("linear"), _SETTINGS | data)
-    release = json.loads((Path(done.release["report"]).parent / "release.json").read_text(encoding="utf-8"))
-    parts = release["goodput"]["parts"]
-    if release["train_rows"] != rows:
-        raise RuntimeError(f"{release['train_rows']} rows were prepared, not {rows}")
+    release = done.recorded()
+    parts = release.goodput.parts
+    if release.train_rows != rows:
+        raise RuntimeError(f"{release.train_rows} rows were prepared, not {rows}")
     return Outcome({"seconds": parts["preparation"] + parts["start-up"], "peak_mb": meter.peak_mb})
 
 

@@ -102,6 +102,7 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("weights", "rows", "checksums"),
-    pairs=10,  # of 50 ms each, which a neighbour on the machine can double
+    pairs=8,  # of 50 ms each, which a neighbour on the machine can double
+    warm_up=False,
     quick=True,
 )

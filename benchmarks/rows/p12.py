@@ -88,5 +88,6 @@ ROW = Row(
     ),
     prepare=prepare,
     close={"bytes": 0.02},
+    pairs=3,
     warm_up=False,
 )

@@ -100,6 +100,6 @@ ROW = Row(
             geometric=False,
         ),
     ),
-    pairs=12,
+    pairs=8,
     quick=True,
 )

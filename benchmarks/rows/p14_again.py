@@ -1,6 +1,6 @@
 """P14, again: twenty retrainings in one process; the last ones cost no more than the first ones.
 
-Once without Ray, so that what grows is Evergreen's, Prefect's or MLflow's, and once with two workers each on one
+Twenty without Ray, so that what grows is Evergreen's, Prefect's or MLflow's, and twelve with two workers each on one
 cluster that stays up, whose processes count as well.
 """
 
@@ -16,21 +16,22 @@ import psutil
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
 
+_HERE, _ON_A_CLUSTER = 20, 12
 _COMPARED = 5  # first and last ones, after two that warm up
 _WARM = 2
 
 
 def here(place: Place) -> Outcome:
-    """Twenty runs of the flow in this process, each with another seed."""
-    return _retrainings(place, workers=0)
+    """So many runs of the flow in this process, each with another seed."""
+    return _retrainings(place, place.pick(_HERE, 14, 12), workers=0)
 
 
 def on_a_cluster(place: Place) -> Outcome:
-    """Twenty runs of the flow with two workers of a cluster that this process has started."""
-    return _retrainings(place, workers=2)
+    """So many runs of the flow with two workers of a cluster that this process has started."""
+    return _retrainings(place, _ON_A_CLUSTER, workers=2)
 
 
-def _retrainings(place: Place, workers: int) -> Outcome:
+def _retrainings(place: Place, count: int, workers: int) -> Outcome:
     home = place.own / "home"
     os.environ["EVERGREEN_HOME"] = str(home)
     from flows.environment import prepare
@@ -46,7 +47,7 @@ def _retrainings(place: Place, workers: int) -> Outcome:
         ray_cluster(Settings.model_validate({"ray": {"num_cpus": 2}})) if workers else nullcontext()
     )
     with prefect_api(Home(home)), cluster:
-        for seed in range(place.pick(20, 14, 12)):
+        for seed in range(count):
             before, began = _disk_mb(home), time.perf_counter()
             _retrain(seed, workers)
             seen["s"].append(time.perf_counter() - began)
@@ -92,14 +93,14 @@ def _retrain(seed: int, workers: int) -> None:
 def _claim(row: str, where: str, name: str, what: str, unit: str, goal: float) -> Claim:
     return Claim(
         f"{row}-{name}",
-        f"{what}, last of 20 retrainings {where} / first",
+        f"{what}, last {_COMPARED} of {where} / first {_COMPARED}",
         of=f"late_{name}",
         of_b=f"early_{name}",
         unit=unit,
         goal=goal,
         at_least=False,
         b="a",
-        note="pairs are single retrainings",
+        note=f"the mean of {_COMPARED} retrainings of a process is one observation",
     )
 
 
@@ -120,5 +121,7 @@ def _row(row: str, where: str, side: Callable[[Place], Outcome], times: int, tim
     )
 
 
-ROW = _row("P14-again", "in a process", here, times=3, timeout_s=600.0)
-ON_A_CLUSTER = _row("P14-cluster", "on a cluster", on_a_cluster, times=1, timeout_s=1200.0)
+ROW = _row("P14-again", f"{_HERE} retrainings in a process", here, times=4, timeout_s=600.0)
+ON_A_CLUSTER = _row(
+    "P14-cluster", f"{_ON_A_CLUSTER} retrainings on a cluster", on_a_cluster, times=3, timeout_s=1200.0
+)

@@ -36,7 +36,7 @@ def _job(place: Place) -> TrainingJob:
     from benchmarks.baselines.trainings import job_of, version_of
 
     settings = {
-        "training": {"epochs": place.pick(4, 3, 2), "global_batch_size": 128},
+        "training": {"epochs": place.pick(3, 3, 2), "global_batch_size": 128},
         "scaling": {"num_workers": 2},
     }
     return job_of(place.own / "home", version_of(place.data, place.pick(2560, 1280, 512)), "resnet", settings)

@@ -56,7 +56,7 @@ def _job(place: Place, settings: dict[str, Any]) -> TrainingJob:
     from benchmarks.baselines.trainings import job_of, version_of
 
     same = {
-        "training": {"epochs": place.pick(4, 3, 2), "global_batch_size": 128, "select": "last"},
+        "training": {"epochs": place.pick(3, 3, 2), "global_batch_size": 128, "select": "last"},
         "scaling": {"num_workers": 2},
     }
     version = version_of(place.data, place.pick(2560, 1280, 512))
@@ -78,5 +78,6 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("rows", "checksums", "weights"),
+    pairs=4,
     warm_up=False,
 )

@@ -27,7 +27,7 @@ def in_turns(place: Place) -> Outcome:
 
     build = worker.build_feed
     worker.build_feed = lambda *given: InTurns(build(*given))
-    rounds = place.pick(6, 3, 1)
+    rounds = place.pick(3, 3, 1)
     settings = {
         "training": {"epochs": 1 + len(_TURNS) * rounds, "global_batch_size": 64},
         "scaling": {"num_workers": 0, "threads_per_worker": _THREADS},
@@ -92,6 +92,5 @@ ROW = Row(
     ),
     prepare=prepare,
     threads=_THREADS,
-    pairs=6,
     warm_up=False,
 )

@@ -190,5 +190,6 @@ ROW = Row(
     prepare=prepare,
     same=("rows", "labels", "shape", "dtype"),
     close={"sum": 1e-4},
+    warm_up=False,
     quick=True,
 )

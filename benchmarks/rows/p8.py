@@ -82,5 +82,6 @@ ROW = Row(
         ),
     ),
     close={"accuracy": 0.03},
+    pairs=3,
     warm_up=False,
 )

@@ -18,7 +18,7 @@ def _training(shards: int | None) -> Callable[[Place], Outcome]:
             "scaling": {"num_workers": 2},
         }
         job = job_of(
-            place.own / "home", version_of(place.data, place.pick(2560, 1280, 512)), "resnet", settings
+            place.own / "home", version_of(place.data, place.pick(1280, 1280, 512)), "resnet", settings
         )
         trained = launch_on_ray(job)
         return Outcome({"rows_per_s": steady_rows_per_s(job.paths, trained)}, what_was_done(trained))
@@ -44,5 +44,6 @@ ROW = Row(
     sides={"shards_2": _training(2), "ddp": _training(None), "shards_4": _training(4)},
     claims=(_claim(2), _claim(4)),
     same=("rows", "checksums"),
+    pairs=3,
     warm_up=False,
 )

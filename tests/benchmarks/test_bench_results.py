@@ -79,6 +79,13 @@ def test_named_rows_replace_their_lines_and_leave_the_others(file: Path) -> None
     assert made.finished
 
 
+def test_lines_lie_in_the_order_of_their_ids_whatever_was_measured_first(file: Path) -> None:
+    ids = ["N1", "P10", "P14-rows", "P14-memory", "P1b", "P2", "G1-vit", "P1a", "S1-2"]
+    made = _measured(file, *(MET.model_copy(update={"id": one}) for one in ids), finished=False)
+    found = [line.id for line in made.rows]
+    assert found == ["P1a", "P1b", "P2", "P10", "P14-rows", "P14-memory", "S1-2", "N1", "G1-vit"]
+
+
 def test_rows_of_another_size_or_other_packages_are_not_mixed(file: Path) -> None:
     made = _measured(file, MET, finished=False)
     assert store.begin(file, "quick", afresh=False).rows == ()
