@@ -44,7 +44,21 @@ def page(results: Results) -> str:
     for code, date in sorted({(line.code, line.date) for line in results.rows if line.code != results.code}):
         older = [line.id for line in results.rows if (line.code, line.date) == (code, date)]
         notes.append(f"- Measured with code {code} on {date}: {', '.join(older)}")
-    return "\n".join([*head, *map(_row, results.rows), "", *notes]) + "\n"
+    return "\n".join([*head, *map(_row, results.rows), "", *notes, *_missed(results)]) + "\n"
+
+
+def _missed(results: Results) -> list[str]:
+    """The goals that docs/performance.md gives reasons for: those that are not shown to be met."""
+    lines = [line for line in results.rows if line.goal is not None and not line.met]
+    return (["", "## Goals that are missed, or not judged", "", *map(_shortfall, lines)]) if lines else []
+
+
+def _shortfall(line: Line) -> str:
+    if line.ratio is None:
+        return f"- **{line.id}**: {line.note}"
+    interval = "" if line.low is None else f" ({number(line.low)} to {number(line.high)})"
+    word = "missed" if line.met is False else "void" if verdict(line) == "void" else "not judged"
+    return f"- **{line.id}**, {word}: {number(line.ratio)}{interval}, goal {_goal(line)}"
 
 
 def verdict(line: Line) -> str:

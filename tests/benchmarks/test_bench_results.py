@@ -109,6 +109,11 @@ def test_the_page_says_a_loss_as_plainly_as_a_win(file: Path) -> None:
     assert [verdict(line) for line in made.rows] == ["yes", "**no**", "void"]
     assert all(f"| {line.id} |" in text for line in made.rows)
     assert "- **P6**: void: restless" in text
+    missed = text.partition("## Goals that are missed, or not judged")[2].split("\n")
+    assert [line for line in missed if line] == [
+        "- **P5**, missed: 0.8 (0.75 to 0.85), goal <= 0.05",
+        "- **P6**, void: 0.8 (0.75 to 0.85), goal >= 0.7",
+    ]
 
 
 def test_a_row_without_numbers_says_why() -> None:
