@@ -1,7 +1,7 @@
 """SIGKILL to the ranks of a training, one after the other, and how long each time until the next step (P10, P16).
 
-Victims and moments are drawn from a seed; what the kill meets is not. The moments are spread evenly: with `count`
-kills, one falls into each of `count` equal parts of the pause, in random order, so that few kills have the mean of many.
+Victims and moments are drawn from a seed; what the kill meets is not. The moments are spread evenly: of `count` equal
+parts of the pause, each gets one kill, in random order, so that few kills have the mean of many.
 """
 
 import json

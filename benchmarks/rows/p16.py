@@ -65,7 +65,9 @@ def _job(place: Place) -> Any:
         "tracking": {"log_every_steps": 1},
         "failure": {"max_failures": 100},
     }
-    return job_of(place.own / "home", version_of(place.data, place.pick(_ROWS, 5_000, 2_560)), "waiting", settings)
+    return job_of(
+        place.own / "home", version_of(place.data, place.pick(_ROWS, 5_000, 2_560)), "waiting", settings
+    )
 
 
 ROW = Row(
