@@ -12,9 +12,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import registered
+from prefect.exceptions import MissingResult
 from registered import BROKEN, MODEL, save
 from test_cli import HEAVY, evergreen
 
+import flows.retrain
 from flows import cli, commands
 from flows.retrain import retrain
 from tasks.registry import CHAMPION, PREVIOUS, champion_of, move_alias
@@ -148,6 +150,22 @@ def test_a_reused_run_imports_neither_torch_nor_ray(finished_home: Home, command
         assert "s; the run that made this version took" in done.stdout
     assert last == "0 []"
     assert connect(None, finished_home).get_model_version_by_alias("digits", CHAMPION).version == 1
+
+
+def test_a_release_that_prefect_lost_is_still_said(
+    finished_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prefect raises MissingResult for the finished run: its server confirmed the final state at a second request."""
+    monkeypatch.setenv("EVERGREEN_HOME", str(finished_home.root))
+
+    def lost(*given: Any, **options: Any) -> None:
+        retrain(*given, **options)
+        raise MissingResult("the state has no data")
+
+    monkeypatch.setattr(flows.retrain, "retrain", lost)
+    assert cli.main(["retrain", "digits", *ASSIGNMENTS, "--json"]) == EXIT_OK
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (said["version"], said["reused"]) == ("1", True)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Canaries in the environment, in addresses and in errors: after a run none of them stands anywhere."""
 
 import base64
+import json
 import os
 import re
 import subprocess
@@ -10,13 +11,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
 from mlflow_servers import MlflowServer, Proxy, mlflow_server
 
-from training.redaction import redact
+from flows.retrain import retrain as retrain_flow
+from training.redaction import hide_credentials, redact, show_credentials
 
 # Recipes put theirs together, as a recipe's own text is kept with the run.
 PASSWORD, KEY, ORIGIN, SIGNED = "canary-wren-1", "canary-finch-2", "canary-robin-3", "canary-tit-4"
@@ -199,6 +201,25 @@ def test_a_server_that_is_away_is_named_without_its_password(tmp_path: Path, ser
 def test_what_is_left_out_of_a_text(text: str, shown: str) -> None:
     assert redact(text) == shown
     assert redact(shown) == shown
+
+
+def test_credentials_of_an_address_are_kept_from_prefects_parameters() -> None:
+    """Prefect's server records a flow run's parameters as `serialize_parameters` gives them."""
+    uri = f"http://writer:{PASSWORD}@host:5000"
+    overrides = {"tracking": {"uri": uri, "model": "m"}, "seed": 1}
+    recorded = retrain_flow.serialize_parameters({"settings": hide_credentials(overrides)})
+    assert PASSWORD not in json.dumps(recorded)
+    assert recorded["settings"]["tracking"]["model"] == "m"
+    assert show_credentials(hide_credentials(overrides)) == overrides
+    assert PASSWORD in json.dumps(retrain_flow.serialize_parameters({"settings": overrides}))
+
+
+@pytest.mark.parametrize(
+    "overrides", [{}, {"tracking": {"model": "m"}}, {"tracking": 3}, {"tracking": {"uri": 3}}]
+)
+def test_settings_without_an_address_stay_as_they_are(overrides: dict[str, Any]) -> None:
+    """What is no setting is refused later, by its own message."""
+    assert hide_credentials(overrides) == show_credentials(overrides) == overrides
 
 
 def test_values_of_secret_variables_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

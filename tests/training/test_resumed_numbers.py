@@ -8,6 +8,7 @@ import torch
 from crashes import points, settings
 from small_runs import job_for
 
+from training.checkpoint import Position
 from training.errors import TrainingError
 from training.launch import launch
 from training.loop import Loop
@@ -19,24 +20,29 @@ from training.tally import Sums
 SHARES = ([2.0, 3.0, 4.0, 5.0], [20.0, 30.0, 40.0, 50.0])  # loss, hits, rows and checksum of each old rank
 
 
-def loaded(rank: int, world_size: int) -> Loop:
-    """A loop of rank `rank` after it loaded the state of two ranks."""
+def resumed(rank: int, world_size: int) -> Loop:
+    """A loop of rank `rank` that resumed from a checkpoint of two ranks."""
     loop = Loop.__new__(Loop)
+    state = {"learner": {}, "history": [], "epoch_sums": [0.0] * 4, "interval_sums": list(SHARES)}
+    loop.checkpoints = SimpleNamespace(load_newest=lambda: (Position(1, 1, 1), state))  # type: ignore[assignment]
+    loop.metrics = SimpleNamespace(rewind=lambda _: None)  # type: ignore[assignment]
+    loop.replay = SimpleNamespace(enter=lambda _: None)  # type: ignore[assignment]
+    loop.total_steps = 2
     loop.learner = SimpleNamespace(load=lambda _: None)  # type: ignore[assignment]
     loop.ranks = Ranks(rank, world_size, torch.device("cpu"), distributed=False)
     loop.carried = Sums()
-    loop._load({"learner": {}, "history": [], "epoch_sums": [0.0] * 4, "interval_sums": list(SHARES)})
+    loop.resume()
     return loop
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_as_many_workers_each_go_on_with_their_own_sums(rank: int) -> None:
-    assert loaded(rank, 2).carried == Sums(*SHARES[rank])
+    assert resumed(rank, 2).carried == Sums(*SHARES[rank])
 
 
 def test_the_first_of_another_number_of_workers_goes_on_with_all_sums() -> None:
-    assert loaded(0, 3).carried == Sums(22.0, 33.0, 44.0, 55.0)
-    assert loaded(1, 3).carried == Sums()
+    assert resumed(0, 3).carried == Sums(22.0, 33.0, 44.0, 55.0)
+    assert resumed(1, 3).carried == Sums()
 
 
 def test_the_learning_rate_of_a_point_is_that_of_the_step_before_it(
