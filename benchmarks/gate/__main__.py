@@ -1,4 +1,4 @@
-"""The table of docs/gate.md: `python -m benchmarks.gate`, about an hour on one core; `--share 0.1` for a short one.
+"""The table of docs/gate.md: `python -m benchmarks.gate`, a quarter of an hour on one core; `--share 0.1` is short.
 
 Each line is written as it ends, to `benchmarks/gate.md`. The same seed gives the same table.
 """

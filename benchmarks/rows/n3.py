@@ -91,7 +91,7 @@ ROW = Row(
         )
     ),
     prepare=prepare,
-    pairs=2,
+    pairs=1,  # of some ten minutes; an interval takes --pairs 3
     warm_up=False,
     timeout_s=4 * 3600.0,
 )

@@ -17,7 +17,7 @@ _LONGEST_S = 30.0
 _MOST_TRIES = 5
 _PAIRS = 5
 _KILLS = 20
-_RECOVERIES = 4  # of torchrun's, whose failures take half a minute each
+_RECOVERIES = 3  # of torchrun's, whose failures take half a minute each
 
 
 def prepare(place: Place) -> None:

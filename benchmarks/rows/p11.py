@@ -102,7 +102,7 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("weights", "rows", "checksums"),
-    pairs=8,  # of 50 ms each, which a neighbour on the machine can double
+    pairs=6,  # of 50 ms each, which a neighbour on the machine can double
     warm_up=False,
     quick=True,
 )

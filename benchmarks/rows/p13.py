@@ -100,6 +100,6 @@ ROW = Row(
             geometric=False,
         ),
     ),
-    pairs=8,
+    pairs=6,
     quick=True,
 )

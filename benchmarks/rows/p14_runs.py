@@ -74,4 +74,5 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("opened",),
+    pairs=3,
 )

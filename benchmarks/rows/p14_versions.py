@@ -75,4 +75,5 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("alias",),
+    pairs=3,
 )

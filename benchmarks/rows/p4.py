@@ -137,6 +137,6 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("bytes", "sum"),
-    pairs=15,  # of a second each
+    pairs=10,  # of a second each
     quick=True,
 )

@@ -104,5 +104,6 @@ ROW = Row(
         ),
     ),
     same=("weights",),
+    pairs=3,
     warm_up=False,
 )
