@@ -97,7 +97,7 @@ $(READY): $(UV) requirements.lock pyproject.toml
 	@quiet=--quiet; if [ -t 2 ]; then quiet=; fi; \
 	$(UV) pip install --python $(BIN)/python --require-hashes $$quiet -r requirements.lock; \
 	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation $$quiet --editable .
-	@$(BIN)/python -m tasks.empty_stores
+	@$(BIN)/python -m tasks.trackers.empty_stores
 	@touch $@
 
 # The file name carries the version, so that another pin installs anew.

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from training.cluster import check_answers
 from training.errors import EvergreenError, SettingError
-from training.paths import HOME_VARIABLE, home
+from training.ray_cluster.cluster import check_answers
+from training.storage.paths import HOME_VARIABLE, home
 
 ADDRESS_VARIABLE = "EVERGREEN_RAY_ADDRESS"
 TRACKING_VARIABLE = "EVERGREEN_TRACKING_URI"

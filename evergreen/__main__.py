@@ -15,7 +15,7 @@ _PACKAGES = ("flows", "tasks", "training", "deployments")
 def main() -> int:
     """Run one command; returns the exit status."""
     prefer_own_packages()
-    from flows.cli import main as run
+    from flows.cli.main import main as run
 
     return run()
 

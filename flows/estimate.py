@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from training.data.manifest import read_manifest
+from training.data.sample_order import SampleOrder
 from training.errors import DataError
-from training.launch import finished
-from training.manifest import read_manifest
-from training.order import SampleOrder
-from training.paths import Home, RunPaths
 from training.plan import RunPlan
-from training.record_files import find_record
 from training.records import DatasetVersion, Release, TrainedModel
-from training.settings import Settings
+from training.settings.schema import Settings
+from training.storage.paths import Home, RunPaths
+from training.storage.record_files import find_record
+from training.supervision.launch import finished
 
 # Parts of a run's wall time by what they grow with: rows at a known speed, rows, or nothing.
 _LEARNING = ("data wait", "compute", "communication")

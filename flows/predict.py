@@ -5,12 +5,12 @@ evergreen predict digits IMAGES OUTPUT.parquet
 
 from prefect import flow
 
-from flows.prefect_signals import sigterm_ends_flow
+from flows.local.prefect_signals import sigterm_ends_flow
 from tasks import predict as step
 from tasks.predict import PredictionSummary
 from tasks.step import without_secrets
-from training.paths import home
-from training.settings import RaySettings
+from training.settings.schema import RaySettings
+from training.storage.paths import home
 
 
 @flow(name="predict", flow_run_name="predict-{model}")

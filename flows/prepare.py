@@ -10,11 +10,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.parquet import parquet
 from tasks.transform import transform
-from training.paths import Home
+from training.data.preparation.prepare import plan_shards
 from training.plan import RunPlan
-from training.prepare import plan_shards
+from training.ray_cluster.capacity import has_other_nodes
 from training.records import DatasetVersion, RawShard
-from training.room import has_other_nodes
+from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.prepare")
 

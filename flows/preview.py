@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from flows.estimate import Estimate, estimate, steps_per_epoch, total_steps
-from tasks.plan_checks import check_plan
+from tasks.checks.plan_checks import check_plan
 from tasks.reuse import find_release, read_release
 from training import identity
-from training.dataset import open_columns
+from training.data.dataset import open_columns
 from training.errors import EvergreenError
-from training.feeds import training_rows
-from training.launch import finished
-from training.overrides import describe
-from training.paths import Home
 from training.plan import RunPlan, choose_source, identify
+from training.ray_cluster.capacity import resolve_here
 from training.recipe import Recipe, load
 from training.records import DatasetVersion, Record, Release
 from training.redaction import Redacted
-from training.replay_outcome import read_outcome, spelled
-from training.room import resolve_here
+from training.settings.overrides import describe
+from training.storage.paths import Home
+from training.supervision.launch import finished
+from training.trainers.torch.feeds import training_rows
+from training.trainers.torch.replay_outcome import read_outcome, spelled
 
 
 class Preview(Record):

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from prefect import flow
 
-from flows.environment import speak
-from flows.prefect_signals import sigterm_ends_flow
+from flows.local.environment import speak
+from flows.local.prefect_signals import sigterm_ends_flow
 from flows.prepare import prepare
 from flows.run_form import form_of, nested
 from flows.stopwatch import Stopwatch
@@ -24,23 +24,23 @@ from tasks.flow_retries import retried_if_transient
 from tasks.flow_runs import close_killed, completed, run_name
 from tasks.preflight import checked_alongside
 from tasks.register import register
-from tasks.registry import ChampionMovedError
+from tasks.registry.aliases import ChampionMovedError
+from tasks.registry.unjudged import unjudged_runs
 from tasks.report import report
 from tasks.reuse import find_release
 from tasks.step import without_secrets
-from tasks.tracking import connect_patiently, failure_recorded
+from tasks.trackers.mlflow_run import connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
-from tasks.unjudged import unjudged_runs
-from training.controller import ray_for
-from training.launch import finished
-from training.paths import home
 from training.plan import RunPlan, identify
+from training.ray_cluster.capacity import resolve_here
+from training.ray_cluster.controller import ray_for
 from training.recipe import load
-from training.record_files import write_record
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.redaction import show_credentials
-from training.room import resolve_here
-from training.run_lock import run_lock
+from training.storage.paths import home
+from training.storage.record_files import write_record
+from training.storage.run_lock import run_lock
+from training.supervision.launch import finished
 
 _made: list[Release] = []
 _COMPARISONS = 3  # each with the champion of the moment
@@ -145,6 +145,6 @@ def compare_and_register(
 
 
 if __name__ == "__main__":
-    from flows.cli import main
+    from flows.cli.main import main
 
     sys.exit(main(["retrain", *sys.argv[1:]]))

@@ -5,10 +5,10 @@ evergreen rollback digits --why "wrong on new cameras"
 
 from prefect import flow
 
-from flows.prefect_signals import sigterm_ends_flow
+from flows.local.prefect_signals import sigterm_ends_flow
 from tasks import rollback as step
 from tasks.step import without_secrets
-from training.paths import home
+from training.storage.paths import home
 
 
 @flow(name="rollback", flow_run_name="rollback-{model}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic_core import CoreSchema
 
-from training.overrides import setting_schema, settings_schema
+from training.settings.overrides import setting_schema, settings_schema
 
 FIELDS = {
     "epochs": "training.epochs",

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import psutil
 
-from tasks.embedded_store import store_file
-from tasks.registry_lock import LOCK_TAG, read_claims, registry_lock
-from tasks.tracking import connect_once
+from tasks.registry.lock import LOCK_TAG, read_claims, registry_lock
+from tasks.trackers.embedded_store import store_file
+from tasks.trackers.mlflow_run import connect_once
 from training.errors import EvergreenError
-from training.paths import Home
 from training.plan import RunPlan
+from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.retention")
 

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.registry import WEIGHTS_TAG, champion_of, version_tags
-from tasks.reign import anchor_of
-from tasks.tracking import RUN_KEY_TAG
-from training.files import digest_json
-from training.paths import RunPaths
+from tasks.registry.aliases import WEIGHTS_TAG, champion_of, version_tags
+from tasks.registry.reign import anchor_of
+from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.plan import RunPlan
-from training.record_files import find_record, read_record, record_text
 from training.records import Evaluation, Record, TrainedModel
 from training.redaction import redact
+from training.storage.files import digest_json
+from training.storage.paths import RunPaths
+from training.storage.record_files import find_record, read_record, record_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -7,13 +7,13 @@ import logging
 from pathlib import Path
 
 from tasks.step import step
-from training.paths import Home
+from training.data.sources.wording import counted
 from training.plan import choose_source
 from training.recipe import load
 from training.records import SourceFiles
 from training.redaction import redact
-from training.settings import Settings
-from training.sources.wording import counted
+from training.settings.schema import Settings
+from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.download")
 

@@ -18,22 +18,22 @@ import pyarrow.parquet as pq
 
 from tasks.comparison import comparison_now, find_evaluation, write_comparison
 from tasks.preflight import check_shape
-from tasks.registry import CLASSES_TAG, DATASET_TAG, load_version, version_tags
+from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, load_version, version_tags
+from tasks.registry.training_rows import training_rows_of
 from tasks.step import step
-from tasks.tracking import connect_patiently
-from tasks.training_rows import training_rows_of
-from training.dataset import Columns, open_columns
+from tasks.trackers.mlflow_run import connect_patiently
+from training.data.dataset import Columns, open_columns
+from training.data.images.decoding import Pixels
+from training.data.row_digests import Digests, row_digests, rows_among
 from training.errors import DataError, SettingError
-from training.files import atomic_file, atomic_folder
-from training.images import Pixels
-from training.paths import Home
 from training.plan import RunPlan
+from training.problems.classification import paired, score, worst_mistakes
 from training.recipe import reload
-from training.record_files import set_aside
 from training.records import DatasetVersion, Evaluation, Score, TrainedModel
-from training.row_digests import Digests, row_digests, rows_among
-from training.scoring import paired, score, worst_mistakes
-from training.serving import Probabilities, latency_ms, predictor, serving_module
+from training.storage.files import atomic_file, atomic_folder
+from training.storage.paths import Home
+from training.storage.record_files import set_aside
+from training.trainers.torch.serving import Probabilities, latency_ms, predictor, serving_module
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

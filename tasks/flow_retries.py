@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 
 from prefect.runtime import flow_run
+from training.attempts.history import read_failures
 
-from training.attempts import read_failures
 from training.errors import classify
-from training.paths import RunPaths
+from training.storage.paths import RunPaths
 
 log = logging.getLogger("evergreen.flow_retries")
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from prefect.runtime import flow_run
 
-from tasks.page.wording import reason
-from training.paths import Home
+from tasks.report_page.wording import reason
 from training.records import Release
+from training.storage.paths import Home
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State

@@ -6,8 +6,8 @@ Shards are independent, so they fan out over Ray (or threads). Fails with DataEr
 from pathlib import Path
 
 from tasks.step import step
+from training.data.preparation.prepare import Shard, write_raw
 from training.plan import RunPlan
-from training.prepare import Shard, write_raw
 from training.records import RawShard
 
 

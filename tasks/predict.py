@@ -13,19 +13,19 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from tasks.embedded_store import check_not_moved
-from tasks.inference import Served, in_process, open_served, over_ray
-from tasks.predictions import PredictionWriter, check_places, is_one_file, staged
-from tasks.registered import find_alias
-from tasks.registry import CHAMPION
+from tasks.inference.prediction_files import PredictionWriter, check_places, is_one_file, staged
+from tasks.inference.scoring import Served, in_process, open_served, over_ray
+from tasks.inference.unlabelled_images import Batch, find_chunks
+from tasks.registry.aliases import CHAMPION
+from tasks.registry.lookup import find_alias
 from tasks.step import step
-from tasks.tracking import connect
-from tasks.unlabelled import Batch, find_chunks
-from training.cluster import ray_cluster
+from tasks.trackers.embedded_store import check_not_moved
+from tasks.trackers.mlflow_run import connect
 from training.errors import DataError
-from training.paths import Home
+from training.ray_cluster.cluster import ray_cluster
 from training.records import Record
-from training.settings import RaySettings, Settings
+from training.settings.schema import RaySettings, Settings
+from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.predict")
 

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 
-from tasks.model_checks import check_model, compare_shapes
-from tasks.registered_files import registered_shape
-from tasks.registry import champion_of
+from tasks.checks.model_checks import check_model, compare_shapes
+from tasks.registry.aliases import champion_of
+from tasks.registry.safe_loading import registered_shape
 from tasks.step import step
-from tasks.tracking import connect_once
+from tasks.trackers.mlflow_run import connect_once
 from training.errors import StopRequestedError, classify
-from training.files import write_text
-from training.launch import finished
 from training.plan import RunPlan
 from training.recipe import reload
 from training.records import DatasetVersion
+from training.storage.files import write_text
+from training.supervision.launch import finished
 
 log = logging.getLogger("evergreen.preflight")
 

@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.descriptions import describe_model, describe_version, version_description
-from tasks.export import check_same, log_serving_model
 from tasks.gate import judge
-from tasks.own_digests import keep_digest
-from tasks.registered_files import FILE_TAG, WEIGHTS_FILE_TAG, digest_of_logged
-from tasks.registry import (
+from tasks.model_formats.torch_export import check_same, log_serving_model
+from tasks.registry.aliases import (
     CLASSES_TAG,
     DATASET_TAG,
     VERDICT_TAG,
@@ -35,18 +32,21 @@ from tasks.registry import (
     version_tags,
     was_rolled_back,
 )
-from tasks.registry_lock import Lease, registry_lock
-from tasks.reign import settle_standing, take_looks
+from tasks.registry.descriptions import describe_model, describe_version, version_description
+from tasks.registry.lock import Lease, registry_lock
+from tasks.registry.own_digests import keep_digest
+from tasks.registry.reign import settle_standing, take_looks
+from tasks.registry.safe_loading import FILE_TAG, WEIGHTS_FILE_TAG, digest_of_logged
+from tasks.registry.training_rows import record_training_rows
 from tasks.step import step, worth_retrying
-from tasks.tracking import RUN_KEY_TAG, connect_patiently, log_final, open_run
-from tasks.training_rows import record_training_rows
-from training.dataset import open_columns
-from training.files import digest_file, digest_json
-from training.paths import Home
+from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_patiently, log_final, open_run
+from training.data.dataset import open_columns
 from training.plan import RunPlan
 from training.recipe import reload
 from training.records import DatasetVersion, Evaluation, Goodput, Release, TrainedModel, Verdict
-from training.serving import serving_module
+from training.storage.files import digest_file, digest_json
+from training.storage.paths import Home
+from training.trainers.torch.serving import serving_module
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -15,18 +15,18 @@ import pyarrow.parquet as pq
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 
 from tasks.flow_runs import artifact_key
-from tasks.next_commands import next_commands
-from tasks.page import ReportInputs, markdown, render
-from tasks.page.figures import figures, prediction_grid
-from tasks.page.links import where_to_look
+from tasks.report_page import ReportInputs, markdown, render
+from tasks.report_page.figures import figures, prediction_grid
+from tasks.report_page.links import where_to_look
 from tasks.step import step
-from tasks.tracking import close_run, connect_patiently
-from training.dataset import open_columns
+from tasks.terminal.next_commands import next_commands
+from tasks.trackers.mlflow_run import close_run, connect_patiently
+from training.data.dataset import open_columns
 from training.errors import classify
-from training.files import write_text
-from training.overrides import describe
 from training.plan import RunPlan
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
+from training.settings.overrides import describe
+from training.storage.files import write_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

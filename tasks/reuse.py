@@ -5,12 +5,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.gate import same_policy
-from tasks.registry import CHAMPION, WEIGHTS_TAG, alias_of, champion_of, find_version, unfinished_rollback
-from tasks.tracking import RUN_KEY_TAG, connect_once, experiment_name
-from training.paths import Home
+from tasks.registry.aliases import (
+    CHAMPION,
+    WEIGHTS_TAG,
+    alias_of,
+    champion_of,
+    find_version,
+    unfinished_rollback,
+)
+from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_once, experiment_name
 from training.plan import RunPlan
-from training.record_files import find_record
 from training.records import Release
+from training.storage.paths import Home
+from training.storage.record_files import find_record
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

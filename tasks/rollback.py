@@ -6,12 +6,12 @@ Fails with SettingError when there is no version to return to, and with Resource
 import logging
 from pathlib import Path
 
-from tasks.embedded_store import check_not_moved
-from tasks.registered import check_can_return
-from tasks.registry import roll_back
+from tasks.registry.aliases import roll_back
+from tasks.registry.lookup import check_can_return
 from tasks.step import step
-from tasks.tracking import connect
-from training.paths import Home
+from tasks.trackers.embedded_store import check_not_moved
+from tasks.trackers.mlflow_run import connect
+from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.rollback")
 

@@ -10,20 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from training.attempts.history import Attempt, Failure
+
 from tasks.flow_retries import failures_of_this_flow_run
 from tasks.flow_runs import artifact_key
-from tasks.progress import Bar, ProgressArtifact, TelemetryLog, terminal
 from tasks.step import step
-from tasks.tracking import Publisher, connect_once, open_run, record_inputs
-from training.attempts import Attempt, Failure
-from training.files import sweep
-from training.launch import finished, launch, make_job
-from training.metrics import MetricsFile, Point
-from training.paths import Home, RunPaths
+from tasks.terminal.progress import Bar, ProgressArtifact, TelemetryLog, terminal
+from tasks.trackers.mlflow_run import Publisher, connect_once, open_run, record_inputs
+from training.attempts.metrics import MetricsFile, Point
 from training.plan import RunPlan
 from training.recipe import keep_copy
-from training.record_files import find_or_set_aside, rewrite_undamaged, set_aside, write_record
 from training.records import DatasetVersion, Release, TrainedModel
+from training.storage.files import sweep
+from training.storage.paths import Home, RunPaths
+from training.storage.record_files import find_or_set_aside, rewrite_undamaged, set_aside, write_record
+from training.supervision.launch import finished, launch, make_job
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 
 from tasks.step import step
-from training.paths import Home
+from training.data.preparation.prepare import make_version
+from training.data.sources.wording import counted
 from training.plan import RunPlan
-from training.prepare import make_version
-from training.record_files import set_aside
 from training.records import DatasetVersion, RawShard
-from training.sources.wording import counted
+from training.storage.paths import Home
+from training.storage.record_files import set_aside
 
 log = logging.getLogger("evergreen.transform")
 

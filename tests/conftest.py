@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flows.environment import NO_SERVICES  # imports nothing that reads the environment
+from flows.local.environment import NO_SERVICES  # imports nothing that reads the environment
 
 
 def _isolate() -> None:
@@ -36,10 +36,10 @@ import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 import small_runs  # noqa: E402
 
-from training.paths import HOME_VARIABLE, Home  # noqa: E402
-from training.paths import home as home_of_environment  # noqa: E402
 from training.records import DatasetVersion  # noqa: E402
-from training.settings import Settings  # noqa: E402
+from training.settings.schema import Settings  # noqa: E402
+from training.storage.paths import HOME_VARIABLE, Home  # noqa: E402
+from training.storage.paths import home as home_of_environment  # noqa: E402
 
 # Cores are shared, so an example's time says nothing about the code.
 hypothesis.settings.register_profile("shared-cores", deadline=None, max_examples=50)
@@ -83,7 +83,7 @@ def prefect_harness() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """A Ray cluster of two CPUs on this machine, started once and shared."""
-    from training.cluster import ray_cluster
+    from training.ray_cluster.cluster import ray_cluster
 
     with ray_cluster(Settings.model_validate({"ray": {"num_cpus": 2}})):
         yield

@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 from training.recipe import Recipe
-from training.sources.digits import Digits
+from training.data.sources.digits import Digits
 
 CALLS = 0
 
@@ -42,7 +42,7 @@ recipe = Recipe("noisy", "for a test", Digits(), build_model)
 """
 _DATASET = """
 from training.recipe import Recipe
-from training.sources.digits import Digits
+from training.data.sources.digits import Digits
 
 
 def build_model(shape, classes):
@@ -58,7 +58,7 @@ def dataset(version, split):
     import torch
     from torch.utils.data import Dataset
 
-    from training.dataset import open_columns
+    from training.data.dataset import open_columns
 
     columns = open_columns(version, split)
 

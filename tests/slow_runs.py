@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from small_runs import job_for, tiny_settings
+from training.attempts.heartbeat import Beat, read_beats
 
-from training.attempts import Beat, read_beats
-from training.job import TrainingJob
-from training.paths import Home, RunPaths
+from training.attempts.job import TrainingJob
 from training.records import DatasetVersion
+from training.storage.paths import Home, RunPaths
 
 _RECIPE = """
 import os
 import time
 from training.recipe import Recipe
-from training.sources.digits import Digits
+from training.data.sources.digits import Digits
 
 def build_model(shape, classes):
     from torch import nn
@@ -90,7 +90,7 @@ def send(rank: int, signum: int) -> Callable[[list[Beat]], None]:
 
 
 def last_step(metrics: Path) -> int:
-    from training.metrics import MetricsFile
+    from training.attempts.metrics import MetricsFile
 
     points = MetricsFile(metrics).read()
     return points[-1].step if points else 0

@@ -3,22 +3,23 @@
 from pathlib import Path
 from typing import Any
 
-from training import dataset, identity
-from training.job import TrainingJob
-from training.launch import make_job
-from training.overrides import resolve
-from training.paths import Home
-from training.prepare import make_version, plan_shards, write_raw
+from training import identity
+from training.attempts.job import TrainingJob
+from training.data import dataset
+from training.data.preparation.prepare import make_version, plan_shards, write_raw
+from training.data.sources import Source
+from training.data.sources.digits import Digits
 from training.recipe import load
 from training.records import DatasetVersion, SourceFiles
-from training.settings import DataSettings, Settings
-from training.sources import Source
-from training.sources.digits import Digits
+from training.settings.overrides import resolve
+from training.settings.schema import DataSettings, Settings
+from training.storage.paths import Home
+from training.supervision.launch import make_job
 
 LINEAR = "nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))"
 _RECIPE = """
 from training.recipe import Augmentation, Recipe
-from training.sources.digits import Digits
+from training.data.sources.digits import Digits
 
 def build_model(shape, classes):
     from torch import nn

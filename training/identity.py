@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from training.files import digest_json
 from training.libraries import library_versions
-from training.paths import Home, RunPaths
 from training.recipe import RecipeRef
-from training.record_files import find_record
-from training.settings import Settings
+from training.settings.schema import Settings
+from training.storage.files import digest_json
+from training.storage.paths import Home, RunPaths
+from training.storage.record_files import find_record
 
 # Of the other sections nothing changes the weights; of `scaling`, the workers and threads do, as they set the
 # order in which gradients are summed.

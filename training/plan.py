@@ -3,14 +3,15 @@
 import secrets
 from pathlib import Path
 
-from training import dataset, identity
-from training.paths import Home, RunPaths
+from training import identity
+from training.data import dataset
+from training.data.sources import Source
+from training.data.sources.locate import open_path
 from training.recipe import BUILT_IN, Recipe, RecipeRef
-from training.record_files import find_record
 from training.records import DatasetVersion, Record, SourceFiles
-from training.settings import Settings
-from training.sources import Source
-from training.sources.locate import open_path
+from training.settings.schema import Settings
+from training.storage.paths import Home, RunPaths
+from training.storage.record_files import find_record
 
 
 class RunPlan(Record):

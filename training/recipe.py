@@ -16,11 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from training.data.sources import Source
 from training.errors import SettingError
-from training.files import atomic_folder
 from training.records import DatasetVersion, Record, Split
-from training.settings import Settings
-from training.sources import Source
+from training.settings.schema import Settings
+from training.storage.files import atomic_folder
 
 if TYPE_CHECKING:
     from torch import nn

@@ -97,7 +97,9 @@ class EpochMetrics(Record):
     learning_rate: float
     images_per_s: float
     rows: int = Field(description="training rows that the epoch's steps used")
-    checksum: int = Field(description="training.order.checksum of those rows, over all ranks and attempts")
+    checksum: int = Field(
+        description="training.data.sample_order.checksum of those rows, over all ranks and attempts"
+    )
 
 
 class Goodput(Record):

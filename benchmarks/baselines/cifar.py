@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.row import Place, Size
-from training import dataset
-from training.job import TrainingJob
-from training.paths import Home
-from training.prepare import make_version, plan_shards, write_raw
+from training.attempts.job import TrainingJob
+from training.data import dataset
+from training.data.preparation.prepare import make_version, plan_shards, write_raw
+from training.data.sources.locate import open_path
 from training.recipe import load
 from training.records import DatasetVersion
-from training.settings import DataSettings
-from training.sources.locate import open_path
+from training.settings.schema import DataSettings
+from training.storage.paths import Home
 
 ARCHIVE = "cifar10-jpeg.tar.xz"
 

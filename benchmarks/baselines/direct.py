@@ -10,24 +10,24 @@ from typing import Any
 
 from tasks import evaluate, register, report
 from tasks.download import fetch
-from tasks.page import render
-from tasks.page.figures import figures
 from tasks.preflight import preflight
-from tasks.publisher import Publisher
+from tasks.report_page import render
+from tasks.report_page.figures import figures
 from tasks.reuse import find_release
-from tasks.tracking import close_run, connect_patiently, open_run, record_inputs
+from tasks.trackers.mlflow_run import close_run, connect_patiently, open_run, record_inputs
+from tasks.trackers.publisher import Publisher
 from tasks.train import keep_plan
-from training.controller import ray_for
-from training.files import write_text
-from training.launch import launch, make_job
-from training.metrics import MetricsFile
-from training.overrides import resolve
-from training.paths import Home
+from training.attempts.metrics import MetricsFile
+from training.data.preparation.prepare import make_version, plan_shards, write_raw
 from training.plan import RunPlan, identify
-from training.prepare import make_version, plan_shards, write_raw
+from training.ray_cluster.controller import ray_for
 from training.recipe import load
 from training.records import DatasetVersion, Release, TrainedModel
-from training.run_lock import run_lock
+from training.settings.overrides import resolve
+from training.storage.files import write_text
+from training.storage.paths import Home
+from training.storage.run_lock import run_lock
+from training.supervision.launch import launch, make_job
 
 
 def retrain(home: Home, recipe: str, overrides: dict[str, Any]) -> Release:

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from training.attempts.history import read_attempts
+
 from benchmarks.chaos.processes import beating
-from training.attempts import read_attempts
-from training.paths import RunPaths
+from training.storage.paths import RunPaths
 
 PAUSE_S = (0.5, 2.0)  # of a training that goes on, before the next kill
 _LOOK_S = 0.02

@@ -1,9 +1,9 @@
-"""A training on Ray as the train step starts it: a cluster of its own on this machine, then `training.launch`."""
+"""A training on Ray as the train step starts it: a cluster of its own on this machine, then `training.supervision.launch`."""
 
-from training.cluster import ray_cluster
-from training.job import TrainingJob
-from training.launch import launch
+from training.attempts.job import TrainingJob
+from training.ray_cluster.cluster import ray_cluster
 from training.records import TrainedModel
+from training.supervision.launch import launch
 
 
 def launch_on_ray(job: TrainingJob) -> TrainedModel:

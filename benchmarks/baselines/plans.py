@@ -1,9 +1,9 @@
 """Plans of retraining runs in a home: what the steps that talk to MLflow are given."""
 
-from training.overrides import resolve
-from training.paths import Home
 from training.plan import RunPlan, choose_source, identify
 from training.recipe import load
+from training.settings.overrides import resolve
+from training.storage.paths import Home
 
 
 def plan_of_digits(home: Home) -> RunPlan:

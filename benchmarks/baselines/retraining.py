@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from training.launch import finished
-from training.paths import RunPaths
-from training.record_files import read_record
 from training.records import Release, TrainedModel
+from training.storage.paths import RunPaths
+from training.storage.record_files import read_record
+from training.supervision.launch import finished
 
 
 class Retrained(NamedTuple):
@@ -34,7 +34,7 @@ class Retrained(NamedTuple):
 
 def retrain(home: Path, recipe: str, settings: dict[str, str], code: Path | None = None) -> Retrained:
     """Run the command, of the checkout `code` if given. Raises RuntimeError with what it said when it fails."""
-    command = [sys.executable, "-m", "flows.cli", "retrain", recipe, "--json"]
+    command = [sys.executable, "-m", "flows.cli.main", "retrain", recipe, "--json"]
     for name, value in settings.items():
         command += ["--set", f"{name}={value}"]
     home.mkdir(parents=True, exist_ok=True)

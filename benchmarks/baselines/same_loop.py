@@ -8,16 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from training.attempts.fence import Fence
+
 from benchmarks.baselines.torchrun import run
-from training.attempts import Fence
-from training.job import TrainingJob
-from training.launch import finished
+from training.attempts.job import TrainingJob
 from training.recipe import keep_copy
 from training.records import TrainedModel
+from training.supervision.launch import finished
 
 
 def launch_by_torchrun(job: TrainingJob) -> TrainedModel:
-    """What `training.launch` does, without Ray and without a second try."""
+    """What `training.supervision.launch` does, without Ray and without a second try."""
     keep_copy(job.recipe, job.paths.recipe)
     job.paths.checkpoints.mkdir(parents=True)
     numbered = job.model_copy(update={"attempt": Fence.begin(job.paths).number})
@@ -35,8 +36,8 @@ def main() -> None:
     import torch
     import torch.distributed as dist
 
-    from training.ranks import Ranks
-    from training.worker import run_worker
+    from training.trainers.torch.ranks import Ranks
+    from training.trainers.torch.worker import run_worker
 
     job = TrainingJob.model_validate_json(Path(sys.argv[1]).read_text())
     torch.set_num_threads(job.settings.scaling.threads_per_worker)

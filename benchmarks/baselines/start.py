@@ -13,9 +13,9 @@ from pathlib import Path
 
 def main() -> None:
     """Entry of the process."""
-    from training.cluster import ray_cluster
-    from training.job import TrainingJob
-    from training.launch import launch
+    from training.attempts.job import TrainingJob
+    from training.ray_cluster.cluster import ray_cluster
+    from training.supervision.launch import launch
 
     *files, out = map(Path, sys.argv[1:])
     jobs = [TrainingJob.model_validate_json(file.read_text()) for file in files]

@@ -1,21 +1,22 @@
-"""Evergreen's own trainings as a user starts them: a dataset version, a recipe, settings, `training.launch`."""
+"""Evergreen's own trainings as a user starts them: a dataset version, a recipe, settings, `training.supervision.launch`."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.baselines.images import idx_folder
-from training import dataset, identity
-from training.job import TrainingJob
-from training.launch import make_job
-from training.metrics import MetricsFile, Point
-from training.overrides import resolve
-from training.paths import Home, RunPaths
-from training.prepare import make_version, plan_shards, write_raw
+from training import identity
+from training.attempts.job import TrainingJob
+from training.attempts.metrics import MetricsFile, Point
+from training.data import dataset
+from training.data.preparation.prepare import make_version, plan_shards, write_raw
+from training.data.sources.locate import open_path
 from training.recipe import load
 from training.records import DatasetVersion, TrainedModel
-from training.settings import Settings
-from training.sources.locate import open_path
+from training.settings.overrides import resolve
+from training.settings.schema import Settings
+from training.storage.paths import Home, RunPaths
+from training.supervision.launch import make_job
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 

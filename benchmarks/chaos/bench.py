@@ -13,7 +13,7 @@ import tasks
 from benchmarks.chaos import processes, services
 from benchmarks.chaos.retraining import RECIPE, SETTINGS, Retraining
 from benchmarks.harness.results import stamp
-from training.paths import HOME_VARIABLE, Home, RunPaths
+from training.storage.paths import HOME_VARIABLE, Home, RunPaths
 
 MARK = "EVERGREEN_CHAOS"  # in the environment of every process that is started here
 _REFERENCE_TIMEOUT_S = 600.0

@@ -25,7 +25,7 @@ RECIPE = '''"""A model of one layer whose steps take 25 ms at least, so that a f
 import time
 
 from training.recipe import Recipe
-from training.sources.digits import Digits
+from training.data.sources.digits import Digits
 
 
 def build_model(shape, classes):
@@ -90,7 +90,7 @@ class Retraining:
         place: Path,
         prefix: Sequence[str] = (),
     ):
-        command = [*prefix, sys.executable, "-m", "flows.cli", "retrain", str(recipe)]
+        command = [*prefix, sys.executable, "-m", "flows.cli.main", "retrain", str(recipe)]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         self.log = log

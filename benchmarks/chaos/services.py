@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.chaos import processes
-from flows.environment import NO_SERVICES
+from flows.local.environment import NO_SERVICES
 
 _START_TIMEOUT_S = 180.0
 _END_TIMEOUT_S = 10.0

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from benchmarks.gate.nights import Nights, Rule, World, Year
-from training.settings import GateSettings
+from training.settings.schema import GateSettings
 
 _NIGHTS = 365
 _BETTER, _NOT_WORSE = GateSettings(), GateSettings(policy="not_worse")

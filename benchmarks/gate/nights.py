@@ -17,7 +17,7 @@ from tasks.gate.reign import Reign
 from tasks.gate.selection import corrected_gain
 from tasks.gate.signs import FLIPS
 from training.records import Look
-from training.settings import GateSettings
+from training.settings.schema import GateSettings
 
 Rule = Literal["joint", "strict", "each night"]
 Wrong = npt.NDArray[np.bool_]

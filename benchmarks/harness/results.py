@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 from pydantic import Field
 
-from training.files import write_text
 from training.records import Record
+from training.storage.files import write_text
 
 _ROOT = Path(__file__).parents[2]
 _CODE = ("evergreen", "flows", "tasks", "training", "benchmarks")

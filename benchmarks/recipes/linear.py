@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from training.data.sources.idx import IdxFiles
 from training.recipe import ImageShape, Recipe
-from training.sources.idx import IdxFiles
 
 if TYPE_CHECKING:
     from torch import nn

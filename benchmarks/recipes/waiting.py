@@ -3,8 +3,8 @@
 import time
 from typing import TYPE_CHECKING, Any
 
+from training.data.sources.idx import IdxFiles
 from training.recipe import ImageShape, Recipe
-from training.sources.idx import IdxFiles
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.baselines.cifar import job_on_gpu, unavailable, version_of
 from benchmarks.harness.row import Claim, Outcome, Place, Row
-from training.feeds import Batch, Feed
+from training.trainers.torch.feeds import Batch, Feed
 
 _RECIPES = {"resnet": "cifar10-resnet", "vit": "cifar10-vit"}
 
@@ -27,7 +27,7 @@ def fed(place: Place, model: str) -> Outcome:
 
 def resident(place: Place, model: str) -> Outcome:
     """B: an epoch's batches lie on the GPU before the clock starts."""
-    from training import worker
+    from training.trainers.torch import worker
 
     build = worker.build_feed
     worker.build_feed = lambda *given: ResidentFeed(build(*given))
@@ -57,7 +57,7 @@ class ResidentFeed:
 
 def _train(place: Place, model: str) -> Outcome:
     from benchmarks.baselines.trainings import steady_rows_per_s
-    from training.launch import launch
+    from training.supervision.launch import launch
 
     epochs = {"resnet": place.pick(12, 4, 2), "vit": place.pick(5, 2, 2)}[model]
     job = job_on_gpu(place, _RECIPES[model], {"epochs": epochs, "precision": "bfloat16"})

@@ -27,8 +27,8 @@ def prepare(place: Place) -> None:
 
 
 def train(place: Place, training: dict[str, Any]) -> Outcome:
-    """One epoch through `training.launch`, imports and start included."""
-    from training.launch import launch
+    """One epoch through `training.supervision.launch`, imports and start included."""
+    from training.supervision.launch import launch
 
     job = job_on_gpu(place, "cifar10-vit", {"epochs": 1} | training)
     began = time.perf_counter()

@@ -28,7 +28,7 @@ def prepare(place: Place) -> None:
 
 
 def evergreen(place: Place) -> Outcome:
-    """A: `training.launch` with two workers; ranks are killed one after the other."""
+    """A: `training.supervision.launch` with two workers; ranks are killed one after the other."""
     from benchmarks.baselines.kills import Killer, recovered
     from benchmarks.baselines.on_ray import launch_on_ray
     from benchmarks.baselines.trainings import job_of, version_of

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
-from training.job import TrainingJob
+from training.attempts.job import TrainingJob
 from training.records import TrainedModel
 
 
 def prepare(place: Place) -> None:
     """A finished training with all its checkpoints."""
-    from training.launch import launch
+    from training.supervision.launch import launch
 
     launch(_job(place, place.shared / "home"))
 
@@ -56,7 +56,7 @@ def _resume(place: Place, in_epoch: bool) -> Outcome:
 
 def _resume_once(place: Place, folder: str, in_epoch: bool) -> tuple[float, TrainedModel]:
     from benchmarks.baselines.trainings import first_point
-    from training.launch import launch
+    from training.supervision.launch import launch
 
     template, job = _job(place, place.shared / "home"), _job(place, place.own / folder)
     shutil.copytree(template.paths.root, job.paths.root)
@@ -71,7 +71,7 @@ def _resume_once(place: Place, folder: str, in_epoch: bool) -> tuple[float, Trai
 
 def _forget_later(job: TrainingJob, in_epoch: bool) -> int:
     """Remove the checkpoints after one in the second epoch's middle, or after the first epoch's last."""
-    from training.checkpoint import Position, read_manifest
+    from training.checkpoints.checkpoint_log import Position, read_manifest
 
     found = []
     for folder in sorted(job.paths.checkpoints.glob("step-*")):

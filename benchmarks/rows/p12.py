@@ -22,7 +22,7 @@ def evergreen(place: Place) -> Outcome:
     from benchmarks.baselines.images import idx_folder
     from benchmarks.baselines.retraining import retrain
     from benchmarks.baselines.trainings import recipe_file
-    from training.checkpoint import STATE
+    from training.checkpoints.checkpoint_log import STATE
 
     os.sync()  # what the run before left to the disk
     every = _steps_between(place)

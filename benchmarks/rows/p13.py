@@ -16,10 +16,11 @@ _NAMES = (
 
 def evergreen(place: Place) -> Outcome:
     """A: the loop appends to its file, the driver sends the points in batches."""
-    from tasks.publisher import Publisher
-    from training.attempts import Fence
-    from training.metrics import MetricsFile
-    from training.paths import RunPaths
+    from training.attempts.fence import Fence
+
+    from tasks.trackers.publisher import Publisher
+    from training.attempts.metrics import MetricsFile
+    from training.storage.paths import RunPaths
 
     client, run_id = _open_run(place)
     steps = place.pick(2000, 1000, 50)

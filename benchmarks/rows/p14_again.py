@@ -34,11 +34,11 @@ def on_a_cluster(place: Place) -> Outcome:
 def _retrainings(place: Place, count: int, workers: int) -> Outcome:
     home = place.own / "home"
     os.environ["EVERGREEN_HOME"] = str(home)
-    from flows.environment import prepare
-    from flows.prefect_server import prefect_api
-    from training.cluster import ray_cluster
-    from training.paths import Home
-    from training.settings import Settings
+    from flows.local.environment import prepare
+    from flows.local.prefect_server import prefect_api
+    from training.ray_cluster.cluster import ray_cluster
+    from training.settings.schema import Settings
+    from training.storage.paths import Home
 
     os.environ.pop("PREFECT_HOME", None)
     prepare(Home(home))
@@ -72,7 +72,7 @@ def _disk_mb(folder: Path) -> float:
 
 
 def _retrain(seed: int, workers: int) -> None:
-    from flows.environment import quieten
+    from flows.local.environment import quieten
     from flows.retrain import retrain
 
     quieten()

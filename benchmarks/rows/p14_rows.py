@@ -33,8 +33,8 @@ def _rows(place: Place) -> int:
 
 def _prepared(place: Place, rows: int) -> Outcome:
     from benchmarks.baselines.trainings import prepare as prepare_dataset
-    from training.paths import Home
-    from training.settings import Settings
+    from training.settings.schema import Settings
+    from training.storage.paths import Home
 
     settings = Settings.model_validate({"data": {"path": str(idx_folder(place.data, rows))}})
     taken, peaks = [], []

@@ -14,8 +14,8 @@ _TRIES = 15
 def prepare(place: Place) -> None:
     """A home with few finished runs, and one with many."""
     from benchmarks.baselines.plans import numbered, plan_of_digits
-    from tasks.tracking import HOME_TAG, RUN_KEY_TAG, close_run, connect_once, open_run
-    from training.paths import Home
+    from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, close_run, connect_once, open_run
+    from training.storage.paths import Home
 
     for name, count in (("few", _FEW), ("many", place.pick(1000, 200, 30))):
         home = Home(place.shared / name)
@@ -44,8 +44,8 @@ def few(place: Place) -> Outcome:
 def _opened(place: Place, name: str) -> Outcome:
     """Median over runs that are opened for the first time, each closed again."""
     from benchmarks.baselines.plans import numbered, plan_of_digits
-    from tasks.tracking import close_run, connect_once, open_run
-    from training.paths import Home
+    from tasks.trackers.mlflow_run import close_run, connect_once, open_run
+    from training.storage.paths import Home
 
     root = Path(shutil.copytree(place.shared / name, place.own / "home"))
     plan = plan_of_digits(Home(root))

@@ -13,9 +13,9 @@ _TRIES = 15
 def prepare(place: Place) -> None:
     """A home with one version of the model, and one with many; the last is champion."""
     from benchmarks.baselines.plans import numbered, plan_of_digits
-    from tasks.registry import CHAMPION, WEIGHTS_TAG
-    from tasks.tracking import RUN_KEY_TAG, connect_once
-    from training.paths import Home
+    from tasks.registry.aliases import CHAMPION, WEIGHTS_TAG
+    from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_once
+    from training.storage.paths import Home
 
     for name, count in (("one", 1), ("many", place.pick(1000, 200, 20))):
         plan = plan_of_digits(Home(place.shared / name))
@@ -41,9 +41,9 @@ def one(place: Place) -> Outcome:
 def _asked(place: Place, name: str, count: int) -> Outcome:
     """Median time to find a run's version and the champion."""
     from benchmarks.baselines.plans import numbered, plan_of_digits
-    from tasks.registry import WEIGHTS_TAG, alias_of, champion_of, find_version
-    from tasks.tracking import RUN_KEY_TAG, connect_once
-    from training.paths import Home
+    from tasks.registry.aliases import WEIGHTS_TAG, alias_of, champion_of, find_version
+    from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_once
+    from training.storage.paths import Home
 
     plan = plan_of_digits(Home(Path(shutil.copytree(place.shared / name, place.own / "home"))))
     client = connect_once(plan)

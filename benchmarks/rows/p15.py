@@ -15,13 +15,13 @@ def prepare(place: Place) -> None:
     """A training of one step, its model registered, and the test rows as Parquet."""
     import numpy as np
 
-    from tasks.export import log_serving_model
-    from tasks.mlflow_store import connect
-    from training.dataset import open_columns
-    from training.launch import launch
-    from training.paths import Home
+    from tasks.model_formats.torch_export import log_serving_model
+    from tasks.trackers.mlflow_store import connect
+    from training.data.dataset import open_columns
     from training.recipe import load
-    from training.serving import serving_module
+    from training.storage.paths import Home
+    from training.supervision.launch import launch
+    from training.trainers.torch.serving import serving_module
 
     job = _job(place)
     trained = launch(job)
@@ -41,14 +41,14 @@ def evergreen(place: Place) -> Outcome:
     """A: as the evaluate step scores its candidate, and as `evergreen predict` scores without Ray."""
     import torch
 
-    from tasks.inference import in_process, open_served
-    from tasks.mlflow_store import connect
-    from tasks.unlabelled import find_chunks
-    from training.dataset import open_columns
-    from training.launch import finished
-    from training.paths import Home
+    from tasks.inference.scoring import in_process, open_served
+    from tasks.inference.unlabelled_images import find_chunks
+    from tasks.trackers.mlflow_store import connect
+    from training.data.dataset import open_columns
     from training.recipe import load
-    from training.serving import predictor, serving_module
+    from training.storage.paths import Home
+    from training.supervision.launch import finished
+    from training.trainers.torch.serving import predictor, serving_module
 
     torch.set_num_threads(1)
     job, home = _job(place), Home(place.shared / "home")
@@ -83,7 +83,7 @@ def plain(place: Place) -> Outcome:
     import torch
     from safetensors.torch import load_file
 
-    from training.dataset import open_columns
+    from training.data.dataset import open_columns
     from training.recipes.mnist import resnet18
 
     torch.set_num_threads(1)

@@ -4,7 +4,7 @@ Both must leave the same weights, bit for bit. The replay check, once a run, is 
 """
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
-from training.job import TrainingJob
+from training.attempts.job import TrainingJob
 
 
 def prepare(place: Place) -> None:
@@ -13,7 +13,7 @@ def prepare(place: Place) -> None:
 
 
 def on_ray(place: Place) -> Outcome:
-    """A: `training.launch` with two workers."""
+    """A: `training.supervision.launch` with two workers."""
     from benchmarks.baselines.on_ray import launch_on_ray
     from benchmarks.baselines.trainings import steady_rows_per_s, what_was_done
 

@@ -4,7 +4,7 @@ Same images, same model, same batch, same optimizer, same split into learning an
 """
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
-from training.job import TrainingJob
+from training.attempts.job import TrainingJob
 
 _TRAINING = {"epochs": 3, "global_batch_size": 128, "schedule": "constant", "warmup_share": 0.0}
 
@@ -35,9 +35,9 @@ def guides(place: Place) -> Outcome:
     """B: `DataLoader`, report and checkpoint each epoch."""
     from benchmarks.baselines.guides_training import train_as_guides_do
     from benchmarks.baselines.images import idx_folder
-    from training.cluster import ray_cluster
-    from training.dataset import open_columns
-    from training.feeds import training_rows
+    from training.data.dataset import open_columns
+    from training.ray_cluster.cluster import ray_cluster
+    from training.trainers.torch.feeds import training_rows
 
     job = _job(place)
     learn, validate = training_rows(open_columns(job.dataset, "train"), job.settings)

@@ -7,7 +7,7 @@ a run, has a row of its own: N2.
 from typing import Any
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
-from training.job import TrainingJob
+from training.attempts.job import TrainingJob
 
 _EVERY_S = 2.0
 
@@ -20,10 +20,10 @@ def prepare(place: Place) -> None:
 def durable(place: Place) -> Outcome:
     """A: checkpoints, a metric point a step, heartbeats, and the driver sends the points to MLflow."""
     from benchmarks.baselines.on_ray import launch_on_ray
-    from tasks.mlflow_store import connect
-    from tasks.publisher import Publisher
-    from training.metrics import MetricsFile
-    from training.paths import Home
+    from tasks.trackers.mlflow_store import connect
+    from tasks.trackers.publisher import Publisher
+    from training.attempts.metrics import MetricsFile
+    from training.storage.paths import Home
 
     job = _job(
         place, {"checkpoint": {"every_s": _EVERY_S, "replay": False}, "tracking": {"log_every_steps": 1}}
@@ -40,7 +40,7 @@ def bare(place: Place) -> Outcome:
     """B: none of it."""
     from benchmarks.baselines import undurable
     from benchmarks.baselines.on_ray import launch_on_ray
-    from training import ray_train
+    from training.ray_cluster import ray_train
 
     ray_train.run_ray_worker = undurable.run_ray_worker  # type: ignore[attr-defined]
     # Nobody beats, so nobody can be found stuck.

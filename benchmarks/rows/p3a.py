@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.baselines.trainings import job_of, version_of
 from benchmarks.harness.row import Claim, Outcome, Place, Row
-from training.feeds import Batch, Feed
+from training.trainers.torch.feeds import Batch, Feed
 
 _THREADS = 2
 _TURNS = ("real", "same")
@@ -21,9 +21,9 @@ def prepare(place: Place) -> None:
 
 
 def in_turns(place: Place) -> Outcome:
-    """`training.launch` in one process, ResNet-18: rows a second of each epoch but the first, which warms up."""
-    from training import worker
-    from training.launch import launch
+    """`training.supervision.launch` in one process, ResNet-18: rows a second of each epoch but the first, which warms up."""
+    from training.supervision.launch import launch
+    from training.trainers.torch import worker
 
     build = worker.build_feed
     worker.build_feed = lambda *given: InTurns(build(*given))

@@ -20,11 +20,11 @@ def evergreen(place: Place) -> Outcome:
     """A: the feed that training uses, and its normalisation on the device."""
     import torch
 
-    from training.dataset import open_columns
-    from training.feeds import MemoryFeed
-    from training.order import SampleOrder
-    from training.preprocess import normaliser
-    from training.ranks import Ranks
+    from training.data.dataset import open_columns
+    from training.data.images.augmentation import normaliser
+    from training.data.sample_order import SampleOrder
+    from training.trainers.torch.feeds import MemoryFeed
+    from training.trainers.torch.ranks import Ranks
 
     torch.set_num_threads(1)
     version = version_of(place.data, _rows(place))

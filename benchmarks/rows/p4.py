@@ -21,7 +21,7 @@ _REPEATS = 15
 def prepare(place: Place) -> None:
     """The dataset version, and its train images as one .npy file."""
     version = _version(place)
-    from training.dataset import open_columns
+    from training.data.dataset import open_columns
 
     np.save(place.shared / "images.npy", np.asarray(open_columns(version, "train").images))
 
@@ -33,8 +33,8 @@ def parquet(place: Place) -> Outcome:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from training.dataset import binary_to_numpy
-    from training.manifest import read_parts
+    from training.data.dataset import binary_to_numpy
+    from training.data.manifest import read_parts
 
     pa.set_cpu_count(1)
     version = _version(place)
@@ -63,7 +63,7 @@ def parquet(place: Place) -> Outcome:
 
 def training(place: Place) -> Outcome:
     """A: what a training worker does: open the columns of the train split, check them and read all images."""
-    from training.dataset import open_columns
+    from training.data.dataset import open_columns
 
     version = _version(place)
 

@@ -30,8 +30,8 @@ def evergreen(place: Place) -> Outcome:
 def functions(place: Place) -> Outcome:
     """The same steps as plain functions in one process, without Prefect and Ray."""
     from benchmarks.baselines.trainings import prepare as prepare_dataset
-    from training.paths import Home
-    from training.settings import Settings
+    from training.settings.schema import Settings
+    from training.storage.paths import Home
 
     settings = Settings.model_validate({"data": {"path": str(_raw(place))}})
     taken = []
@@ -51,8 +51,8 @@ def guides(place: Place) -> Outcome:
     import torchvision  # noqa: F401
 
     from benchmarks.baselines.guides_preparation import prepare_as_guides_do
-    from training.cluster import ray_cluster
-    from training.settings import Settings
+    from training.ray_cluster.cluster import ray_cluster
+    from training.settings.schema import Settings
 
     with ray_cluster(Settings()):
         began = time.perf_counter()

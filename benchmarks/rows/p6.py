@@ -18,14 +18,14 @@ _JOB_S = 60.0  # the job of a minute that the share is told of
 def flow(place: Place) -> Outcome:
     """A: `flows.retrain.retrain`, with a Prefect server of its own as the command has it."""
     home = _home(place)
-    from flows.environment import prepare
-    from flows.prefect_server import prefect_api
+    from flows.local.environment import prepare
+    from flows.local.prefect_server import prefect_api
 
     os.environ.pop("PREFECT_HOME", None)
     prepare(home)
 
     def retrain(overrides: dict[str, Any]) -> Any:
-        from flows.environment import quieten
+        from flows.local.environment import quieten
         from flows.retrain import retrain as the_flow
 
         quieten()
@@ -37,7 +37,7 @@ def flow(place: Place) -> Outcome:
 def functions(place: Place) -> Outcome:
     """B: the same steps without Prefect."""
     home = _home(place)
-    from flows.environment import prepare
+    from flows.local.environment import prepare
 
     prepare(home)
 
@@ -50,7 +50,7 @@ def functions(place: Place) -> Outcome:
 
 
 def _home(place: Place) -> Any:
-    from training.paths import Home
+    from training.storage.paths import Home
 
     os.environ["EVERGREEN_HOME"] = str(place.own / "home")
     return Home(place.own / "home")

@@ -10,7 +10,7 @@ import sys
 import time
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
-from training.job import TrainingJob
+from training.attempts.job import TrainingJob
 
 
 def prepare(place: Place) -> None:

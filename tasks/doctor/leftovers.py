@@ -14,10 +14,10 @@ import psutil
 from pydantic import Field
 
 from tasks.doctor import Check
-from training.paths import HOME_VARIABLE, Home
 from training.records import Record
+from training.storage.paths import HOME_VARIABLE, Home
 
-# Set for each run of the command line (see flows/environment.py), and inherited by all that it starts.
+# Set for each run of the command line (see flows/local/environment.py), and inherited by all that it starts.
 _VARIABLES = (HOME_VARIABLE, "PREFECT_HOME", "MPLCONFIGDIR")
 _PREFECT_SERVER = "prefect.server.api.server:create_app"
 _RAY_BINARIES = ("raylet", "gcs_server")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tasks.doctor import Check
 from tasks.doctor.prefect_server import configured_server
-from training.cluster import ray_cluster
-from training.local_ray import sessions_folder
-from training.settings import RaySettings, Settings
+from training.ray_cluster.cluster import ray_cluster
+from training.ray_cluster.local_ray import sessions_folder
+from training.settings.schema import RaySettings, Settings
 
 _TIMEOUT_S = 3.0
 _RAY_TIMEOUT_S = 60.0
@@ -65,7 +65,7 @@ def ray_check() -> Check:
 
 def cpus_of_worker() -> int:
     """CPUs of a Ray worker; running it there shows that workers can import Evergreen."""
-    from training.room import available_cpus
+    from training.ray_cluster.capacity import available_cpus
 
     return available_cpus()
 

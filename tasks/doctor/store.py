@@ -14,7 +14,8 @@ import psutil
 from filelock import FileLock, Timeout
 
 from tasks.doctor import Check
-from tasks.embedded_store import (
+from tasks.registry.lock import LEASE_S, claims_in
+from tasks.trackers.embedded_store import (
     RunningRun,
     Schema,
     moved,
@@ -25,12 +26,11 @@ from tasks.embedded_store import (
     schema,
     store_file,
 )
-from tasks.pages import all_pages
-from tasks.registry_lock import LEASE_S, claims_in
-from tasks.tracking import connect
+from tasks.trackers.mlflow_run import connect
+from tasks.trackers.paged_search import all_pages
 from training.errors import EvergreenError
-from training.paths import HOME_VARIABLE, Home
 from training.plan import recipe_argument
+from training.storage.paths import HOME_VARIABLE, Home
 
 _REMOTE = ("9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs", "smb")
 _SEARCHED_BYTES = 256 << 20

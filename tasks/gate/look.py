@@ -18,7 +18,7 @@ from tasks.gate.reign import Flips, Reign, look_key, pack_flips
 from tasks.gate.signs import FLIPS, Differences, flipped_sums
 from tasks.gate.spending import joint_spent, strict_level
 from training.records import Look, Measure, Question
-from training.settings import GateSettings
+from training.settings.schema import GateSettings
 
 _NO_FLIPS: Differences = np.zeros(0)
 

@@ -69,7 +69,7 @@ def read_outcomes(predictions: Path, reference: Side) -> Outcomes:
 
 
 def _log_loss(table: pa.Table, model: Side) -> Differences:
-    """-ln(probability of the true class) in nats, clipped as in :mod:`training.scoring`."""
+    """-ln(probability of the true class) in nats, clipped as in :mod:`training.problems.classification`."""
     truth = table[f"{model}_probability"].to_numpy().astype(np.float64)
     loss: Differences = -np.log(np.clip(truth, _SMALLEST, 1 - _SMALLEST))
     return loss

@@ -3,9 +3,9 @@
 from tasks.gate.look import alpha_of
 from tasks.gate.needed import critical, gain_needed, rows_needed
 from tasks.gate.paired import difference_bound, holm, mcnemar
+from training.data.sources.wording import counted
 from training.records import Evaluation, Look, Rule
-from training.settings import GateSettings
-from training.sources.wording import counted
+from training.settings.schema import GateSettings
 
 
 def floor_rule(evaluation: Evaluation, floor: float) -> Rule:

@@ -5,7 +5,7 @@ import math
 from tasks.gate.rules import better_rule, class_drop_rule, floor_rule, not_worse_rule, percent
 from tasks.gate.selection import choice_of
 from training.records import Choice, Evaluation, Look, Question, Rule, Verdict
-from training.settings import GateSettings
+from training.settings.schema import GateSettings
 
 _METRICS = ("accuracy", "low", "high", "log_loss", "macro_f1", "calibration_error")
 

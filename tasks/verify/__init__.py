@@ -34,7 +34,7 @@ from tasks.verify.evidence import Evidence
 from tasks.verify.finding import Finding, NoEvidence, Outcome
 from tasks.verify.runs import home_of
 from training.errors import classify
-from training.paths import Home, RunPaths
+from training.storage.paths import Home, RunPaths
 
 __all__ = ["Finding", "verify"]
 

@@ -9,12 +9,12 @@ from tasks.comparison import EVALUATION, comparison_folders, owner_of
 from tasks.gate import asks_for_look, judge
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
+from training.data.manifest import read_parts
 from training.errors import DataError
 from training.identity import run_key
-from training.manifest import read_parts
-from training.record_files import DamagedError, read_record
 from training.records import Evaluation, Verdict
-from training.settings import GateSettings
+from training.settings.schema import GateSettings
+from training.storage.record_files import DamagedError, read_record
 
 _SAME = 1e-9
 

@@ -4,10 +4,10 @@ from contextlib import suppress
 
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, few
-from training.checkpoint import MANIFEST, read_manifest
+from training.checkpoints.checkpoint_log import MANIFEST, read_manifest
 from training.errors import DataError
-from training.files import canonical_json
 from training.identity import changes
+from training.storage.files import canonical_json
 
 
 def check_same_contract(one: Evidence, other: Evidence) -> None:

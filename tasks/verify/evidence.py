@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from training.attempts.history import Attempt, Failure, read_attempts, read_failures
 
 from tasks.verify.finding import NoEvidence
 from tasks.verify.steps import Steps
 from tasks.verify.store import Store, open_store
-from training.attempts import Attempt, Failure, read_attempts, read_failures
-from training.dataset import binary_to_numpy, is_validation
+from training.attempts.metrics import MetricsFile, Point
+from training.data.dataset import binary_to_numpy, is_validation
+from training.data.manifest import read_manifest, read_parts
+from training.data.sample_order import Rows
 from training.errors import DataError
-from training.manifest import read_manifest, read_parts
-from training.metrics import MetricsFile, Point
-from training.order import Rows
-from training.paths import TRAINED, Home, RunPaths
 from training.plan import RunPlan
-from training.record_files import DamagedError, read_record
 from training.records import DatasetVersion, Record, Release, TrainedModel
+from training.storage.paths import TRAINED, Home, RunPaths
+from training.storage.record_files import DamagedError, read_record
 
 if TYPE_CHECKING:
     from pathlib import Path

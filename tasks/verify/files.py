@@ -5,22 +5,22 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
+from training.attempts.history import Attempt, Failure
 
 from tasks.comparison import COMPARISON, EVALUATION, Comparison, comparison_folders, owner_of
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
-from training.attempts import Attempt, Failure
-from training.checkpoint import FORMAT, STATE, read_manifest
-from training.dataset import binary_to_numpy
+from training.attempts.metrics import Point
+from training.checkpoints.checkpoint_log import FORMAT, STATE, read_manifest
+from training.data.dataset import binary_to_numpy
+from training.data.manifest import check_parts, read_parts
 from training.errors import DataError, SettingError
-from training.files import digest_file
-from training.manifest import check_parts, read_parts
-from training.metrics import Point
-from training.paths import TRAINED
 from training.plan import RunPlan
 from training.recipe import reload
-from training.record_files import DamagedError, read_lines, read_record
 from training.records import DatasetVersion, Evaluation, Record, Release, ReplayOutcome, Split, TrainedModel
+from training.storage.files import digest_file
+from training.storage.paths import TRAINED
+from training.storage.record_files import DamagedError, read_lines, read_record
 
 _HALF_DONE = ("*.tmp", "*.removed")
 

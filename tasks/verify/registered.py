@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tasks.export import check_same
-from tasks.registry import (
+from tasks.model_formats.torch_export import check_same
+from tasks.registry.aliases import (
     CHALLENGER,
     CHAMPION,
     PREVIOUS,
@@ -16,12 +16,12 @@ from tasks.registry import (
 )
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
-from training.dataset import binary_to_numpy
+from training.data.dataset import binary_to_numpy
+from training.data.images.decoding import Pixels
+from training.data.manifest import read_parts
 from training.errors import DataError, EvergreenError
-from training.images import Pixels
-from training.manifest import read_parts
 from training.recipe import reload
-from training.serving import serving_module
+from training.trainers.torch.serving import serving_module
 
 _ROWS = 64
 

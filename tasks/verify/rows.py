@@ -5,7 +5,7 @@ import numpy as np
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from tasks.verify.steps import rows_of_epoch
-from training.order import Rows, checksum
+from training.data.sample_order import Rows, checksum
 from training.records import EpochMetrics
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from training.errors import SettingError
-from training.paths import Home, RunPaths
-from training.record_files import find_record
+from training.storage.paths import Home, RunPaths
+from training.storage.record_files import find_record
 
 
 class _Plan(BaseModel):

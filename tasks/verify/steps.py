@@ -6,9 +6,9 @@ from typing import Self
 
 import numpy as np
 
-from training.order import Rows, SampleOrder
-from training.settings import Settings
-from training.tally import metric_interval
+from training.data.sample_order import Rows, SampleOrder
+from training.settings.schema import Settings
+from training.trainers.torch.accumulators import metric_interval
 
 
 @dataclass(frozen=True)

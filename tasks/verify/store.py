@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tasks.embedded_store import store_file
-from tasks.pages import all_pages
-from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, champion_of
-from tasks.tracking import HOME_TAG, RUN_KEY_TAG, connect
+from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS, champion_of
+from tasks.trackers.embedded_store import store_file
+from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, connect
+from tasks.trackers.paged_search import all_pages
 from tasks.verify.finding import NoEvidence
 from training.errors import EvergreenError
-from training.paths import Home
 from training.plan import RunPlan
 from training.records import Release
+from training.storage.paths import Home
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -3,14 +3,14 @@
 import pickle
 from pathlib import Path
 
-from tasks.registry import WEIGHTS_TAG
+from tasks.registry.aliases import WEIGHTS_TAG
 from tasks.verify.contract import check_same_contract
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
-from training.checkpoint import STATE, read_manifest
+from training.checkpoints.checkpoint_log import STATE, read_manifest
+from training.checkpoints.weights import load_weights, weights_digest
 from training.errors import DataError
-from training.files import digest_file
-from training.weights import load_weights, weights_digest
+from training.storage.files import digest_file
 
 
 def recorded(run: Evidence) -> Outcome:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gate.nights import Nights, Rule, World, Year
-from training.settings import GateSettings
+from training.settings.schema import GateSettings
 
 _NIGHTS, _YEARS = 80, 24
 _WORLD = World(400, 0.06)

@@ -44,7 +44,7 @@ def test_folders_on_pythonpath_do_not_replace_evergreens_packages(project: Path)
 def test_child_processes_import_evergreens_packages_too(project: Path) -> None:
     code = (
         "import subprocess, sys; from evergreen.__main__ import prefer_own_packages; prefer_own_packages(); "
-        "sys.exit(subprocess.run([sys.executable, '-P', '-c', 'import flows.cli, training.worker']).returncode)"
+        "sys.exit(subprocess.run([sys.executable, '-P', '-c', 'import flows.cli.main, training.trainers.torch.worker']).returncode)"
     )
     root = Path(__file__).parents[2]
     path = os.pathsep.join([str(project), str(root)])
@@ -72,7 +72,7 @@ def test_a_recipe_that_imports_from_such_a_folder_is_told_to_rename_it(project: 
 
 RECIPE = """
 from training.recipe import Recipe
-from training.sources.digits import Digits
+from training.data.sources.digits import Digits
 
 
 

@@ -12,7 +12,7 @@ from registered import MODEL
 from services import Services
 
 from tasks import predict as step
-from training.paths import Home
+from training.storage.paths import Home
 
 
 @pytest.fixture(scope="session")

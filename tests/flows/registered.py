@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
 
-from tasks.export import log_serving_model
-from tasks.registry import CHALLENGER, CHAMPION
-from tasks.tracking import connect
-from training.paths import Home
+from tasks.model_formats.torch_export import log_serving_model
+from tasks.registry.aliases import CHALLENGER, CHAMPION
+from tasks.trackers.mlflow_run import connect
 from training.records import DatasetVersion
+from training.storage.paths import Home
 
 MODEL = "halves"
 SHAPE = (3, 8, 8)

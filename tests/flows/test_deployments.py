@@ -19,14 +19,14 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 from prefect.utilities.schema_tools import validate
 from services import HEAD, NODE, ROOT, UNITS, Services, answers, free_port, status
+from training.attempts.heartbeat import read_beats
 
 from deployments.cluster import place
-from training.attempts import read_beats
-from training.overrides import resolve
-from training.paths import RunPaths
 from training.recipe import load
-from training.record_files import read_record
 from training.records import Release
+from training.settings.overrides import resolve
+from training.storage.paths import RunPaths
+from training.storage.record_files import read_record
 
 FILES = (ROOT / "prefect.yaml", ROOT / "deployments" / "cluster.yaml")
 

@@ -11,12 +11,13 @@ import registered
 from PIL import Image
 from registered import MODEL
 
-from tasks import embedded_store, predict, rollback
+from tasks import predict, rollback
 from tasks.doctor import store
-from tasks.registry import CHAMPION, PREVIOUS, load_version
-from tasks.tracking import connect
+from tasks.registry.aliases import CHAMPION, PREVIOUS, load_version
+from tasks.trackers import embedded_store
+from tasks.trackers.mlflow_run import connect
 from training.errors import ResourceError
-from training.paths import Home
+from training.storage.paths import Home
 
 
 @pytest.fixture(scope="module")

@@ -18,14 +18,14 @@ from safetensors.torch import load_file
 from small_runs import write_recipe
 
 from flows.retrain import retrain
-from tasks.page.wording import reason
-from tasks.provenance import FLOW_RUN_TAG
-from tasks.tracking import connect
+from tasks.report_page.wording import reason
+from tasks.trackers.mlflow_run import connect
+from tasks.trackers.provenance import FLOW_RUN_TAG
+from training.checkpoints.weights import weights_digest
 from training.errors import DataError
-from training.paths import Home
 from training.recipe import load
 from training.records import Release
-from training.weights import weights_digest
+from training.storage.paths import Home
 
 
 class Made:
@@ -152,7 +152,7 @@ def test_the_weights_beside_the_program_train_on(made: Made) -> None:
 
 @pytest.mark.parametrize("harm", ["changed", "gone", "another"])
 def test_other_weights_than_those_of_the_registration_are_refused(made: Made, harm: str) -> None:
-    from tasks.registry import load_version
+    from tasks.registry.aliases import load_version
 
     (weights,) = made.home.mlflow_artifacts.rglob("extra_files/weights.safetensors")
     kept, more = weights.read_bytes(), weights.with_name("more.py")

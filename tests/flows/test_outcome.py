@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.summary import outcome
+from flows.cli.summary import outcome
 
 
 @pytest.mark.parametrize(

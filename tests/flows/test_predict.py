@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from registered import BROKEN, CLASSES, MODEL, encoded, picture, rows_of, save
 
 from tasks import predict as step
-from tasks.predictions import CLASSES_KEY, PredictionWriter
-from tasks.unlabelled import find_chunks
+from tasks.inference.prediction_files import CLASSES_KEY, PredictionWriter
+from tasks.inference.unlabelled_images import find_chunks
 from training.errors import DataError
-from training.settings import RaySettings
+from training.settings.schema import RaySettings
 
 
 def test_folder_at_any_depth_to_one_file(predict, tmp_path):

@@ -9,13 +9,13 @@ import pytest
 import registered
 from registered import BROKEN, SHAPE, encoded, rows_of, save
 
-from tasks.inference import score_batch
-from tasks.predictions import staged
-from tasks.registered import find_alias
-from tasks.tracking import connect
-from tasks.unlabelled import find_chunks, read_chunk
+from tasks.inference.prediction_files import staged
+from tasks.inference.scoring import score_batch
+from tasks.inference.unlabelled_images import find_chunks, read_chunk
+from tasks.registry.lookup import find_alias
+from tasks.trackers.mlflow_run import connect
 from training.errors import DataError, SettingError
-from training.paths import Home
+from training.storage.paths import Home
 
 
 def test_unreadable_image_is_named_and_nothing_is_left(predict, tmp_path):

@@ -8,12 +8,12 @@ import ray.data
 from small_runs import tiny_settings
 
 from flows.prepare import prepare
-from training import prepare as shards
-from training.paths import Home
+from training.data.preparation import prepare as shards
+from training.data.sources.digits import Digits
 from training.plan import identify
 from training.recipe import load
 from training.records import DatasetVersion
-from training.sources.digits import Digits
+from training.storage.paths import Home
 
 pytestmark = pytest.mark.usefixtures("prefect_harness", "ray_session")
 

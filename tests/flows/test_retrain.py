@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from noisy import noisy_recipe
 from PIL import Image
+from training.attempts.history import read_attempts
 
 import flows.retrain
+from flows.cli.summary import print_preview, print_release
 from flows.preview import preview
 from flows.retrain import retrain
-from flows.summary import print_preview, print_release
-from tasks.registry import CHALLENGER, CHAMPION, ChampionMovedError, champion_of, roll_back
-from tasks.tracking import RUN_KEY_TAG, connect
+from tasks.registry.aliases import CHALLENGER, CHAMPION, ChampionMovedError, champion_of, roll_back
+from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect
 from tasks.verify import verify
-from training.attempts import read_attempts
+from training.data.sources.digits import Digits
 from training.errors import EXIT_RETRY, DataError, ResourceError, SettingError, TrainingError
-from training.files import digest_file
-from training.paths import Home
 from training.plan import RunPlan
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
-from training.sources.digits import Digits
+from training.storage.files import digest_file
+from training.storage.paths import Home
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
 
@@ -336,7 +336,7 @@ def test_a_recipe_file_of_the_users_own(home: Home, tmp_path: Path) -> None:
     recipe.write_text(
         "from layers import head\n"
         "from training.recipe import Recipe\n"
-        "from training.sources.digits import Digits\n"
+        "from training.data.sources.digits import Digits\n"
         "def build_model(shape, classes):\n"
         "    return head(shape, classes)\n"
         "recipe = Recipe(name='flat', summary='one layer', source=Digits(), build_model=build_model)\n"

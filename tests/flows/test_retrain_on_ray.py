@@ -8,13 +8,14 @@ import psutil
 import pytest
 from slow_runs import send, when_at_step, write_slow_recipe
 from small_runs import write_recipe
+from training.attempts.heartbeat import read_beats
+from training.attempts.history import read_attempts
 
 from flows.retrain import retrain
-from tasks.tracking import connect
-from training.attempts import read_attempts, read_beats
+from tasks.trackers.mlflow_run import connect
 from training.errors import TrainingError
-from training.paths import Home, RunPaths
 from training.records import Release
+from training.storage.paths import Home, RunPaths
 
 pytestmark = pytest.mark.usefixtures("prefect_harness", "ray_session")
 
@@ -81,7 +82,7 @@ def test_what_a_recipe_does_wrong_is_not_tried_again(home: Home, tmp_path: Path)
     recipe = tmp_path / "wrong.py"
     recipe.write_text(
         "from training.recipe import Recipe\n"
-        "from training.sources.digits import Digits\n"
+        "from training.data.sources.digits import Digits\n"
         "def build_model(shape, classes):\n"
         "    from torch import nn\n"
         "    class Wrong(nn.Linear):\n"

@@ -10,10 +10,10 @@ import registered
 from registered import MODEL
 
 from tasks import rollback as step
-from tasks.registry import CHAMPION, PREVIOUS, champion_of, move_alias
-from tasks.registry_lock import registry_lock
+from tasks.registry.aliases import CHAMPION, PREVIOUS, champion_of, move_alias
+from tasks.registry.lock import registry_lock
 from training.errors import DataError, SettingError
-from training.paths import Home
+from training.storage.paths import Home
 
 
 @pytest.fixture(scope="module")

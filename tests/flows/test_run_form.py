@@ -12,8 +12,8 @@ from prefect.utilities.schema_tools.validation import is_valid
 from deployments.strict import close_schemas
 from flows.retrain import retrain
 from flows.run_form import FIELDS, nested
-from training.overrides import describe, resolve
-from training.settings import Settings
+from training.settings.overrides import describe, resolve
+from training.settings.schema import Settings
 
 SCHEMA = parameter_schema(retrain).model_dump_for_openapi()
 DEFAULTS = Settings()

@@ -5,8 +5,8 @@ import time
 import psutil
 import pytest
 
+from flows.cli.summary import _time
 from flows.stopwatch import Stopwatch, command_timed, with_whole_command
-from flows.summary import _time
 from training.records import Goodput, Release, TrainedModel
 
 

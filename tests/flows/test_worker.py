@@ -9,16 +9,17 @@ import urllib.request
 import psutil
 import pytest
 from services import HEAD, Services, answers
+from training.attempts.heartbeat import read_beats
+from training.attempts.history import read_attempts
 
-from training.attempts import read_attempts, read_beats
-from training.metrics import MetricsFile
-from training.paths import RunPaths
-from training.record_files import read_record
+from training.attempts.metrics import MetricsFile
 from training.records import Release
+from training.storage.paths import RunPaths
+from training.storage.record_files import read_record
 
 _RECIPE = """
 from training.recipe import Recipe
-from training.sources.digits import Digits
+from training.data.sources.digits import Digits
 
 def build_model(shape, classes):
     import time

@@ -9,9 +9,9 @@ import pytest
 from dangers import dangers
 
 import flows
-from tasks.registered_files import NO_PICKLE
-from tasks.tracking import connect
-from training.paths import Home
+from tasks.registry.safe_loading import NO_PICKLE
+from tasks.trackers.mlflow_run import connect
+from training.storage.paths import Home
 
 ROOT = Path(flows.__file__).parent.parent
 FOLDERS = ("flows", "tasks", "training", "deployments")
@@ -81,7 +81,7 @@ def test_unpickling_of_models_is_off_whatever_the_user_has_set(
 def test_no_other_code_touches_that_switch() -> None:
     name = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
     found = {str(file.relative_to(ROOT)) for file in CODE if name in file.read_text(encoding="utf-8")}
-    assert found == {"tasks/registered_files.py"}
+    assert found == {"tasks/registry/safe_loading.py"}
 
 
 def test_importing_all_of_evergreen_sets_no_variable_of_rays_loaders() -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tasks.unlabelled import find_chunks, read_chunk
+from tasks.inference.unlabelled_images import find_chunks, read_chunk
+from training.data.images.decoding import BadImage, open_image
+from training.data.sources import plain_files
+from training.data.sources.locate import open_path
 from training.errors import DataError
-from training.images import BadImage, open_image
-from training.sources import plain_files
-from training.sources.locate import open_path
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n%%EOF\n"
 

@@ -17,9 +17,9 @@ import psutil
 _PREFECT = """
 import sys
 from pathlib import Path
-from flows.environment import prepare
-from flows.prefect_server import LocalServer
-from training.paths import home
+from flows.local.environment import prepare
+from flows.local.prefect_server import LocalServer
+from training.storage.paths import home
 
 
 prepare(home())
@@ -85,7 +85,7 @@ def free_port() -> int:
 
 def test_mlflows_pages_are_served_to_this_machine_alone(tmp_path: Path) -> None:
     port = free_port()
-    with started(["-m", "flows.cli", "ui", "--port", str(port)], tmp_path) as ui:
+    with started(["-m", "flows.cli.main", "ui", "--port", str(port)], tmp_path) as ui:
         wait_until_it_answers(f"http://127.0.0.1:{port}/health")
         assert addresses(psutil.Process(ui.pid)) == {"127.0.0.1"}
 

@@ -16,17 +16,17 @@ from hostile_model import arm
 from mlflow import MlflowClient
 from PIL import Image
 
-from tasks.export import log_serving_model
-from tasks.inference import ScoringActor
-from tasks.own_digests import keep_digest, record_of
+from tasks.inference.scoring import ScoringActor
+from tasks.model_formats.torch_export import log_serving_model
 from tasks.predict import predict
-from tasks.registered_files import FILE_TAG
-from tasks.registry import CHAMPION, PREVIOUS, champion_of, load_version, roll_back
-from tasks.tracking import connect
+from tasks.registry.aliases import CHAMPION, PREVIOUS, champion_of, load_version, roll_back
+from tasks.registry.own_digests import keep_digest, record_of
+from tasks.registry.safe_loading import FILE_TAG
+from tasks.trackers.mlflow_run import connect
 from training.errors import DataError
-from training.files import digest_file
-from training.paths import Home
 from training.records import DatasetVersion
+from training.storage.files import digest_file
+from training.storage.paths import Home
 
 MODEL = "brightness"
 _LOAD = "import sys, mlflow.pyfunc; mlflow.pyfunc.load_model(sys.argv[1])"

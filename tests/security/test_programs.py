@@ -28,7 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tasks.program import check_program
+from tasks.model_formats.program import check_program
 from training.errors import DataError
 
 ATTACKS = [*EVALUATED, *IN_THE_ARCHIVE]

@@ -15,15 +15,15 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from training import local_ray
 from training.errors import ResourceError
-from training.local_ray import sessions_folder
-from training.settings import RaySettings
+from training.ray_cluster import local_ray
+from training.ray_cluster.local_ray import sessions_folder
+from training.settings.schema import RaySettings
 
 _CLUSTER = """
 import os, sys
-from training.cluster import ray_cluster
-from training.settings import Settings
+from training.ray_cluster.cluster import ray_cluster
+from training.settings.schema import Settings
 
 with ray_cluster(Settings.model_validate({"ray": {"num_cpus": 1}})):
     import ray

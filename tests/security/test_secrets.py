@@ -32,7 +32,7 @@ _RECIPE = """
 import os
 from dataclasses import dataclass, field
 from training.recipe import Recipe
-from training.sources.digits import Digits
+from training.data.sources.digits import Digits
 
 @dataclass(frozen=True)
 class Addressed(Digits):
@@ -100,7 +100,7 @@ def retrain(folder: Path, server: MlflowServer, port: int, *, failure: str = "No
     )
     chosen = [part for setting in settings for part in ("--set", setting)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", "retrain", str(recipe), "--verbose", *chosen],
+        [sys.executable, "-m", "flows.cli.main", "retrain", str(recipe), "--verbose", *chosen],
         env=os.environ
         | {"EVERGREEN_HOME": str(home), "PARTNER_API_KEY": KEY, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
         # Prefect gets states and logs as it does from a deployment, and keeps them where this test looks.

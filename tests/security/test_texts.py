@@ -17,12 +17,13 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
-from flows import environment, summary
-from flows.output import say
-from tasks.console import PrintableConsole
+from flows.cli import summary
+from flows.cli.output import say
+from flows.local import environment
+from tasks.terminal.console import PrintableConsole
+from training.data.sources.archives import unpack
 from training.errors import DataError
 from training.printable import paragraph, printable
-from training.sources.archives import unpack
 
 # Hides what stands before it, colours by a C1 control, turns the rest round, forges a line, and is not UTF-8.
 NAME = "cat\x1b[2K\x9b31m\u202egnp\r\n12:00:00 promoted\udcff"
@@ -120,7 +121,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         ["plan", "digits", f"--{NAME[:20]}"],
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "flows.cli", *given_to], capture_output=True, check=False, timeout=120
+            [sys.executable, "-m", "flows.cli.main", *given_to], capture_output=True, check=False, timeout=120
         )
         said = done.stderr.decode()
         assert done.returncode in (2, 3)

@@ -1,6 +1,6 @@
 """Weights, unpacked columns and Parquet that were made to run code are refused, and what is in them stays unread.
 
-Checkpoints: tests/training/test_checkpoint_damage.py. Archives, downloads and CIFAR's pickles: tests/training/sources.
+Checkpoints: tests/training/checkpoints/test_checkpoint_damage.py. Archives, downloads and CIFAR's pickles: tests/training/data/sources.
 """
 
 import os
@@ -16,15 +16,15 @@ import small_runs
 import torch
 from bombs import Bomb, armed, goes_off
 
-from tasks.unlabelled import find_chunks, read_chunk
-from training.dataset import open_columns
+from tasks.inference.unlabelled_images import find_chunks, read_chunk
+from training.checkpoints.weights import load_weights
+from training.data.dataset import open_columns
+from training.data.sources.locate import open_path
 from training.errors import DataError
-from training.launch import finished, launch
-from training.paths import Home
 from training.records import DatasetVersion
-from training.serving import load_weights_of
-from training.sources.locate import open_path
-from training.weights import load_weights
+from training.storage.paths import Home
+from training.supervision.launch import finished, launch
+from training.trainers.torch.serving import load_weights_of
 
 
 @pytest.mark.parametrize("how", ["pickle", "torch"])

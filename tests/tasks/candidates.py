@@ -8,12 +8,12 @@ from tracked import planned
 
 from tasks.evaluate import evaluate
 from tasks.register import register
-from tasks.registry import CHALLENGER, CHAMPION, PREVIOUS, champion_of
-from tasks.tracking import RUN_KEY_TAG
-from training.launch import launch, make_job
-from training.paths import Home
+from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS, champion_of
+from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.plan import RunPlan
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
+from training.storage.paths import Home
+from training.supervision.launch import launch, make_job
 
 
 class Candidate(NamedTuple):

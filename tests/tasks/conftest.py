@@ -3,10 +3,10 @@
 import pytest
 from candidates import Candidate, World, trained_candidate
 
-from tasks.registry import CHAMPION, PREVIOUS
-from tasks.tracking import connect
-from training.paths import Home
+from tasks.registry.aliases import CHAMPION, PREVIOUS
+from tasks.trackers.mlflow_run import connect
 from training.records import Release
+from training.storage.paths import Home
 
 Trained = tuple[Home, Release, tuple[Candidate, Candidate]]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from verified_run import EPOCH_END, EVERY_STEPS, Subject, edit, edit_lines, flip
 
-from tasks.registry import CHAMPION, WEIGHTS_TAG
-from tasks.tracking import HOME_TAG, RUN_KEY_TAG
+from tasks.registry.aliases import CHAMPION, WEIGHTS_TAG
+from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG
 
 
 def trained(subject: Subject) -> Path:

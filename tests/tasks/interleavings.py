@@ -20,8 +20,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from mlflow.exceptions import MlflowException
 from registry_in_memory import Model, RegistryInMemory
 
-from tasks.registry import TURN_TAG
-from tasks.registry_lock import LEASE_S
+from tasks.registry.aliases import TURN_TAG
+from tasks.registry.lock import LEASE_S
 
 Program = Callable[[], Any]
 WRITES = (

@@ -8,8 +8,8 @@ from tasks.gate import asks_for_look, judge
 from tasks.gate.look import Reference, take_look
 from tasks.gate.outcomes import Outcomes
 from tasks.gate.reign import Reign
+from training.problems.classification import paired, score
 from training.records import Evaluation
-from training.scoring import paired, score
 
 ALONE = {"error_control": "strict", "horizon": 1}  # one comparison, which may spend everything
 

@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.neural_network import MLPClassifier
 
-from tasks.page import ReportInputs
-from training.overrides import describe
+from tasks.report_page import ReportInputs
+from training.problems.classification import paired, score, worst_mistakes
 from training.records import (
     DatasetVersion,
     EpochMetrics,
@@ -24,8 +24,8 @@ from training.records import (
     TrainedModel,
     Verdict,
 )
-from training.scoring import paired, score, worst_mistakes
-from training.settings import GateSettings, Settings
+from training.settings.overrides import describe
+from training.settings.schema import GateSettings, Settings
 
 DIGITS = tuple("0123456789")
 HOSTILE = (

@@ -12,13 +12,13 @@ from candidates import Candidate, trained_candidate
 
 from tasks.evaluate import evaluate
 from tasks.gate.outcomes import read_outcomes
-from tasks.registry import DATASET_TAG, champion_of
-from tasks.reign import STANDING_TAG, Registry, Standing
-from tasks.tracking import connect
-from tasks.training_rows import TRAINING_ROWS, training_rows_of
+from tasks.registry.aliases import DATASET_TAG, champion_of
+from tasks.registry.reign import STANDING_TAG, Registry, Standing
+from tasks.registry.training_rows import TRAINING_ROWS, training_rows_of
+from tasks.trackers.mlflow_run import connect
+from training.data.row_digests import known_rows, rows_among
 from training.errors import SettingError
-from training.paths import Home
-from training.row_digests import known_rows, rows_among
+from training.storage.paths import Home
 
 
 def candidate(home: Home, test_share: float, **gate: Any) -> Candidate:

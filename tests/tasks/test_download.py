@@ -12,17 +12,17 @@ from small_runs import tiny_settings
 from web_site import Site, serving
 
 from tasks.download import download
+from training.data.sources.idx import FILES
 from training.errors import DataError, TransientError
-from training.paths import Home
 from training.records import SourceFiles
-from training.sources.idx import FILES
+from training.storage.paths import Home
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
 
 RECIPE = """
 from training.recipe import Recipe
-from training.sources.idx import IdxFiles
-from training.sources.published import Download, Publication
+from training.data.sources.idx import IdxFiles
+from training.data.sources.published import Download, Publication
 
 recipe = Recipe("small", "for a test", IdxFiles("small", published=Publication({mirrors}, {files})), None)
 """

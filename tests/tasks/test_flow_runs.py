@@ -14,8 +14,8 @@ from prefect.utilities.names import generate_slug
 from flows.retrain import retrain
 from tasks.flow_runs import outcome, told_apart
 from training.errors import SettingError
-from training.paths import Home
 from training.records import Release, Verdict
+from training.storage.paths import Home
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
 

@@ -8,27 +8,28 @@ from typing import Any, NamedTuple
 
 import pytest
 from tracked import planned
+from training.attempts.heartbeat import read_beats
+from training.attempts.history import Failure, note, read_attempts, read_failures
 
 from flows.preview import preview
+from tasks.cleanup.retention import collect
 from tasks.comparison import COMPARISON, EVALUATION, Comparison, comparison_folders, find_evaluation, owner_of
 from tasks.evaluate import evaluate
 from tasks.register import register
-from tasks.registry import CHAMPION, PREVIOUS, Decision, read_decisions, record_decision, roll_back
-from tasks.retention import collect
+from tasks.registry.aliases import CHAMPION, PREVIOUS, Decision, read_decisions, record_decision, roll_back
 from tasks.reuse import find_release, read_release
-from tasks.tracking import connect
+from tasks.trackers.mlflow_run import connect
 from tasks.train import keep_plan
 from tasks.verify import verify
-from training import dataset
-from training.attempts import Failure, note, read_attempts, read_beats, read_failures
-from training.checkpoint import MANIFEST, read_manifest
+from training.attempts.metrics import MetricsFile
+from training.checkpoints.checkpoint_log import MANIFEST, read_manifest
+from training.data import dataset
 from training.errors import EvergreenError
-from training.launch import finished, launch, make_job
-from training.metrics import MetricsFile
-from training.paths import TRAINED, Home
 from training.plan import RunPlan, recipe_argument
-from training.record_files import find_record, read_record, write_record
 from training.records import DatasetVersion, Evaluation, TrainedModel
+from training.storage.paths import TRAINED, Home
+from training.storage.record_files import find_record, read_record, write_record
+from training.supervision.launch import finished, launch, make_job
 
 TIMES = [25, pytest.param(200, marks=pytest.mark.slow)]
 Damage = Callable[[bytes, bytes, random.Random], bytes]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.embedded_store import opened
-from tasks.mlflow_store import connect
+from tasks.trackers.embedded_store import opened
+from tasks.trackers.mlflow_store import connect
 from training.errors import ResourceError
-from training.paths import HOME_VARIABLE, Home
-from training.paths import home as home_of_environment
-from training.record_files import DamagedError
+from training.storage.paths import HOME_VARIABLE, Home
+from training.storage.paths import home as home_of_environment
+from training.storage.record_files import DamagedError
 
 # SQLite's and SQLAlchemy's marks in an address, a percent sign that would be decoded, and a long name in UTF-8.
 ODD = [
@@ -21,8 +21,8 @@ ODD = [
 ]
 DATABASE = """
 import asyncio
-from flows.environment import prepare
-from training.paths import home
+from flows.local.environment import prepare
+from training.storage.paths import home
 
 prepare(home())
 

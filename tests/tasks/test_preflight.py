@@ -13,9 +13,9 @@ from small_runs import write_recipe
 from flows.retrain import retrain
 from tasks import preflight
 from training.errors import DataError, SettingError, StopRequestedError, TrainingError
-from training.paths import Home, RunPaths
 from training.plan import RunPlan
 from training.records import DatasetVersion
+from training.storage.paths import Home, RunPaths
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
 

@@ -11,14 +11,14 @@ from tracked import planned
 from tasks.comparison import comparison_now
 from tasks.evaluate import evaluate
 from tasks.register import register
-from tasks.registry import CHAMPION, ROLLED_BACK_TAG, WEIGHTS_TAG, was_rolled_back
+from tasks.registry.aliases import CHAMPION, ROLLED_BACK_TAG, WEIGHTS_TAG, was_rolled_back
 from tasks.reuse import find_release
-from tasks.tracking import connect
-from training.files import write_text
-from training.launch import launch, make_job
-from training.paths import Home
+from tasks.trackers.mlflow_run import connect
 from training.plan import RunPlan
 from training.records import Release, TrainedModel
+from training.storage.files import write_text
+from training.storage.paths import Home
+from training.supervision.launch import launch, make_job
 
 
 class Done(NamedTuple):

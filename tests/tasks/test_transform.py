@@ -9,12 +9,12 @@ from small_runs import tiny_settings
 
 from flows.prepare import prepare
 from tasks.transform import set_damaged_aside
-from training.dataset import open_columns
-from training.manifest import MANIFEST
-from training.paths import Home
+from training.data.dataset import open_columns
+from training.data.manifest import MANIFEST
+from training.data.sources.digits import Digits
 from training.plan import RunPlan, identify
 from training.recipe import load
-from training.sources.digits import Digits
+from training.storage.paths import Home
 
 
 def planned(home: Home) -> RunPlan:

@@ -6,14 +6,14 @@ from typing import Any
 
 import small_runs
 
-from tasks.tracking import connect
+from tasks.trackers.mlflow_run import connect
 from tasks.train import keep_plan
-from training.metrics import MetricsFile
-from training.paths import Home
+from training.attempts.metrics import MetricsFile
+from training.data.sources.digits import Digits
 from training.plan import RunPlan, identify
 from training.recipe import load
 from training.records import DatasetVersion
-from training.sources.digits import Digits
+from training.storage.paths import Home
 
 FEW = {"max_train_rows": 300, "max_test_rows": 100}
 _SLOW = (

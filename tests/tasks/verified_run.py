@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from flows.retrain import retrain
-from tasks.tracking import connect
+from tasks.trackers.mlflow_run import connect
 from tasks.verify import Finding, verify
 from training.errors import TransientError
-from training.learner import Learner
-from training.paths import Home, RunPaths
 from training.records import Release
+from training.storage.paths import Home, RunPaths
+from training.trainers.torch.replica import Learner
 
 EVERY_STEPS = 4
 EPOCH_END = 21  # 1,328 rows to learn from, 64 a step

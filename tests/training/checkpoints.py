@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from training.checkpoint import CheckpointLog, Position
-from training.settings import CheckpointSettings
+from training.checkpoints.checkpoint_log import CheckpointLog, Position
+from training.settings.schema import CheckpointSettings
 
 KEY = "k" * 64
 

@@ -8,9 +8,9 @@ from checkpoints import opened
 from pets import PARTS, random_pixels
 from PIL import Image
 
-from training.checkpoint import CheckpointLog
-from training.paths import Home
+from training.checkpoints.checkpoint_log import CheckpointLog
 from training.records import DatasetVersion
+from training.storage.paths import Home
 
 
 @pytest.fixture

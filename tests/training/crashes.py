@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from small_runs import tiny_settings
 
-from training.dataset import open_columns
-from training.feeds import Batch, training_rows
-from training.job import TrainingJob
-from training.launch import finished, launch
-from training.learner import Learner
-from training.metrics import MetricsFile
+from training.attempts.job import TrainingJob
+from training.attempts.metrics import MetricsFile
+from training.data.dataset import open_columns
 from training.records import DatasetVersion, TrainedModel
-from training.settings import Settings
-from training.virtual_shards import ShardedLearner
+from training.settings.schema import Settings
+from training.supervision.launch import finished, launch
+from training.trainers.torch.feeds import Batch, training_rows
+from training.trainers.torch.replica import Learner
+from training.trainers.torch.virtual_shards import ShardedLearner
 
 BATCH = 40
 SAVE_EACH_STEP = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 1}}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from slow_runs import slow_job
 
-from training.cluster import ray_cluster
-from training.launch import launch
-from training.paths import Home
+from training.ray_cluster.cluster import ray_cluster
 from training.records import DatasetVersion
+from training.storage.paths import Home
+from training.supervision.launch import launch
 
 
 def main(folder: Path, version: DatasetVersion, token: str) -> None:

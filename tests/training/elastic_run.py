@@ -22,12 +22,12 @@ from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
 from slow_runs import last_step, slow_job
+from training.attempts.history import read_attempts
 
-from training import ray_train
-from training.attempts import read_attempts
-from training.launch import launch
-from training.paths import Home
+from training.ray_cluster import ray_train
 from training.records import DatasetVersion, TrainedModel
+from training.storage.paths import Home
+from training.supervision.launch import launch
 
 EPOCHS = 80
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from small_runs import job_for, prepared_from, tiny_settings, write_recipe
 
-from training.launch import launch
-from training.paths import Home
-from training.settings import DataSettings
-from training.sources.digits import Digits
-from training.sources.locate import open_path
+from training.data.sources.digits import Digits
+from training.data.sources.locate import open_path
+from training.settings.schema import DataSettings
+from training.storage.paths import Home
+from training.supervision.launch import launch
 
 
 def main() -> None:

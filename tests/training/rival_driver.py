@@ -6,9 +6,9 @@ from pathlib import Path
 from slow_runs import slow_job
 
 from training.errors import EvergreenError
-from training.launch import launch
-from training.paths import Home
 from training.records import DatasetVersion
+from training.storage.paths import Home
+from training.supervision.launch import launch
 
 if __name__ == "__main__":
     home, version = sys.argv[1:]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from training.paths import Home
 from training.records import DatasetVersion
+from training.storage.paths import Home
 
 _HERE = Path(__file__).parent
 _TOKEN = "0123456789abcdef" * 4  # one that a person has chosen, to type it into the page

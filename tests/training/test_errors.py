@@ -162,7 +162,7 @@ def test_a_traceback_inside_a_message_is_cut_down_to_what_was_raised() -> None:
 
 def test_a_traceback_that_was_cut_short_ends_with_what_was_raised_too() -> None:
     text = (
-        'Traceback (most recent call last):\n  File "training/loop.py", line 115, in run_epoch\n...\n'
+        'Traceback (most recent call last):\n  File "training/trainers/torch/loop.py", line 115, in run_epoch\n...\n'
         '... (Output truncated. See individual worker logs for full details) ...\nkages/torch/autograd/__init__.py", '
         "line 395, in backward\n    _engine_run_backward(\n"
         "RuntimeError: Got the following error when running the callback: MemoryError: <EMPTY MESSAGE>\n"

@@ -10,13 +10,13 @@ import pytest
 from small_runs import tiny_settings, write_recipe
 
 from training import identity, libraries
+from training.data.sources.digits import Digits
 from training.identity import changes, code_digest, ingredients, latest_ingredients, run_key
-from training.overrides import describe, parse_assignments, resolve
-from training.paths import Home
 from training.plan import identify
 from training.recipe import load
-from training.settings import Settings
-from training.sources.digits import Digits
+from training.settings.overrides import describe, parse_assignments, resolve
+from training.settings.schema import Settings
+from training.storage.paths import Home
 
 _, REF = load("digits")
 BASE = tiny_settings(scaling={"num_workers": 1})

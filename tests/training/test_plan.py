@@ -10,16 +10,16 @@ import pytest
 from small_runs import job_for, prepared, tiny_settings, write_recipe
 
 from tasks.train import keep_plan
+from training.data.sources.digits import Digits
+from training.data.sources.parquet import ParquetImages
 from training.errors import SettingError
-from training.files import write_text
-from training.launch import make_job
-from training.paths import Home
 from training.plan import RunPlan, choose_source, identify
 from training.recipe import load
 from training.records import DatasetVersion
-from training.settings import Settings
-from training.sources.digits import Digits
-from training.sources.parquet import ParquetImages
+from training.settings.schema import Settings
+from training.storage.files import write_text
+from training.storage.paths import Home
+from training.supervision.launch import make_job
 
 
 def planned(home: Home, settings: Settings | None = None, force: bool = False) -> RunPlan:

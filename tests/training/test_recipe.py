@@ -11,7 +11,7 @@ from training.recipe import BUILT_IN, keep_copy, load, reload
 
 RECIPE = """
 from training.recipe import Recipe
-from training.sources.digits import Digits
+from training.data.sources.digits import Digits
 {imports}
 
 recipe = Recipe("mine", {summary}, Digits(), build_model=lambda shape, classes: {model})
@@ -53,7 +53,7 @@ def test_a_path_is_found_from_the_working_folder(tmp_path: Path, monkeypatch: py
         ("1 / 0", "ZeroDivisionError"),
         ("def broken(:", "SyntaxError"),
         ("import no_such_module_anywhere", "no_such_module_anywhere"),
-        ("from training.settings import TrainingSettings\nTrainingSettings(epochs=0)", "epochs"),
+        ("from training.settings.schema import TrainingSettings\nTrainingSettings(epochs=0)", "epochs"),
         ("import beside", "SyntaxError"),
         ("def later():\n    import beside", "SyntaxError"),
     ],
@@ -161,7 +161,7 @@ def test_a_changed_copy_is_refused(tmp_path: Path) -> None:
 WITH_FILE = """
 from pathlib import Path
 from training.recipe import Recipe
-from training.sources.digits import Digits
+from training.data.sources.digits import Digits
 
 def build_model(shape, classes):
     return (Path(__file__).parent / "names.txt").read_text()

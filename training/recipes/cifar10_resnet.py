@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from training.data.sources.cifar import Cifar10
 from training.recipe import Augmentation, ImageShape, Recipe
-from training.settings import GateSettings, Settings, TrainingSettings
-from training.sources.cifar import Cifar10
+from training.settings.schema import GateSettings, Settings, TrainingSettings
 
 if TYPE_CHECKING:
     from torch import nn

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from training.data.sources.digits import Digits
 from training.recipe import Augmentation, ImageShape, Recipe
-from training.settings import GateSettings, ScalingSettings, Settings, TrainingSettings
-from training.sources.digits import Digits
+from training.settings.schema import GateSettings, ScalingSettings, Settings, TrainingSettings
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,9 +1,9 @@
 """Fashion-MNIST: 70,000 pictures of clothes, 28x28 grey, and ResNet-18 with a one-channel stem."""
 
+from training.data.sources.idx import IdxFiles
 from training.recipe import Augmentation, Recipe
 from training.recipes.mnist import resnet18
-from training.settings import GateSettings, Settings, TrainingSettings
-from training.sources.idx import IdxFiles
+from training.settings.schema import GateSettings, Settings, TrainingSettings
 
 CLASSES = (
     "T-shirt/top",

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from training.data.sources.idx import IdxFiles
 from training.recipe import Augmentation, ImageShape, Recipe
-from training.settings import GateSettings, Settings, TrainingSettings
-from training.sources.idx import IdxFiles
+from training.settings.schema import GateSettings, Settings, TrainingSettings
 
 if TYPE_CHECKING:
     from torch import nn

@@ -36,7 +36,7 @@ def all_faults() -> tuple[Fault, ...]:
 # Faults of the matrix that no program here injects, on any machine.
 NOT_INJECTED = {
     "F15": "Downloads that are truncated, wrong, missing, slow or redirected need no training to be shown: real HTTP "
-    "servers do so in tests/training/sources/test_source_download.py.",
+    "servers do so in tests/training/data/sources/test_source_download.py.",
     "F16": "An object store: a home is a folder of this machine, and no S3 server belongs to the environment.",
     "F22, another torch": "One environment has one torch. The version is an ingredient of the run key, so that "
     "another one makes another run, which tests/training/test_identity.py shows.",

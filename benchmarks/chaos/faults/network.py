@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from benchmarks.chaos import services
 from benchmarks.chaos.faults import ON_RAY, Fault
 from benchmarks.chaos.trial import Trial
-from training.paths import HOME_VARIABLE
+from training.storage.paths import HOME_VARIABLE
 
 _DOWN_S = 10.0
 _CALLS = ("*",)

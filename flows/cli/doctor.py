@@ -1,0 +1,46 @@
+"""Is this installation in order? Looks at packages, machine, processes, store and services; says how to mend them.
+
+Not a Prefect flow: it must work when Prefect does not.
+"""
+
+from collections.abc import Callable, Iterator
+
+from tasks.doctor import Check
+from tasks.doctor.leftovers import leftover_checks
+from tasks.doctor.machine import machine_checks
+from tasks.doctor.packages import package_checks
+from tasks.doctor.services import service_checks
+from tasks.doctor.store import store_checks
+from training.errors import ResourceError
+from training.storage import paths
+
+__all__ = ["Check", "checks"]
+
+
+def checks(
+    home: paths.Home | None = None, deep: bool = False, tracking_uri: str | None = None
+) -> Iterator[Check]:
+    """All checks, each as soon as it is made; some seconds, or about half a minute with `deep`.
+
+    Without `home` the environment's is taken, and one that can't be written is the first thing found.
+    """
+    yield from _section("packages", package_checks)
+    try:
+        place = home or paths.home()
+    except ResourceError as error:
+        yield Check(name="home", ok=False, found=str(error), remedy=f"Set {paths.HOME_VARIABLE}.")
+    else:
+        yield from _section("machine", lambda: machine_checks(place.root))
+        yield from _section("processes", lambda: leftover_checks(place))
+        yield from _section("store", lambda: store_checks(place, tracking_uri, deep))
+    yield from _section("services", lambda: service_checks(deep))
+
+
+def _section(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    """The checks of a section; one that fails to look is a finding, and the other sections still get their turn."""
+    try:
+        yield from look()
+    except Exception as error:
+        yield Check(
+            name=name, ok=False, found=f"{type(error).__name__}: {error}", remedy="Please report this."
+        )

@@ -1,0 +1,234 @@
+"""What a user reads in the terminal: summaries on standard output, with colours where the terminal has them."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tasks.terminal.console import PrintableConsole
+from tasks.terminal.next_commands import next_commands
+from training.printable import printable
+from training.recipe import Recipe
+from training.records import Release
+from training.trainers.torch.replay_outcome import spelled
+
+if TYPE_CHECKING:
+    from flows.cli.doctor import Check
+    from flows.preview import Preview
+    from tasks.cleanup.retention import Collection
+    from tasks.predict import PredictionSummary
+    from training.storage.paths import Home
+
+_SHOWN_PARTS = 0.005  # parts of the wall time below this share are added up as "other"
+
+
+def standard_output() -> Console:
+    """Standard output; as wide as a line needs when it goes to a file."""
+    return PrintableConsole(highlight=False, width=None if sys.stdout.isatty() else 160)
+
+
+def _grid() -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _row(table: Table, *cells: str | Text) -> None:
+    """Add a row as it is: what looks like markup may be a path or a class's name."""
+    table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells))
+
+
+def print_release(release: Release) -> None:
+    """The end of a retraining: what came out, why, and what to do next."""
+    console = standard_output()
+    promoted = release.alias == "champion"
+    headline = Text(outcome(release), style="bold green" if promoted or release.reused else "bold yellow")
+    console.print()
+    console.print(headline)
+    console.print(_facts(release))
+    console.print()
+    console.print("[dim]next[/]")
+    for command, purpose in next_commands(release):
+        line = Text.assemble("  ", (command, "cyan"), "  ", (purpose, "dim"))
+        console.print(line, soft_wrap=True)
+
+
+def outcome(release: Release) -> str:
+    """What came out of a retraining, in one line."""
+    head = f"{release.model} version {release.version}"
+    if release.reused:
+        return f"Nothing changed: already {head} ({'no alias' if release.alias == 'none' else release.alias})"
+    if release.alias == "champion":
+        return f"{head} promoted to champion"
+    if release.alias in ("previous", "none"):
+        return f"{head} was the champion before and is not promoted again by itself"
+    if release.verdict.champion_version is None:
+        return f"{head} registered, but not promoted: there is no champion yet"
+    return f"{head} kept as challenger"
+
+
+def _facts(release: Release) -> Table:
+    table, metrics = _grid(), release.metrics
+    _row(table, "verdict", release.verdict.summary)
+    for rule in release.verdict.rules:
+        mark = ("✓", "green") if rule.passed else ("✗", "red")
+        _row(table, "", Text.assemble(mark, " ", rule.explanation))
+    confidence = float(release.verdict.policy.get("confidence", 0.95))
+    low, high = metrics["accuracy_low"], metrics["accuracy_high"]
+    accuracy = f"{metrics['accuracy']:.4f}  ({low:.4f} to {high:.4f} at {confidence:.0%})"
+    if "champion_accuracy" in metrics:
+        accuracy += f"   champion {metrics['champion_accuracy']:.4f}"
+    _row(table, "test accuracy", accuracy)
+    _row(table, "epochs", f"{release.epochs}, weights of epoch {release.selected_epoch}")
+    _row(
+        table,
+        "data",
+        f"{release.dataset_fingerprint[:16]}  {release.train_rows:,} train and {release.test_rows:,} test images",
+    )
+    _row(table, "run key", release.run_key[:16])
+    _row(table, "weights", release.weights_digest[:16])
+    _row(table, "reproducible", _reproducible(release.reproducible, release.reproducible_reason))
+    _row(table, "time", _time(release))
+    _row(table, "report", release.report)
+    return table
+
+
+def _reproducible(found: bool | None, reason: str) -> Text:
+    return Text(spelled(found, reason), style="bold yellow" if found is False else "")
+
+
+def _time(release: Release) -> str:
+    total = release.goodput.total_s
+    shown = {name: s for name, s in release.goodput.parts.items() if total and s / total >= _SHOWN_PARTS}
+    other = sum(release.goodput.parts.values()) - sum(shown.values())
+    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in shown.items())
+    parts += f", other {other:.1f}" if other >= 0.05 else ""
+    if release.reused:
+        return f"{release.seconds:.1f} s; the run that made this version took {total:.1f} s: {parts}"
+    before = total - release.seconds
+    earlier = f" and {before:.1f} s of training by an earlier command" if before >= 0.05 else ""
+    return f"{release.seconds:.1f} s{earlier}: {parts}"
+
+
+def print_preview(made: "Preview") -> None:
+    """A plan."""
+    console, table = standard_output(), _grid()
+    console.print(Text(f"{made.recipe}: {made.outcome}", style="bold"))
+    _row(table, "source", f"{made.source}, {_size(made.source_bytes)}")
+    if made.train_rows is not None:
+        _row(
+            table,
+            "data",
+            f"{made.train_rows} train and {made.test_rows} test rows, {_size(made.dataset_bytes or 0)}",
+        )
+    _row(table, "batch", _batch(made))
+    _row(table, "steps", _steps(made))
+    _row(table, "time", _estimate(made))
+    for name, state in made.steps.items():
+        _row(table, name, state)
+    nothing = "this is the first run of this recipe here" if made.first else "nothing"
+    _row(table, "changed since the last run", "\n".join(made.changes) or nothing)
+    _row(table, "reproducible", made.reproducible)
+    _row(table, "run key", made.run_key[:16])
+    _row(table, "data fingerprint", made.dataset_fingerprint[:16])
+    console.print(table)
+    settings = _grid()
+    for name, value in made.settings.items():
+        _row(settings, f"  {name}", "none" if value is None else str(value))
+    console.print("[dim]settings[/]")
+    console.print(settings)
+
+
+def _batch(made: "Preview") -> str:
+    if made.world_size == 1:
+        return f"{made.global_batch_size} rows a step, on one worker"
+    return (
+        f"{made.global_batch_size} rows a step, {made.batch_per_worker} on each of {made.world_size} workers"
+    )
+
+
+def _steps(made: "Preview") -> str:
+    if made.total_steps is None:
+        return "known once the data are prepared"
+    if not made.total_steps:
+        return "none, which training refuses: there are fewer training rows than one batch takes"
+    return f"{made.total_steps}, {made.steps_per_epoch} an epoch (feed {made.settings['data.feed']})"
+
+
+def _estimate(made: "Preview") -> str:
+    if made.estimated_seconds is None:
+        return f"not known: {made.estimated_from}"
+    if not made.estimated_seconds:
+        return f"none: {made.estimated_from}"
+    return f"about {_duration(made.estimated_seconds)}, {made.estimated_from}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def print_recipes(recipes: list[Recipe]) -> None:
+    """The recipes that come along."""
+    table = _grid()
+    for recipe in recipes:
+        _row(table, Text(recipe.name, style="bold"), recipe.summary)
+    standard_output().print(table)
+
+
+def print_prediction(summary: "PredictionSummary") -> None:
+    """What a batch prediction did."""
+    console = standard_output()
+    by = f" scored by {summary.model} version {summary.version} in {summary.seconds:.1f} s"
+    speed = f" ({summary.images_per_s:,.0f} images/s)"
+    console.print(Text.assemble((f"{summary.rows} images", "bold"), by, speed))
+    table = _grid()
+    _row(table, "output", summary.output)
+    for name, count in summary.counts.items():
+        _row(table, name, str(count))
+    console.print(table)
+
+
+def print_checks(checks: "list[Check]") -> None:
+    """What the doctor found; remedies stand under what is wrong."""
+    console = standard_output()
+    marks = {True: Text("✓", "green"), False: Text("✗", "red"), None: Text("·", "yellow")}
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        _row(table, marks[check.ok], check.name, check.found)
+        if check.ok is not True and check.remedy:
+            _row(table, "", "", Text(f"→ {check.remedy}", style="dim"))
+    console.print(table)
+
+
+def print_collection(found: "Collection", home: "Home", dry_run: bool) -> None:
+    """What a home did not need, by size, and what that comes to."""
+    console = standard_output()
+    table = Table.grid(padding=(0, 2))
+    for one in sorted(found.removals, key=lambda one: one.bytes, reverse=True):
+        size = "" if one.kind in ("version", "lock") else _size(one.bytes)
+        _row(table, one.kind, one.name, size, Text(one.why, style="dim"))
+    console.print(table)
+    for recipe, why in found.left_alone.items():
+        console.print(Text(f"{recipe} is left alone: {why}", style="yellow"), soft_wrap=True)
+    total = _size(sum(one.bytes for one in found.removals))
+    said = f"{total} would be freed" if dry_run else f"{total} freed"
+    console.print(Text(f"{said} in {home.root}" if found.removals else "Nothing to remove", style="bold"))
+    if not dry_run and any(one.kind == "version" for one in found.removals):
+        console.print(
+            f"MLflow keeps deleted runs until: mlflow gc --backend-store-uri {home.mlflow_uri} "
+            f"--tracking-uri {home.mlflow_uri}",
+            soft_wrap=True,
+        )
+
+
+def _size(count: int) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000  # type: ignore[assignment]
+    return f"{count:.1f} GB"

@@ -1,0 +1,181 @@
+"""The Prefect server of one local run: begins to start before Prefect is imported, and ends with the run.
+
+The server is another process, on a port that only this machine reaches. Other users of the machine reach that port,
+too, and so do pages in a browser: the server answers who knows the run's secret, at the address 127.0.0.1 and at no
+name that somebody lets point there. The command holds the listening socket, so that a server that dies is replaced
+without a client noticing more than a pause; and the server watches its parent, so that nothing is left when the command
+is killed.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from flows.local.environment import api_is_configured
+from tasks.doctor.prefect_server import check_server_answers, configured_server
+from tasks.trackers.empty_stores import PREFECT, copy_empty
+from training.errors import TransientError
+from training.storage.paths import Home
+
+log = logging.getLogger("evergreen.prefect")
+
+APPLICATION = "prefect.server.api.server:create_app"
+_DATABASE_VARIABLES = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")
+_START_TIMEOUT_S = 120.0
+_PROBE_TIMEOUT_S = 2.0  # the socket takes connections before anyone answers them
+_END_TIMEOUT_S = 5.0
+_MOST_RESTARTS = 4
+_HOSTS = ["127.0.0.1", "localhost"]
+
+
+class LocalServer:
+    """A Prefect server for this process, with its database in `place`; it answers who sends `secret`."""
+
+    def __init__(self, place: Home):
+        self.log = place.prefect / "server.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
+        self.secret = f"evergreen:{secrets.token_hex(32)}"
+        self._ending, self._was_ready = threading.Event(), threading.Event()
+        _begin_with_empty_database(place)
+        self._process = self._spawn()
+        self._keeper = threading.Thread(target=self._keep, name="evergreen-prefect", daemon=True)
+        self._keeper.start()
+
+    def wait(self) -> None:
+        """Return when it answers. Raises :class:`TransientError` with what it said when it does not."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and self._keeper.is_alive():
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+                with opener.open(f"{self.url}/health", timeout=_PROBE_TIMEOUT_S) as answer:
+                    if answer.status == 200:
+                        self._was_ready.set()
+                        return
+            time.sleep(0.1)
+        raise TransientError(f"Prefect's server did not start; {self.log} says: {_reason(self.log)}")
+
+    def end(self) -> None:
+        """End it."""
+        self._ending.set()
+        self._process.terminate()
+        try:
+            self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._keeper.join()
+        self._socket.close()
+
+    def _keep(self) -> None:
+        """Start it anew when it dies; one that never came up would not the next time either."""
+        for left in reversed(range(_MOST_RESTARTS + 1)):
+            status = self._process.wait()
+            if self._ending.is_set() or not self._was_ready.is_set() or not left:
+                return
+            log.warning("Prefect's server ended with status %d; starting it anew", status)
+            self._process = self._spawn()
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        number = self._socket.fileno()
+        # -P: a folder `flows` in the working directory is not Evergreen's.
+        module = ["-P", "-m", "flows.local.prefect_server"]
+        command = [sys.executable, *module, APPLICATION, str(number), str(os.getpid())]
+        quiet = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+        closed = {"PREFECT_SERVER_API_AUTH_STRING": self.secret}  # not an argument: any user can read those
+        with self.log.open("ab") as said:
+            return subprocess.Popen(
+                command,
+                env=os.environ | quiet | closed,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                pass_fds=(number,),
+                start_new_session=True,  # Ctrl-C is for the flow, which still has to tell the server how it ended
+            )
+
+
+@contextmanager
+def prefect_api(
+    place: Home, meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Iterator[None]:
+    """A Prefect API for the block: the one that the user configured, or a server of this run's own.
+
+    `meanwhile` is entered while that server starts, and left before it ends.
+    """
+    if api_is_configured() or ("prefect" in sys.modules and configured_server() is not None):
+        check_server_answers()
+        yield
+        return
+    server = LocalServer(place)
+    try:
+        from prefect.settings import (
+            PREFECT_API_AUTH_STRING,
+            PREFECT_API_URL,
+            PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+            temporary_settings,
+        )
+
+        # Nobody looks for heartbeats there, and each flow would end up to a second late for them.
+        ours: dict[Any, Any] = {
+            PREFECT_API_URL: server.url,
+            PREFECT_API_AUTH_STRING: server.secret,
+            PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
+        }
+        with meanwhile(), temporary_settings(ours):
+            server.wait()
+            yield
+    finally:
+        server.end()
+
+
+def _begin_with_empty_database(place: Home) -> None:
+    """Spare a new home's server the migrations, unless the user has another database for it."""
+    if not any(name in os.environ for name in _DATABASE_VARIABLES):
+        copy_empty(PREFECT, Path(os.environ.get("PREFECT_HOME", place.prefect)) / "prefect.db")
+
+
+def _reason(log_file: Path) -> str:
+    """The last error in what the server said, which its framework follows with lines of its own."""
+    lines = log_file.read_text(errors="replace").strip().splitlines()
+    return next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else "nothing")
+
+
+def _serve(number: int, parent: int) -> None:
+    """Run the server on the inherited socket until the parent is gone."""
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    import uvicorn
+
+    config = uvicorn.Config(_application, factory=True, log_level="error", lifespan="on")
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=number)])
+
+
+def _application() -> Any:
+    """Prefect's application behind a check of the name that the client used for this machine."""
+    from prefect.server.api.server import create_app
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    return TrustedHostMiddleware(create_app(), allowed_hosts=_HOSTS)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,92 @@
+"""Folders of killed runs outside of a home: sessions of Ray and temporary folders, whose process is gone.
+
+A run ends its Ray and removes its temporary folders itself; SIGKILL or a power cut leaves them. Only folders of this
+user count. One stays when the process that made it runs, as told by its pid and start time, or when any process still
+names it on its command line, as all of Ray's do.
+"""
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from training.ray_cluster.local_ray import sessions_folder
+from training.storage.files import TEMPORARY_PREFIX
+
+_SESSION = re.compile(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d{6})_(\d+)")
+_STAMP = "%Y-%m-%d_%H-%M-%S_%f"
+_TEMPORARY = re.compile(rf"{TEMPORARY_PREFIX}[a-z]+-(\d+)-\w+")
+_WITHOUT_PID = re.compile(rf"{TEMPORARY_PREFIX}model-\w+")  # as earlier versions named them
+_CLOCK_S = 5.0  # a process may seem to start later than what it made
+_CLOCK_CHANGE_S = 3600.0  # a session's name has local time
+_OLD_S = 86400.0
+# Each Ray but a run's own has these logs.
+_OTHERS_LOGS = ("log_monitor.log", "log_monitor.out", "monitor.log", "dashboard.log")
+
+
+class AbandonedFolder(NamedTuple):
+    """A folder that no process uses any more, and why it is known to be one."""
+
+    path: Path
+    is_session: bool
+    why: str
+
+
+def abandoned_folders() -> Iterator[AbandonedFolder]:
+    """What killed runs of this user left outside of their homes."""
+    in_use = _command_lines()
+    # Where every other Ray has its sessions, and earlier versions of Evergreen had theirs.
+    shared = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
+    for folder in dict.fromkeys([sessions_folder(), shared]):
+        for path in _ours(folder, "session_*"):
+            stamp = _SESSION.fullmatch(path.name)
+            if stamp is None or any(path.name in line for line in in_use):
+                continue
+            made = datetime.strptime(stamp[1], _STAMP).timestamp() + _CLOCK_CHANGE_S
+            if not _runs(int(stamp[2]), made) and (folder != shared or _is_of_a_run(path)):
+                yield AbandonedFolder(path, True, "its process is gone")
+    for path in _ours(Path(tempfile.gettempdir()), f"{TEMPORARY_PREFIX}*"):
+        if (found := _TEMPORARY.fullmatch(path.name)) is not None:
+            if not _runs(int(found[1]), path.stat().st_mtime):
+                yield AbandonedFolder(path, False, "its process is gone")
+        elif _WITHOUT_PID.fullmatch(path.name) and time.time() - path.stat().st_mtime > _OLD_S:
+            yield AbandonedFolder(path, False, "untouched for a day")
+
+
+def _ours(folder: Path, pattern: str) -> Iterator[Path]:
+    """Folders, not links, of this user; one that goes away meanwhile is left out."""
+    for path in sorted(folder.glob(pattern)):
+        with suppress(OSError):
+            if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.geteuid():
+                yield path
+
+
+def _runs(pid: int, made: float) -> bool:
+    """Whether the process `pid` that made something at `made` (Unix time) runs; a later one may have its pid."""
+    try:
+        return psutil.Process(pid).create_time() <= made + _CLOCK_S
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:  # another user's
+        return True
+
+
+def _command_lines() -> list[str]:
+    lines = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            lines.append(" ".join(process.cmdline()))
+    return lines
+
+
+def _is_of_a_run(session: Path) -> bool:
+    """Whether a run of Evergreen started this session in a folder that others use as well."""
+    logs = session / "logs"
+    return (logs / "raylet.out").exists() and not any((logs / name).exists() for name in _OTHERS_LOGS)

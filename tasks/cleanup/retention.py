@@ -1,0 +1,280 @@
+"""What a home need not keep, and its removal; and what killed runs of this user left outside of their homes.
+
+In: a home, and how many finished runs of each recipe stay. Out: what was removed, or would be. Versions that any alias
+points to, unfinished runs of the last 30 days, and what kept runs are made of stay. The same command makes the same
+again of whatever was removed.
+Fails with SettingError for a number of runs that keeps none; a recipe that a run is active for is left as it is.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from tasks.abandoned_claims import abandoned_claims, remove_claim
+from tasks.cleanup.abandoned_folders import abandoned_folders
+from tasks.registry.lock import registry_lock
+from tasks.registry.reign import is_anchor
+from tasks.trackers.embedded_store import store_file
+from tasks.trackers.mlflow_run import connect_once
+from tasks.trackers.paged_search import all_pages
+from training.data.manifest import MANIFEST
+from training.errors import EvergreenError, SettingError, TransientError
+from training.plan import RunPlan
+from training.records import Record, Release
+from training.storage.files import remove_folder, sweep
+from training.storage.paths import Home, RunPaths
+from training.storage.record_files import DamagedError, read_record
+from training.storage.run_lock import check_no_run, run_lock
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.retention")
+
+ABANDONED_AFTER_S = 30 * 86400.0
+Kind = Literal[
+    "run", "checkpoints", "dataset", "raw rows", "version", "lock", "Ray session", "temporary files"
+]
+
+
+class Removal(Record):
+    """Something that need not be kept: a folder, or a version or a lock in the model registry (`bytes` 0)."""
+
+    recipe: str = Field(description="empty for what lies outside of the home")
+    kind: Kind
+    name: str = Field(description="path below the home, model and version, model and tag, or a whole path")
+    bytes: int
+    why: str
+
+
+class Collection(Record):
+    """What `collect` removed, or would remove, and the recipes that it left alone with the reason."""
+
+    removals: tuple[Removal, ...]
+    left_alone: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Run:
+    paths: RunPaths
+    plan: RunPlan
+    release: Release | None
+    changed: float
+
+
+def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False) -> Collection:
+    """Remove what `home` need not keep, of every recipe; with `dry_run`, say what that is and change no file.
+
+    `versions` also deletes the registered versions and MLflow runs of removed runs; MLflow keeps what is deleted so
+    until `mlflow gc`. Raises :class:`SettingError` when `keep` is below 1.
+    """
+    if keep < 1:
+        raise SettingError(f"keep: {keep} finished runs would leave none; keep 1 at least.")
+    removals: list[Removal] = []
+    left_alone: dict[str, str] = {}
+    for folder in sorted(home.runs("").glob("*")):
+        recipe = folder.name
+        try:
+            with nullcontext() if dry_run else run_lock(home, recipe):
+                if dry_run:
+                    check_no_run(home, recipe)
+                else:
+                    _sweep(home, recipe)
+                removals += _done(_removable(home, recipe, keep, versions), dry_run)
+        except TransientError as error:
+            left_alone[recipe] = str(error)
+    removals += _done(_outside(), dry_run)
+    return Collection(removals=tuple(removals), left_alone=left_alone)
+
+
+def _sweep(home: Home, recipe: str) -> None:
+    for place in (home.runs(recipe), home.datasets / recipe, home.raw / recipe):
+        sweep(place)
+
+
+def _done(work: "Iterator[_Work]", dry_run: bool) -> Iterator[Removal]:
+    for removal, remove in work:
+        if not dry_run:
+            remove()
+        yield removal
+
+
+_Work = tuple[Removal, Callable[[], None]]
+
+
+def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_Work]:
+    runs = _runs(home, recipe)
+    finished = [run for run in runs if run.release is not None]
+    newest = finished[:keep]
+    kept: list[_Run] = []
+    yield from _claims(recipe, runs)
+    for run in runs:
+        if run.release is None:
+            days = (time.time() - run.changed) / 86400
+            if days * 86400 < ABANDONED_AFTER_S:
+                kept.append(run)
+            else:
+                yield _folder(
+                    home, recipe, "run", run.paths.root, f"not finished, untouched for {days:.0f} days"
+                )
+        elif run in newest or _in_service(run):
+            kept.append(run)
+            if run is not finished[0] and run.paths.checkpoints.is_dir():
+                yield _folder(home, recipe, "checkpoints", run.paths.checkpoints, "the model is finished")
+        else:
+            if versions:
+                yield from _version(recipe, run)
+            yield _folder(
+                home, recipe, "run", run.paths.root, f"finished, not in service, older than the newest {keep}"
+            )
+    yield from _data(home, recipe, {run.plan.fingerprint[:16] for run in kept})
+
+
+def _claims(recipe: str, runs: list[_Run]) -> Iterator[_Work]:
+    """Of killed processes of this home; the first removal ends all claims of its model."""
+    for claim in list(abandoned_claims(run.plan for run in runs)):
+        name, why = f"{claim.plan.model} tag {claim.tag}", f"left by {claim.holder}, which is gone"
+        removal = Removal(recipe=recipe, kind="lock", name=name, bytes=0, why=why)
+        yield removal, partial(remove_claim, claim)
+
+
+def _runs(home: Home, recipe: str) -> list[_Run]:
+    """Runs of a recipe, the one that was changed last first. A folder without a readable plan is no run: it stays."""
+    found = []
+    for file in home.runs(recipe).glob("*/ingredients.json"):
+        paths = RunPaths(file.parent)
+        try:
+            plan = read_record(file, RunPlan, paths.root.name)
+            finished = paths.release.is_file()
+            release = read_record(paths.release, Release, paths.root.name) if finished else None
+        except DamagedError as error:
+            log.warning("%s Nothing of the run is removed.", error)
+            continue
+        if Path(plan.home) != home.root:  # moved; its paths follow from where it is now
+            plan = plan.model_copy(update={"home": str(home.root)})
+        places = [file, paths.release, paths.metrics, paths.attempts]
+        changed = max(place.stat().st_mtime for place in places if place.is_file())
+        found.append(_Run(paths, plan, release, changed))
+    return sorted(found, key=lambda run: run.changed, reverse=True)
+
+
+def _in_service(run: _Run) -> bool:
+    """Whether any alias points to the run's version, or it is the anchor; when the registry can't say, it may."""
+    from mlflow.exceptions import MlflowException
+
+    release = run.release
+    assert release is not None
+    if not _has_store(run):
+        return False
+    try:
+        client = connect_once(run.plan)
+        pointed_to = client.get_registered_model(release.model).aliases.values()
+        anchored = is_anchor(client, release.model, release.version)
+    except EvergreenError as error:
+        log.warning("%s: kept, as its registry can't be asked (%s)", run.paths.root, error)
+        return True
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        log.warning("%s: kept, as its registry can't be asked (%s)", run.paths.root, error)
+        return True
+    return anchored or release.version in {str(version) for version in pointed_to}
+
+
+def _has_store(run: _Run) -> bool:
+    """Whether there is a store to ask; asking for the embedded one would make it."""
+    return run.plan.settings.tracking.uri is not None or store_file(Home(Path(run.plan.home))).is_file()
+
+
+def _outside() -> Iterator[_Work]:
+    """What killed runs left outside of their homes."""
+    for found in abandoned_folders():
+        kind: Kind = "Ray session" if found.is_session else "temporary files"
+        removal = Removal(recipe="", kind=kind, name=str(found.path), bytes=_size(found.path), why=found.why)
+        yield removal, partial(shutil.rmtree, found.path, ignore_errors=True)
+
+
+def _data(home: Home, recipe: str, used: set[str]) -> Iterator[_Work]:
+    """Dataset versions that no kept run learned from but the newest, and raw rows that a dataset was made of."""
+    for folder in sorted((home.datasets / recipe).glob("*.damaged-*")):
+        yield _folder(home, recipe, "dataset", folder, "damaged, and set aside for one made anew")
+    made = [file.parent for file in (home.datasets / recipe).glob(f"*/{MANIFEST}")]
+    datasets = _newest_first([folder for folder in made if ".damaged-" not in folder.name])
+    stay = used | {folder.name for folder in datasets[:1]}
+    for folder in datasets:
+        if folder.name not in stay:
+            yield _folder(home, recipe, "dataset", folder, "no kept run was trained on it")
+    for folder in _newest_first([one for one in (home.raw / recipe).glob("*") if one.is_dir()]):
+        if (home.datasets / recipe / folder.name / MANIFEST).is_file():
+            yield _folder(home, recipe, "raw rows", folder, "the dataset made of them is finished")
+        elif folder.name not in used and time.time() - folder.stat().st_mtime > ABANDONED_AFTER_S:
+            yield _folder(home, recipe, "raw rows", folder, "no dataset was made of them for 30 days")
+
+
+def _newest_first(folders: Sequence[Path]) -> list[Path]:
+    return sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)
+
+
+def _folder(home: Home, recipe: str, kind: Kind, folder: Path, why: str) -> _Work:
+    name = folder.relative_to(home.root).as_posix()
+    removal = Removal(recipe=recipe, kind=kind, name=name, bytes=_size(folder), why=why)
+    return removal, partial(remove_folder, folder)
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _version(recipe: str, run: _Run) -> Iterator[_Work]:
+    release = run.release
+    assert release is not None
+    if not _has_store(run):
+        return
+    name, home = f"{release.model} version {release.version}", Home(Path(run.plan.home))
+    removal = Removal(recipe=recipe, kind="version", name=name, bytes=0, why="of a run that is removed")
+    yield removal, lambda: _delete_version(connect_once(run.plan), home, release)
+
+
+def _delete_version(client: "MlflowClient", home: Home, release: Release) -> None:
+    """The version, its logged models and its run; each may be gone already.
+
+    Raises :class:`TransientError` when the version came into service since it was looked at.
+    """
+
+    def delete_version() -> None:
+        with registry_lock(client, home, release.model) as lease:
+            if aliases := client.get_model_version(release.model, release.version).aliases:
+                raise TransientError(
+                    f"{release.model} version {release.version} became {' and '.join(aliases)} meanwhile. Run the same "
+                    "command again."
+                )
+            lease.check()
+            client.delete_model_version(release.model, release.version)
+
+    def delete_run() -> None:
+        run = client.get_run(release.mlflow_run_id)
+        query = f"source_run_id = '{run.info.run_id}'"
+        for model in all_pages(client.search_logged_models, [run.info.experiment_id], query):
+            client.delete_logged_model(model.model_id)
+        client.delete_run(run.info.run_id)
+
+    _unless_gone(delete_version)
+    _unless_gone(delete_run)
+
+
+def _unless_gone(delete: Callable[[], object]) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        delete()
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise

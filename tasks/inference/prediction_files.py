@@ -1,0 +1,166 @@
+"""Predictions on disk: one Parquet file, or a folder of part files; whole or not there at all."""
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.errors import SettingError
+from training.storage.files import atomic_file, atomic_folder, sync_folder
+from training.trainers.torch.serving import Probabilities
+
+CLASSES_KEY = b"evergreen.classes"
+_PART = "part-*.parquet"
+_GROUP_BYTES = 32 << 20
+_GROUPS_A_PART = 16
+
+
+def is_one_file(output: Path) -> bool:
+    """Whether predictions go to one file, as the name says, and not to a folder of part files."""
+    return output.suffix.lower() == ".parquet"
+
+
+def check_places(source: Path, output: Path, overwrite: bool) -> None:
+    """Refuse an input that is not there, and an output that would destroy something or be read as input.
+
+    Raises :class:`SettingError`.
+    """
+    if not source.exists():
+        raise SettingError(
+            f"input: {source} does not exist. Check the spelling, and that the disk is mounted."
+        )
+    if source == output or source in output.parents or output in source.parents:
+        raise SettingError(
+            f"output: {output} and the input {source} lie one in the other. Give another place."
+        )
+    if not output.exists():
+        return
+    if not overwrite:
+        raise SettingError(f"output: {output} exists. Give another name, or allow it with overwrite.")
+    if is_one_file(output) != output.is_file():
+        kind = "a folder, and its name asks for a file" if is_one_file(output) else "a file, not a folder"
+        raise SettingError(f"output: {output} is {kind}. Give another name, or remove it.")
+    if not is_one_file(output) and (foreign := _foreign(output)):
+        raise SettingError(
+            f"output: {output} holds {foreign}, which is no prediction, so it is not overwritten."
+        )
+
+
+@contextmanager
+def staged(output: Path, overwrite: bool) -> Iterator[Path]:
+    """A path aside, for a file or an existing folder, that takes the name `output` when the block succeeds.
+
+    A folder that is overwritten is moved away in the moment before, as folders can't be exchanged in one step.
+    Raises :class:`SettingError` when something came to stand at `output` meanwhile.
+    """
+    if is_one_file(output):
+        with atomic_file(output) as aside:
+            yield aside
+            _check_still_free(output, overwrite)
+        return
+    done = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.done")
+    try:
+        with atomic_folder(done) as aside:
+            yield aside
+            _check_still_free(output, overwrite)
+        _take_place(done, output)
+    finally:
+        shutil.rmtree(done, ignore_errors=True)
+
+
+@dataclass
+class PredictionWriter:
+    """Writes rows in the order in which they come; row groups and part files are cut by row number alone."""
+
+    place: Path
+    one_file: bool
+    classes: tuple[str, ...]
+    model: str
+    version: str
+    group_rows: int = 0
+    counts: npt.NDArray[np.int64] = field(init=False)
+    _pending: list[pa.Table] = field(default_factory=list)
+    _writer: pq.ParquetWriter | None = None
+    _groups: int = 0
+
+    def __post_init__(self) -> None:
+        self.group_rows = self.group_rows or max(1, min(1 << 16, _GROUP_BYTES // (4 * len(self.classes))))
+        self.counts = np.zeros(len(self.classes), np.int64)
+
+    def write(self, where: npt.NDArray[np.object_], probabilities: Probabilities) -> None:
+        """Add rows; `probabilities` is float32 of (rows, classes)."""
+        if not len(where):
+            return
+        best = probabilities.argmax(axis=1)
+        self.counts += np.bincount(best, minlength=len(self.classes))
+        self._pending.append(self._table(where, probabilities, best))
+        while sum(map(len, self._pending)) >= self.group_rows:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left and finish the last file."""
+        while self._pending:
+            self._flush()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _flush(self) -> None:
+        rows = pa.concat_tables(self._pending)
+        self._pending = [rows.slice(self.group_rows)] if len(rows) > self.group_rows else []
+        if not self.one_file and self._writer is not None and self._groups % _GROUPS_A_PART == 0:
+            self._writer.close()
+            self._writer = None
+        if self._writer is None:
+            part = self.place / f"part-{self._groups // _GROUPS_A_PART:05d}.parquet"
+            self._writer = pq.ParquetWriter(
+                self.place if self.one_file else part,
+                rows.schema,
+                compression="zstd",
+                write_page_checksum=True,
+            )
+        self._writer.write_table(rows.slice(0, self.group_rows).combine_chunks())
+        self._groups += 1
+
+    def _table(
+        self, where: npt.NDArray[np.object_], probabilities: Probabilities, best: npt.NDArray[np.int64]
+    ) -> pa.Table:
+        rows, names = len(where), pa.array(self.classes, pa.string())
+        flat = pa.array(np.ascontiguousarray(probabilities, np.float32).ravel())
+        columns = {
+            "where": pa.array(where.tolist(), pa.string()),
+            "class": names.take(pa.array(best)),
+            "probability": pa.array(probabilities[np.arange(rows), best].astype(np.float32)),
+            "probabilities": pa.FixedSizeListArray.from_arrays(flat, len(self.classes)),
+            "model": pa.array([self.model] * rows, pa.string()),
+            "version": pa.array([self.version] * rows, pa.string()),
+        }
+        return pa.table(columns).replace_schema_metadata({CLASSES_KEY: json.dumps(self.classes)})
+
+
+def _foreign(folder: Path) -> str | None:
+    """Something in `folder` that :class:`PredictionWriter` did not write."""
+    return next((entry.name for entry in sorted(folder.iterdir()) if not entry.match(_PART)), None)
+
+
+def _check_still_free(output: Path, overwrite: bool) -> None:
+    if output.exists() and not overwrite:
+        raise SettingError(
+            f"output: another process made {output} meanwhile; it was kept. Give another name."
+        )
+
+
+def _take_place(done: Path, output: Path) -> None:
+    old = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.old")
+    if output.exists():
+        output.rename(old)
+    done.rename(output)
+    sync_folder(output.parent)
+    shutil.rmtree(old, ignore_errors=True)

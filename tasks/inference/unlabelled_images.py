@@ -1,0 +1,258 @@
+"""In: a folder of image files at any depth, or Parquet. Out: uint8 batches of one shape, in the order of their paths.
+
+The input is cut into chunks first, without looking at a pixel; each chunk can then be read in any process. An image
+that can't be used does not end the reading: its row carries the reason. Fails with DataError when there is nothing
+to read or a Parquet file is damaged.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.data.images.decoding import BadImage, Pixels, Target, open_image, to_pixels
+from training.data.sources.archives import is_archive
+from training.data.sources.folder_listing import IMAGE_SUFFIXES, visible
+from training.data.sources.parquet_index import readable
+from training.data.sources.parquet_pixels import CellError, all_pixels, cells, describe
+from training.data.sources.plain_files import NotPlainError, check_plain, read_plain
+from training.errors import DataError
+from training.recipe import ImageShape
+from training.records import Record
+
+log = logging.getLogger("evergreen.predict")
+
+IMAGE_COLUMN = "image"
+PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
+_CHUNK_FILES = 256
+_READ_ROWS = 512
+_BATCH_ROWS = 512
+_BATCH_BYTES = 32 << 20
+
+# `where` (str), `error` ("" for a good row) and `image`, uint8 of (rows, channels, height, width), zero for a bad row.
+Batch = dict[str, npt.NDArray[Any]]
+
+
+class Chunk(Record):
+    """What is read at one go: image files, or one row group of a Parquet file; `files` are relative to `root`."""
+
+    root: str
+    files: tuple[str, ...]
+    rows: int
+    row_group: int | None = None
+    first_row: int = 0
+
+
+def find_chunks(place: Path) -> list[Chunk]:
+    """Everything to read at `place`, sorted by path; the order depends on names alone.
+
+    Raises :class:`DataError` when there are no images, or both image files and Parquet.
+    """
+    if place.is_file():
+        if is_archive(place):
+            raise DataError(f"{place}: an archive. Unpack it, and give the folder that it makes.")
+        root, names = place.parent, [place.name]
+    elif not place.is_dir():
+        raise DataError(
+            f"{place}: neither a plain file nor a folder. Give image files, Parquet, or a folder of them."
+        )
+    else:
+        root, names = place, sorted(_walk(place))
+    images = [name for name in names if Path(name).suffix.lower() in IMAGE_SUFFIXES]
+    tables = [name for name in names if Path(name).suffix.lower() in PARQUET_SUFFIXES]
+    if images and tables:
+        raise DataError(
+            f"{place}: holds image files and Parquet ({images[0]}, {tables[0]}). Give one kind at a time."
+        )
+    if not images and not tables:
+        kinds = ", ".join(sorted(IMAGE_SUFFIXES | PARQUET_SUFFIXES))
+        raise DataError(f"{place}: nothing to score. There must be files that end in one of {kinds}.")
+    others = sorted(set(names) - set(images) - set(tables))
+    if others:
+        log.warning("%s: %d other files are not looked at, such as %s", place, len(others), others[0])
+    return _file_chunks(root, images) if images else _parquet_chunks(root, tables)
+
+
+def read_chunk(chunk: Chunk, shape: ImageShape) -> Iterator[Batch]:
+    """Batches of a chunk's rows, every image as uint8 of `shape` (channels, height, width)."""
+    channels, height, width = shape
+    # Training resizes to squares only: images of another form must have their size already.
+    target = Target(height if height == width else None, channels, shape)
+    if chunk.row_group is None:
+        yield from _in_batches(_file_rows(chunk), target)
+        return
+    for column, first_row in _columns(chunk, shape):
+        pixels = all_pixels(column, shape)
+        if pixels is None:
+            yield from _in_batches(_cell_rows(chunk, column, first_row, shape), target)
+        else:
+            where = [f"{chunk.files[0]}:{row}" for row in range(first_row, first_row + len(pixels))]
+            yield _batch(where, [""] * len(where), pixels)
+
+
+def _in_batches(source: "Iterable[_Row]", target: Target) -> Iterator[Batch]:
+    """Row by row, as each may need another treatment."""
+    assert target.shape is not None
+    shape = target.shape
+    rows: list[tuple[str, str, Pixels]] = []
+    for where, name, load in source:
+        try:
+            rows.append((where, "", _to_shape(load(), target)))
+        except BadImage as error:
+            rows.append((where, f"{name}: {error}", np.zeros(shape, np.uint8)))
+        if len(rows) == rows_per_batch(shape):
+            yield _stacked(rows)
+            rows = []
+    if rows:
+        yield _stacked(rows)
+
+
+def rows_per_batch(shape: ImageShape) -> int:
+    """Rows that go through the model at once: at most 512, and about 32 MiB of pixels."""
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // math.prod(shape)))
+
+
+# One row: its name in the result, its name in messages, and a function that reads it.
+_Row = tuple[str, str, Callable[[], Any]]
+
+
+def _walk(root: Path) -> Iterator[str]:
+    """Paths of the files below `root`, relative to it; links are followed, each folder is entered once."""
+    seen: set[str] = set()
+    queue = [root]
+    while queue:
+        folder = queue.pop()
+        if (real := os.path.realpath(folder)) in seen:
+            continue
+        seen.add(real)
+        for entry in visible(folder):
+            if entry.is_dir():
+                queue.append(Path(entry.path))
+            else:
+                yield _name(entry, root)
+
+
+def _name(entry: "os.DirEntry[str]", root: Path) -> str:
+    try:
+        entry.path.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{entry.path!r}: its name is not UTF-8, which the result must be. Rename it."
+        ) from error
+    return Path(entry.path).relative_to(root).as_posix()
+
+
+def _file_chunks(root: Path, names: list[str]) -> list[Chunk]:
+    cuts = range(0, len(names), _CHUNK_FILES)
+    parts = [tuple(names[start : start + _CHUNK_FILES]) for start in cuts]
+    return [Chunk(root=str(root), files=part, rows=len(part)) for part in parts]
+
+
+def _parquet_chunks(root: Path, names: list[str]) -> list[Chunk]:
+    chunks = []
+    for name in names:
+        file = root / name
+        check_plain(file)
+        with readable(file):
+            parquet = pq.ParquetFile(file)
+        _check_column(file, parquet)
+        first = 0
+        for group in range(parquet.num_row_groups):
+            rows = parquet.metadata.row_group(group).num_rows
+            if rows:
+                chunks.append(
+                    Chunk(root=str(root), files=(name,), rows=rows, row_group=group, first_row=first)
+                )
+            first += rows
+    if not chunks:
+        raise DataError(f"{root / names[0]}: has no rows, so there is nothing to score.")
+    return chunks
+
+
+def _check_column(file: Path, parquet: pq.ParquetFile) -> None:
+    schema = parquet.schema_arrow
+    if IMAGE_COLUMN not in schema.names:
+        raise DataError(
+            f"{file}: no column {IMAGE_COLUMN!r}; there are {', '.join(schema.names)}. Rename the one with the images."
+        )
+    kind = schema.field(IMAGE_COLUMN).type
+    if pa.types.is_fixed_size_binary(
+        kind
+    ):  # a dataset version's own; its width is checked against the model's
+        return
+    try:
+        describe(kind)
+    except CellError as error:
+        raise DataError(f"{file}: column {IMAGE_COLUMN!r} {error}.") from error
+
+
+def _file_rows(chunk: Chunk) -> Iterator[_Row]:
+    for name in chunk.files:
+        path = Path(chunk.root) / name
+        yield name, str(path), partial(_open_file, path)
+
+
+def _open_file(path: Path) -> Any:
+    try:
+        content = read_plain(path)
+    except (FileNotFoundError, PermissionError) as error:
+        raise BadImage(f"can't be read ({error.strerror})") from error
+    except NotPlainError as error:
+        raise BadImage(str(error)) from error
+    return open_image(content)
+
+
+def _columns(chunk: Chunk, shape: ImageShape) -> Iterator[tuple[pa.Array, int]]:
+    """Parts of a row group's image column, and the row number that each begins with."""
+    first, file = chunk.first_row, Path(chunk.root) / chunk.files[0]
+    with readable(file):
+        parquet = pq.ParquetFile(file, memory_map=True, page_checksum_verification=True)
+        kind = parquet.schema_arrow.field(IMAGE_COLUMN).type
+        if pa.types.is_fixed_size_binary(kind) and kind.byte_width != math.prod(shape):
+            raise DataError(
+                f"{file}: column {IMAGE_COLUMN!r} has {kind.byte_width} bytes an image; the model takes {shape} "
+                f"(channels, height, width), {math.prod(shape)} bytes. Give images of that size, or encoded ones."
+            )
+        rows = min(_READ_ROWS, rows_per_batch(shape))
+        for batch in parquet.iter_batches(rows, row_groups=[chunk.row_group], columns=[IMAGE_COLUMN]):
+            yield batch[IMAGE_COLUMN], first
+            first += len(batch)
+
+
+def _cell_rows(chunk: Chunk, column: pa.Array, first_row: int, shape: ImageShape) -> Iterator[_Row]:
+    name, cell = chunk.files[0], cells(column, shape)
+    for position in range(len(column)):
+        row = first_row + position
+        yield f"{name}:{row}", f"{Path(chunk.root) / name} row {row}", partial(_open_cell, cell, position)
+
+
+def _open_cell(cell: Callable[[int], Any], position: int) -> Any:
+    try:
+        raw = cell(position)
+    except CellError as error:
+        raise BadImage(str(error)) from error
+    return open_image(raw.content, raw.height, raw.width, raw.channels)
+
+
+def _to_shape(image: Any, target: Target) -> Pixels:
+    pixels = to_pixels(image, target)
+    if pixels.shape != target.shape:
+        raise BadImage(f"has shape {pixels.shape}, the model takes {target.shape} (channels, height, width)")
+    return pixels
+
+
+def _stacked(rows: Iterable[tuple[str, str, Pixels]]) -> Batch:
+    where, error, image = zip(*rows, strict=True)
+    return _batch(where, error, np.stack(image))
+
+
+def _batch(where: Sequence[str], error: Sequence[str], image: Pixels) -> Batch:
+    return {"where": np.array(where, object), "error": np.array(error, object), "image": image}

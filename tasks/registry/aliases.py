@@ -1,0 +1,261 @@
+"""MLflow's model registry: who is champion, and moves of the aliases that leave a record.
+
+MLflow has no compare-and-set, so every function that writes asks for the lease of `tasks/registry/lock.py`, and
+checks right before each write that the lease still stands and that the alias still points where it did. Each can be
+cut short anywhere: called again, it does what is left to do.
+"""
+
+import time
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import ConfigDict, Field
+
+from tasks.registry.lock import Lease, registry_lock
+from tasks.registry.safe_loading import load_checked
+from tasks.trackers.paged_search import all_pages
+from training.errors import SettingError, TransientError
+from training.records import Record
+from training.storage.paths import Home
+from training.storage.record_files import Lines, read_lines, set_aside, write_records
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.pyfunc import PyFuncModel
+
+CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
+DATASET_TAG = "evergreen.dataset"
+CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
+ROLLED_BACK_TAG = "evergreen.rolled_back"
+VERDICT_TAG = "evergreen.verdict"
+TURN_TAG = "evergreen.turn"  # the holder of the registry lock under which a version last became champion
+Alias = Literal["champion", "challenger", "previous", "none"]
+
+
+class Decision(Record):
+    """A line of `decisions/<model>.jsonl`: who was made champion (`to`) in whose place, or kept, when and why."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    at: str = ""
+    action: Literal["promote", "keep", "rollback"]
+    candidate: str | None = None
+    before: str | None = Field(None, alias="from")
+    to: str | None = None
+    why: str
+    turn: int | None = None
+
+
+class ChampionMovedError(TransientError):
+    """The champion is not the one that the candidate was compared with; it takes a new comparison, not a new try."""
+
+
+def champion_of(client: "MlflowClient", model: str, alias: str = CHAMPION) -> str | None:
+    """Version number that the alias points to, or None when there is no such model or alias.
+
+    Aliases are read one by one: MLflow's searches return versions without theirs.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return str(client.get_model_version_by_alias(model, alias).version)
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
+
+
+def alias_of(client: "MlflowClient", model: str, number: str) -> Alias:
+    """The alias that points to version `number`, or "none"."""
+    aliases: tuple[Alias, ...] = ("champion", "challenger", "previous")
+    return next((alias for alias in aliases if champion_of(client, model, alias) == number), "none")
+
+
+def version_tags(client: "MlflowClient", model: str, number: str) -> dict[str, str]:
+    """Tags of one version."""
+    tags: dict[str, str] = client.get_model_version(model, number).tags
+    return tags
+
+
+def find_version(client: "MlflowClient", model: str, tags: dict[str, str]) -> str | None:
+    """The oldest version of `model` with these tags, or None."""
+    return next(map(str, _versions(client, model, tags)), None)
+
+
+def was_rolled_back(client: "MlflowClient", model: str, weights: str) -> bool:
+    """Whether a version with these weights was left on purpose; a forced run registers them again as another one."""
+    return any(ROLLED_BACK_TAG in version.tags for version in _found(client, model, {WEIGHTS_TAG: weights}))
+
+
+def _versions(client: "MlflowClient", model: str, tags: dict[str, str]) -> list[int]:
+    return sorted(int(version.version) for version in _found(client, model, tags))
+
+
+def _found(client: "MlflowClient", model: str, tags: dict[str, str]) -> "list[ModelVersion]":
+    wanted = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
+    return all_pages(client.search_model_versions, " and ".join([f"name = '{model}'", *wanted]))
+
+
+def drop_twins(lease: Lease, tags: dict[str, str]) -> str:
+    """The oldest version with these tags, of which more were made a moment ago; the others are removed.
+
+    MLflow's client sends a request again whose answer was lost, and the server then makes a second version.
+    """
+    from mlflow.exceptions import MlflowException
+
+    kept, *twins = _versions(lease.client, lease.model, tags)
+    for twin in twins:
+        lease.check()
+        try:
+            lease.client.delete_model_version(lease.model, str(twin))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # the request was sent twice
+                raise
+    return str(kept)
+
+
+def load_version(home: Home, model: str, number: str) -> "PyFuncModel":
+    """A registered version through plain MLflow, once its files are known to hold no code.
+
+    Raises :class:`DataError` when they are damaged, or not what Evergreen registers.
+    """
+    return load_checked(home, model, number)
+
+
+def move_alias(lease: Lease, number: str, expected: str | None, why: str) -> None:
+    """Make `number` the champion if the champion still is `expected`; the old one becomes `previous`.
+
+    The decision is recorded once the alias has moved, so that none stands there that never came about. Raises
+    :class:`ChampionMovedError` when someone else moved the alias meanwhile.
+    """
+    client, home, model = lease.client, lease.home, lease.model
+    now = champion_of(client, model)
+    if now != number:
+        _replace_champion(lease, now, number, expected)
+    if now != number or _last_move(home, model) != number:
+        decision = Decision(action="promote", before=expected, to=number, why=why, turn=lease.turn)
+        record_decision(home, model, decision)
+    if now != number:
+        _check_still_champion(lease, number)
+    if champion_of(client, model, CHALLENGER) == number:
+        lease.check()
+        client.delete_registered_model_alias(model, CHALLENGER)
+
+
+def _replace_champion(lease: Lease, now: str | None, number: str, expected: str | None) -> None:
+    if now != expected:
+        raise ChampionMovedError(
+            f"model {lease.model}: the champion was version {expected} when the comparison began and is {now} now. "
+            "Run the same command again: the candidate is compared with the new champion."
+        )
+    if now is not None:
+        _point(lease, PREVIOUS, now)
+    _make_champion(lease, number)
+
+
+def _check_still_champion(lease: Lease, number: str) -> None:
+    """Someone may have moved the alias since: a person in MLflow's UI, or a home that ended our lease."""
+    if (after := champion_of(lease.client, lease.model)) != number:
+        raise ChampionMovedError(
+            f"model {lease.model}: version {after} became champion at the same moment. Run the same command again."
+        )
+
+
+def _make_champion(lease: Lease, number: str) -> None:
+    """The turn first: an alias without the turn of its move could not be told from one that was moved too late."""
+    lease.check()
+    lease.client.set_model_version_tag(lease.model, number, TURN_TAG, str(lease.turn))
+    _point(lease, CHAMPION, number)
+
+
+def _point(lease: Lease, alias: str, number: str) -> None:
+    lease.check()
+    lease.client.set_registered_model_alias(lease.model, alias, number)
+
+
+def keep_as_challenger(lease: Lease, number: str, why: str) -> None:
+    """Point `challenger` to a version that was not promoted, and record that."""
+    _point(lease, CHALLENGER, number)
+    record_decision(lease.home, lease.model, Decision(action="keep", candidate=number, why=why))
+
+
+def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple[str, str]:
+    """Swap `champion` and `previous`, after a try whether the older one still loads; returns (from, to).
+
+    The version that is left is marked first: whatever happens next, it is not promoted again by itself. A rollback
+    that was cut short is finished instead of begun again. Raises :class:`SettingError` when there is nothing to
+    return to.
+    """
+    with registry_lock(client, home, model) as lease:
+        if (finished := finish_rollback(lease)) is not None:
+            return finished
+        now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
+        if now is None or before is None or now == before:
+            raise SettingError(
+                f"model {model}: "
+                + ("there is no champion" if now is None else "the champion has no predecessor")
+                + ", so there is nothing to return to."
+            )
+        load_version(home, model, before)
+        why = why or "by hand"
+        lease.check()
+        client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why)
+        _make_champion(lease, before)
+        _complete_rollback(lease, now, before, why)
+        return now, before
+
+
+def unfinished_rollback(client: "MlflowClient", home: Home, model: str) -> tuple[str, str] | None:
+    """(from, to) of a rollback that moved the champion and was cut short before it was on record, or None."""
+    now, left = champion_of(client, model), _last_move(home, model)
+    if now is None or left in (None, now) or champion_of(client, model, PREVIOUS) not in (now, left):
+        return None
+    marked = {version.version for version in _found(client, model, {}) if ROLLED_BACK_TAG in version.tags}
+    return (left, now) if left in map(str, marked) else None
+
+
+def finish_rollback(lease: Lease) -> tuple[str, str] | None:
+    """Do what is left of a rollback that was cut short; returns its (from, to)."""
+    found = unfinished_rollback(lease.client, lease.home, lease.model)
+    if found is not None:
+        why = version_tags(lease.client, lease.model, found[0]).get(ROLLED_BACK_TAG, "by hand")
+        _complete_rollback(lease, *found, why)
+    return found
+
+
+def _complete_rollback(lease: Lease, left: str, now: str, why: str) -> None:
+    """All that comes after the move of the champion; the record last, as it tells that all is done."""
+    client, model = lease.client, lease.model
+    _point(lease, PREVIOUS, left)
+    if ROLLED_BACK_TAG in version_tags(client, model, now):
+        lease.check()
+        client.delete_model_version_tag(model, now, ROLLED_BACK_TAG)
+    decision = Decision(action="rollback", before=left, to=now, why=why, turn=lease.turn)
+    record_decision(lease.home, model, decision)
+
+
+def record_decision(home: Home, model: str, decision: Decision) -> None:
+    """Add a line to the model's decisions: a record of who was champion when, and why.
+
+    A step that was cut short takes its decision again: one that is the last line already is not repeated. A damaged
+    file is set aside, and the lines that can be read are kept.
+    """
+    found = read_decisions(home, model)
+    repeated = bool(found.records) and found.records[-1].model_copy(update={"at": ""}) == decision
+    if repeated and not found.damage:
+        return
+    if found.damage:
+        set_aside(found.file, f"{found.damage}; its other lines are kept")
+    made = decision.model_copy(update={"at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+    write_records(found.file, found.records if repeated else [*found.records, made], model)
+
+
+def _last_move(home: Home, model: str) -> str | None:
+    """The version that the newest decision on the champion made champion."""
+    decisions = read_decisions(home, model).undamaged()
+    return next((one.to for one in reversed(decisions) if one.to is not None), None)
+
+
+def read_decisions(home: Home, model: str) -> Lines[Decision]:
+    """Who was made champion and why, oldest first, and what is wrong with the file."""
+    return read_lines(home.root / "decisions" / f"{model}.jsonl", Decision, model, appended=False)

@@ -1,0 +1,224 @@
+"""Looks and reigns in the model registry: read, taken and recorded, so that any home goes on with them.
+
+Tags of a version hold what it was judged by and what was spent on comparisons with it:
+
+evergreen.reign.<question>              of a reference: the state of its reign (:class:`tasks.gate.reign.Reign`)
+evergreen.look.<question>.<reference>   of a candidate: its newest look against that version
+evergreen.standing                      of a version that was promoted: its anchor, and what its choice adds
+
+Order makes it safe to die anywhere: the look is recorded first, then the reign that contains it, then the alias moves.
+The same question about the same pair and rows finds the look and spends nothing.
+"""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.gate import asks_for_look, look_of
+from tasks.gate.look import Reference, key_of, take_look
+from tasks.gate.outcomes import Outcomes, Side, read_outcomes
+from tasks.gate.reign import DamagedReignError, Reign, read_reign, unpack_flips
+from tasks.registry.aliases import CHAMPION, PREVIOUS, WEIGHTS_TAG, champion_of, version_tags
+from tasks.registry.lock import Lease
+from tasks.trackers.paged_search import all_pages
+from training.records import Evaluation, Look, Question, Record, Verdict
+from training.settings.schema import GateSettings
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.reign")
+
+REIGN_TAG, LOOK_TAG, STANDING_TAG = "evergreen.reign", "evergreen.look", "evergreen.standing"
+
+
+class Standing(Record):
+    """What a promotion settled about the new champion.
+
+    `anchor` is the reference of policy "not_worse" with the digest of its weights; none: the version is its own.
+    `excess` is what having been chosen on the rows of `rows_digest` adds to its accuracy there.
+    """
+
+    anchor: str | None = None
+    anchor_identity: str | None = None
+    excess: float = 0.0
+    rows_digest: str | None = None
+
+
+class Registry:
+    """One registered model, as far as looks are concerned."""
+
+    def __init__(self, client: "MlflowClient", model: str) -> None:
+        self.client, self.model = client, model
+
+    def identity(self, number: str) -> str:
+        """Digest of a version's weights; its name for a version that Evergreen did not register."""
+        tags = version_tags(self.client, self.model, number)
+        return tags.get(WEIGHTS_TAG, f"{self.model} version {number}")
+
+    def standing(self, number: str) -> Standing:
+        """What the promotion of `number` settled; nothing for a version of before, or when its tag is damaged."""
+        text = version_tags(self.client, self.model, number).get(STANDING_TAG)
+        try:
+            return Standing.model_validate_json(text) if text else Standing()
+        except ValueError:
+            log.warning("%s version %s: tag %s is damaged, ignored", self.model, number, STANDING_TAG)
+            return Standing()
+
+    def reign(self, question: Question, number: str) -> Reign:
+        """The state of the reign of version `number`. A damaged one is rebuilt from the looks of its candidates."""
+        tag, text = f"{REIGN_TAG}.{question}", self._text(question, number)
+        if text is None:
+            return Reign()
+        try:
+            return read_reign(text)
+        except DamagedReignError as error:
+            log.warning(
+                "%s version %s: tag %s is damaged (%s); rebuilt from the looks of its candidates",
+                self.model,
+                number,
+                tag,
+                error,
+            )
+            return self._rebuilt(question, number)
+
+    def _rebuilt(self, question: Question, number: str) -> Reign:
+        tag, reign = f"{LOOK_TAG}.{question}.{number}", Reign()
+        found = all_pages(self.client.search_model_versions, f"name = '{self.model}'")
+        looks = [look for one in found if (look := _look_in(one.tags, tag)) is not None]
+        for look in sorted(looks, key=lambda look: look.number):
+            reign = _with_look(reign, look)
+        return reign
+
+    def recorded_look(self, question: Question, candidate: str, reference: str, key: str) -> Look | None:
+        """The look of candidate version `candidate` with this key, or None."""
+        tags = version_tags(self.client, self.model, candidate)
+        look = _look_in(tags, f"{LOOK_TAG}.{question}.{reference}")
+        return look if look is not None and look.key == key else None
+
+    def record(self, lease: Lease, candidate: str, reference: str, look: Look) -> None:
+        """Record a look: with the candidate, then in the reign. Recorded again, it changes nothing."""
+        tag = f"{LOOK_TAG}.{look.question}.{reference}"
+        lease.check()
+        self.client.set_model_version_tag(self.model, candidate, tag, look.model_dump_json())
+        state = _with_look(self.reign(look.question, reference), look)
+        while self._text(look.question, reference) != state.text():
+            lease.check()
+            self._write(look.question, reference, state)
+            state = self.reign(look.question, reference).united(state)  # another home may have written, too
+
+    def _text(self, question: Question, number: str) -> str | None:
+        return version_tags(self.client, self.model, number).get(f"{REIGN_TAG}.{question}")
+
+    def _write(self, question: Question, number: str, reign: Reign) -> None:
+        self.client.set_model_version_tag(self.model, number, f"{REIGN_TAG}.{question}", reign.text())
+
+
+def take_looks(
+    lease: Lease, number: str, weights: str, evaluation: Evaluation, settings: GateSettings
+) -> tuple[Look, ...]:
+    """The looks that the policy asks for at candidate version `number`, recorded in the registry.
+
+    Policy "not_worse" asks "better", too, once "not_worse" passed: who passes both becomes the anchor.
+    """
+    if not asks_for_look(evaluation, settings):
+        return ()
+    side: Side = "anchor" if settings.policy == "not_worse" and evaluation.anchor_version else "champion"
+    version = evaluation.anchor_version if side == "anchor" else evaluation.champion_version
+    assert version is not None
+    outcomes = read_outcomes(Path(evaluation.predictions), side)
+    looks = [_look(lease, settings.policy, number, weights, version, outcomes, settings)]
+    if settings.policy == "not_worse" and looks[0].passed:
+        looks.append(_look(lease, "better", number, weights, version, outcomes, settings))
+    return tuple(looks)
+
+
+def _look(
+    lease: Lease,
+    question: Question,
+    number: str,
+    weights: str,
+    version: str,
+    outcomes: Outcomes,
+    settings: GateSettings,
+) -> Look:
+    registry, rows_digest = Registry(lease.client, lease.model), outcomes.rows_digest()
+    key = key_of(question, weights, rows_digest, settings)
+    look = registry.recorded_look(question, number, version, key)
+    if look is None:
+        standing = registry.standing(version)
+        excess = standing.excess if standing.rows_digest == rows_digest else 0.0
+        reference = Reference(version, registry.identity(version), excess)
+        reign = registry.reign(question, version)
+        look, _ = take_look(question, weights, reference, outcomes, reign, settings)
+    else:
+        log.info("version %s was compared with version %s before: nothing is spent", number, version)
+    registry.record(lease, number, version, look)
+    return look
+
+
+def settle_standing(lease: Lease, number: str, evaluation: Evaluation, verdict: Verdict) -> None:
+    """Record what the promotion of `number` settles, before the alias moves.
+
+    A candidate that was shown to be better than the anchor becomes the anchor; any other keeps it.
+    """
+    champion = evaluation.champion_version
+    if not verdict.promote or champion is None:
+        return
+    client, model = lease.client, lease.model
+    registry = Registry(client, model)
+    better = look_of(verdict.looks, "better")
+    anchor: str | None = evaluation.anchor_version or anchor_of(client, model, champion) or champion
+    if better is not None and better.passed and better.reference_version == anchor:
+        anchor = None
+    standing = Standing(
+        anchor=anchor,
+        anchor_identity=registry.identity(anchor) if anchor else None,
+        excess=verdict.choice.accuracy - verdict.choice.corrected_accuracy if verdict.choice else 0.0,
+        rows_digest=verdict.looks[0].rows_digest if verdict.looks else None,
+    )
+    lease.check()
+    client.set_model_version_tag(model, number, STANDING_TAG, standing.model_dump_json())
+
+
+def anchor_of(client: "MlflowClient", model: str, champion: str) -> str | None:
+    """The version that policy "not_worse" compares with in the reign of `champion`; None: the champion itself."""
+    from mlflow.exceptions import MlflowException
+
+    registry = Registry(client, model)
+    standing = registry.standing(champion)
+    if standing.anchor in (None, champion):
+        return None
+    assert standing.anchor is not None
+    try:
+        if registry.identity(standing.anchor) == standing.anchor_identity:
+            return standing.anchor
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+    log.warning(
+        "%s: the anchor, version %s, is not in the registry any more; the champion, version %s, takes its part",
+        model,
+        standing.anchor,
+        champion,
+    )
+    return None
+
+
+def is_anchor(client: "MlflowClient", model: str, number: str) -> bool:
+    """Whether the champion, or the version that a rollback returns to, is held against version `number`."""
+    served = (champion_of(client, model, alias) for alias in (CHAMPION, PREVIOUS))
+    return any(one is not None and anchor_of(client, model, one) == number for one in served)
+
+
+def _look_in(tags: dict[str, str], tag: str) -> Look | None:
+    try:
+        return Look.model_validate_json(tags[tag]) if tag in tags else None
+    except ValueError:
+        log.warning("tag %s is damaged, ignored", tag)
+        return None
+
+
+def _with_look(reign: Reign, look: Look) -> Reign:
+    level = look.level if look.error_control == "strict" else 0.0
+    return reign.with_look(look.key, unpack_flips(look.crossed), level)

@@ -1,0 +1,97 @@
+"""In: a registered model. Out: this home's runs whose version was registered and never judged, ready to be judged.
+
+A run that is killed between the registration of its version and the verdict leaves a version without one. The same
+command would finish it; when the data or the recipe changed since, that command never comes. So the next run of the
+recipe judges such versions before its own.
+"""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tasks.registry.aliases import VERDICT_TAG, WEIGHTS_TAG
+from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG
+from tasks.trackers.paged_search import all_pages
+from training.plan import RunPlan
+from training.records import DatasetVersion, TrainedModel
+from training.storage.paths import Home, RunPaths
+from training.storage.record_files import find_record
+from training.supervision.launch import finished
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.register")
+
+
+NOT_JUDGED = "not judged"
+
+
+class Unjudged(NamedTuple):
+    """A finished training whose version has no verdict."""
+
+    plan: RunPlan
+    version: DatasetVersion
+    trained: TrainedModel
+
+
+def unjudged_runs(client: "MlflowClient", plan: RunPlan) -> list[Unjudged]:
+    """Other runs of the plan's recipe in this home whose version of the plan's model has no verdict, oldest first.
+
+    A version that can't be judged any more, as its run or its dataset was removed, is tagged so.
+    """
+    found = []
+    versions = all_pages(client.search_model_versions, f"name = '{plan.model}'")
+    for version in sorted(versions, key=lambda one: int(one.version)):
+        key = version.tags.get(RUN_KEY_TAG, "")
+        if (
+            VERDICT_TAG in version.tags
+            or not key
+            or key == plan.run_key
+            or not _is_ours(client, plan, version.run_id)
+        ):
+            continue
+        run = _run_of(plan, key, version.tags.get(WEIGHTS_TAG, ""))
+        if run is not None:
+            log.info(
+                "%s version %s was never judged, as its run was killed; judging it first",
+                plan.model,
+                version.version,
+            )
+            found.append(run)
+            continue
+        why = "its run was killed before the verdict, and its files are gone"
+        log.warning("%s version %s is not judged: %s", plan.model, version.version, why)
+        client.set_model_version_tag(plan.model, version.version, VERDICT_TAG, NOT_JUDGED)
+        client.set_model_version_tag(plan.model, version.version, "evergreen.why", why)
+    return found
+
+
+def _is_ours(client: "MlflowClient", plan: RunPlan, run_id: str | None) -> bool:
+    """Whether the MLflow run is of this home; another home judges its own versions."""
+    from mlflow.exceptions import MlflowException
+
+    if run_id is None:
+        return False
+    try:
+        return bool(client.get_run(run_id).data.tags.get(HOME_TAG) == Home(Path(plan.home)).identity)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        raise
+
+
+def _run_of(plan: RunPlan, run_key: str, weights: str) -> Unjudged | None:
+    """The run with this key, as far as its plan, its dataset and its weights are still there and fit."""
+    paths: RunPaths = Home(Path(plan.home)).run(plan.recipe.name, run_key)
+    kept = find_record(paths.ingredients, RunPlan, paths.root.name)
+    trained = finished(paths, run_key)
+    if kept is None or trained is None or trained.weights_digest != weights or kept.run_key != run_key:
+        return None
+    # The home may have been moved since, and the store is the one in which the version was found.
+    settings = kept.settings.model_copy(
+        update={"tracking": plan.settings.tracking, "gate": plan.settings.gate}
+    )
+    now = kept.model_copy(update={"home": plan.home, "settings": settings})
+    dataset = now.find_dataset()
+    return None if dataset is None else Unjudged(now, dataset, trained)

@@ -1,0 +1,100 @@
+"""The report in short Markdown, for places that show an artifact and not a page."""
+
+import re
+
+from tasks.report_page import tables
+from tasks.report_page.inputs import ReportInputs
+from tasks.report_page.looks import look_facts
+from tasks.report_page.wording import duration, headline, number, percent, reason, sentence
+from training.printable import printable
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~&$])")
+
+
+def markdown(inputs: ReportInputs, links: str = "", command: str = "") -> str:
+    """Verdict, links, rules, scores, goodput and what changed. Text from data can't become markup.
+
+    `links` is Markdown; `command` has to run for them to open.
+    """
+    release, verdict = inputs.release, inputs.release.verdict
+    headlined = headline(release)
+    candidate = inputs.evaluation.candidate
+    blocks = [
+        f"# {headlined.badge}: {escape(headlined.title)}",
+        escape(sentence(reason(verdict))),
+        *_links(links, command),
+        f"**{percent(candidate.accuracy)}** accurate on {inputs.evaluation.rows:,} test rows "
+        f"({percent(candidate.confidence, 0)} confidence: {percent(candidate.low)} to "
+        f"{percent(candidate.high)}). The run of *{escape(release.recipe)}* took "
+        f"{duration(release.goodput.total_s)}.",
+        "## Gate",
+        _table(("Rule", "Value", "Limit", "Outcome"), _rules(inputs)),
+        *_comparisons(inputs),
+        "## Scores",
+        _scores(inputs),
+        "## Time",
+        _time(inputs),
+    ]
+    if inputs.trained.reproducible is False:
+        blocks += ["## Not reproducible", escape(inputs.trained.reproducible_reason)]
+    if inputs.changes:
+        blocks += [
+            "## Changed since the last run",
+            "\n".join(f"- {escape(change)}" for change in inputs.changes),
+        ]
+    return printable("\n\n".join(blocks)) + "\n"
+
+
+def _links(links: str, command: str) -> list[str]:
+    if not links:
+        return []
+    return [f"{links} (after `{command.replace('`', '')}`)" if command else links]
+
+
+def escape(text: str) -> str:
+    """`text` on one line, with everything that Markdown or HTML would read as markup taken literally."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table whose first column is text and whose others are numbers; the cells are escaped already."""
+    lines = [head, (":--", *("--:" for _ in head[1:])), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _rules(inputs: ReportInputs) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{escape(rule.name.replace('_', ' '))}: {escape(rule.explanation)}",
+            number(rule.value),
+            number(rule.limit),
+            "passed" if rule.passed else "**failed**",
+        )
+        for rule in inputs.release.verdict.rules
+    ]
+
+
+def _comparisons(inputs: ReportInputs) -> list[str]:
+    return [
+        _table((escape(look.title), "Value"), [(escape(name), escape(value)) for name, value in look.facts])
+        for look in look_facts(inputs.release.verdict)
+    ]
+
+
+def _scores(inputs: ReportInputs) -> str:
+    rows = tables.score_rows(inputs.evaluation)
+    if inputs.evaluation.champion is None:
+        return _table(("Measure", "Candidate"), [(row.name, row.candidate) for row in rows])
+    columns: list[tuple[str, ...]] = [
+        (row.name, row.candidate, row.champion, f"{row.change} {row.unit}".strip()) for row in rows
+    ]
+    champion = f"Champion {escape(str(inputs.evaluation.champion_version))}"
+    return _table(("Measure", f"Candidate {escape(inputs.release.version)}", champion, "Change"), columns)
+
+
+def _time(inputs: ReportInputs) -> str:
+    goodput = inputs.release.goodput
+    rows = [(escape(part.name), part.seconds, part.share) for part in tables.goodput_parts(goodput)]
+    return _table(
+        ("Part", "Seconds", "Share"), [*rows, ("**all**", f"**{tables.total_seconds(goodput)}**", "")]
+    )

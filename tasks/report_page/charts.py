@@ -1,0 +1,197 @@
+"""Geometry of the page's charts. The template draws it as SVG and CSS that follow dark and light."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tasks.report_page.wording import percent
+from training.records import EpochMetrics, Evaluation, Score
+
+WIDTH, HEIGHT = 360.0, 228.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 350.0, 26.0, 196.0
+# Loss that falls further than this is unreadable at its end on a linear scale.
+_LOG_FROM_RATIO = 20.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps values in [low, high] to positions in [start, stop]."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Position of `value`."""
+        low, high, value = (
+            map(math.log, (self.low, self.high, value)) if self.log else (self.low, self.high, value)
+        )
+        share = (value - low) / (high - low) if high > low else 0.5
+        return round(self.start + share * (self.stop - self.start), 2)
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A labelled position on an axis."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: an SVG path, and its points while they are few enough to be seen apart."""
+
+    kind: str
+    path: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One panel of learning curves, in units of its view box."""
+
+    title: str
+    description: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    lines: tuple[Line, ...]
+    mark: tuple[float, float] | None
+    mark_text: str
+    width: float = WIDTH
+    height: float = HEIGHT
+    left: float = _LEFT
+    right: float = _RIGHT
+    top: float = _TOP
+    bottom: float = _BOTTOM
+
+
+def learning_curves(history: Sequence[EpochMetrics], selected_epoch: int) -> tuple[Chart, ...]:
+    """Loss and accuracy by epoch; no charts without a finished epoch."""
+    if not history:
+        return ()
+    loss = [(row.epoch, row.train_loss, row.validation_loss) for row in history]
+    accuracy = [(row.epoch, row.train_accuracy, row.validation_accuracy) for row in history]
+    return (
+        _chart("Loss", loss, selected_epoch, lambda value: f"{value:.3g}"),
+        _chart("Accuracy", accuracy, selected_epoch, lambda value: percent(value, 2)),
+    )
+
+
+def _chart(
+    title: str, rows: Sequence[tuple[int, float, float]], selected_epoch: int, spell: Callable[[float], str]
+) -> Chart:
+    """A panel of (epoch, train, validation) rows; values that are not finite leave a gap."""
+    values = [value for _, *pair in rows for value in pair if math.isfinite(value)] or [0.0, 1.0]
+    y_scale, y_values = _value_axis(min(values), max(values), logs=title == "Loss")
+    first, last = rows[0][0], rows[-1][0]
+    x_scale = Scale(first, last, _LEFT + 8, _RIGHT - 8)
+    lines = tuple(
+        _line(kind, [(x_scale(row[0]), y_scale(row[at])) for row in rows if math.isfinite(row[at])])
+        for kind, at in (("train", 1), ("validation", 2))
+    )
+    kept = next((row for row in rows if row[0] == selected_epoch and math.isfinite(row[2])), None)
+    return Chart(
+        title=title + (" (logarithmic scale)" if y_scale.log else ""),
+        description=_describe(title, rows, selected_epoch, spell),
+        x_ticks=tuple(Tick(x_scale(at), str(at)) for at in _epoch_ticks(first, last)),
+        y_ticks=tuple(Tick(y_scale(at), _axis_text(at, title)) for at in y_values),
+        lines=lines,
+        mark=(x_scale(kept[0]), y_scale(kept[2])) if kept else None,
+        mark_text=f"epoch {kept[0]} kept: {spell(kept[2])}" if kept else "",
+    )
+
+
+def _describe(
+    title: str, rows: Sequence[tuple[int, float, float]], selected_epoch: int, spell: Callable[[float], str]
+) -> str:
+    """The panel in words, for those who can't see it."""
+    (first, train, validation), (last, train_end, validation_end) = rows[0], rows[-1]
+    return (
+        f"{title} by epoch. Training from {spell(train)} in epoch {first} to {spell(train_end)} in epoch "
+        f"{last}; validation from {spell(validation)} to {spell(validation_end)}. "
+        f"The weights of epoch {selected_epoch} were kept."
+    )
+
+
+def _line(kind: str, points: list[tuple[float, float]]) -> Line:
+    path = " ".join(f"{'L' if at else 'M'}{x:g} {y:g}" for at, (x, y) in enumerate(points))
+    return Line(kind, path, tuple(points) if len(points) <= 30 else ())
+
+
+def _value_axis(low: float, high: float, logs: bool) -> tuple[Scale, list[float]]:
+    """A scale that holds [low, high], and round values on it."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    if logs and low > 0 and high / low > _LOG_FROM_RATIO:
+        subs = (1.0,) if high / low > 1000 else (1.0, 3.0)
+        ticks = [float(at) for at in LogLocator(subs=subs).tick_values(low, high)]
+        return Scale(low / 1.1, high * 1.1, _BOTTOM, _TOP, log=True), [
+            at for at in ticks if low / 1.1 <= at <= high * 1.1
+        ]
+    room = 0.06 * (high - low) or 0.05
+    ticks = [float(at) for at in MaxNLocator(nbins=5, steps=[1, 2, 5, 10]).tick_values(low, high)]
+    return Scale(low - room, high + room, _BOTTOM, _TOP), [
+        at for at in ticks if low - room <= at <= high + room
+    ]
+
+
+def _epoch_ticks(first: int, last: int) -> list[int]:
+    from matplotlib.ticker import MaxNLocator
+
+    if first == last:
+        return [first]
+    ticks = MaxNLocator(nbins=6, integer=True).tick_values(first, last)
+    return [int(at) for at in ticks if first <= at <= last]
+
+
+def _axis_text(value: float, title: str) -> str:
+    return f"{100 * value:.4g}\N{NO-BREAK SPACE}%" if title == "Accuracy" else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """One model's accuracy with its confidence interval; positions in percent of the axis."""
+
+    name: str
+    kind: str
+    low: float
+    at: float
+    high: float
+    text: str
+
+
+@dataclass(frozen=True)
+class IntervalChart:
+    """Accuracies side by side on one axis."""
+
+    rows: tuple[Interval, ...]
+    ticks: tuple[Tick, ...]
+
+
+def intervals(evaluation: Evaluation, version: str) -> IntervalChart:
+    """Candidate and champion with the confidence interval of each."""
+    from matplotlib.ticker import MaxNLocator
+
+    scores: list[tuple[str, str, Score]] = [
+        (f"Version {version}, candidate", "candidate", evaluation.candidate)
+    ]
+    if evaluation.champion:
+        scores.append((f"Version {evaluation.champion_version}, champion", "champion", evaluation.champion))
+    low, high = min(score.low for *_, score in scores), max(score.high for *_, score in scores)
+    room = 0.08 * (high - low) or 0.01
+    scale = Scale(low - room, high + room, 0.0, 100.0)
+    ticks = [float(at) for at in MaxNLocator(nbins=5, steps=[1, 2, 5, 10]).tick_values(low, high)]
+    return IntervalChart(
+        rows=tuple(
+            Interval(name, kind, scale(one.low), scale(one.accuracy), scale(one.high), percent(one.accuracy))
+            for name, kind, one in scores
+        ),
+        ticks=tuple(
+            Tick(scale(at), f"{100 * at:.4g}\N{NO-BREAK SPACE}%")
+            for at in ticks
+            if low - room <= at <= high + room
+        ),
+    )

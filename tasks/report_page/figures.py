@@ -1,0 +1,156 @@
+"""Pictures of a run for trackers and artifacts, as PNG files on white.
+
+Drawn through matplotlib's objects alone: no pyplot, so no global state that a second thread could share.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from tasks.report_page.inputs import Picture, ReportInputs
+from tasks.report_page.pictures import to_image
+from tasks.report_page.tables import MATRIX_UP_TO, confusion_cells
+from tasks.report_page.wording import percent
+from training.records import Score, TrainedModel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_INK, _SOFT, _LINE, _ACCENT, _BAD = "#17201b", "#55615a", "#e1e5df", "#1b6b47", "#b0271d"
+_DPI = 144
+_GRID_COLUMNS = 8
+_GRID_LIMIT = 64
+_CELL, _PICTURE, _CAPTION = 1.4, 1.3, 0.35  # inches
+
+
+def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
+    """Draw learning curves, the confusion matrix and the worst mistakes into `folder`; returns the files.
+
+    There are no curves without a finished epoch, and no grid without a mistake.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = [confusion_matrix(inputs.evaluation.candidate, folder / "confusion_matrix.png")]
+    if inputs.trained.history:
+        drawn.insert(0, learning_curves(inputs.trained, folder / "learning_curves.png"))
+    mistakes = inputs.evaluation.mistakes
+    if mistakes:
+        names = (
+            [one.truth for one in mistakes],
+            [f"{one.predicted} {percent(one.probability, 0)}" for one in mistakes],
+        )
+        drawn.append(_grid(inputs.mistakes, *names, [False] * len(mistakes), folder / "worst_mistakes.png"))
+    return drawn
+
+
+def learning_curves(trained: TrainedModel, path: Path) -> Path:
+    """Loss and accuracy by epoch, training and validation, with the epoch whose weights were kept."""
+    figure = _figure(10, 3.8)
+    epochs = [row.epoch for row in trained.history]
+    for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+        marker = "o" if len(epochs) <= 30 else ""
+        for kind, colour, style in (("train", _SOFT, ":"), ("validation", _ACCENT, "-")):
+            values = [getattr(row, f"{kind}_{name}") for row in trained.history]
+            axes.plot(epochs, values, style, color=colour, marker=marker, markersize=3.5, label=kind)
+        axes.axvline(trained.selected_epoch, color=_ACCENT, linewidth=0.8, linestyle=(0, (2, 3)))
+        axes.set_xlabel(f"epoch (kept: {trained.selected_epoch})", color=_SOFT)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(axis="y", color=_LINE)
+        _title(axes, name.capitalize())
+        axes.legend(frameon=False, labelcolor=_INK)
+    return _save(figure, path)
+
+
+def confusion_matrix(score: Score, path: Path) -> Path:
+    """True classes down, predicted ones across, coloured by the root of the share of the true class."""
+    names = [one.name for one in score.classes]
+    side = min(12.0, max(4.5, 0.55 * len(names) + 1.5))
+    figure = _figure(side, side)
+    axes = figure.subplots()
+    cells = confusion_cells(score)
+    axes.imshow(_colours([[(cell.right, cell.depth) for cell in row] for row in cells]))
+    for down, row in enumerate(cells if len(names) <= MATRIX_UP_TO else ()):
+        for across, cell in enumerate(row):
+            if cell.count:
+                axes.text(across, down, str(cell.count), ha="center", va="center", color=_INK, fontsize=9)
+    every = max(1, len(names) // 30)
+    shown = range(0, len(names), every)
+    labels = [names[at] if len(names[at]) <= 18 else f"{names[at][:17]}…" for at in shown]
+    axes.set_xticks(shown, labels, rotation=90 if max(map(len, labels)) > 3 else 0, parse_math=False)
+    axes.set_yticks(shown, labels, parse_math=False)
+    axes.set_xlabel("taken for", color=_SOFT)
+    axes.set_ylabel("truth", color=_SOFT)
+    _title(axes, f"Confusion, accuracy {percent(score.accuracy)}")
+    return _save(figure, path)
+
+
+def prediction_grid(
+    images: Sequence[Picture], truths: Sequence[str], predictions: Sequence[str], path: Path
+) -> Path:
+    """A grid of up to 64 uint8 images (channels, height, width), each with its prediction, wrong ones red."""
+    right = [truth == predicted for truth, predicted in zip(truths, predictions, strict=True)]
+    return _grid(images, truths, predictions, right, path)
+
+
+def _grid(
+    images: Sequence[Picture],
+    truths: Sequence[str],
+    predictions: Sequence[str],
+    right: Sequence[bool],
+    path: Path,
+) -> Path:
+    shown = list(zip(images, truths, predictions, right, strict=True))[:_GRID_LIMIT]
+    columns = max(1, min(_GRID_COLUMNS, len(shown)))
+    rows = max(1, -(-len(shown) // columns))
+    wide, high = _CELL * columns, (_CELL + _CAPTION) * rows
+    figure = _figure(wide, high, layout=None)
+    axes = figure.add_axes(
+        (0, 0, 1, 1)
+    )  # one for all, measured in inches: one a picture takes a second to lay out
+    axes.set_axis_off()
+    axes.set_xlim(0, wide)
+    axes.set_ylim(high, 0)
+    for number, (pixels, truth, predicted, good) in enumerate(shown):
+        image = np.asarray(to_image(pixels))
+        across, down = (
+            side * _PICTURE / max(image.shape[:2]) / 2 for side in (image.shape[1], image.shape[0])
+        )
+        x = _CELL * (number % columns + 0.5)
+        y = (_CELL + _CAPTION) * (number // columns) + _CAPTION + _CELL / 2
+        place = (x - across, x + across, y + down, y - down)
+        axes.imshow(image, "gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto", extent=place)
+        text = predicted if good else f"{truth}\n→ {predicted}"
+        lines = [line if len(line) <= 16 else f"{line[:15]}…" for line in text.split("\n")[:2]]
+        colour = _ACCENT if good else _BAD
+        above = y - down - 0.04
+        axes.text(
+            x, above, "\n".join(lines), size=8, color=colour, ha="center", va="bottom", parse_math=False
+        )
+    return _save(figure, path)
+
+
+def _figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=_DPI, layout=layout, facecolor="white")
+
+
+def _title(axes: "Axes", text: str) -> None:
+    axes.set_title(text, loc="left", color=_INK, fontweight="bold", fontsize=11, parse_math=False)
+    axes.tick_params(colors=_SOFT, labelsize=9, length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _colours(cells: list[list[tuple[bool, float]]]) -> np.ndarray:
+    """(rows, columns, 3) colours between white and green for right, red for wrong cells."""
+    from matplotlib.colors import to_rgb
+
+    ends = {True: np.array(to_rgb(_ACCENT)), False: np.array(to_rgb(_BAD))}
+    return np.array([[1 - 0.6 * depth * (1 - ends[good]) for good, depth in row] for row in cells])
+
+
+def _save(figure: "Figure", path: Path) -> Path:
+    figure.savefig(path, format="png")
+    return path

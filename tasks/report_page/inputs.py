@@ -1,0 +1,44 @@
+"""What a report is made of: the records of one run, and the pictures of its worst mistakes."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.records import DatasetVersion, Evaluation, Release, TrainedModel
+
+Picture = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """Everything that the report shows; nothing is looked up elsewhere.
+
+    `settings` maps dotted names to values (:func:`training.settings.overrides.describe`), `ingredients` are those of
+    the run key, `changes` the ones that differ from the run before. `mistakes` are uint8 arrays of (channels,
+    height, width), one for each of `evaluation.mistakes`, in that order. `commands` are (command, what it
+    does) pairs.
+
+    Raises ValueError when the pictures are not as many as the mistakes.
+    """
+
+    release: Release
+    trained: TrainedModel
+    evaluation: Evaluation
+    dataset: DatasetVersion
+    settings: dict[str, Any]
+    ingredients: dict[str, Any]
+    changes: tuple[str, ...]
+    mistakes: tuple[Picture, ...]
+    commands: tuple[tuple[str, str], ...]
+    created: datetime
+
+    def __post_init__(self) -> None:
+        """Pictures without their mistake, or the reverse, would be captioned wrongly."""
+        pictures, mistakes = len(self.mistakes), len(self.evaluation.mistakes)
+        if pictures != mistakes:
+            raise ValueError(
+                f"mistakes: {pictures} pictures for {mistakes} mistakes; give one picture for each"
+            )

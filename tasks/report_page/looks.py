@@ -1,0 +1,59 @@
+"""The comparisons behind a verdict as the page and the Markdown show them: what was spent, and what was needed."""
+
+from dataclasses import dataclass
+
+from tasks.gate.needed import gain_needed, rows_needed
+from tasks.report_page.wording import NOTHING, number, percent, points
+from training.records import Look, Verdict
+
+
+@dataclass(frozen=True)
+class LookFacts:
+    """One comparison: a title, and its facts as (name, value)."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+
+
+def look_facts(verdict: Verdict) -> tuple[LookFacts, ...]:
+    """All comparisons of a verdict. Verdicts of before the record have none."""
+    return tuple(_facts(look, verdict) for look in verdict.looks)
+
+
+def _facts(look: Look, verdict: Verdict) -> LookFacts:
+    strict = look.error_control == "strict"
+    facts = [
+        ("Comparison with this version", f"{look.number:,} of {look.horizon:,} planned"),
+        ("Rows compared", f"{look.rows:,}, of which the models differ on {look.gained + look.lost:,}"),
+        (
+            "Error probability spent so far",
+            f"{percent(look.spent)} of {percent(look.alpha)}",
+        ),
+        ("Measured", f"z = {look.statistic:.2f}, p = {number(look.p)}"),
+        ("Needed: z above", NOTHING if look.boundary is None else f"{look.boundary:.2f}"),
+        ("Needed: p at most" if strict else "or p at most", number(look.level)),
+    ]
+    if look.measure == "accuracy":
+        facts += _gain(look, verdict)
+    if round(look.reference_excess, 4):
+        facts.append(
+            ("In its accuracy from having been chosen", f"some {points(look.reference_excess)} points")
+        )
+    word = "better than" if look.question == "better" else "not worse than"
+    return LookFacts(f"Is it {word} version {look.reference_version}?", tuple(facts))
+
+
+def _gain(look: Look, verdict: Verdict) -> list[tuple[str, str]]:
+    facts = [("Measured gain", f"{points(look.difference)} points")]
+    choice = verdict.choice
+    if choice is not None and look.question == "better":
+        facts.append(("Gain corrected for the choice", f"{points(choice.corrected_gain)} points"))
+        facts.append(("Accuracy corrected for the choice", percent(choice.corrected_accuracy)))
+    if look.passed:
+        return facts
+    gain, rows = gain_needed(look), rows_needed(look)
+    if look.question == "better" and gain is not None:
+        facts.append(("Gain needed on these rows", f"{points(gain)} points"))
+    if rows is not None:
+        facts.append(("Test rows needed if the measured difference is the true one", f"some {rows:,}"))
+    return facts

@@ -1,0 +1,172 @@
+"""The report page of a run: one HTML file that needs nothing but itself, from verdict to settings."""
+
+import math
+from collections import Counter
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tasks.report_page import charts, tables, wording
+from tasks.report_page.inputs import ReportInputs
+from tasks.report_page.looks import look_facts
+from tasks.report_page.pictures import data_uri
+from training.printable import printable
+from training.records import DatasetVersion, Split
+from training.trainers.torch.replay_outcome import spelled
+
+_SHOWN_CLASSES = 25
+_SHOWN_MISTAKES = 24
+_PIXELATED_UP_TO_PX = 96
+
+
+def render(inputs: ReportInputs) -> str:
+    """The page as HTML text. Everything that comes from data is escaped; no script, no address is loaded.
+
+    Control characters, and text that is not valid Unicode (file names in another encoding), are spelled out.
+    """
+    return printable(_environment().get_template("page.html.j2").render(_context(inputs)))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tasks.report_page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("percent", "points", "number", "duration", "size", "unbroken"):
+        environment.filters[name] = getattr(wording, name)
+    return environment
+
+
+def _context(inputs: ReportInputs) -> dict[str, Any]:
+    """What the template names: the records themselves, and what had to be worked out from them."""
+    return {
+        "inputs": inputs,
+        "release": inputs.release,
+        "verdict": inputs.release.verdict,
+        "trained": inputs.trained,
+        "evaluation": inputs.evaluation,
+        "dataset": inputs.dataset,
+        "created": inputs.created,
+        "headline": wording.headline(inputs.release),
+        "intervals": charts.intervals(inputs.evaluation, inputs.release.version),
+        "curves": charts.learning_curves(inputs.trained.history, inputs.trained.selected_epoch),
+        "score_rows": tables.score_rows(inputs.evaluation),
+        "agreement": _agreement(inputs),
+        "looks": look_facts(inputs.release.verdict),
+        "lineage": _lineage(inputs),
+        "settings": _by_section(inputs.settings),
+        **_class_context(inputs),
+        **_time_context(inputs),
+        **_data_context(inputs.dataset),
+    }
+
+
+def _class_context(inputs: ReportInputs) -> dict[str, Any]:
+    score = inputs.evaluation.candidate
+    names = [one.name for one in score.classes]
+    rows = tables.class_rows(inputs.evaluation)
+    matrix = len(names) <= tables.MATRIX_UP_TO
+    return {
+        "class_names": names,
+        "matrix": tables.confusion_cells(score) if matrix else (),
+        "pairs": () if matrix else tables.confused_pairs(score),
+        "class_rows": rows[:_SHOWN_CLASSES],
+        "more_class_rows": rows[_SHOWN_CLASSES:],
+        "mistakes": _mistakes(inputs),
+        "wrong": sum(map(sum, score.confusion)) - sum(row[at] for at, row in enumerate(score.confusion)),
+    }
+
+
+def _mistakes(inputs: ReportInputs) -> list[dict[str, Any]]:
+    pairs = zip(inputs.evaluation.mistakes, inputs.mistakes, strict=True)
+    return [
+        {
+            "record": record,
+            "source": data_uri(pixels),
+            "pixelated": max(pixels.shape[1:]) <= _PIXELATED_UP_TO_PX,
+        }
+        for record, pixels in list(pairs)[:_SHOWN_MISTAKES]
+    ]
+
+
+def _agreement(inputs: ReportInputs) -> list[tuple[str, str, int]]:
+    """(colour, words, rows) of the four ways in which two models can agree or differ on a row."""
+    evaluation = inputs.evaluation
+    if evaluation.champion is None:
+        return []
+    return [
+        ("both", "both right", evaluation.both_right),
+        ("won", "only the candidate right", evaluation.only_candidate_right),
+        ("lost", "only the champion right", evaluation.only_champion_right),
+        ("neither", "both wrong", evaluation.both_wrong),
+    ]
+
+
+def _time_context(inputs: ReportInputs) -> dict[str, Any]:
+    """The bar of the whole run, and of training alone where it says more."""
+    whole, training = inputs.release.goodput, inputs.trained.goodput
+    colours = tables.part_colours(whole, training)
+    bars = [("The whole run", whole)] + ([("Training alone", training)] if training != whole else [])
+    return {
+        "time_bars": [
+            {"title": title, "parts": tables.goodput_parts(one, colours), "total": tables.total_seconds(one)}
+            for title, one in bars
+        ]
+    }
+
+
+def _lineage(inputs: ReportInputs) -> list[tuple[str, str, bool]]:
+    """(name, value, whether it is a digest) of everything that the model came from."""
+    parts, release = inputs.ingredients, inputs.release
+    recipe = parts.get("recipe", {})
+    versions = ", ".join(f"{name} {version}" for name, version in parts.get("versions", {}).items())
+    rows = [
+        ("Run key", release.run_key, True),
+        ("Dataset fingerprint", release.dataset_fingerprint, True),
+        ("Source", inputs.dataset.source_origin, False),
+        ("Source digest", inputs.dataset.source_digest, True),
+        ("Recipe", str(recipe.get("name", release.recipe)), False),
+        ("Recipe digest", str(recipe.get("source", "")), True),
+        ("Code digest", str(parts.get("code", "")), True),
+        ("Weights digest", release.weights_digest, True),
+        ("Library versions", versions, False),
+        ("Reproducible", spelled(inputs.trained.reproducible, inputs.trained.reproducible_reason), False),
+        ("Registered as", f"{release.model}, version {release.version}", False),
+        ("MLflow run", release.mlflow_run_id, True),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def _data_context(dataset: DatasetVersion) -> dict[str, Any]:
+    splits: tuple[Split, ...] = tuple(split for split in ("train", "test") if split in dataset.parts)
+    counts = [dataset.label_counts.get(split, ()) for split in splits]
+    return {
+        "splits": splits,
+        "labels": list(zip(dataset.classes, *counts, strict=False)) if all(counts) else [],
+        "largest_count": max((max(one, default=0) for one in counts), default=0) or 1,
+        "channels": list(zip(dataset.mean, dataset.std, strict=False)),
+        "dropped": Counter(dataset.dropped).most_common(),
+    }
+
+
+def _by_section(settings: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """Settings under the section that they belong to, in the order given."""
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for dotted, value in settings.items():
+        section, _, name = dotted.rpartition(".")
+        sections.setdefault(section or "run", []).append((name, _spell(value)))
+    return sections
+
+
+def _spell(value: Any) -> str:
+    """A setting as one writes it on the command line."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)

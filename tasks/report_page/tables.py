@@ -1,0 +1,229 @@
+"""Rows of the page's tables, worked out from the records; the template only places them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks.report_page.wording import NOTHING, Tone, number, percent, points, signed, tone_of
+from training.records import ClassScore, Evaluation, Goodput, Score
+
+# More classes than this and a matrix is a texture, not a table: the most confused pairs say more.
+MATRIX_UP_TO = 20
+_PAIRS = 15
+_REST = "not_accounted_for"
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One measure of candidate and champion, spelled out."""
+
+    name: str
+    note: str
+    candidate: str
+    champion: str
+    change: str
+    unit: str
+    tone: Tone
+
+
+def score_rows(evaluation: Evaluation) -> tuple[ScoreRow, ...]:
+    """All measures of both models on the same rows."""
+    one, other = evaluation.candidate, evaluation.champion
+
+    def row(name: str, field: str, note: str, share: bool, higher_is_better: bool) -> ScoreRow:
+        value = float(getattr(one, field))
+        spell = percent if share else number
+        if other is None:
+            return ScoreRow(name, note, spell(value), NOTHING, NOTHING, "", "plain")
+        before = float(getattr(other, field))
+        change = value - before
+        text = points(change) if share else _relative(change)
+        return ScoreRow(
+            name,
+            note,
+            spell(value),
+            spell(before),
+            text,
+            "points" if share else "",
+            tone_of(change, higher_is_better),
+        )
+
+    return (
+        row("Accuracy", "accuracy", "share of rows classified right", True, True),
+        row("Macro F1", "macro_f1", "mean over classes, each counts the same", True, True),
+        row("Log loss", "log_loss", "lower is better", False, False),
+        row(
+            "Calibration error",
+            "calibration_error",
+            "gap between stated and true confidence; lower is better",
+            True,
+            False,
+        ),
+        row("Latency, ms", "latency_ms", "median for one image, one a batch", False, False),
+        row("Images per second", "images_per_s", "in large batches", False, True),
+    )
+
+
+def _relative(change: float) -> str:
+    """A change with the two digits that matter."""
+    if change == 0 or not math.isfinite(change):
+        return signed(change, 0)
+    return signed(change, max(0, 1 - math.floor(math.log10(abs(change)))))
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """One class: the candidate's scores, the champion's where there is one, and the change in recall."""
+
+    now: ClassScore
+    before: ClassScore | None
+    change: float | None
+    won: int
+    lost: int
+
+    @property
+    def tone(self) -> Tone:
+        """Whether recall rose or fell."""
+        return "plain" if self.change is None else tone_of(self.change)
+
+
+def class_rows(evaluation: Evaluation) -> tuple[ClassRow, ...]:
+    """Every class, the one whose recall fell most first; without a champion, the lowest recall first."""
+    before = {score.name: score for score in evaluation.champion.classes} if evaluation.champion else {}
+    nothing = ((0, 0),) * len(evaluation.candidate.classes)
+    rows = []
+    for now, (won, lost) in zip(
+        evaluation.candidate.classes, evaluation.class_changes or nothing, strict=True
+    ):
+        old = before.get(now.name)
+        rows.append(ClassRow(now, old, now.recall - old.recall if old else None, won, lost))
+    return tuple(
+        sorted(rows, key=lambda row: (row.change if row.change is not None else 0.0, row.now.recall))
+    )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the confusion matrix; `depth` (0 to 1) is the square root of its share of the row."""
+
+    count: int
+    right: bool
+    depth: float
+
+
+def confusion_cells(score: Score) -> tuple[tuple[Cell, ...], ...]:
+    """The matrix with colour depths. Roots, or single mistakes of a good model would not be seen."""
+    return tuple(
+        tuple(
+            Cell(count, truth == predicted, round(math.sqrt(count / (sum(row) or 1)), 3))
+            for predicted, count in enumerate(row)
+        )
+        for truth, row in enumerate(score.confusion)
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Rows of class `truth` taken for class `predicted`; `share` is of all rows of `truth`."""
+
+    truth: str
+    predicted: str
+    count: int
+    share: float
+
+
+def confused_pairs(score: Score, limit: int = _PAIRS) -> tuple[Pair, ...]:
+    """The mistakes made most often, worst first."""
+    names = [one.name for one in score.classes]
+    pairs = [
+        Pair(names[truth], names[predicted], count, count / sum(row))
+        for truth, row in enumerate(score.confusion)
+        for predicted, count in enumerate(row)
+        if count and truth != predicted
+    ]
+    return tuple(sorted(pairs, key=lambda pair: (-pair.count, -pair.share))[:limit])
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the wall time, rounded so that all parts shown add up to the whole shown."""
+
+    name: str
+    seconds: str
+    share: str
+    width: float
+    colour: str
+
+
+def goodput_parts(goodput: Goodput, colours: dict[str, str] | None = None) -> tuple[Part, ...]:
+    """Where the time went, in order. Time that no part claims is shown as such, never left out.
+
+    `colours` are :func:`part_colours` of all the bars on a page.
+    """
+    colours = colours or part_colours(goodput)
+    parts = claimed(goodput)
+    decimals = _decimals(goodput)
+    seconds = round_together(list(parts.values()), round(sum(parts.values()) * 10**decimals))
+    shares = round_together(list(parts.values()), 1000)
+    return tuple(
+        Part(
+            name.replace("_", " "),
+            f"{seconds[at] / 10**decimals:,.{decimals}f}",
+            percent(shares[at] / 1000, 1),
+            max(parts[name], 0.0),
+            colours[name],
+        )
+        for at, name in enumerate(parts)
+    )
+
+
+def total_seconds(goodput: Goodput) -> str:
+    """The whole that :func:`goodput_parts` adds up to."""
+    decimals = _decimals(goodput)
+    return f"{round(sum(claimed(goodput).values()) * 10**decimals) / 10**decimals:,.{decimals}f}"
+
+
+def claimed(goodput: Goodput) -> dict[str, float]:
+    """Seconds by part, with what no part claims (beyond rounding) as a part of its own."""
+    rest = goodput.total_s - sum(goodput.parts.values())
+    return goodput.parts | ({_REST: rest} if rest > 0.001 * goodput.total_s else {})
+
+
+def _decimals(goodput: Goodput) -> int:
+    """Tenths of a second mean nothing in a run of hours."""
+    return 0 if goodput.total_s >= 10_000 else 1
+
+
+def round_together(values: Sequence[float], total: int) -> list[int]:
+    """`values`, scaled to sum to `total`, as integers that do so too (largest remainders)."""
+    whole = sum(values)
+    if whole <= 0:
+        return [0 for _ in values]
+    exact = [value * total / whole for value in values]
+    floors = [math.floor(value) for value in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda at: floors[at] - exact[at])
+    for at in by_remainder[: total - sum(floors)]:
+        floors[at] += 1
+    return floors
+
+
+def part_colours(*goodputs: Goodput) -> dict[str, str]:
+    """A style class for each part, the same in every bar.
+
+    Useful time has the accent, lost time red, unclaimed time grey; the others are told apart.
+    """
+    colours: dict[str, str] = {}
+    turn = 0
+    for name in (name for goodput in goodputs for name in claimed(goodput)):
+        if name in colours:
+            continue
+        if name == "compute":
+            colours[name] = "compute"
+        elif "lost" in name or "fail" in name:
+            colours[name] = "lost"
+        elif name == _REST:
+            colours[name] = "rest"
+        else:
+            colours[name] = f"part-{turn % 7}"
+            turn += 1
+    return colours

@@ -1,0 +1,32 @@
+"""What to do after a run; the same in the terminal and on the report page."""
+
+import shlex
+
+from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS
+from tasks.trackers.embedded_store import aliases
+from training.plan import recipe_argument
+from training.records import Release
+from training.storage.paths import home
+
+
+def next_commands(release: Release) -> tuple[tuple[str, str], ...]:
+    """Commands worth knowing after a run, each with what it does; only those that work in this home as it is now.
+
+    A release in a store of its own (`tracking.uri`) leaves nothing here to predict with, roll back or look at.
+    """
+    place, model = home(), shlex.quote(release.model)
+    known = aliases(place, release.model, release.mlflow_run_id)
+    champion, previous = known.get(CHAMPION), known.get(PREVIOUS)
+    plan = f"evergreen plan {shlex.quote(recipe_argument(place, release.recipe, release.run_key))}"
+    commands = [(plan, "what the next run would do, and why")]
+    if champion:
+        score = f"evergreen predict {model} IMAGES OUT.parquet"
+        commands.insert(0, (score, "score images with the champion"))
+    elif CHALLENGER in known:
+        score = f"evergreen predict {model} IMAGES OUT.parquet --alias {CHALLENGER}"
+        commands.insert(0, (score, "score images with the challenger, as there is no champion"))
+    if champion and previous and champion != previous:
+        commands.append((f"evergreen rollback {model}", f"return to the champion before, version {previous}"))
+    if known:
+        commands.append(("evergreen ui", "open MLflow on this store"))
+    return tuple(commands)

@@ -1,0 +1,171 @@
+"""Progress of a training for people: a bar in a terminal, one telemetry line an interval elsewhere.
+
+A training that goes on after a crash has points of the time before; they were shown then and are passed over.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from training.attempts.metrics import Point
+
+log = logging.getLogger("evergreen.train")
+
+
+@cache
+def terminal() -> Any:
+    """The one `rich` console on standard error: what is logged through it appears above the bar, not in it."""
+    from tasks.terminal.console import PrintableConsole
+
+    return PrintableConsole(stderr=True)
+
+
+def telemetry(point: Point, epochs: int, eta_s: float | None) -> str:
+    """All that matters about a training on one line."""
+    values = point.values
+    return (
+        f"epoch {point.epoch}/{epochs}  step {point.step}/{point.total_steps}  "
+        f"{100 * point.step / max(1, point.total_steps):3.0f}%  loss {values['train/loss']:.4f}  "
+        f"accuracy {values['train/accuracy']:.4f}  {values['speed/images_per_s']:,.0f} images/s  "
+        f"data wait {100 * values['speed/data_wait_share']:.0f}%  ETA {_clock(eta_s)}"
+    )
+
+
+@dataclass
+class TelemetryLog:
+    """Logs a line for a metric point, at most one every `interval_s` seconds, and one for each epoch's validation."""
+
+    epochs: int
+    interval_s: float = 5.0
+    since: float = field(default_factory=time.time)
+    _last: float = 0.0
+    _first: Point | None = None
+    _newest: int = 0
+
+    def __call__(self, point: Point) -> None:
+        """Hear of a point; one from before `since` (seconds since 1970) was shown by an earlier process."""
+        if point.at < self.since:
+            return
+        if "validation/loss" in point.values:
+            log.info(
+                "epoch %d/%d  validation loss %.4f  accuracy %.4f",
+                point.epoch,
+                self.epochs,
+                point.values["validation/loss"],
+                point.values["validation/accuracy"],
+            )
+            return
+        if (
+            self._first is None or point.step <= self._newest
+        ):  # the workers began again: the break is no speed
+            self._first = point
+        self._newest = point.step
+        now = time.monotonic()
+        if now - self._last >= self.interval_s or point.step == point.total_steps:
+            self._last = now
+            log.info("%s", telemetry(point, self.epochs, _eta(self._first, point)))
+
+
+@dataclass
+class Bar:
+    """A progress bar on the terminal, for as long as the block of :meth:`shown` lasts."""
+
+    epochs: int
+    since: float = field(default_factory=time.time)
+    _progress: Any = None
+    _task: Any = None
+    _state: dict[str, str] = field(default_factory=lambda: {"loss": "-", "accuracy": "-"})
+
+    @contextmanager
+    def shown(self, console: Any) -> Iterator["Bar"]:
+        """Draw on `console` (a `rich.console.Console`)."""
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("  [bold]training[/] {task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[telemetry]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as self._progress:
+            self._task = self._progress.add_task("starting workers", total=None, telemetry="")
+            yield self
+        self._progress = None
+
+    def __call__(self, point: Point) -> None:
+        """Hear of a point; one from before `since` would make the speed, and with it the time left, look wrong."""
+        if self._progress is None or point.at < self.since:
+            return
+        if "train/loss" in point.values:
+            self._state["loss"] = f"{point.values['train/loss']:.3f}"
+            self._state["speed"] = f"{point.values['speed/images_per_s']:,.0f} images/s"
+        if "validation/accuracy" in point.values:
+            self._state["accuracy"] = f"{point.values['validation/accuracy']:.3f}"
+        text = f"loss {self._state['loss']}  val. accuracy {self._state['accuracy']}  {self._state.get('speed', '')}"
+        self._progress.update(
+            self._task,
+            completed=point.step,
+            total=point.total_steps,
+            description=f"epoch {point.epoch}/{self.epochs}",
+            telemetry=text,
+        )
+
+
+@dataclass
+class ProgressArtifact:
+    """A progress bar in Prefect's UI, moved once an epoch.
+
+    In a thread of its own: Prefect's client asks a server that is away for a minute, and metrics must not wait for it.
+    """
+
+    _key: str
+    _percent: float = 0.0
+    _sent: float | None = None
+    _id: Any = None
+    _thread: threading.Thread | None = None
+
+    def __call__(self, point: Point) -> None:
+        """Hear of a point."""
+        if "validation/loss" not in point.values:
+            return
+        self._percent = 100 * point.step / max(1, point.total_steps)
+        if self._thread is None or not self._thread.is_alive():
+            run = copy_context().run  # what is sent belongs to this task run
+            self._thread = threading.Thread(
+                target=run, args=(self._send,), name="evergreen-artifact", daemon=True
+            )
+            self._thread.start()
+
+    def _send(self) -> None:
+        from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+        try:
+            while self._sent != (percent := self._percent):
+                if self._id is None:
+                    text = "Training steps done"
+                    self._id = create_progress_artifact(percent, key=self._key, description=text)
+                else:
+                    update_progress_artifact(self._id, percent)
+                self._sent = percent
+        except Exception as error:  # a display must not end a training
+            log.debug("Prefect does not take the progress now (%s)", error)
+
+
+def _eta(first: Point, now: Point) -> float | None:
+    done = now.step - first.step
+    return (now.total_steps - now.step) * (now.at - first.at) / done if done else None
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

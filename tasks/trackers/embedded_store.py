@@ -1,0 +1,176 @@
+"""MLflow's SQLite file of a home, read without MLflow, whose import takes seconds; nothing here changes it.
+
+What can be wrong with it is found out here: who holds it, which MLflow made it, and whether the home was moved since.
+"""
+
+import re
+import shlex
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from training.errors import ResourceError
+from training.storage.paths import Home
+
+_TIMEOUT_S = 3.0
+_ALIASES = (
+    "select alias, version from registered_model_aliases "
+    "where name = ? and exists (select 1 from runs where run_uuid = ?)"
+)
+_MODELS = "select name from registered_models"
+_ALL_ALIASES = "select name, alias, version from registered_model_aliases"
+_CHAMPION = "select version from registered_model_aliases where name = ? and alias = 'champion'"
+_VERSION_TAGS = "select key, value from model_version_tags where name = ? and version = ?"
+_RUNNING = (
+    "select distinct recipe.value, key.value from runs "
+    "join tags recipe on recipe.run_uuid = runs.run_uuid and recipe.key = 'evergreen.recipe' "
+    "left join tags key on key.run_uuid = runs.run_uuid and key.key = 'evergreen.run_key' "
+    "where runs.status = 'RUNNING' and runs.lifecycle_stage = 'active'"
+)
+_LOCATIONS = "select name, artifact_location from experiments where artifact_location like 'file:///%'"
+_MIGRATIONS = Path("store", "db_migrations", "versions")
+_REVISION = re.compile(r"^(down_)?revision = (.*)$", re.MULTILINE)
+
+
+class RunningRun(NamedTuple):
+    """A run that MLflow takes for running; `run_key` is empty when it is not known."""
+
+    recipe: str
+    run_key: str
+
+
+class Schema(NamedTuple):
+    """Revision of a store's tables, and the newest of those that the installed MLflow knows."""
+
+    found: str
+    known: frozenset[str]
+    newest: str
+
+
+def store_file(home: Home) -> Path:
+    """The store's one file."""
+    return home.mlflow_file
+
+
+@contextmanager
+def opened(home: Home) -> Iterator[sqlite3.Connection]:
+    """A connection to the store, which must be there. Raises :class:`sqlite3.Error`."""
+    # Writable, since only such a connection undoes what a killed writer left half done.
+    address = f"file:{quote(str(store_file(home)))}?mode=rw"
+    with closing(sqlite3.connect(address, uri=True, timeout=_TIMEOUT_S)) as store:
+        yield store
+
+
+def aliases(home: Home, model: str, run_id: str) -> dict[str, str]:
+    """Version by alias of `model`, as far as the store can be read; none when MLflow run `run_id` is in another one."""
+    if not store_file(home).is_file():
+        return {}
+    try:
+        with opened(home) as store:
+            return {alias: str(version) for alias, version in store.execute(_ALIASES, (model, run_id))}
+    except sqlite3.Error:
+        return {}
+
+
+def registered_models(home: Home) -> dict[str, dict[str, str]] | None:
+    """Version by alias of every registered model; empty without a store, None when the store can't be read."""
+    if not store_file(home).is_file():
+        return {}
+    try:
+        with opened(home) as store:
+            known: dict[str, dict[str, str]] = {name: {} for (name,) in store.execute(_MODELS)}
+            for name, alias, version in store.execute(_ALL_ALIASES):
+                known.setdefault(name, {})[alias] = str(version)
+            return known
+    except sqlite3.Error:
+        return None
+
+
+def champion_tags(home: Home, model: str) -> tuple[str | None, dict[str, str]]:
+    """Number and tags of the champion of `model`; none without a champion, or when the store can't be read."""
+    if not store_file(home).is_file():
+        return None, {}
+    try:
+        with opened(home) as store:
+            found = store.execute(_CHAMPION, (model,)).fetchone()
+            rows = store.execute(_VERSION_TAGS, (model, found[0])) if found else ()
+            return (str(found[0]), dict(rows)) if found else (None, {})
+    except sqlite3.Error:
+        return None, {}
+
+
+def running(store: sqlite3.Connection) -> list[RunningRun]:
+    """Runs of Evergreen that MLflow takes for running."""
+    return [RunningRun(recipe, run_key or "") for recipe, run_key in store.execute(_RUNNING)]
+
+
+def schema(store: sqlite3.Connection) -> Schema:
+    """What the store's tables are, and what the installed MLflow wants them to be."""
+    found = store.execute("select version_num from alembic_version").fetchone()
+    known, replaced = _migrations()
+    return Schema(found[0] if found else "", known, next(iter(known - replaced), ""))
+
+
+def moved_from(home: Home) -> Path | None:
+    """Where the home lay when its store was made, if the models' files are looked for there and are not there.
+
+    MLflow keeps absolute paths. None as well when the store can't be read: opening it says why.
+    """
+    if not store_file(home).is_file():
+        return None
+    try:
+        with opened(home) as store:
+            locations = store.execute(_LOCATIONS).fetchall()
+    except sqlite3.Error:
+        return None
+    roots = (_lost_root(home, name, Path(unquote(urlsplit(place).path))) for name, place in locations)
+    return next((root for root in roots if root is not None), None)
+
+
+def check_not_moved(home: Home) -> None:
+    """Raises :class:`ResourceError` when the home was moved and its models' files are not found any more."""
+    if (before := moved_from(home)) is not None:
+        raise ResourceError(f"{moved(home, before)} {moved_remedy(home, before)}")
+
+
+def moved(home: Home, before: Path) -> str:
+    """What happened to a home that lay at `before`."""
+    return f"this home was moved from {before} to {home.root}, and MLflow keeps absolute paths of its models."
+
+
+def moved_remedy(home: Home, before: Path) -> str:
+    """How the files of a home that lay at `before` are found again."""
+    old, new = shlex.quote(str(before)), shlex.quote(str(home.root))
+    back = f"Move it back (mv {new} {old}), or link the old place to it"
+    if before.exists() or before.is_symlink():
+        return f"Something else lies at {before} now; move that away first. {back} (ln -s {new} {old})."
+    parent = shlex.quote(str(before.parent))
+    make = "" if before.parent.is_dir() else f"mkdir -p {parent} && "
+    return f"{back} ({make}ln -s {new} {old})."
+
+
+def _lost_root(home: Home, experiment: str, place: Path) -> Path | None:
+    """The home in which `place` holds the files of `experiment`, when that is another one and files are missing."""
+    if len(place.parents) < 2 or Home(place.parents[1]).mlflow_artifacts / experiment != place:
+        return None  # not where Evergreen puts them
+    came_along = home.mlflow_artifacts / experiment
+    if came_along.resolve() == place.resolve():
+        return None
+    lost = not place.is_dir() or any(not (place / one.name).exists() for one in came_along.glob("*"))
+    return place.parents[1] if lost else None
+
+
+def _migrations() -> tuple[frozenset[str], frozenset[str]]:
+    """Revisions that the installed MLflow knows, and those of them that a later one replaces."""
+    package = find_spec("mlflow")
+    places = list(package.submodule_search_locations or ()) if package else []
+    known: set[str] = set()
+    replaced: set[str] = set()
+    for file in (file for place in places for file in (Path(place) / _MIGRATIONS).glob("*.py")):
+        for down, value in _REVISION.findall(file.read_text(encoding="utf-8")):
+            (replaced if down else known).update(re.findall(r"[\"'](\w+)[\"']", value))
+    return frozenset(known), frozenset(replaced)

@@ -1,0 +1,176 @@
+"""MLflow: one run a run key, with what went in, how it ended, and its final numbers, each once."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from tasks.trackers.mlflow_store import connect as connect
+from tasks.trackers.mlflow_store import connect_once as connect_once
+from tasks.trackers.mlflow_store import connect_patiently as connect_patiently
+from tasks.trackers.paged_search import all_pages
+from tasks.trackers.provenance import FLOW_RUN_TAG, dataset_inputs, flow_run_tags, origin_tags
+from tasks.trackers.publisher import LAST_WORDS_S, within
+from tasks.trackers.publisher import Publisher as Publisher
+from training.errors import SettingError, StopRequestedError
+from training.plan import RunPlan
+from training.records import DatasetVersion
+from training.redaction import redact
+from training.settings.overrides import describe
+from training.storage.paths import Home
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
+
+RUN_KEY_TAG = "evergreen.run_key"
+HOME_TAG = "evergreen.home"  # tells runs of one installation from others' in a shared store
+ERROR_TAG = "evergreen.error"
+
+
+def open_run(client: "MlflowClient", plan: RunPlan) -> str:
+    """Id of the MLflow run with this run key, made when there is none; it goes on where it stopped.
+
+    The caller holds the recipe's run lock, so any other run of this recipe and home that is said to be running was
+    killed; it is closed. Raises :class:`SettingError` when somebody deleted the experiment.
+    """
+    experiment_id = _experiment(client, plan)
+    _close_killed(client, plan)
+    if not (found := _runs_of_key(client, experiment_id, plan)):
+        tags = {
+            RUN_KEY_TAG: plan.run_key,
+            "evergreen.recipe": plan.recipe.name,
+            HOME_TAG: _home_of(plan),
+            **origin_tags(plan),
+        }
+        client.create_run(experiment_id, run_name=f"{plan.recipe.name}-{plan.run_key[:8]}", tags=tags)
+        found = _runs_of_key(client, experiment_id, plan)
+    opened, *twins = found
+    for twin in twins:
+        client.delete_run(twin.info.run_id)
+    run_id: str = opened.info.run_id
+    client.update_run(run_id, status="RUNNING")
+    link_flow_run(client, opened)
+    if ERROR_TAG in opened.data.tags:
+        client.delete_tag(run_id, ERROR_TAG)
+    return run_id
+
+
+def link_flow_run(client: "MlflowClient", run: "Run") -> None:
+    """Tag the MLflow run with the flow run that works on it; with the newest, when several have."""
+    from mlflow.entities import RunTag
+
+    tags = flow_run_tags()
+    if run.data.tags.get(FLOW_RUN_TAG) != tags.get(FLOW_RUN_TAG, run.data.tags.get(FLOW_RUN_TAG)):
+        client.log_batch(run.info.run_id, tags=[RunTag(*tag) for tag in tags.items()])
+
+
+def experiment_name(plan: RunPlan) -> str:
+    """Name of the run's experiment."""
+    return plan.settings.tracking.experiment or plan.recipe.name
+
+
+def _experiment(client: "MlflowClient", plan: RunPlan) -> str:
+    """Id of the run's experiment, made when there is none."""
+    name = experiment_name(plan)
+    found = client.get_experiment_by_name(name) or _new_experiment(client, plan, name)
+    if found.lifecycle_stage == "deleted":
+        raise SettingError(
+            f"tracking.experiment: MLflow's experiment {name!r} was deleted. Bring it back with `mlflow experiments "
+            f"restore --experiment-id {found.experiment_id}`, or set another name."
+        )
+    return str(found.experiment_id)
+
+
+def _new_experiment(client: "MlflowClient", plan: RunPlan, name: str) -> "Experiment":
+    from mlflow.exceptions import MlflowException
+
+    place = None
+    if not (plan.settings.tracking.uri or "").startswith("http"):
+        # A bare database would put artifacts under the working directory; a server has a place of its own.
+        place = (Home(Path(plan.home)).mlflow_artifacts / quote(name, safe=" ")).as_uri()
+    try:
+        client.create_experiment(name, artifact_location=place)
+    except MlflowException as error:
+        # Another run was quicker, or the answer was lost and MLflow's client asked again.
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    made = client.get_experiment_by_name(name)
+    assert made is not None
+    return made
+
+
+def _runs_of_key(client: "MlflowClient", experiment_id: str, plan: RunPlan) -> "list[Run]":
+    """This home's runs with this run key, the oldest first.
+
+    There are two when the answer to the first request for one was lost: MLflow's client asks again.
+    """
+    wanted = f"tags.`{RUN_KEY_TAG}` = '{plan.run_key}' and tags.`{HOME_TAG}` = '{_home_of(plan)}'"
+    return all_pages(client.search_runs, [experiment_id], wanted, order_by=["attributes.start_time ASC"])
+
+
+def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: DatasetVersion) -> None:
+    """Settings as parameters, the ingredients as a file, train and test rows as the run's inputs."""
+    from mlflow.entities import Param
+
+    known = client.get_run(run_id).data.params
+    settings = {name: redact(str(value)) for name, value in describe(plan.settings).items()}
+    params = [Param(name, value) for name, value in settings.items() if name not in known]
+    client.log_batch(run_id, params=params)
+    client.log_dict(run_id, {"run_key": plan.run_key, "ingredients": plan.ingredients}, "ingredients.json")
+    client.log_dict(run_id, version.model_dump(mode="json"), "dataset.json")
+    client.log_inputs(run_id, dataset_inputs(plan, version))
+
+
+def _close_killed(client: "MlflowClient", plan: RunPlan) -> None:
+    """Give runs whose process is gone the status that it could not give them, whatever their experiment."""
+    ours = (
+        f"attributes.status = 'RUNNING' and tags.`evergreen.recipe` = '{plan.recipe.name}' "
+        f"and tags.`{HOME_TAG}` = '{_home_of(plan)}'"
+    )
+    places = [one.experiment_id for one in all_pages(client.search_experiments)]
+    for run in all_pages(client.search_runs, places, ours):
+        if run.data.tags.get(RUN_KEY_TAG) != plan.run_key:
+            client.set_terminated(run.info.run_id, "KILLED")
+
+
+def _home_of(plan: RunPlan) -> str:
+    return Home(Path(plan.home)).identity
+
+
+def close_run(client: "MlflowClient", run_id: str, status: str) -> None:
+    """Set the final status: FINISHED, FAILED or KILLED."""
+    client.set_terminated(run_id, status)
+
+
+@contextmanager
+def failure_recorded(plan: RunPlan) -> Iterator[None]:
+    """Give the MLflow run its final status when the block fails: FAILED for an error, KILLED for an interruption."""
+    try:
+        yield
+    except BaseException as error:
+        # What went wrong must reach the user whatever MLflow says; the next start closes a run that stays open.
+        within(LAST_WORDS_S, partial(_record_failure, plan, error))
+        raise
+
+
+def _record_failure(plan: RunPlan, error: BaseException) -> None:
+    client = connect_once(plan)
+    run_id = open_run(client, plan)
+    client.set_tag(run_id, ERROR_TAG, redact(f"{type(error).__name__}: {error}")[:500])
+    stopped = isinstance(error, StopRequestedError) or not isinstance(error, Exception)
+    close_run(client, run_id, "KILLED" if stopped else "FAILED")
+
+
+def log_final(client: "MlflowClient", run_id: str, metrics: dict[str, float], step: int, at_ms: int) -> None:
+    """Final numbers, each once however often this is called for the same run; one that changed is a newer point."""
+    from mlflow.entities import Metric
+
+    known: dict[str, float] = client.get_run(run_id).data.metrics
+    now = int(time.time() * 1000)
+    changed = {name: value for name, value in metrics.items() if known.get(name) != value}
+    points = [Metric(name, value, now if name in known else at_ms, step) for name, value in changed.items()]
+    client.log_batch(run_id, metrics=points)

@@ -1,0 +1,141 @@
+"""In: where MLflow's store is. Out: a client of it, or why it can't be used.
+
+Credentials in the address go to MLflow through its own variables: it writes the address into errors and logs.
+"""
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from tasks.registry.safe_loading import NO_PICKLE
+from tasks.trackers.embedded_store import store_file
+from tasks.trackers.empty_stores import MLFLOW, copy_empty
+from training.errors import EvergreenError, OutageError, ResourceError, SettingError, TransientError
+from training.plan import RunPlan
+from training.redaction import redact
+from training.storage.paths import Home
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.tracking")
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # by default a dead server is waited for over four minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+_REFUSED = (401, 403)
+_IMPORT = threading.Lock()  # two threads that import MLflow at once find modules that are half initialised
+
+
+def connect(uri: str | None, home: Home) -> "MlflowClient":
+    """A client of the tracking store at `uri`, or of the one embedded under `home`.
+
+    Raises :class:`ResourceError` when the embedded store can't be opened, :class:`TransientError` when a server
+    does not answer, and :class:`SettingError` when it refuses the credentials or `uri` is no store's address.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ |= NO_PICKLE  # whatever the user has set: a model from the registry must not run code
+    with _IMPORT:
+        import mlflow
+        import mlflow.entities
+        from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    # Prints a traceback of what it then raises: a full disk, a locked file.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    place = uri or home.mlflow_uri
+    if not uri:
+        copy_empty(MLFLOW, store_file(home))
+    try:
+        place = _without_credentials(place)
+        mlflow.set_tracking_uri(place)
+        mlflow.set_registry_uri(place)
+        client = mlflow.MlflowClient(tracking_uri=place, registry_uri=place)
+        client.search_experiments(max_results=1)
+    except (MlflowException, SQLAlchemyError, ImportError, ValueError) as error:
+        raise _unusable(place, error) from error
+    return client
+
+
+def connect_once(plan: RunPlan) -> "MlflowClient":
+    """:func:`connect` to the run's store."""
+    return connect(plan.settings.tracking.uri, Home(Path(plan.home)))
+
+
+def connect_patiently(plan: RunPlan) -> "MlflowClient":
+    """:func:`connect`, waiting `tracking.outage_s` for a server that is away.
+
+    Raises :class:`OutageError` when it does not come back.
+    """
+    deadline = time.monotonic() + plan.settings.tracking.outage_s
+    pause = FIRST_PAUSE_S
+    while True:
+        try:
+            return connect_once(plan)
+        except TransientError as error:
+            if time.monotonic() + pause > deadline:
+                raise OutageError(str(error)) from error
+            log.warning("%s; trying again in %.0f s", error, pause)
+        time.sleep(pause)
+        pause = min(LONGEST_PAUSE_S, 2 * pause)
+
+
+def _without_credentials(uri: str) -> str:
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or not parts.username or not parts.password:
+        return uri
+    os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
+    os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _unusable(place: str, error: Exception) -> EvergreenError:
+    """Why the store at `place` can't be used, and what to do."""
+    shown, reason = redact(place), redact(str(getattr(error, "message", error)).partition("\n")[0])
+    scheme = place.partition(":")[0]
+    if scheme in ("http", "https"):
+        return _server_says_no(shown, reason, error)
+    if scheme.partition("+")[0] == "sqlite":
+        return _file_says_no(shown, reason, "database is locked" in str(error))
+    unavailable = getattr(error, "error_code", None) == "TEMPORARILY_UNAVAILABLE"
+    if unavailable or type(error).__name__ == "OperationalError":
+        return TransientError(f"tracking.uri {shown}: the database does not answer ({reason})")
+    return SettingError(
+        f"tracking.uri: {shown} is not where MLflow can record ({reason}). Use http(s)://host:port of a server, "
+        "a database whose driver is installed, or leave it out for the store under EVERGREEN_HOME."
+    )
+
+
+def _server_says_no(shown: str, reason: str, error: Exception) -> EvergreenError:
+    if isinstance(error, ValueError):
+        return SettingError(f"tracking.uri: {shown} is no address ({reason})")
+    status = error.get_http_status_code() if hasattr(error, "get_http_status_code") else 500
+    if status in _REFUSED:
+        return SettingError(
+            f"tracking.uri {shown}: MLflow refuses the credentials (status {status}). Set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+        )
+    return TransientError(f"tracking.uri {shown}: MLflow does not answer ({reason})")
+
+
+def _file_says_no(shown: str, reason: str, is_locked: bool) -> EvergreenError:
+    if is_locked:
+        return TransientError(
+            f"MLflow store {shown}: another process holds it ({reason}). Run the same command again."
+        )
+    return ResourceError(
+        f"MLflow store {shown}: {reason}. After an update of MLflow, `mlflow db upgrade {shown}` brings it up to date; "
+        "a damaged file has to be replaced by a backup."
+    )

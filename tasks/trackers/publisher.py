@@ -1,0 +1,215 @@
+"""Metric points on their way to MLflow: each once, in batches, and later when the server is away."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tasks.trackers.mlflow_store import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from training.attempts.metrics import MetricsFile, Point
+from training.errors import OutageError, classify
+from training.storage.line_tail import LineTail
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.tracking")
+
+LAST_WORDS_S = 10.0
+_MOST_POINTS = 1000  # that MLflow takes in one call
+
+
+@dataclass
+class Publisher:
+    """Reads new metric points while workers write them; hands them to listeners and, in batches, to MLflow.
+
+    Each point is read from the file once, unless a resumed training writes the file again.
+
+    A point goes to MLflow once: what is there already is read first, and the timestamp is the point's own, so
+    that a repeated batch is the same row. `begin` opens the run; while MLflow is away, it is called again and again.
+    """
+
+    begin: Callable[[], tuple["MlflowClient", str]]
+    file: MetricsFile
+    outage_s: float
+    with_system_metrics: bool = False
+    interval_s: float = 2.0
+    _listeners: tuple[Callable[[Point], None], ...] = ()
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _tail: LineTail[Point] = field(init=False)
+    _unsent: list[Point] = field(default_factory=list)
+    _heard: set[tuple[int, str, float]] = field(default_factory=set)
+    _sent: set[tuple[int, str]] = field(default_factory=set)
+    _run: tuple["MlflowClient", str] | None = None
+    _monitors: bool = False
+    _monitor: Any = None
+    _next_try: float = 0.0
+    _pause: float = 0.0
+    _said_damaged: bool = False
+
+    def __post_init__(self) -> None:
+        self._tail = self.file.tail()
+
+    @contextmanager
+    def running(self, *listeners: Callable[[Point], None]) -> Iterator[None]:
+        """Publish in the background; the rest is sent before the block is left.
+
+        Raises :class:`OutageError` when MLflow does not take the rest within `outage_s`.
+        """
+        self._listeners = listeners
+        self._monitors = self.with_system_metrics
+        # In a copy of the context: what a listener logs belongs to this task run in Prefect.
+        run = copy_context().run
+        thread = threading.Thread(target=run, args=(self._work,), name="evergreen-metrics", daemon=True)
+        thread.start()
+        try:
+            yield
+        except BaseException:
+            # The block's own error is what counts, and who asked for an end does not wait for a store that is away.
+            within(LAST_WORDS_S, lambda: self._end(thread), self._read_on, self._send)
+            raise
+        self._end(thread)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what MLflow lacks. Raises :class:`OutageError` when it does not take it within `outage_s`."""
+        deadline = time.monotonic() + self.outage_s
+        pause = FIRST_PAUSE_S
+        self._tail = self.file.tail()  # the whole file once more: nothing that a replaced file held is missed
+        while True:
+            try:
+                self._read_on()
+                return self._send()
+            except Exception as error:
+                known = classify(error)
+                if known is None or not known.transient:
+                    raise
+                if time.monotonic() + pause > deadline:
+                    raise OutageError(
+                        f"MLflow took not all metrics ({known}). They are kept in {self.file.path}: "
+                        "run the same command again."
+                    ) from error
+                log.warning("MLflow does not take metrics (%s); trying again in %.0f s", known, pause)
+            time.sleep(pause)
+            pause = min(LONGEST_PAUSE_S, 2 * pause)
+
+    def _end(self, thread: threading.Thread) -> None:
+        self._stop.set()
+        thread.join()
+        self._monitors = False
+        self._end_monitor()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self._read_on()
+                self._try_to_send()
+            except OSError as error:  # a disk that is full or away; the workers will say so
+                log.debug("metric points can't be read (%s)", error)
+            if self._stop.wait(self.interval_s):
+                return
+
+    def _read_on(self) -> None:
+        """Take new points in; damaged ones are computed again, or missing, which is said once."""
+        points = self._tail.new()
+        damage = self._tail.damage
+        if damage and not self._said_damaged:
+            log.warning("%s: damaged (%s); MLflow gets the other points", self.file.path, damage)
+        self._said_damaged = bool(damage)
+        self._unsent += points
+        self._tell(points)
+
+    def _tell(self, points: list[Point]) -> None:
+        for point in points:
+            name = (point.step, ",".join(point.values), point.at)  # a resume computes points again
+            if name in self._heard:
+                continue
+            self._heard.add(name)
+            for listener in self._listeners:
+                try:
+                    listener(point)
+                except Exception as error:  # a display must not end a training
+                    log.debug("a progress display failed: %s", error)
+
+    def _try_to_send(self) -> None:
+        """Send, or leave it for later: the file keeps every point until MLflow is back."""
+        if time.monotonic() < self._next_try:
+            return
+        try:
+            self._send()
+        except Exception as error:
+            if not self._pause:
+                log.warning("MLflow does not take metrics now; they are kept and sent later (%s)", error)
+            self._pause = min(LONGEST_PAUSE_S, 2 * self._pause or FIRST_PAUSE_S)
+            self._next_try = time.monotonic() + self._pause
+            return
+        if self._pause:
+            log.info("MLflow takes metrics again")
+            self._pause = 0.0
+            self._end_monitor()  # MLflow's own gives up for good when the server is away
+        self._start_monitor()
+
+    def _send(self) -> None:
+        client, run_id = self._opened()
+        from mlflow.entities import Metric  # once MLflow is imported, which connecting does
+
+        new = [
+            (point, name, value)
+            for point in self._unsent
+            for name, value in point.values.items()
+            if (point.step, name) not in self._sent
+        ]
+        for start in range(0, len(new), _MOST_POINTS):
+            batch = new[start : start + _MOST_POINTS]
+            metrics = [Metric(name, value, int(point.at * 1000), point.step) for point, name, value in batch]
+            client.log_batch(run_id, metrics=metrics)
+            self._sent |= {(point.step, name) for point, name, _ in batch}
+        self._unsent.clear()
+
+    def _opened(self) -> "tuple[MlflowClient, str]":
+        if self._run is None:
+            client, run_id = self.begin()
+            self._sent = _already_there(client, run_id)
+            self._run = client, run_id
+        return self._run
+
+    def _start_monitor(self) -> None:
+        if self._monitors and self._monitor is None and self._run is not None:
+            self._monitor = _system_metrics(self._run[1])
+
+    def _end_monitor(self) -> None:
+        if self._monitor is not None:
+            self._monitor.finish()
+            self._monitor = None
+
+
+def within(seconds: float, *actions: Callable[[], object]) -> None:
+    """Run the actions one after the other for at most `seconds`; failures and timeouts are ignored."""
+
+    def work() -> None:
+        with suppress(Exception):
+            for action in actions:
+                action()
+
+    thread = threading.Thread(target=work, name="evergreen-last-words", daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+def _system_metrics(run_id: str) -> Any:
+    """Record CPU, memory, disk and GPU use of this machine with the run, until `finish()` is called."""
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    monitor = SystemMetricsMonitor(run_id, sampling_interval=2, samples_before_logging=5, resume_logging=True)
+    monitor.start()
+    return monitor
+
+
+def _already_there(client: "MlflowClient", run_id: str) -> set[tuple[int, str]]:
+    names = client.get_run(run_id).data.metrics
+    ours = [name for name in names if not name.startswith("system/")]
+    return {(metric.step, name) for name in ours for metric in client.get_metric_history(run_id, name)}

@@ -1,0 +1,130 @@
+"""The command line as a user meets it: real processes, exit statuses, messages."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.errors import EXIT_BAD_DATA, EXIT_BAD_SETTING, EXIT_OUTPUT_CLOSED, EXIT_RESOURCE
+from training.storage.paths import Home
+
+HEAVY = {"torch", "torchvision", "ray", "mlflow", "prefect", "pandas", "sklearn", "matplotlib"}
+
+
+def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    environment = os.environ | {"EVERGREEN_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-m", "flows.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("training.epoch=3", "did you mean training.epochs?"),
+        ("trainig.epochs=3", "trainig.epochs: no such setting; did you mean training.epochs?"),
+        ("training.learning_rate=-1", "training.learning_rate"),
+        ("training.global_batch_size=65", "the nearest that does is 64"),
+        ("scaling.num_workers=999", "scaling.num_workers: 999 workers of 1 CPU need more than the "),
+        ("epochs", "expected section.name=value"),
+        ("training=3", "training is a section"),
+    ],
+)
+def test_a_bad_setting_is_refused_at_once(tmp_path: Path, assignment: str, said: str, force: bool) -> None:
+    more = ["--force"] if force else []
+    done = evergreen("retrain", "digits", "--set", assignment, *more, "--json", home=tmp_path)
+    assert done.returncode == EXIT_BAD_SETTING
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["exit_status"] == EXIT_BAD_SETTING
+    assert list(tmp_path.iterdir()) == []  # no store, no log of a server
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["recipes"], ["plan", "digits", "--json"], ["doctor", "--json"]]
+)
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "flows.cli.main", *arguments]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        done = subprocess.run(
+            command,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"EVERGREEN_HOME": str(tmp_path)},
+            check=False,
+        )
+    assert done.returncode == EXIT_OUTPUT_CLOSED
+    assert "Pipe" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_recipe_lists_those_there_are(tmp_path: Path) -> None:
+    done = evergreen("retrain", "digit", home=tmp_path)
+    assert done.returncode == EXIT_BAD_SETTING
+    assert "fashion-mnist" in done.stderr
+
+
+def test_data_that_are_not_there_and_data_that_are_damaged(tmp_path: Path) -> None:
+    missing = evergreen(
+        "retrain", "digits", "--set", f"data.path={tmp_path / 'none'}", home=tmp_path / "home"
+    )
+    assert missing.returncode == EXIT_BAD_SETTING
+    assert "data.path" in missing.stderr
+    damaged = tmp_path / "rows.parquet"
+    damaged.write_bytes(b"PAR1 cut short")
+    refused = evergreen("plan", "digits", "--set", f"data.path={damaged}", home=tmp_path / "home")
+    assert refused.returncode == EXIT_BAD_DATA
+    assert str(damaged) in refused.stderr
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    done = evergreen("retrain", "digits", home=blocked)
+    assert done.returncode == EXIT_RESOURCE
+    assert "EVERGREEN_HOME" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["recipes"], ["plan", "digits"], ["retrain", "--help"]])
+def test_light_commands_import_nothing_heavy(tmp_path: Path, command: list[str]) -> None:
+    program = (
+        "import sys\nfrom flows.cli.main import main\n"
+        f"try:\n    main({command!r})\nexcept SystemExit:\n    pass\n"
+        f"print('heavy:', sorted({HEAVY!r} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"EVERGREEN_HOME": str(tmp_path)},
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+def test_plan_says_what_would_run(home: Home) -> None:
+    done = evergreen("plan", "digits", "--set", "training.epochs=7", "--json", home=home.root)
+    made = json.loads(done.stdout.splitlines()[-1])
+    assert made["outcome"] == "first run of this recipe in this home"
+    assert (made["settings"]["training.epochs"], made["batch_per_worker"], made["world_size"]) == (7, 32, 2)
+    assert made["steps"]["prepare"].startswith("runs")
+
+
+def test_help_lists_every_setting(tmp_path: Path) -> None:
+    from training.settings.overrides import describe
+    from training.settings.schema import Settings
+
+    text = evergreen("retrain", "--help", home=tmp_path).stdout
+    assert [name for name in describe(Settings()) if name not in text] == []

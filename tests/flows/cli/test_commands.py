@@ -1,0 +1,241 @@
+"""`predict`, `rollback` and `doctor` as a user starts them, reused runs, and the exit status of every kind of end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import registered
+from prefect.exceptions import MissingResult
+from registered import BROKEN, MODEL, save
+from test_cli import HEAVY, evergreen
+
+import flows.retrain
+from flows.cli import commands
+from flows.cli import main as cli
+from flows.retrain import retrain
+from tasks.registry.aliases import CHAMPION, PREVIOUS, champion_of, move_alias
+from tasks.registry.lock import registry_lock
+from tasks.trackers.mlflow_run import connect
+from training.errors import (
+    EXIT_BAD_DATA,
+    EXIT_BAD_SETTING,
+    EXIT_BUG,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_OUTPUT_CLOSED,
+    EXIT_RESOURCE,
+    EXIT_RETRY,
+    EXIT_TERMINATED,
+    EXIT_TRAINING_FAILED,
+    DataError,
+    EvergreenError,
+    ResourceError,
+    SettingError,
+    TrainingError,
+    TransientError,
+)
+from training.storage.paths import Home
+
+
+def last_line(done: "subprocess.CompletedProcess[str]") -> Any:
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_predict(served_home: Home, tmp_path: Path) -> None:
+    images, output = tmp_path / "images", tmp_path / "out.parquet"
+    save(images, [("a.png", "red top"), ("b.png", "blue bottom")])
+    (images / "bad.png").write_bytes(BROKEN)
+    output.write_text("of an earlier time")
+    command = ["predict", MODEL, str(images), str(output), "--json", "--alias", "challenger", "--overwrite"]
+
+    refused = evergreen(*command, home=served_home.root)
+    assert refused.returncode == EXIT_BAD_DATA
+    assert last_line(refused)["exit_status"] == EXIT_BAD_DATA
+    assert "bad.png" in last_line(refused)["error"]
+    assert output.read_text() == "of an earlier time"
+
+    done = evergreen(*command, "--skip-bad", home=served_home.root)
+    assert done.returncode == EXIT_OK, done.stderr
+    summary = last_line(done)
+    assert (summary["model"], summary["version"]) == (MODEL, "2")  # the challenger
+    rows = pq.read_table(output).to_pylist()
+    assert [(row["where"], row["class"], row["version"]) for row in rows] == [
+        ("a.png", "red top", "2"),
+        ("b.png", "blue bottom", "2"),
+    ]
+
+
+def test_rollback(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    client = registered.register(home, versions=2)
+    with registry_lock(client, home, MODEL) as lease:
+        move_alias(lease, "2", expected="1", why="better")
+    done = evergreen("rollback", MODEL, "--why", "wrong on new cameras", "--json", home=home.root)
+    assert done.returncode == EXIT_OK, done.stderr
+    assert last_line(done) == {"model": MODEL, "from": "2", "to": "1"}
+    assert (champion_of(client, MODEL, CHAMPION), champion_of(client, MODEL, PREVIOUS)) == ("1", "2")
+    assert client.get_model_version(MODEL, "2").tags["evergreen.rolled_back"] == "wrong on new cameras"
+    assert not home.prefect.exists()  # no Prefect server was started for this
+
+
+@pytest.mark.parametrize(
+    "command", [["predict", "nothing", "images", "out.parquet"], ["rollback", "nothing"]], ids=lambda c: c[0]
+)
+def test_an_unknown_model_is_refused_before_anything_is_started(tmp_path: Path, command: list[str]) -> None:
+    done = evergreen(*command, home=tmp_path)
+    assert done.returncode == EXIT_BAD_SETTING
+    assert "model 'nothing': no such model. None is registered yet" in done.stderr
+    assert not (tmp_path / "mlflow.db").exists()
+    assert not (tmp_path / "prefect").exists()
+
+
+def test_doctor_starts_ray_when_asked_to(tmp_path: Path) -> None:
+    done = evergreen("doctor", "--deep", "--json", home=tmp_path)
+    found = {check["name"]: check for check in last_line(done)}
+    assert done.returncode == EXIT_OK, [one for one in found.values() if one["ok"] is False]
+    assert found["Ray"]["ok"]
+    assert found["Ray"]["found"].startswith("came up, ran a task and stopped")
+
+
+def test_doctor_finds_what_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_bytes(b"not a database" * 100)
+    done = evergreen("doctor", "--json", home=tmp_path)
+    assert done.returncode == EXIT_RESOURCE
+    broken = [check for check in last_line(done) if check["ok"] is False]
+    assert [check["name"] for check in broken] == ["MLflow store"]
+    assert broken[0]["remedy"]
+    assert (tmp_path / "mlflow.db").read_bytes() == b"not a database" * 100
+
+
+@pytest.fixture(scope="module")
+def finished_home(tmp_path_factory: pytest.TempPathFactory, prefect_harness: None) -> Home:
+    """A home in which `retrain digits` with :data:`ASSIGNMENTS` is finished."""
+    home = Home(tmp_path_factory.mktemp("finished"))
+    settings = {"training": {"epochs": 1}, "scaling": {"num_workers": 0}, "gate": {"floor": 0.3}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVERGREEN_HOME", str(home.root))
+        assert not retrain("digits", settings).reused
+    return home
+
+
+ASSIGNMENTS = ["--set", "training.epochs=1", "--set", "scaling.num_workers=0", "--set", "gate.floor=0.3"]
+
+
+@pytest.mark.parametrize("command", ["retrain", "plan"])
+def test_a_reused_run_imports_neither_torch_nor_ray(finished_home: Home, command: str) -> None:
+    began, heavy = time.monotonic(), HEAVY - {"mlflow", "pandas"}  # which MLflow's client imports
+    program = (
+        "import sys\nfrom flows.cli.main import main\n"
+        f"status = main({[command, 'digits', *ASSIGNMENTS, '--json']!r})\n"
+        f"print(status, sorted({heavy!r} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"EVERGREEN_HOME": str(finished_home.root)},
+        check=True,
+    )
+    *_, answer, last = done.stdout.splitlines()
+    made = json.loads(answer)
+    assert made["reused"] if command == "retrain" else made["outcome"].startswith("nothing to do")
+    if command == "retrain":  # seconds of this command, not of the run that made the version
+        assert 0 < made["seconds"] < time.monotonic() - began
+        assert "s; the run that made this version took" in done.stdout
+    assert last == "0 []"
+    assert connect(None, finished_home).get_model_version_by_alias("digits", CHAMPION).version == 1
+
+
+def test_a_release_that_prefect_lost_is_still_said(
+    finished_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prefect raises MissingResult for the finished run: its server confirmed the final state at a second request."""
+    monkeypatch.setenv("EVERGREEN_HOME", str(finished_home.root))
+
+    def lost(*given: Any, **options: Any) -> None:
+        retrain(*given, **options)
+        raise MissingResult("the state has no data")
+
+    monkeypatch.setattr(flows.retrain, "retrain", lost)
+    assert cli.main(["retrain", "digits", *ASSIGNMENTS, "--json"]) == EXIT_OK
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (said["version"], said["reused"]) == ("1", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (SettingError("no such setting"), EXIT_BAD_SETTING),
+        (DataError("row 3"), EXIT_BAD_DATA),
+        (TrainingError("it diverged"), EXIT_TRAINING_FAILED),
+        (ResourceError("disk full"), EXIT_RESOURCE),
+        (TransientError("away"), EXIT_RETRY),
+        (ZeroDivisionError("division by zero"), EXIT_BUG),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_failure_has_its_status(
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    status: int,
+) -> None:
+    def fail(_options: object) -> int:
+        raise error
+
+    monkeypatch.setitem(commands.COMMANDS, "recipes", commands.COMMANDS["recipes"]._replace(run=fail))
+    assert cli.main(["recipes", "--json"]) == status
+    said = capsys.readouterr()
+    assert json.loads(said.out)["exit_status"] == status
+    assert str(error) in json.loads(said.out)["error"]
+    assert str(error) in said.err
+    assert ("Traceback" in said.err) == (not isinstance(error, EvergreenError))  # a bug's alone
+
+
+_WAITS = """
+import signal, sys, time
+from flows.cli import main as cli
+from flows.cli import commands
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal; a job in the background ignores it
+def wait(options):
+    try:
+        print("waits", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaned up", flush=True)
+commands.COMMANDS["recipes"] = commands.COMMANDS["recipes"]._replace(run=wait)
+sys.exit(cli.main(["recipes"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("signum", "status", "word"),
+    [(signal.SIGINT, EXIT_INTERRUPTED, "interrupted"), (signal.SIGTERM, EXIT_TERMINATED, "terminated")],
+)
+def test_a_signal_ends_a_command_in_order(home: Home, signum: int, status: int, word: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    time.sleep(0.2)
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert out == "cleaned up\n"
+    assert f"evergreen: {word}; the same command goes on where it stopped" in err
+    assert "Traceback" not in err
+
+
+def test_the_statuses_are_those_that_scripts_rely_on() -> None:
+    numbers = [EXIT_OK, EXIT_BUG, EXIT_BAD_SETTING, EXIT_BAD_DATA, EXIT_TRAINING_FAILED, EXIT_RESOURCE,
+               EXIT_RETRY, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, EXIT_TERMINATED]  # fmt: skip
+    assert numbers == [0, 1, 2, 3, 4, 5, 75, 130, 141, 143]

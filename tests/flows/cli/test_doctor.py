@@ -1,0 +1,209 @@
+"""The doctor: finds what is wrong, says what to do, and leaves everything as it is."""
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from packaging.requirements import Requirement
+
+from flows.cli.doctor import checks
+from tasks.doctor import machine, packages, services, store
+from tasks.doctor.prefect_server import check_server_answers
+
+
+def test_a_sound_installation(home):
+    found = list(checks(home))
+    assert [check.name for check in found if check.ok is False] == []
+    names = [check.name for check in found]
+    assert len(names) == len(set(names))
+    assert {"Python", "packages", "disk", "memory", "home", "locks", "MLflow store", "Prefect server"} <= set(
+        names
+    )
+
+
+def test_a_home_that_cannot_be_written_is_a_finding(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / "file" / "home"))
+    found = {check.name: check for check in checks()}
+    assert found["home"].ok is False
+    assert str(tmp_path / "file" / "home") in found["home"].found
+    broken = [check for check in found.values() if check.ok is False]
+    assert broken
+    assert all(check.remedy for check in broken)
+    assert "Python" in found  # the rest still gets its turn
+    assert "Prefect server" in found
+
+
+def test_packages_are_held_against_the_pins():
+    wanted = packages.declared()
+    assert {"torch", "ray", "fastapi", "sqlalchemy"} <= {one.name for one in wanted.requirements}
+    assert "pytest" not in {one.name for one in wanted.requirements}  # of an extra
+    numpy = metadata.version("numpy")
+    assert packages.requirement_check(Requirement(f"numpy=={numpy}")) is None
+    assert packages.requirement_check(Requirement("torch==2.14.0")) is None  # installed may be 2.14.0+cu130
+    wrong = packages.requirement_check(Requirement("fastapi<0.1"))
+    assert wrong.ok is False
+    assert "Prefect's server does not start" in wrong.found
+    assert wrong.remedy == "pip install 'fastapi<0.1'"
+    missing = packages.requirement_check(Requirement("no-such-package-at-all>=3"))
+    assert (missing.ok, missing.found) == (False, "not installed; wanted is >=3")
+
+
+def test_python_is_held_against_the_declared_range():
+    assert packages.python_check(">=3.11").ok
+    assert packages.python_check("<3.0").ok is False
+
+
+@pytest.mark.parametrize(("free", "ok"), [(10e9, True), (4e9, None), (0.5e9, False)])
+def test_disk_space(tmp_path, free, ok):
+    check = machine.disk_check(tmp_path, int(free))
+    assert check.ok is ok
+    assert bool(check.remedy) == (ok is not True)
+
+
+def test_limits_of_the_machine():
+    assert machine.memory_check(8 * 10**9, 16 * 10**9).ok
+    assert machine.memory_check(10**9, 16 * 10**9).ok is None
+    assert [machine.cpu_check(cpus).ok for cpus in (1, 2)] == [None, True]
+    assert [machine.shared_memory_check(size).ok for size in (64 << 20, 8 << 30)] == [None, True]
+    limits = (256, 65536, resource.RLIM_INFINITY)
+    assert [machine.open_files_check(limit).ok for limit in limits] == [False, True, True]
+
+
+def test_locks_that_work(home):
+    assert store.lock_check(home).ok
+    with FileLock(home.locks / "doctor.lock"):
+        assert store._is_held(home.locks / "doctor.lock")
+    assert not store._is_held(home.locks / "doctor.lock")
+
+
+def test_a_home_on_a_local_file_system(tmp_path):
+    assert store.file_system_check(tmp_path).ok
+    assert store.file_system(tmp_path) != "unknown"
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self").is_dir(), reason="needs Linux's /proc, a file system of its own type"
+)
+def test_file_systems_are_told_apart():
+    assert store.file_system(Path("/proc/self")) == "proc"
+
+
+@contextmanager
+def answering(body):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_mlflow_server(home):
+    with answering(metadata.version("mlflow")) as uri:
+        assert store.mlflow_server_check(uri).ok
+        assert [check.name for check in store.store_checks(home, uri, deep=False)][-1] == "MLflow server"
+    with answering("1.0") as uri:
+        assert store.mlflow_server_check(uri).ok is None
+    assert store.mlflow_server_check(uri).ok is False  # gone by now
+
+
+def test_a_prefect_server_that_is_not_there_or_of_another_version():
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with answering('"2.0.0"') as uri, temporary_settings({PREFECT_API_URL: f"{uri}/api"}):
+        check = services.prefect_check()
+        assert (check.ok, check.found) == (False, f"{uri}/api answers, version 2.0.0")
+    with temporary_settings({PREFECT_API_URL: f"{uri}/api"}):
+        began = time.perf_counter()
+        check = services.prefect_check()
+        assert (check.ok, time.perf_counter() - began < 30) == (False, True)
+        assert f"{uri}/api" in check.found
+
+
+def dead_url():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}/api"
+
+
+def said_of(tmp_path, **variables):
+    """What a process says of the Prefect server that its environment names."""
+    program = (
+        "from tasks.doctor.prefect_server import check_server_answers\n"
+        "from training.errors import TransientError\n"
+        "try:\n    check_server_answers()\n    print('fine')\n"
+        "except TransientError as error:\n    print(error)"
+    )
+    environment = os.environ | {"PREFECT_HOME": str(tmp_path)} | variables
+    environment["PYTHONPATH"] = str(Path(services.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    return done.stdout.strip()
+
+
+def test_a_dead_prefect_server_is_named_with_the_place_where_it_is_set(tmp_path):
+    url = dead_url()
+    assert said_of(tmp_path) == "fine"
+    said = said_of(tmp_path, PREFECT_API_URL=url)
+    assert said.startswith(f"Prefect server {url} (environment variable PREFECT_API_URL) does not answer")
+    assert "unset PREFECT_API_URL" in said
+    profiles = tmp_path / "profiles.toml"
+    profiles.write_text(f'active = "work"\n[profiles.work]\nPREFECT_API_URL = "{url}"\n')
+    said = said_of(tmp_path)
+    assert f"{url} (profile 'work' in {profiles})" in said
+    assert "prefect config unset PREFECT_API_URL" in said
+    profiles.unlink()
+    (tmp_path / "prefect.toml").write_text(f'[api]\nurl = "{url}"\n')
+    assert "prefect.toml" in said_of(tmp_path)
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_a_prefect_server_that_answers_is_used():
+    check_server_answers()
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_a_prefect_server_that_answers():
+    assert services.prefect_check().ok
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_ray_and_gpus():
+    assert services.ray_check().ok
+    assert services.gpu_check().ok is not False
+
+
+def test_a_check_that_breaks_is_a_finding(home):
+    (home.root / "mlflow.db").mkdir()
+    (home.root / "locks").write_text("not a folder")
+    found = {check.name: check for check in checks(home)}
+    assert found["locks"].ok is False
+    broken = [check for check in found.values() if check.ok is False]
+    assert broken
+    assert [check.name for check in broken if not check.remedy] == []
+    assert "Prefect server" in found

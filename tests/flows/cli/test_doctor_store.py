@@ -1,0 +1,173 @@
+"""The doctor on MLflow's store: what is wrong with it, who holds it, and a way out that keeps every byte."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import contextmanager
+
+from small_runs import tiny_settings, write_recipe
+
+from tasks.doctor import store
+from tasks.registry.lock import registry_lock
+from tasks.trackers.embedded_store import schema
+from tasks.trackers.mlflow_run import connect, open_run
+from tasks.train import keep_plan
+from training.data.sources.digits import Digits
+from training.plan import identify
+from training.recipe import load
+
+
+@contextmanager
+def held(file):
+    """A lock that another process holds."""
+    code = f"import filelock, time\nwith filelock.FileLock({str(file)!r}):\n print('held', flush=True)\n time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    yield
+    process.kill()
+    process.wait()
+
+
+def test_runs_whose_process_is_gone(home):
+    client = connect(None, home)
+    experiment = client.create_experiment("digits")
+    for recipe, status in (("digits", "RUNNING"), ("other", "FINISHED")):
+        run = client.create_run(experiment, tags={"evergreen.recipe": recipe})
+        client.update_run(run.info.run_id, status=status)
+
+    def unfinished():
+        return {
+            check.name: check
+            for check in store.embedded_store_checks(home)
+            if check.name.startswith("run of")
+        }
+
+    assert unfinished().keys() == {"run of digits"}
+    assert unfinished()["run of digits"].remedy.startswith("`evergreen retrain digits`, with the same --set")
+    home.locks.mkdir(exist_ok=True)
+    with held(home.locks / "run-digits.lock"):
+        assert unfinished() == {}
+    assert unfinished().keys() == {"run of digits"}
+
+
+def test_an_unfinished_run_of_a_recipe_of_the_users_own_is_named_by_its_path(home, tmp_path):
+    file = write_recipe(tmp_path / "own", name="scans")
+    plan = identify(home, load(file)[1], tiny_settings(), Digits().fetch(home.sources))
+    keep_plan(plan)
+    open_run(connect(None, home), plan)
+    [check] = [one for one in store.embedded_store_checks(home) if one.name == "run of scans"]
+    assert check.remedy.startswith(f"`evergreen retrain {file}`")
+
+
+def at_revision(home, revision):
+    """A store whose tables are those of an older MLflow."""
+    from alembic import command
+    from mlflow.store.db.utils import _get_alembic_config
+    from mlflow.store.tracking.dbmodels.initial_models import Base
+    from sqlalchemy import create_engine
+
+    engine = create_engine(home.mlflow_uri)
+    Base.metadata.create_all(engine)
+    config = _get_alembic_config(home.mlflow_uri)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+
+
+def test_a_store_of_an_older_mlflow_and_the_way_out(home):
+    at_revision(home, "e1f2a3b4c5d6")
+    [check] = store.embedded_store_checks(home)
+    assert check.ok is False
+    assert "its tables are of revision e1f2a3b4c5d6" in check.found
+    copy, upgrade = check.remedy.partition("(")[2].split("), then: ")
+    subprocess.run(["sh", "-c", copy], check=True)
+    assert (home.root / "mlflow.db.before-upgrade").read_bytes() == (home.root / "mlflow.db").read_bytes()
+    subprocess.run(
+        ["sh", "-c", upgrade.replace("mlflow", f"{sys.executable} -m mlflow", 1)],
+        check=True,
+        capture_output=True,
+    )
+    connect(None, home)
+    assert next(store.embedded_store_checks(home)).ok
+
+
+def test_a_store_of_a_newer_mlflow(home):
+    connect(None, home)
+    with sqlite3.connect(home.root / "mlflow.db") as made:
+        assert schema(made).found == schema(made).newest
+        made.execute("update alembic_version set version_num = 'ffff00001111'")
+    [check] = store.embedded_store_checks(home)
+    assert check.ok is False
+    assert "A newer MLflow" in check.remedy
+    assert "upgrade" not in check.remedy
+
+
+def test_a_locked_store_names_its_holder(home):
+    connect(None, home)
+    file = home.root / "mlflow.db"
+    code = (
+        "import sqlite3, time\n"
+        f"store = sqlite3.connect({str(file)!r}, isolation_level=None)\n"
+        "store.execute('begin exclusive')\n"
+        "print('held', flush=True)\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        [check] = store.embedded_store_checks(home)
+        assert check.ok is False
+        assert "database is locked" in check.found
+        assert f"open in process {holder.pid} " in check.found
+        assert check.remedy.startswith(f"Wait for it to end, or end it: kill {holder.pid}.")
+        assert not {"delete", "remove", "rm", "away"} & set(check.remedy.split())
+        os.kill(holder.pid, signal.SIGTERM)
+    assert next(store.embedded_store_checks(home)).ok
+
+
+def test_a_store_held_by_who_knows_whom(home):
+    locked = sqlite3.OperationalError("database is locked")
+    locked.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    (home.root / "mlflow.db").touch()
+    check = store.unusable_check(home.root / "mlflow.db", locked)  # nobody has it open
+    assert "Wait for it to end" in check.remedy
+    assert not {"delete", "remove", "rm", "away"} & set(check.remedy.split())
+
+
+def test_the_store_is_read_and_left_alone(home):
+    assert next(store.embedded_store_checks(home)).ok is None
+    assert not (home.root / "mlflow.db").exists()
+    client = connect(None, home)
+    client.create_registered_model("digits")
+    client.create_model_version("digits", source=str(home.root))
+    client.set_registered_model_alias("digits", "champion", "1")
+    before = (home.root / "mlflow.db").read_bytes()
+    assert next(store.embedded_store_checks(home)).found == "1 models, 1 versions"
+    assert (home.root / "mlflow.db").read_bytes() == before
+    assert store.opened_store_check(home, None).found == 'digits {"champion": 1}'
+    with registry_lock(client, home, "digits"):
+        held = store.opened_store_check(home, None)
+        assert (held.ok, "locked: digits by process" in held.found) == (None, True)
+    assert store.opened_store_check(home, None).ok
+
+
+def test_a_damaged_store_is_found(home):
+    file = home.root / "mlflow.db"
+    with sqlite3.connect(file) as made:
+        made.execute("create table t (x)")
+    [check] = store.embedded_store_checks(home)
+    assert check.ok is False
+    assert "no such table" in check.found
+    file.write_bytes(b"no database " * 1000)
+    [check] = store.embedded_store_checks(home)
+    assert check.ok is False
+    assert str(file) in check.found
+
+
+def test_a_folder_in_the_stores_place_is_not_taken_for_none_yet(home):
+    (home.root / "mlflow.db").mkdir()
+    [check] = store.embedded_store_checks(home)
+    assert check.ok is False
+    assert str(home.root / "mlflow.db") in check.found

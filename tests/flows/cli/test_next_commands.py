@@ -1,0 +1,133 @@
+"""Commands that a user is told to run next: each must work as it stands."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import registered
+from registered import MODEL
+from small_runs import tiny_settings, write_recipe
+
+from flows.cli.summary import print_release
+from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS
+from tasks.terminal.next_commands import next_commands
+from tasks.train import keep_plan
+from training.data.sources.digits import Digits
+from training.plan import RunPlan, identify, recipe_argument
+from training.recipe import load
+from training.records import Goodput, Release, Verdict
+from training.storage.paths import Home
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Any]:
+    home = Home(tmp_path_factory.mktemp("registry"))
+    return home, registered.register(home, versions=2)
+
+
+@pytest.fixture
+def served(registry: tuple[Home, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Home, Any]:
+    """A home with two versions and no alias."""
+    home, client = registry
+    monkeypatch.setenv("EVERGREEN_HOME", str(home.root))
+    for alias in (CHAMPION, CHALLENGER, PREVIOUS):
+        client.delete_registered_model_alias(MODEL, alias)
+    return home, client
+
+
+def release_of(client: Any, recipe: str = "digits", run_key: str = "0" * 64, **changes: Any) -> Release:
+    """The release that made version 2 of the served model."""
+    fields: dict[str, Any] = {
+        "recipe": recipe,
+        "run_key": run_key,
+        "dataset_fingerprint": "0" * 64,
+        "weights_digest": "0" * 64,
+        "model": MODEL,
+        "version": "2",
+        "alias": "challenger",
+        "train_rows": 1,
+        "test_rows": 1,
+        "epochs": 1,
+        "selected_epoch": 1,
+        "evaluation": "",
+        "verdict": Verdict(promote=False, summary="[/not] markup", rules=(), champion_version=None),
+        "metrics": {"accuracy": 0.5, "accuracy_low": 0.4, "accuracy_high": 0.6},
+        "mlflow_run_id": client.get_model_version(MODEL, "2").run_id,
+        "report": "report.html",
+        "seconds": 1.0,
+        "goodput": Goodput(total_s=1.0, parts={}),
+    }
+    return Release(**fields | changes)
+
+
+def offered(release: Release) -> list[str]:
+    return [" ".join(command.split()[1:]) for command, _ in next_commands(release)]
+
+
+def test_only_what_works_is_offered(served: tuple[Home, Any]) -> None:
+    _, client = served
+    release = release_of(client)
+    assert offered(release) == ["plan digits"]
+    client.set_registered_model_alias(MODEL, CHALLENGER, "2")
+    score = f"predict {MODEL} IMAGES OUT.parquet"
+    assert offered(release) == [f"{score} --alias challenger", "plan digits", "ui"]
+    client.set_registered_model_alias(MODEL, CHAMPION, "1")
+    assert offered(release) == [score, "plan digits", "ui"]
+    client.set_registered_model_alias(
+        MODEL, PREVIOUS, "1"
+    )  # where the champion is, too: nothing to return to
+    assert offered(release) == [score, "plan digits", "ui"]
+    client.set_registered_model_alias(MODEL, CHAMPION, "2")
+    assert offered(release) == [score, "plan digits", f"rollback {MODEL}", "ui"]
+
+
+def test_a_release_in_another_store_has_nothing_here(served: tuple[Home, Any]) -> None:
+    home, client = served
+    client.set_registered_model_alias(MODEL, CHAMPION, "1")
+    assert offered(release_of(client, mlflow_run_id="elsewhere")) == ["plan digits"]
+    assert not (home.root / "empty" / "mlflow.db").exists()
+
+
+def plan_of(recipe: str, home: Home) -> RunPlan:
+    _, ref = load(recipe)
+    plan = identify(home, ref, tiny_settings(), Digits().fetch(home.sources))
+    keep_plan(plan)
+    return plan
+
+
+def test_a_recipe_of_the_users_own_is_named_by_its_path(served: tuple[Home, Any], tmp_path: Path) -> None:
+    home, client = served
+    file = write_recipe(tmp_path / "my recipes", name="scans")
+    plan = plan_of(file, home)
+    commands = dict(next_commands(release_of(client, "scans", plan.run_key)))
+    [command] = [one for one in commands if one.startswith("evergreen plan")]
+    arguments = shlex.split(command)[1:]
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli.main", *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert recipe_argument(home, "scans", plan.run_key) == file
+    Path(file).unlink()
+    assert recipe_argument(home, "scans", plan.run_key) == "path/to/scans.py"
+
+
+def test_a_recipe_of_evergreens_is_named_by_its_name(home: Home, tmp_path: Path) -> None:
+    assert recipe_argument(home, "digits", plan_of("digits", home).run_key) == "digits"
+    assert recipe_argument(home, "digits", "never ran") == "digits"
+    own = write_recipe(tmp_path / "own", name="digits")  # a user's recipe may have such a name
+    assert recipe_argument(home, "digits", plan_of(own, home).run_key) == own
+
+
+def test_the_summary_shows_text_as_it_is(
+    served: tuple[Home, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, client = served
+    file = write_recipe(tmp_path / "[red] recipes", name="leaves")
+    print_release(release_of(client, "leaves", plan_of(file, home).run_key, report="/data/[x]/report.html"))
+    shown = capsys.readouterr().out
+    assert f"evergreen plan '{file}'" in shown
+    assert "[/not] markup" in shown
+    assert "/data/[x]/report.html" in shown

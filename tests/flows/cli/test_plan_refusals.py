@@ -1,0 +1,88 @@
+"""What `evergreen plan` refuses before anything is prepared, with the words of the run that it saves."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_runs import LINEAR
+
+from flows import preview as module
+from flows.preview import preview
+from training.errors import DataError, TrainingError
+from training.storage.paths import Home
+
+RECIPE = """
+from training.recipe import Recipe
+from training.data.sources.folder import ImageFolder
+
+
+def build_model(shape, classes):
+    from torch import nn
+
+    return {model}
+
+
+recipe = Recipe(name="pets", summary="pets", source=ImageFolder("{images}"), build_model=build_model)
+"""
+
+
+def grey(count: int, side: int = 6) -> Any:
+    return np.random.default_rng(0).integers(0, 256, (count, side, side)).astype(np.uint8)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Twenty grey 6x6 images of each of two classes in both splits."""
+    pixels = iter(grey(80))
+    for split in ("train", "test"):
+        for pet in ("cat", "dog"):
+            folder = tmp_path / "images" / split / pet
+            folder.mkdir(parents=True)
+            for number in range(20):
+                Image.fromarray(next(pixels)).save(folder / f"{number}.png")
+    return tmp_path / "images"
+
+
+def plan(home: Home, tmp_path: Path, images: Path, model: str = LINEAR, **data: Any) -> module.Preview:
+    recipe = tmp_path / "pets.py"
+    recipe.write_text(RECIPE.format(images=images, model=model))
+    return preview(str(recipe), {"data": data, "scaling": {"num_workers": 1}}, home)
+
+
+def test_good_data_pass(home: Home, tmp_path: Path, images: Path) -> None:
+    assert plan(home, tmp_path, images).first
+
+
+def test_mixed_sizes_name_the_setting(home: Home, tmp_path: Path, images: Path) -> None:
+    Image.fromarray(grey(1, side=5)[0]).save(images / "train/dog/7.png")
+    with pytest.raises(DataError, match=r"dog/7\.png: is 5x5 .*data\.image_size resizes all images"):
+        plan(home, tmp_path, images)
+    assert plan(home, tmp_path, images, image_size=8)
+
+
+@pytest.mark.parametrize("target", ["test/dog/copy.png", "train/cat/copy.png"], ids=["leak", "two labels"])
+def test_copies_are_named(home: Home, tmp_path: Path, images: Path, target: str) -> None:
+    (images / target).write_bytes((images / "train/dog/3.png").read_bytes())
+    with pytest.raises(DataError, match="1 image file is in more than one split or class") as caught:
+        plan(home, tmp_path, images)
+    assert str(images / target) in str(caught.value)
+    assert plan(home, tmp_path, images, duplicates="drop")
+
+
+def test_data_that_were_refused_are_refused_again(home: Home, tmp_path: Path, images: Path) -> None:
+    made = plan(home, tmp_path, images)
+    listing = home.refused_rows(made.recipe, made.dataset_fingerprint)
+    listing.parent.mkdir(parents=True)
+    listing.write_text("row and reason")
+    with pytest.raises(DataError, match="these data were refused before") as caught:
+        plan(home, tmp_path, images)
+    assert str(listing) in str(caught.value)
+
+
+def test_a_model_for_colour_images_is_refused_on_grey_ones(home: Home, tmp_path: Path, images: Path) -> None:
+    model = "nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, classes))"
+    with pytest.raises(TrainingError, match=r"its model refuses images of \(1, 6, 6\).*data\.channels"):
+        plan(home, tmp_path, images, model)
+    assert plan(home, tmp_path, images, model, channels=3)

@@ -1,0 +1,73 @@
+"""The Prefect server of a local run: there when it is needed, replaced when it dies, gone when the run is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+import psutil
+import pytest
+
+from flows.local.prefect_server import LocalServer
+from training.errors import TransientError
+from training.storage.paths import Home
+
+PARENT = """
+import sys, time
+from flows.local.prefect_server import LocalServer
+from training.storage.paths import home
+server = LocalServer(home())
+server.wait()
+print(server._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def healthy(server: LocalServer) -> bool:
+    with urllib.request.urlopen(f"{server.url}/health", timeout=60) as answer:
+        return bool(answer.status == 200)
+
+
+def gone(pid: int, within_s: float = 10) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_server_that_dies_is_replaced_at_the_same_address_and_ends_with_the_block(home: Home) -> None:
+    server = LocalServer(home)
+    try:
+        server.wait()
+        assert server.url.startswith("http://127.0.0.1:")
+        first = server._process.pid
+        os.kill(first, signal.SIGKILL)
+        assert healthy(server)  # the request waits in the socket until the next one is up
+        assert server._process.pid != first
+    finally:
+        server.end()
+    assert gone(server._process.pid)
+
+
+def test_it_does_not_outlive_a_command_that_is_killed(home: Home) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    server = int(parent.stdout.readline())
+    assert psutil.pid_exists(server)
+    parent.kill()
+    parent.wait()
+    assert gone(server)
+
+
+def test_why_it_does_not_start_is_said(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", "sqlite+aiosqlite:////nowhere/at/all.db")
+    server = LocalServer(home)
+    try:
+        with pytest.raises(TransientError, match=r"server\.log says: .*(unable to open database|nowhere)"):
+            server.wait()
+    finally:
+        server.end()

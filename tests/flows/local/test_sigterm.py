@@ -1,0 +1,84 @@
+"""SIGTERM at any moment of a command's life: it ends soon, with its exit status, its processes and its locks."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from small_runs import write_recipe
+
+from training.errors import EXIT_OK, EXIT_TERMINATED
+from training.storage.paths import Home
+from training.storage.run_lock import run_lock
+
+_SEED = 25
+_LONGEST_S = 240.0  # twice what the process allows itself, on a busy machine
+_OF_START_UP = (0.6, 8.0)  # CPU seconds of the command's own process; a whole run takes about 12
+_SETTINGS = [
+    "training.epochs=2",
+    "scaling.num_workers=1",
+    "scaling.use_gpu=no",
+    "ray.num_cpus=1",
+    "ray.object_store_mb=80",
+    "tracking.system_metrics=false",
+]
+
+
+def moments(count: int, seed: int) -> list[float]:
+    """CPU seconds after which to send the signal: the same moments on a quiet machine and a busy one."""
+    drawn = random.Random(seed)
+    return [round(drawn.uniform(*_OF_START_UP), 2) for _ in range(count)]
+
+
+def started(home: Home, folder: Path) -> "subprocess.Popen[str]":
+    options = [word for setting in _SETTINGS for word in ("--set", setting)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.cli.main", "retrain", write_recipe(folder), *options],
+        env=os.environ | {"EVERGREEN_HOME": str(home.root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def when_used(process: "subprocess.Popen[str]", cpu_s: float) -> list[psutil.Process]:
+    """The process and all that it has started, once it has used `cpu_s` seconds of CPU time."""
+    watched = psutil.Process(process.pid)
+    while process.poll() is None:
+        used = watched.cpu_times()
+        if used.user + used.system >= cpu_s:
+            return [watched, *watched.children(recursive=True)]
+        time.sleep(0.01)
+    return []
+
+
+def terminated_at(cpu_s: float, home: Home, folder: Path) -> None:
+    process = started(home, folder)
+    family = when_used(process, cpu_s)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=_LONGEST_S)
+    finished = any(home.runs("plain").glob("*/release.json"))
+    # Python itself ends with the signal once the command is over.
+    expected = {EXIT_TERMINATED} if not finished else {EXIT_TERMINATED, EXIT_OK, -signal.SIGTERM}
+    assert process.returncode in expected, f"after {cpu_s} s of CPU time\n{said}"
+    assert "Traceback" not in said
+    _, alive = psutil.wait_procs(family, timeout=_LONGEST_S)
+    assert alive == []
+    with run_lock(home, "plain"):
+        pass
+
+
+@pytest.mark.parametrize("cpu_s", moments(2, _SEED))
+def test_a_command_ends_at_any_moment_of_its_start(cpu_s: float, home: Home, tmp_path: Path) -> None:
+    terminated_at(cpu_s, home, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu_s", moments(16, _SEED + 1))
+def test_a_command_ends_at_many_moments(cpu_s: float, home: Home, tmp_path: Path) -> None:
+    terminated_at(cpu_s, home, tmp_path)

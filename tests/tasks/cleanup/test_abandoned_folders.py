@@ -1,0 +1,97 @@
+"""What killed runs left in folders for temporary files: found when their process is gone, and only then."""
+
+import os
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tasks.cleanup.abandoned_folders import abandoned_folders
+from tasks.cleanup.retention import collect
+from training.storage.files import temporary_folder
+from training.storage.paths import Home
+
+_LEAVES_A_FOLDER = """
+import os
+from training.storage.files import temporary_folder
+with temporary_folder("model") as folder:
+    (folder / "program.pt2").write_bytes(b"weights")
+    print(folder, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def found() -> set[str]:
+    return {one.path.name for one in abandoned_folders()}
+
+
+def ended_pid() -> int:
+    """Id of a process that is gone."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def session(tmp: Path, pid: int, made: float, *logs: str) -> Path:
+    stamp = datetime.fromtimestamp(made).strftime("%Y-%m-%d_%H-%M-%S_%f")
+    folder = tmp / "ray" / f"session_{stamp}_{pid}"
+    (folder / "logs").mkdir(parents=True)
+    for name in ("raylet.out", *logs):
+        (folder / "logs" / name).touch()
+    return folder
+
+
+def test_a_temporary_folder_goes_when_its_process_is_gone(own_tmp: Path, tmp_path: Path) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", _LEAVES_A_FOLDER], stdout=subprocess.PIPE, text=True, check=False
+    )
+    left = Path(killed.stdout.strip())
+    assert (left.parent, left.exists()) == (own_tmp, True)
+    with temporary_folder("model") as mine:
+        reused = mine.with_name(f"{mine.name}x")
+        reused.mkdir()
+        os.utime(reused, (time.time() - 86400,) * 2)  # made by an earlier process that had this one's id
+        (own_tmp / "evergreen-notes").mkdir()  # a user's own
+        assert found() == {left.name, reused.name}
+        would = collect(Home(tmp_path / "home"), keep=1, dry_run=True)
+        assert {one.name for one in would.removals} == {str(left), str(reused)}
+        assert sorted(one.bytes for one in would.removals) == [0, len(b"weights")]
+        assert left.exists()
+        assert collect(Home(tmp_path / "home"), keep=1) == would
+        assert (left.exists(), reused.exists(), mine.exists()) == (False, False, True)
+    assert (own_tmp / "evergreen-notes").exists()
+
+
+def test_a_session_of_ray_goes_when_nobody_uses_it(own_tmp: Path) -> None:
+    gone, now = ended_pid(), time.time()
+    dead = session(own_tmp, gone, now - 60)
+    session(own_tmp, os.getpid(), now)  # of this process
+    reused = session(own_tmp, os.getpid(), now - 7 * 86400)
+    session(own_tmp, gone, now - 61, "log_monitor.log")  # another Ray's than a run's own
+    in_use = session(own_tmp, gone, now - 62)  # its cluster outlived the command that started it
+    (own_tmp / "ray" / "session_latest").symlink_to(dead)
+    raylet = subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)", f"--session-dir={in_use}"],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert raylet.stdout is not None
+        raylet.stdout.readline()
+        assert found() == {dead.name, reused.name}
+    finally:
+        raylet.kill()
+        raylet.wait()
+    assert found() == {dead.name, reused.name, in_use.name}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user")
+def test_folders_of_other_users_and_links_stay(own_tmp: Path) -> None:
+    theirs = session(own_tmp, ended_pid(), time.time() - 60)
+    os.chown(theirs, 12345, 12345)
+    elsewhere = own_tmp / "elsewhere"
+    elsewhere.mkdir()
+    (own_tmp / f"evergreen-model-{ended_pid()}-abc").symlink_to(elsewhere)
+    assert found() == set()

@@ -1,0 +1,281 @@
+"""What `evergreen gc` takes away, and that nothing that is needed goes with it."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from verified_run import made
+
+from tasks.cleanup.retention import collect
+from tasks.registry.lock import LOCK_TAG, read_claims
+from tasks.trackers.mlflow_run import connect
+from tasks.verify import verify
+from training.errors import SettingError
+from training.records import Release
+from training.storage.paths import Home, RunPaths
+from training.storage.record_files import read_record
+from training.storage.run_lock import run_lock
+
+pytestmark = pytest.mark.usefixtures("prefect_harness", "own_tmp")
+
+
+class Kept(NamedTuple):
+    """A home with finished runs of recipe digits, and whether an alias points to the version of each."""
+
+    home: Home
+    runs: list[RunPaths]
+    serving: list[bool]
+
+
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Release]:
+    home = Home(tmp_path_factory.mktemp("retention") / "home")
+    data = {"max_train_rows": 300, "max_test_rows": 100}
+    gate = {"floor": 0.0, "max_class_drop": 1.0}
+    return home, made(home, data=data, training={"epochs": 1}, gate=gate)[0]
+
+
+@pytest.fixture
+def kept(one_run: tuple[Home, Release], tmp_path: Path) -> Kept:
+    """Five finished runs, the newest first; the last one learned from a dataset that no other one did.
+
+    The first is a real one, the others are its copies under keys, versions and MLflow runs of their own.
+    """
+    made_in, release = one_run
+    home = Home(tmp_path / "home")
+    shutil.copytree(made_in.root, home.root)
+    client = connect(None, home)
+    real = home.run("digits", release.run_key)
+    source, runs = client.get_model_version("digits", release.version), [real]
+    for number in range(1, 5):
+        key = f"{number:064x}"[::-1]
+        copy = RunPaths(shutil.copytree(real.root, home.run("digits", key).root))
+        experiment = client.get_run(release.mlflow_run_id).info.experiment_id
+        run_id = client.create_run(experiment).info.run_id
+        version = client.create_model_version("digits", source.source, run_id=run_id).version
+        edit(copy.release, {"run_key": key, "version": str(version), "mlflow_run_id": run_id})
+        other = {"fingerprint": "f" * 64} if number == 4 else {}
+        edit(copy.ingredients, {"run_key": key} | other)
+        for file in (copy.release, copy.ingredients, copy.metrics, copy.attempts):
+            os.utime(file, (time.time() - 3600 * number,) * 2)
+        runs.append(copy)
+        if number < 3:
+            client.set_registered_model_alias("digits", ("previous", "challenger")[number - 1], version)
+    old = shutil.copytree(
+        home.dataset("digits", release.dataset_fingerprint), home.dataset("digits", "f" * 64)
+    )
+    os.utime(old, (0, 0))
+    raw = home.raw_rows(
+        "digits", release.dataset_fingerprint
+    )  # as a crash right after the dataset leaves them
+    raw.mkdir(parents=True, exist_ok=True)
+    (raw / "raw-00000.parquet").write_bytes(b"rows")
+    return Kept(home, runs, [True, True, True, False, False])
+
+
+def edit(file: Path, change: dict[str, Any]) -> None:
+    """Change a record and leave it without a checksum, as earlier versions wrote it."""
+    record = json.loads(file.read_text())
+    record.pop("sha256_of_the_rest", None)
+    file.write_text(json.dumps(record | change))
+
+
+def files(home: Home) -> set[Path]:
+    return {
+        file
+        for kind in ("runs", "datasets", "raw")
+        for file in (home.root / kind).rglob("*")
+        if file.is_file()
+    }
+
+
+def everything(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Time of change and bytes of each file below `folder`, and time of change of each folder."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in (folder, *folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("with_store", [True, False])
+def test_a_dry_run_changes_nothing(kept: Kept, with_store: bool) -> None:
+    left = kept.runs[0].root / ".release.json.cut.tmp"
+    left.write_text("half")
+    (kept.home.runs("digits") / ".gone.removed").mkdir()
+    shutil.rmtree(kept.home.locks, ignore_errors=True)
+    if not with_store:
+        (kept.home.root / "mlflow.db").unlink()
+    before = everything(kept.home.root)
+    command = [
+        sys.executable,
+        "-m",
+        "flows.cli.main",
+        "gc",
+        "--keep",
+        "1",
+        "--versions",
+        "--dry-run",
+        "--json",
+    ]
+    done = subprocess.run(
+        command,
+        env=os.environ | {"EVERGREEN_HOME": str(kept.home.root)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {"run", "dataset"} <= {one["kind"] for one in found["removals"]}
+    assert everything(kept.home.root) == before
+
+
+def test_a_dry_run_without_a_home_makes_none(tmp_path: Path) -> None:
+    assert collect(Home(tmp_path / "none"), keep=1, dry_run=True).left_alone == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_version_under_any_alias_is_in_service(kept: Kept) -> None:
+    release = Release.model_validate_json(kept.runs[4].release.read_text())
+    connect(None, kept.home).set_registered_model_alias("digits", "canary", release.version)
+    collect(kept.home, keep=1, versions=True)
+    assert kept.runs[4].root.is_dir()
+    assert not kept.runs[3].root.is_dir()
+
+
+def test_a_dry_run_says_what_a_run_removes(kept: Kept) -> None:
+    before = files(kept.home)
+    would = collect(kept.home, keep=1, dry_run=True)
+    assert files(kept.home) == before
+    assert {one.kind for one in would.removals} == {"run", "checkpoints", "dataset", "raw rows"}
+    sizes = {
+        one.name: sum(f.stat().st_size for f in before if f.is_relative_to(kept.home.root / one.name))
+        for one in would.removals
+    }
+    assert {one.name: one.bytes for one in would.removals} == sizes
+    assert all(sizes.values())
+
+    assert collect(kept.home, keep=1) == would
+    gone = {file for name in sizes for file in before if file.is_relative_to(kept.home.root / name)}
+    assert files(kept.home) == before - gone
+    assert collect(kept.home, keep=1).removals == ()
+
+
+def test_what_is_in_service_or_new_stays(kept: Kept) -> None:
+    collect(kept.home, keep=1)
+    assert [run.root.is_dir() for run in kept.runs] == kept.serving
+    assert [run.checkpoints.is_dir() for run in kept.runs] == [True, False, False, False, False]
+    assert not kept.home.dataset("digits", "f" * 64).exists()
+    assert [one.detail for one in verify(kept.runs[0], kept.home) if one.ok is False] == []
+
+
+def test_as_many_stay_as_asked_for(kept: Kept) -> None:
+    collect(kept.home, keep=4)
+    assert [run.root.is_dir() for run in kept.runs] == [True, True, True, True, False]
+    assert not kept.home.dataset("digits", "f" * 64).exists()
+
+
+def test_the_dataset_of_a_kept_run_stays(kept: Kept) -> None:
+    collect(kept.home, keep=5)
+    assert kept.home.dataset("digits", "f" * 64).exists()
+
+
+def test_what_was_removed_comes_back_bit_for_bit(one_run: tuple[Home, Release]) -> None:
+    home, release = one_run
+    shutil.rmtree(home.run("digits", release.run_key).root)
+    shutil.rmtree(home.datasets)
+    data = {"max_train_rows": 300, "max_test_rows": 100}
+    again, _ = made(home, data=data, training={"epochs": 1}, gate={"floor": 0.0, "max_class_drop": 1.0})
+    assert not again.reused
+    assert (again.version, again.weights_digest) == (release.version, release.weights_digest)
+
+
+def test_an_unfinished_run_stays_for_a_month(kept: Kept) -> None:
+    run = kept.runs[4]
+    run.release.unlink()
+    collect(kept.home, keep=1)
+    assert run.root.is_dir()
+    assert kept.home.dataset("digits", "f" * 64).exists()
+    for file in (run.ingredients, run.metrics, run.attempts):
+        os.utime(file, (time.time() - 31 * 86400,) * 2)
+    found = {(one.kind, one.why) for one in collect(kept.home, keep=1).removals}
+    assert ("run", "not finished, untouched for 31 days") in found
+    assert not run.root.exists()
+
+
+def test_what_an_interrupted_removal_left_goes_with_the_next(kept: Kept) -> None:
+    half = kept.runs[4].root.rename(kept.runs[4].root.with_name(f".{kept.runs[4].root.name}.removed"))
+    collect(kept.home, keep=5)
+    assert not half.exists()
+
+
+def test_damaged_datasets_go_and_never_count_as_the_newest(kept: Kept) -> None:
+    right = kept.home.dataset("digits", "f" * 64)
+    damaged = Path(shutil.copytree(right, right.with_name(f"{right.name}.damaged-0")))
+    collect(kept.home, keep=5)
+    assert (damaged.exists(), right.exists()) == (False, True)
+
+
+def test_a_recipe_with_an_active_run_is_left_alone(kept: Kept) -> None:
+    with run_lock(kept.home, "digits"):
+        found = collect(kept.home, keep=1)
+    assert found.removals == ()
+    assert "another run holds" in found.left_alone["digits"]
+
+
+def test_a_registry_that_can_not_be_asked_keeps_its_runs(kept: Kept) -> None:
+    (kept.home.root / "mlflow.db").write_bytes(b"no database")
+    assert not [one for one in collect(kept.home, keep=1).removals if one.kind == "run"]
+
+
+def test_versions_go_only_when_asked_and_never_from_service(kept: Kept) -> None:
+    client = connect(None, kept.home)
+    releases = [read_record(run.release, Release, run.root.name) for run in kept.runs]
+    found = collect(kept.home, keep=1, versions=True)
+    assert {one.name for one in found.removals if one.kind == "version"} == {
+        f"digits version {release.version}" for release in releases[3:]
+    }
+    left = {str(version.version) for version in client.search_model_versions("name = 'digits'")}
+    assert left == {release.version for release in releases[:3]}
+    stages = [client.get_run(release.mlflow_run_id).info.lifecycle_stage for release in releases]
+    assert stages == ["active"] * 3 + ["deleted"] * 2
+
+
+def test_a_lock_that_a_killed_process_left_goes(kept: Kept) -> None:
+    """A claim of a living process, or of another home, stays."""
+    client, here = connect(None, kept.home), socket.gethostname()
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    claims = {
+        "a": {"home": kept.home.identity, "host": here, "pid": gone.pid},
+        "b": {"home": kept.home.identity, "host": here, "pid": os.getpid()},
+        "c": {"home": "another", "host": here, "pid": gone.pid},
+    }
+
+    def left() -> set[str]:
+        return set(read_claims(client, "digits"))
+
+    for token, claim in claims.items():
+        client.set_registered_model_tag("digits", LOCK_TAG + token, json.dumps(claim))
+    would = collect(kept.home, keep=5, dry_run=True)
+    assert [one.name for one in would.removals if one.kind == "lock"] == [f"digits tag {LOCK_TAG}a"]
+    assert left() >= set(claims)
+
+    for token in ("b", "c"):  # who holds the lock is waited for
+        client.delete_registered_model_tag("digits", LOCK_TAG + token)
+    assert [one.why for one in collect(kept.home, keep=5).removals if one.kind == "lock"] == [
+        f"left by process {gone.pid} on {here}, which is gone"
+    ]
+    assert [claim.turn is None for claim in read_claims(client, "digits").values()] == [False]
+    assert not [one for one in collect(kept.home, keep=5).removals if one.kind == "lock"]
+
+
+def test_no_run_to_keep_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="keep 1 at least"):
+        collect(Home(tmp_path), keep=0)

@@ -1,0 +1,352 @@
+"""Homes that share a registry, in every order of their calls: no promotion is lost, whoever crashes or stands still."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache, partial
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from interleavings import Client, Execution, Explored, Limits, Time, acting, explore, new_token
+from mlflow.store.entities import PagedList
+from registry_in_memory import RegistryInMemory
+from tracked import planned
+
+import flows.retrain
+import tasks.cleanup.retention
+import tasks.comparison
+import tasks.register
+import tasks.registry.aliases
+import tasks.registry.lock
+import tasks.registry.reign
+import tasks.rollback
+from flows.stopwatch import Stopwatch
+from tasks.gate.outcomes import Outcomes
+from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLED_BACK_TAG, WEIGHTS_TAG
+from tasks.registry.lock import Lease, LockLostError
+from tasks.trackers.mlflow_run import RUN_KEY_TAG
+from training.errors import EvergreenError, SettingError, TransientError
+from training.plan import RunPlan
+from training.problems.classification import paired, score
+from training.records import (
+    DatasetVersion,
+    EpochMetrics,
+    Evaluation,
+    Goodput,
+    Release,
+    TrainedModel,
+)
+from training.storage.paths import Home
+
+MODEL = "digits"
+_TRIES = 3
+_TURNS = count(1)
+
+
+class HomeOfRuns(NamedTuple):
+    """A home with a trained candidate, whose weights begin with its strength: 0 to 9."""
+
+    home: Home
+    plan: RunPlan
+    version: DatasetVersion
+    trained: TrainedModel
+
+
+def trained_model(plan: RunPlan, strength: int) -> TrainedModel:
+    epoch = EpochMetrics(
+        epoch=1, step=1, train_loss=1, train_accuracy=1, validation_loss=1, validation_accuracy=1,
+        learning_rate=1, images_per_s=1, rows=1, checksum=1,
+    )  # fmt: skip
+    return TrainedModel(
+        run_key=plan.run_key, weights="", weights_digest=f"{strength}{plan.run_key[1:]}", selected_epoch=1, steps=1,
+        world_size=1, device="cpu", history=(epoch,), seconds=1, goodput=Goodput(total_s=1, parts={}),
+    )  # fmt: skip
+
+
+@cache
+def comparison(is_better: bool) -> Evaluation:
+    """The better model gets 40 rows right, the other one none."""
+    labels = np.zeros(40, np.int64)
+    right, wrong = np.tile([1.0, 0.0], (40, 1)), np.tile([0.0, 1.0], (40, 1))
+    found = (right, wrong) if is_better else (wrong, right)
+    scores = [score(labels, one, ("zero", "one"), 0.95, 1.0, 1.0) for one in found]
+    predictions = f"{'better' if is_better else 'worse'}/predictions.parquet"
+    return Evaluation(
+        rows=40, candidate=scores[0], champion=scores[1], champion_version=None,
+        **paired(labels, *found).model_dump(), predictions=predictions,
+    )  # fmt: skip
+
+
+@cache
+def outcomes(predictions: Path, _: str) -> Outcomes:
+    """The rows of :func:`comparison`."""
+    ours, rows = predictions.parent.name == "better", np.arange(40)
+    right, loss = np.ones(40, bool), np.full(40, 0.1)
+    candidate, reference = (right, ~right) if ours else (~right, right)
+    losses = (loss, 10 * loss) if ours else (10 * loss, loss)
+    return Outcomes(rows.astype(np.uint64), 0 * rows, candidate, reference, *losses)
+
+
+@pytest.fixture(scope="module")
+def homes() -> Iterator[list[HomeOfRuns]]:
+    """Three homes on a disk in memory. The third shares the run key of the first."""
+    place = Path(
+        tempfile.mkdtemp(prefix="evergreen-tests-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    )
+    plan, version = planned(Home(place / "0"), uri="sqlite:///shared")
+    other = plan.model_copy(update={"run_key": plan.run_key[::-1]})
+    made = []
+    for number, one in enumerate((plan, other, plan)):
+        home = Home(place / str(number))
+        (home.root / "decisions").mkdir(parents=True, exist_ok=True)
+        _ = home.identity
+        moved = one.model_copy(update={"home": str(home.root)})
+        made.append(HomeOfRuns(home, moved, version, trained_model(moved, (5, 7, 5)[number])))
+    yield made
+    shutil.rmtree(place)
+
+
+def registry(with_third: HomeOfRuns | None = None) -> RegistryInMemory:
+    """Version 2 is champion and version 1 was before; both are weaker than any candidate.
+
+    Version 3 has no alias: a run of the third home made it, whose key and weights a run of the first home has, too.
+    """
+    found = RegistryInMemory()
+    found.create_registered_model(MODEL)
+    for number, alias in ((1, PREVIOUS), (2, CHAMPION)):
+        found.create_model_version(MODEL, tags={RUN_KEY_TAG: str(number), WEIGHTS_TAG: f"{number}"})
+        found.set_registered_model_alias(MODEL, alias, str(number))
+    if with_third:
+        tags = {RUN_KEY_TAG: with_third.plan.run_key, WEIGHTS_TAG: with_third.trained.weights_digest}
+        found.create_model_version(MODEL, tags=tags)
+    return found
+
+
+class RunsToo(Client):
+    """Calls that concern nobody else are answered at once."""
+
+    def set_model_version_tag(self, name: str, version: str, key: str, value: str) -> None:
+        if key in ("evergreen.verdict", "evergreen.why"):
+            acting().execution.registry.set_model_version_tag(name, version, key, value)
+        else:
+            self.__getattr__("set_model_version_tag")(name, version, key, value)
+
+    def log_dict(self, *_: Any) -> None:
+        pass
+
+    def get_run(self, run_id: str) -> SimpleNamespace:
+        return SimpleNamespace(info=SimpleNamespace(run_id=run_id, start_time=0, experiment_id="0"))
+
+    def search_logged_models(self, *_: Any, **__: Any) -> PagedList[Any]:
+        return PagedList([], None)
+
+    def delete_run(self, *_: Any) -> None:
+        pass
+
+
+def evaluated(plan: RunPlan, _: DatasetVersion, trained: TrainedModel) -> Evaluation:
+    """As the step `evaluate`, but from memory: `comparison_now` is the real one."""
+    now = tasks.comparison.comparison_now(RunsToo(), plan, trained)
+    acting().execution.compared.setdefault(plan.home, []).insert(0, now)
+    if now.champion is None:
+        return comparison(True).model_copy(update={"champion": None})
+    weights = acting().execution.model.versions[int(now.champion)][WEIGHTS_TAG]
+    return comparison(trained.weights_digest > weights).model_copy(update={"champion_version": now.champion})
+
+
+@pytest.fixture(autouse=True)
+def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry's own code runs; what trains, scores and exports models is replaced, as is time."""
+    client = RunsToo()
+    monkeypatch.setattr(tasks.register, "connect_patiently", lambda _: client)
+    monkeypatch.setattr(
+        tasks.comparison, "_made", lambda plan: acting().execution.compared.get(plan.home, [])
+    )
+    monkeypatch.setattr(flows.retrain, "evaluate", evaluated)
+    monkeypatch.setattr(tasks.cleanup.retention, "connect_once", lambda _: client)
+    monkeypatch.setattr(tasks.rollback, "connect", lambda *_: client)
+    monkeypatch.setattr(flows.retrain, "register", register_patiently)
+    monkeypatch.setattr(tasks.registry.reign, "read_outcomes", outcomes)
+    for name in ("serving_module", "reload", "check_same", "load_version", "log_final", "keep_digest"):
+        monkeypatch.setattr(tasks.register, name, lambda *_: None)
+    for name in (
+        "record_training_rows",
+        "link_logged_model",
+        "describe_model",
+        "describe_version",
+        "digest_file",
+    ):
+        monkeypatch.setattr(tasks.register, name, lambda *_: "")
+    monkeypatch.setattr(tasks.register, "version_description", lambda *_: "")
+    monkeypatch.setattr(tasks.register, "open_run", lambda *_: "run")
+    monkeypatch.setattr(tasks.register, "open_columns", lambda *_: SimpleNamespace(images=np.zeros(4)))
+    monkeypatch.setattr(tasks.register, "log_serving_model", lambda *_: "models:/m")
+    monkeypatch.setattr(tasks.register, "digest_of_logged", lambda *_: "")
+    monkeypatch.setattr(tasks.registry.aliases, "load_version", lambda *_: None)
+    monkeypatch.setattr(tasks.registry.lock, "time", Time())
+    monkeypatch.setattr(tasks.registry.lock, "_new_token", new_token)
+    monkeypatch.setattr(tasks.registry.lock, "_kept_beating", lambda _: nullcontext())
+    monkeypatch.setattr(tasks.registry.lock, "_WAIT_S", float("inf"))
+
+
+def register_patiently(plan: RunPlan, version: Any, trained: TrainedModel, found: Evaluation) -> Release:
+    """As Prefect does: once more when the lock was lost."""
+    acting().compared_with = found.champion_version
+    for _ in range(_TRIES):
+        try:
+            return tasks.register.register.fn(plan, version, trained, found)
+        except LockLostError:
+            pass
+    raise AssertionError("the lock was lost again and again")
+
+
+def retraining(one: HomeOfRuns) -> Release:
+    return flows.retrain.compare_and_register(one.plan, one.version, one.trained, Stopwatch())[1]
+
+
+def rollback(one: HomeOfRuns) -> tuple[str, str] | EvergreenError:
+    try:
+        return tasks.rollback.rollback.fn(str(one.home.root), MODEL, "by hand", "sqlite:///shared")
+    except (LockLostError, SettingError) as error:
+        return error
+
+
+def deletion(one: HomeOfRuns) -> None:
+    """What `evergreen gc --versions` does with a run that is not the newest: version 3 was made by it."""
+    paths = one.plan.paths
+    release = Release.model_construct(model=MODEL, version="3", mlflow_run_id="run")
+    run = tasks.cleanup.retention._Run(paths, one.plan, release, 0.0)
+    if not tasks.cleanup.retention._in_service(run):
+        for _, remove in tasks.cleanup.retention._version(one.plan.recipe.name, run):
+            with suppress(TransientError):
+                remove()
+
+
+@contextmanager
+def without_lock(client: Any, home: Home, model: str) -> Iterator[Lease]:
+    """A lock that keeps only the processes of one home apart, as it was before leases."""
+    lease = Lease(client, home, model, next(_TURNS), "")
+    object.__setattr__(lease, "check", lambda: None)
+    yield lease
+
+
+Action = Callable[[HomeOfRuns], Any]
+
+
+def explored(homes: list[HomeOfRuns], actions: list[tuple[Action, int]], limits: Limits) -> Explored:
+    """All orders of the calls of `actions`, each by the home of that number."""
+    start = registry(homes[2] if (deletion, 2) in actions else None)
+
+    def begin() -> Execution:
+        for one in homes:
+            (one.home.root / "decisions" / f"{MODEL}.jsonl").unlink(missing_ok=True)
+        return Execution(start, [partial(action, homes[number]) for action, number in actions], limits)
+
+    return explore(begin, lambda execution: check(execution, homes))
+
+
+def check(execution: Execution, homes: list[HomeOfRuns]) -> None:
+    model = execution.model
+    assert CHAMPION in model.aliases
+    assert set(model.aliases.values()) <= set(model.versions), "an alias points to a version that is gone"
+    check_comparisons(execution)
+    turns = [move.turn for move in execution.moves]
+    assert turns == sorted(set(turns)), f"turns do not grow: {turns}"
+    if not execution.choices():
+        check_end(execution, homes)
+
+
+def check_comparisons(execution: Execution) -> None:
+    for move in execution.moves:
+        if move.compared_with is None:
+            assert ROLLED_BACK_TAG in move.left
+        else:
+            assert move.before == move.compared_with, f"replaced without comparison: {move}"
+
+
+def check_end(execution: Execution, homes: list[HomeOfRuns]) -> None:
+    model = execution.model
+    assert all(actor.over for actor in execution.actors), "nobody goes on"
+    runs = [(tags[RUN_KEY_TAG], tags[WEIGHTS_TAG]) for tags in model.versions.values()]
+    assert len(runs) == len(set(runs)), "a run was registered twice"
+    for number, actor in enumerate(execution.actors):
+        if isinstance(actor.outcome, Release) and actor.outcome.alias == "champion":
+            mine = [move.after for move in execution.moves if move.actor == number]
+            assert actor.outcome.version in mine, "said to be promoted, and was not"
+    decided = {move for one in homes for move in decisions(one.home)}
+    moved = {(move.before, move.after) for move in execution.moves}
+    assert decided <= moved
+    if not execution.crashes and not any(isinstance(one.outcome, Exception) for one in execution.actors):
+        assert decided == moved, "a move is not on record"
+
+
+def decisions(home: Home) -> list[tuple[str, str]]:
+    found = tasks.registry.aliases.read_decisions(home, MODEL).undamaged()
+    return [(str(one.before), one.to) for one in found if one.to is not None]
+
+
+TWO_RETRAININGS = [(retraining, 0), (retraining, 1)]
+AND_ROLLBACK = [(retraining, 0), (rollback, 1)]
+TWO_ROLLBACKS = [(rollback, 0), (rollback, 1)]
+AND_DELETION = [(retraining, 0), (deletion, 2)]
+FAST = [
+    (TWO_RETRAININGS, Limits(preemptions=1)),
+    (TWO_RETRAININGS, Limits(crashes=1, preemptions=0)),
+    (TWO_RETRAININGS, Limits(lapses=1, preemptions=1)),
+    (AND_ROLLBACK, Limits(preemptions=1)),
+    (TWO_ROLLBACKS, Limits(lapses=1, preemptions=1)),
+    (AND_DELETION, Limits(preemptions=1)),
+    (AND_DELETION, Limits(lapses=1, preemptions=1)),
+]
+SLOW = [
+    (TWO_RETRAININGS, Limits()),
+    (TWO_RETRAININGS, Limits(crashes=1, lapses=1, preemptions=1)),
+    (TWO_RETRAININGS, Limits(lapses=2, preemptions=2)),
+    (AND_ROLLBACK, Limits()),
+    (AND_ROLLBACK, Limits(crashes=1, lapses=1, preemptions=1)),
+    (TWO_ROLLBACKS, Limits(crashes=1, lapses=1, preemptions=1)),
+    (AND_DELETION, Limits(crashes=1, lapses=1, preemptions=1)),
+]
+Case = tuple[list[tuple[Action, int]], Limits]
+
+
+def named(case: Case) -> str:
+    actions, limits = case
+    some = [
+        f"{number} {name}" for name, number in zip(limits._fields, limits, strict=True) if 0 < number < 10
+    ]
+    return " ".join(["-and-".join(action.__name__ for action, _ in actions), *some])
+
+
+@pytest.mark.parametrize("case", FAST, ids=named)
+def test_no_promotion_is_lost_in_any_order(homes: list[HomeOfRuns], case: Case) -> None:
+    assert explored(homes, *case).orders > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SLOW, ids=named)
+def test_no_promotion_is_lost_in_more_orders(homes: list[HomeOfRuns], case: Case) -> None:
+    assert explored(homes, *case).orders > 1
+
+
+def test_without_the_lock_a_promotion_is_lost(
+    homes: list[HomeOfRuns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exploration finds what it is there to find: a lock that other homes do not see is not enough."""
+    monkeypatch.setattr(tasks.register, "registry_lock", without_lock)
+    with pytest.raises(AssertionError, match="replaced without comparison"):
+        explored(homes, TWO_RETRAININGS, Limits(preemptions=2))
+
+
+def test_who_stands_still_between_check_and_write_is_found_by_the_turns(
+    homes: list[HomeOfRuns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one order that the lock can't exclude: the alias goes back to a version of an earlier turn."""
+    monkeypatch.setattr("test_interleavings.check_comparisons", lambda _: None)
+    with pytest.raises(AssertionError, match="turns do not grow"):
+        explored(homes, TWO_RETRAININGS, Limits(lapses=1, lapses_before_writes=True, preemptions=1))

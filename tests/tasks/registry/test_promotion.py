@@ -1,0 +1,233 @@
+"""Registration as a transaction: cut short after any write and begun again, it ends as if nothing had happened."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from candidates import World
+from hostile_model import arm
+from mlflow import MlflowClient
+from mlflow.models import Model
+
+import tasks.registry.aliases
+from tasks.registry.aliases import ROLLED_BACK_TAG, ChampionMovedError, champion_of, roll_back, version_tags
+from tasks.registry.own_digests import kept_digest
+from tasks.trackers.mlflow_run import open_run
+from training.errors import DataError
+from training.records import Release
+
+REFUSED = {"floor": 1.0}
+
+
+class Crash(BaseException):
+    """A power cut; nothing in Evergreen knows it."""
+
+
+def crash_after(patch: pytest.MonkeyPatch, owner: Any, name: str, time: int = 1) -> None:
+    """End the process, as far as Evergreen can tell, when `owner.name` has done its work for the n-th time."""
+    done, original = Counter[str](), getattr(owner, name)
+
+    def crashing(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        done[name] += 1
+        if done[name] == time:
+            raise Crash
+        return result
+
+    patch.setattr(owner, name, crashing)
+
+
+def crashed(attempt: Callable[[], Release], *point: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        crash_after(patch, *point)
+        with pytest.raises(Crash):
+            attempt()
+
+
+def check_promoted(world: World, release: Release) -> None:
+    """Version 3 is champion, once; 2 was before, and comes back when asked for."""
+    assert (release.version, release.alias) == ("3", "champion")
+    assert world.versions() == [3]
+    assert world.aliases() == ("3", "2", None)
+    assert [one for one in world.decisions() if one[0] == "promote"] == [("promote", "2", "3")]
+    assert world.decisions()[-1] == ("promote", "2", "3")
+    tags = world.client.get_model_version(world.model, "3").tags
+    assert (tags["evergreen.verdict"], tags["evergreen.why"]) == ("promote", release.verdict.summary[:500])
+    for name, value in release.metrics.items():
+        points = world.client.get_metric_history(release.mlflow_run_id, name)
+        assert [(one.value, one.step) for one in points] == [(value, world.candidate.trained.steps)], name
+    assert roll_back(world.client, world.home, world.model, "to see") == ("3", "2")
+    assert world.aliases() == ("2", "3", None)
+
+
+def check_logged_models(world: World) -> None:
+    """Nothing half made is left in MLflow, and all lies where the run's other artifacts are."""
+    run = world.client.get_run(world.client.get_model_version(world.model, "3").run_id).info
+    found = world.client.search_logged_models([run.experiment_id], f"source_run_id = '{run.run_id}'")
+    assert {str(one.status) for one in found} == {"READY"}
+    artifacts = run.artifact_uri.partition(run.run_id)[0]
+    assert all(one.artifact_location.startswith(artifacts) for one in found)
+
+
+UNREGISTERED = [
+    (MlflowClient, "create_logged_model"),
+    (MlflowClient, "log_model_artifacts"),
+    (Model, "log"),
+    (MlflowClient, "create_model_version"),
+]
+PROMOTION = [
+    (MlflowClient, "set_registered_model_alias", 1),
+    (MlflowClient, "set_registered_model_alias", 2),
+    (tasks.registry.aliases, "write_records"),
+    (MlflowClient, "delete_registered_model_alias"),
+    (MlflowClient, "log_dict"),
+    (MlflowClient, "set_model_version_tag", 1),
+    (MlflowClient, "set_model_version_tag", 2),
+    (MlflowClient, "log_batch"),
+]
+
+
+@pytest.mark.parametrize("point", UNREGISTERED, ids=lambda point: point[1])
+def test_a_crash_before_there_is_a_version(world: World, point: tuple[Any, ...]) -> None:
+    crashed(world.candidate.register, *point)
+    check_promoted(world, world.candidate.register())
+    check_logged_models(world)
+
+
+@pytest.mark.parametrize("point", PROMOTION, ids=lambda point: "-".join(map(str, point[1:])))
+def test_a_crash_while_a_challenger_is_promoted(world: World, point: tuple[Any, ...]) -> None:
+    kept = world.candidate.register(**REFUSED)
+    assert (kept.alias, world.aliases()) == ("challenger", ("2", "1", "3"))
+    crashed(world.candidate.register, *point)
+    check_promoted(world, world.candidate.register())
+
+
+@pytest.mark.parametrize(
+    "point",
+    [(MlflowClient, "set_registered_model_alias"), (tasks.registry.aliases, "write_records")],
+    ids=lambda one: one[1],
+)
+def test_a_crash_while_a_candidate_is_kept(world: World, point: tuple[Any, ...]) -> None:
+    crashed(lambda: world.candidate.register(**REFUSED), *point)
+    release = world.candidate.register(**REFUSED)
+    assert (release.version, release.alias, world.versions()) == ("3", "challenger", [3])
+    assert world.aliases() == ("2", "1", "3")
+    assert world.decisions() == [("keep", None, "3")]
+
+
+def test_registering_does_not_call_the_run_finished(world: World) -> None:
+    plan = world.candidate.plan
+    run_id = open_run(world.client, plan)
+    assert world.candidate.register().mlflow_run_id == run_id
+    assert world.client.get_run(run_id).info.status == "RUNNING"
+
+
+def test_a_verdict_that_was_overtaken_by_a_crash_is_not_on_record(world: World) -> None:
+    """The crash comes before the alias moved; by the next try the champion is another one."""
+    one, other = world.candidates
+    crashed(one.register, MlflowClient, "set_registered_model_alias", 1)
+    assert other.register().alias == "champion"
+    with pytest.raises(ChampionMovedError, match="was version 2 when the comparison began and is 4 now"):
+        one.register()
+    again = one.compared_again()
+    assert again.evaluation.champion_version == "4"
+    assert (again.register().version, world.versions()) == ("3", [3])
+    assert world.decisions()[0] == ("promote", "2", "4")
+
+
+def test_a_version_rolled_back_before_its_run_could_finish_stays_so(world: World) -> None:
+    crashed(world.candidate.register, MlflowClient, "log_dict")
+    assert world.aliases() == ("3", "2", None)
+    roll_back(world.client, world.home, world.model, "by hand")
+    release = world.candidate.register()
+    assert release.verdict.promote
+    assert (release.alias, world.aliases()) == ("previous", ("2", "3", None))
+    assert world.decisions()[-1] == ("rollback", "3", "2")
+    roll_back(world.client, world.home, world.model, "it was right after all")
+    assert world.candidate.register().alias == "champion"
+    assert world.aliases() == ("3", "2", None)
+
+
+@pytest.mark.parametrize("point", [("set_model_version_tag",), ("set_registered_model_alias", 1)])
+def test_an_interrupted_rollback_is_not_undone_by_the_run_that_was_rolled_back(
+    world: World, point: tuple[Any, ...]
+) -> None:
+    world.candidate.register()
+    with pytest.MonkeyPatch.context() as patch:
+        crash_after(patch, MlflowClient, *point)
+        with pytest.raises(Crash):
+            roll_back(world.client, world.home, world.model, "by hand")
+    before = champion_of(world.client, world.model)
+    world.candidate.register()
+    assert champion_of(world.client, world.model) == before
+
+
+CUT_ROLLBACK = [
+    ("set_registered_model_alias", 1),
+    ("set_registered_model_alias", 2),
+    ("delete_model_version_tag",),
+]
+
+
+@pytest.mark.parametrize("point", CUT_ROLLBACK, ids=lambda point: "-".join(map(str, point)))
+@pytest.mark.parametrize("by", ["rollback", "register"])
+def test_a_rollback_that_was_cut_short_is_finished_by_the_next(
+    world: World, point: tuple[Any, ...], by: str
+) -> None:
+    world.candidate.register()
+    roll_back(world.client, world.home, world.model, "the first")
+    roll_back(world.client, world.home, world.model, "back, which leaves a mark to be removed next")
+    with pytest.MonkeyPatch.context() as patch:
+        crash_after(patch, MlflowClient, *point)
+        with pytest.raises(Crash):
+            roll_back(world.client, world.home, world.model, "by hand")
+    if by == "rollback":
+        assert roll_back(world.client, world.home, world.model, "once more") == ("3", "2")
+    else:
+        assert world.candidate.register().alias == "previous"
+    assert world.aliases() == ("2", "3", None)
+    assert world.decisions()[-1] == ("rollback", "3", "2")
+    marked = [n for n in ("2", "3") if ROLLED_BACK_TAG in version_tags(world.client, world.model, n)]
+    assert marked == ["3"]
+    assert roll_back(world.client, world.home, world.model, "and back") == ("2", "3")
+
+
+def test_a_champion_that_would_run_code_is_not_asked(world: World, tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    program = champions_program(world)
+    kept = program.read_bytes()
+    world.candidate.plan.paths.evaluation.rename(tmp_path / "compared")
+    try:
+        arm(program, mark)
+        with pytest.raises(DataError, match="not a model that Evergreen registered"):
+            world.candidate.compared_again()
+    finally:
+        program.write_bytes(kept)
+        (tmp_path / "compared").rename(world.candidate.plan.paths.evaluation)
+    assert not mark.exists()
+
+
+def champions_program(world: World) -> Path:
+    files = world.client.get_model_version_download_uri(world.model, "2").removeprefix("file://")
+    return Path(files) / "data" / "model.pt2"
+
+
+def test_the_home_keeps_the_digest_of_what_it_registers(world: World) -> None:
+    release = world.candidate.register()
+    digest = world.client.get_model_version(world.model, release.version).tags["evergreen.model_file"]
+    assert kept_digest(world.home, world.model, release.version) == digest
+
+
+def test_a_damaged_model_is_not_promoted(world: World) -> None:
+    crashed(world.candidate.register, MlflowClient, "create_model_version")
+    entry = world.client.get_model_version(world.model, "3")
+    place = world.client.get_logged_model(entry.source.removeprefix("models:/")).artifact_location
+    program = Path(place.removeprefix("file://")) / "data" / "model.pt2"
+    content = bytearray(program.read_bytes())
+    content[len(content) // 2] ^= 1
+    program.write_bytes(content)
+    with pytest.raises(Exception, match="its digest differs"):
+        world.candidate.register()
+    assert world.aliases() == ("2", "1", None)

@@ -1,0 +1,98 @@
+"""The registry on which interleavings are explored answers as MLflow's SQLite store does, errors included."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.exceptions import MlflowException
+from mlflow_servers import mlflow_server
+from registry_in_memory import RegistryInMemory
+
+from tasks.trackers.mlflow_store import connect
+from training.storage.paths import Home
+
+_STEPS = 300
+_NAMES, _KEYS, _TEXTS = ("m", "m", "m", "n"), ("evergreen.a", "evergreen.b"), ("x", "y")
+_ALIASES, _NUMBERS = ("champion", "previous"), ("1", "2", "3", "4")
+
+
+def one(name: str, *args: Any, **options: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    return name, args, options
+
+
+def calls(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+    """Calls in random order, among them ones on models, versions, aliases and tags that are not there."""
+    draw = random.Random(seed)
+    made: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+    for _ in range(_STEPS):
+        name, key, text = draw.choice(_NAMES), draw.choice(_KEYS), draw.choice(_TEXTS)
+        alias, number = draw.choice(_ALIASES), draw.choice(_NUMBERS)
+        tags = {key: text, "evergreen.c": draw.choice(_TEXTS)}
+        wanted = (
+            f"name = '{name}' and tags.`{key}` = '{text}' and tags.`evergreen.c` = '{draw.choice(_TEXTS)}'"
+        )
+        made.append(
+            draw.choice(
+                [
+                    one("create_registered_model", name),
+                    one("get_registered_model", name),
+                    one("search_registered_models"),
+                    one("set_registered_model_tag", name, key, text),
+                    one("delete_registered_model_tag", name, key),
+                    one("create_model_version", name, source="/nowhere", tags=tags),
+                    one("get_model_version", name, number),
+                    one("search_model_versions", f"name = '{name}'"),
+                    one("search_model_versions", wanted),
+                    one("delete_model_version", name, number),
+                    one("set_model_version_tag", name, number, key, text),
+                    one("delete_model_version_tag", name, number, key),
+                    one("get_model_version_by_alias", name, alias),
+                    one("set_registered_model_alias", name, alias, number),
+                    one("delete_registered_model_alias", name, alias),
+                ]
+            )
+        )
+    return made
+
+
+def answer(client: Any, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What Evergreen reads of the answer, or the code of the error."""
+    try:
+        found = getattr(client, name)(*args, **options)
+    except MlflowException as error:
+        return error.error_code
+    if name in ("create_registered_model", "set_registered_model_tag", "delete_registered_model_tag"):
+        return None
+    return sorted(map(described, found)) if isinstance(found, list) else described(found)
+
+
+def described(found: Any) -> Any:
+    """A model or a version by the fields that Evergreen uses. A search of versions answers without aliases."""
+    if found is None:
+        return None
+    tags = sorted(found.tags.items())
+    if not hasattr(found, "version"):
+        return found.name, tags, sorted((alias, str(one)) for alias, one in dict(found.aliases).items())
+    return found.name, tags, str(found.version)
+
+
+def check_alike(client: Any, seed: int) -> None:
+    memory = RegistryInMemory()
+    for name, args, options in calls(seed):
+        assert answer(memory, name, args, options) == answer(client, name, args, options), (name, args)
+    version = memory.create_model_version("m").version
+    client.create_model_version("m", source="/nowhere")
+    for store in (memory, client):
+        store.set_registered_model_alias("m", "champion", version)
+        assert store.get_model_version("m", version).aliases == ["champion"]
+
+
+def test_the_registry_in_memory_is_like_mlflows(tmp_path: Path) -> None:
+    check_alike(connect(None, Home(tmp_path)), 1)
+
+
+@pytest.mark.slow
+def test_the_registry_in_memory_is_like_a_servers(tmp_path: Path) -> None:
+    with mlflow_server(tmp_path / "server") as server:
+        check_alike(connect(server.uri, Home(tmp_path)), 2)

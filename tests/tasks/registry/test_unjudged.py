@@ -1,0 +1,72 @@
+"""A version whose run was killed before its verdict is judged by the next run of the recipe."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from candidates import Candidate, trained_candidate
+from mlflow import MlflowClient
+
+from tasks import register as module
+from tasks.registry.aliases import CHAMPION, champion_of
+from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, unjudged_runs
+from tasks.trackers.mlflow_run import connect_once, open_run
+from tasks.train import keep_plan
+from training.storage.paths import Home
+
+
+class Killed(BaseException):
+    """A power cut."""
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Candidate, MlflowClient]:
+    """A home with version 1 of a run that died before its verdict."""
+    home = Home(tmp_path_factory.mktemp("killed"))
+    candidate = trained_candidate(home)
+    keep_plan(candidate.plan)
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "judge", die)
+        with pytest.raises(Killed):
+            candidate.register()
+    return home, candidate, connect_once(candidate.plan)
+
+
+def tags(client: MlflowClient, candidate: Candidate) -> dict[str, str]:
+    return client.get_model_version(candidate.plan.model, "1").tags
+
+
+def test_the_next_run_judges_it(killed: tuple[Home, Candidate, MlflowClient]) -> None:
+    home, candidate, client = killed
+    assert VERDICT_TAG not in tags(client, candidate)
+    following = trained_candidate(home, seed=1)
+    run_id = open_run(client, following.plan)
+    (left,) = unjudged_runs(client, following.plan)
+    assert left.plan.run_key == candidate.plan.run_key
+    assert left.trained.weights_digest == candidate.trained.weights_digest
+    judged = Candidate(left.plan, left.version, left.trained, candidate.evaluation).register()
+    assert (judged.version, judged.alias) == ("1", "champion")
+    assert tags(client, candidate)[VERDICT_TAG] == "promote"
+    assert champion_of(client, candidate.plan.model, CHAMPION) == "1"
+    assert unjudged_runs(client, following.plan) == []
+    assert open_run(client, following.plan) == run_id  # and goes on with its own
+    assert client.get_run(run_id).info.status == "RUNNING"
+
+
+def test_its_own_version_is_left_to_the_run(killed: tuple[Home, Candidate, MlflowClient]) -> None:
+    _, candidate, client = killed
+    client.delete_model_version_tag(candidate.plan.model, "1", VERDICT_TAG)
+    assert unjudged_runs(client, candidate.plan) == []
+
+
+def test_a_version_whose_run_is_gone_is_tagged_as_not_judged(
+    killed: tuple[Home, Candidate, MlflowClient],
+) -> None:
+    home, candidate, client = killed
+    shutil.rmtree(Path(candidate.plan.paths.root))
+    assert unjudged_runs(client, trained_candidate(home, seed=2).plan) == []
+    assert tags(client, candidate)[VERDICT_TAG] == NOT_JUDGED

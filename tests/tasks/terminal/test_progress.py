@@ -1,0 +1,108 @@
+"""What people read during a training: each point once, and nothing of the time before this process."""
+
+import io
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterId
+from rich.console import Console
+
+from tasks.terminal.progress import Bar, ProgressArtifact, TelemetryLog
+from training.attempts.metrics import Point
+
+
+def point(step: int, at: float, epoch: int = 1) -> Point:
+    """A point inside an epoch."""
+    names = ("train/loss", "train/accuracy", "speed/images_per_s", "speed/data_wait_share")
+    return Point(step=step, total_steps=100, epoch=epoch, at=at, values=dict.fromkeys(names, 0.5))
+
+
+def epoch_end(step: int, at: float, epoch: int) -> Point:
+    """The point of a finished epoch."""
+    return Point(
+        step=step,
+        total_steps=100,
+        epoch=epoch,
+        at=at,
+        values={"validation/loss": 0.5, "validation/accuracy": 0.9, "epoch": float(epoch)},
+    )
+
+
+def test_points_of_an_earlier_process_are_not_shown_again(caplog: pytest.LogCaptureFixture) -> None:
+    log = TelemetryLog(epochs=5, interval_s=0.0)
+    now = time.time()
+    with caplog.at_level(logging.INFO, "evergreen.train"):
+        for before in (point(10, now - 60), epoch_end(20, now - 50, 1), epoch_end(40, now - 40, 2)):
+            log(before)
+        assert caplog.messages == []
+        for new in (point(50, now + 1, 3), epoch_end(60, now + 2, 3), point(70, now + 3, 4)):
+            log(new)
+    assert [message.split("  ")[0] for message in caplog.messages] == ["epoch 3/5", "epoch 3/5", "epoch 4/5"]
+    # 20 steps in 2 seconds, 30 to go: the points before do not count.
+    assert caplog.messages[-1].endswith("ETA 0:03")
+
+
+def test_the_bar_starts_at_the_first_new_point() -> None:
+    bar = Bar(epochs=5)
+    out = io.StringIO()
+    with bar.shown(Console(file=out, force_terminal=True, width=120)):
+        bar(point(40, time.time() - 60, 2))
+        assert bar._progress.tasks[0].completed == 0
+        assert "starting workers" in bar._progress.tasks[0].description
+        bar(point(50, time.time() + 1, 3))
+        assert (bar._progress.tasks[0].completed, bar._progress.tasks[0].total) == (50, 100)
+
+
+def test_a_break_does_not_count_for_the_time_left(caplog: pytest.LogCaptureFixture) -> None:
+    log = TelemetryLog(epochs=5, interval_s=0.0)
+    now = time.time()
+    with caplog.at_level(logging.INFO, "evergreen.train"):
+        for step, at in ((10, 1), (40, 4), (30, 600), (50, 602)):  # ten minutes without workers
+            log(point(step, now + at))
+    assert caplog.messages[-1].endswith("ETA 0:05")
+
+
+def _validated(step: int) -> Point:
+    return Point(step=step, total_steps=100, epoch=1, at=0.0, values={"validation/loss": 1.0})
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_prefect_shows_how_far_training_is() -> None:
+    @flow
+    def training() -> Any:
+        shown = ProgressArtifact("digits-training")
+        for step in (20, 60, 100):
+            shown(_validated(step))
+        assert shown._thread is not None
+        shown._thread.join(60)
+        return shown._id
+
+    with get_client(sync_client=True) as client:
+        chosen = ArtifactFilter(id=ArtifactFilterId(any_=[training()]))
+        (artifact,) = client.read_artifacts(artifact_filter=chosen)
+    assert (artifact.key, artifact.type, artifact.data) == ("digits-training", "progress", 100.0)
+
+
+def test_nobody_waits_for_a_prefect_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    back, asked = threading.Event(), []
+
+    def hanging(*_: Any, **__: Any) -> None:
+        asked.append(1)
+        back.wait(60)
+        raise ConnectionError("no server")
+
+    monkeypatch.setattr("prefect.artifacts.create_progress_artifact", hanging)
+    shown, began = ProgressArtifact("digits-training"), time.monotonic()
+    for step in (20, 60, 100):
+        shown(_validated(step))
+    assert time.monotonic() - began < 5
+    assert len(asked) <= 1
+    back.set()
+    assert shown._thread is not None
+    shown._thread.join(10)
+    assert not shown._thread.is_alive()

@@ -1,0 +1,318 @@
+"""MLflow's server goes away, answers with errors, is slow, or loses answers: nothing is lost and nothing is doubled."""
+
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow_servers import MlflowServer, Proxy, mlflow_server
+from tracked import difference, planned, recorded, slow_recipe, the_run
+from training.attempts.history import read_attempts
+
+from flows.retrain import retrain
+from tasks.evaluate import evaluate
+from tasks.register import register
+from tasks.registry.aliases import champion_of
+from tasks.trackers.mlflow_run import (
+    ERROR_TAG,
+    close_run,
+    connect,
+    connect_patiently,
+    failure_recorded,
+    open_run,
+)
+from tasks.train import train
+from training.attempts.metrics import MetricsFile
+from training.errors import EXIT_RETRY, SettingError, StopRequestedError, TrainingError, TransientError
+from training.storage.paths import Home
+from training.supervision.launch import finished
+
+pytestmark = pytest.mark.usefixtures("prefect_harness")
+
+
+NONE: Any = ({}, {})
+_seeds = itertools.count(100)
+
+
+@pytest.fixture
+def seed() -> int:
+    """A seed that no other test has: with one run key they would share a run on the server."""
+    return next(_seeds)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    with mlflow_server(tmp_path_factory.mktemp("mlflow")) as started:
+        yield started
+
+
+@pytest.fixture
+def proxy(server: MlflowServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """In front of the server, with a client that gives up within a second."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    made = Proxy(server.port)
+    yield made
+    made.away()
+
+
+def when(ready: Callable[[], bool], act: Callable[[], Any]) -> threading.Thread:
+    """Call `act` from a thread, once `ready` is true."""
+
+    def work() -> None:
+        deadline = time.monotonic() + 120
+        while not ready() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        act()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def has_points(plan: Any, count: int) -> Callable[[], bool]:
+    return lambda: len(MetricsFile(plan.paths.metrics).read()) >= count
+
+
+def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
+    server: MlflowServer, home: Home, tmp_path: Path
+) -> None:
+    recipe = slow_recipe(tmp_path, 0.35)
+    training = {"epochs": 12, "global_batch_size": 48}
+    plan, _ = planned(home, recipe, server.uri, training=training)
+
+    away: list[tuple[float, float, bool]] = []
+
+    def crash() -> None:
+        server.kill()
+        since = time.time()
+        time.sleep(5)
+        away.append((since, time.time(), answers(server.port)))
+        server.start()
+
+    crashing = when(lambda: has_points(plan, 4)() and bool(recorded(server.uri, plan)), crash)
+    form = {name: section for name, section in plan.settings.model_dump().items() if name != "seed"}
+    release = retrain(recipe, form)
+    crashing.join()
+
+    ((since, until, answered),) = away
+    assert not answered
+    at = [point.at for point in MetricsFile(plan.paths.metrics).read()]
+    assert min(at) < since  # killed when some points were there,
+    assert len([one for one in at if since < one < until]) > 2  # and more came while it was away
+    assert release.run_key == plan.run_key
+    assert difference(server.uri, plan) == NONE
+    assert len(recorded(server.uri, plan)) > 100
+    client, run = the_run(server.uri, plan)
+    assert run.info.status == "FINISHED"
+    assert client.get_model_version_by_alias("slow", "champion").version == release.version
+    assert retrain(recipe, form).reused
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_server_that_is_away_at_the_start_gets_the_points_later(
+    proxy: Proxy, home: Home, tmp_path: Path, seed: int
+) -> None:
+    proxy.away()
+    plan, version = planned(home, slow_recipe(tmp_path, 0.1), proxy.uri, seed=seed, training={"epochs": 6})
+    waiting = when(has_points(plan, 3), proxy.back)
+    trained = train.fn(plan, version)
+    waiting.join()
+    assert trained.attempts == 1
+    assert difference(proxy.uri, plan) == NONE
+
+
+@pytest.mark.parametrize(("status", "delay_s"), [(500, 0.0), (503, 0.0), (None, 5.0)])
+def test_training_does_not_wait_for_a_server_that_fails_or_is_slow(
+    proxy: Proxy, home: Home, tmp_path: Path, seed: int, status: int | None, delay_s: float
+) -> None:
+    step_s = 0.1
+    recipe = slow_recipe(tmp_path, step_s)
+    training = {"epochs": 10, "global_batch_size": 48}
+    plan, version = planned(home, recipe, proxy.uri, seed=seed, training=training)
+
+    def misbehave() -> None:
+        proxy.about = "log-batch"
+        proxy.status, proxy.delay_s = status, delay_s
+        when(has_points(plan, 35), proxy.well_behaved)
+
+    misbehaving = when(lambda: any("log-batch" in path for path in proxy.seen), misbehave)
+    train.fn(plan, version)
+    misbehaving.join()
+    assert proxy.hampered > 0
+    at = [point.at for point in MetricsFile(plan.paths.metrics).read()]
+    longest = max(after - before for before, after in itertools.pairwise(at))
+    assert longest < 30 * step_s, "training waited for MLflow"
+    assert difference(proxy.uri, plan) == NONE
+
+
+def test_a_server_that_stays_away_is_worth_a_retry_which_does_not_train_again(
+    proxy: Proxy, home: Home, seed: int
+) -> None:
+    proxy.away()
+    plan, version = planned(home, uri=proxy.uri, seed=seed, tracking={"outage_s": 2})
+    with pytest.raises(TransientError, match="run the same command again") as caught:
+        train.fn(plan, version)
+    assert caught.value.exit_status == EXIT_RETRY
+    done = finished(plan.paths, plan.run_key)
+    assert done is not None
+    proxy.back()
+    again = train.fn(plan, version)
+    assert again.weights_digest == done.weights_digest
+    assert len(read_attempts(plan.paths)) == 1
+    assert difference(proxy.uri, plan) == NONE
+
+
+def test_a_finished_training_leaves_no_monitor_behind(proxy: Proxy, home: Home, seed: int) -> None:
+    plan, version = planned(home, uri=proxy.uri, seed=seed, tracking={"system_metrics": True})
+    for _ in range(2):  # the second time only points are sent
+        train.fn(plan, version)
+        assert [one.name for one in threading.enumerate() if "Monitor" in one.name] == []
+
+
+@pytest.mark.parametrize("path", ["experiments/create", "runs/create"])
+def test_an_answer_lost_on_its_way_back_makes_nothing_twice(
+    proxy: Proxy, home: Home, seed: int, path: str
+) -> None:
+    plan, _ = planned(home, uri=proxy.uri, seed=seed, tracking={"experiment": f"lost {path}"})
+    proxy.lose = path
+    client = connect(proxy.uri, home)
+    run_id = open_run(client, plan)
+    assert proxy.lost == 1
+    assert proxy.seen.count(f"/api/2.0/mlflow/{path}") == 2
+    assert the_run(proxy.uri, plan)[1].info.run_id == run_id
+    assert open_run(client, plan) == run_id
+
+
+def test_a_version_whose_answer_was_lost_is_registered_once(proxy: Proxy, home: Home, seed: int) -> None:
+    model = f"lost-{seed}"
+    plan, version = planned(home, uri=proxy.uri, seed=seed, tracking={"model": model}, training={"epochs": 1})
+    trained = train.fn(plan, version)
+    evaluation = evaluate.fn(plan, version, trained)
+    proxy.lose = "model-versions/create"
+    release = register.fn(plan, version, trained, evaluation)
+    assert proxy.lost == 1
+    assert proxy.seen.count("/api/2.0/mlflow/model-versions/create") == 2
+    client = connect(proxy.uri, home)
+    assert [str(one.version) for one in client.search_model_versions(f"name = '{model}'")] == [
+        release.version
+    ]
+    assert (release.alias, champion_of(client, model)) == ("champion", release.version)
+    assert register.fn(plan, version, trained, evaluation).version == release.version
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused_credentials_are_said_at_once(proxy: Proxy, home: Home, status: int) -> None:
+    plan, _ = planned(home, uri=proxy.uri)
+    proxy.status = status
+    began = time.monotonic()
+    with pytest.raises(SettingError, match="MLFLOW_TRACKING_USERNAME"):
+        connect_patiently(plan)
+    assert time.monotonic() - began < 30 < plan.settings.tracking.outage_s
+
+
+@pytest.mark.parametrize(
+    "uri", ["somewhere", "ftp://127.0.0.1/x", "file:///tmp/x", "http://[::1", "oracle://h/x"]
+)
+def test_what_is_no_store_is_refused(home: Home, uri: str) -> None:
+    with pytest.raises(SettingError, match=r"tracking\.uri: "):
+        connect(uri, home)
+
+
+def test_a_deleted_experiment_is_said(home: Home) -> None:
+    plan, _ = planned(home)
+    client = connect(None, home)
+    run_id = open_run(client, plan)
+    experiment = client.get_run(run_id).info.experiment_id
+    client.delete_experiment(experiment)
+    with pytest.raises(SettingError, match=f"mlflow experiments restore --experiment-id {experiment}"):
+        open_run(client, plan)
+    client.restore_experiment(experiment)
+    assert open_run(client, plan) == run_id
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (TrainingError("it diverged"), "FAILED"),
+        (StopRequestedError("stopped"), "KILLED"),
+        (KeyboardInterrupt(), "KILLED"),
+    ],
+)
+def test_a_failure_is_recorded_until_the_run_goes_on(home: Home, error: BaseException, status: str) -> None:
+    plan, _ = planned(home)
+    with pytest.raises(type(error)), failure_recorded(plan):
+        raise error
+    client, run = the_run(None, plan)
+    assert run.info.status == status
+    assert run.data.tags[ERROR_TAG].startswith(type(error).__name__)
+    close_run(client, open_run(client, plan), "FINISHED")
+    _, run = the_run(None, plan)
+    assert (run.info.status, ERROR_TAG in run.data.tags) == ("FINISHED", False)
+
+
+def test_a_failure_reaches_the_user_when_mlflow_is_away(proxy: Proxy, home: Home) -> None:
+    proxy.away()
+    plan, _ = planned(home, uri=proxy.uri)
+    with pytest.raises(TrainingError, match="diverged"), failure_recorded(plan):
+        raise TrainingError("it diverged")
+
+
+def test_a_killed_run_is_closed_by_the_next_start_with_another_run_key(
+    home: Home, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = slow_recipe(tmp_path, 0.2)
+    killed = kill_in_mid_training(home, recipe)
+    assert killed.info.status == "RUNNING"
+    other, version = planned(home, recipe, seed=1, training={"epochs": 1})
+    with caplog.at_level(logging.INFO):
+        train.fn(other, version)
+    client = connect(None, home)
+    assert client.get_run(killed.info.run_id).info.status == "KILLED"
+    assert the_run(None, other)[1].info.run_id != killed.info.run_id
+
+
+def kill_in_mid_training(home: Home, recipe: str) -> Any:
+    """Start a retraining as a user does and kill it with all its processes; returns its MLflow run."""
+    settings = (
+        "scaling.num_workers=0",
+        "training.epochs=50",
+        "data.max_train_rows=300",
+        "data.max_test_rows=100",
+    )
+    chosen = [part for setting in settings for part in ("--set", setting)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli.main", "retrain", recipe, *chosen],
+        start_new_session=True,
+        env=os.environ,
+    )
+    try:
+        return running_run(home, process)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def running_run(home: Home, process: "subprocess.Popen[bytes]") -> Any:
+    """The MLflow run of a process, once it has a metric."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if list(home.runs("slow").glob("*/metrics.jsonl")):
+            for run in connect(None, home).search_runs(["1"]):
+                if run.data.metrics:
+                    return run
+        time.sleep(0.3)
+    raise AssertionError("no training came about")

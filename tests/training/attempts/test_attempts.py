@@ -1,0 +1,83 @@
+"""How long a failed attempt is waited for until the next one, counted on a clock that stands still."""
+
+import os
+import random
+import socket
+from collections.abc import Callable
+
+import pytest
+from small_runs import job_for, tiny_settings
+from training.attempts.heartbeat import Beat
+
+from training.attempts.job import TrainingJob
+from training.errors import TransientError
+from training.records import DatasetVersion
+from training.storage.files import write_text
+from training.storage.paths import Home
+from training.supervision import supervise
+
+
+def failing_at(steps: list[int]) -> Callable[[TrainingJob], None]:
+    """Attempts of which each comes so far and then loses a worker."""
+    left = iter(steps)
+
+    def attempt(job: TrainingJob) -> None:
+        beat = Beat(
+            attempt=job.attempt,
+            rank=0,
+            pid=os.getpid(),
+            started=0.0,
+            host=socket.gethostname(),
+            node="",
+            step=next(left),
+            gap_s=0.1,
+        )
+        write_text(job.paths.beats / "rank-0.json", beat.model_dump_json())
+        raise TransientError("a worker was killed")
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("steps", "scaling", "pauses"),
+    [
+        ([10, 20, 30, 40], {}, [0.5, 0.5, 0.5]),
+        ([0, 0, 0, 0, 0, 0, 0, 0, 0], {}, [1, 2, 4, 8, 16, 32, 60, 60]),
+        ([10, 10, 5, 11, 11], {}, [0.5, 1, 2, 0.5]),  # as far as before is no further
+        ([10, 20, 20], {"num_workers": 2, "min_workers": 1}, [15, 15]),
+    ],
+)
+def test_only_attempts_that_get_no_further_are_waited_for_longer(
+    home: Home,
+    small_version: DatasetVersion,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: list[int],
+    scaling: dict[str, int],
+    pauses: list[float],
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+    monkeypatch.setattr(supervise.time, "sleep", slept.append)
+    settings = tiny_settings(scaling={"num_workers": 0} | scaling, failure={"max_failures": len(steps) - 1})
+    job = job_for(home, small_version, settings)
+    with pytest.raises(TransientError, match="a worker was killed"):
+        supervise.train_until_done(job, failing_at(steps), on_ray=False)
+    assert slept == pauses
+
+
+def test_a_command_that_comes_no_further_than_the_one_before_waits_longer(
+    home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny_settings(scaling={"num_workers": 0}, failure={"max_failures": 0})
+    job = job_for(home, small_version, settings)
+    with pytest.raises(TransientError):
+        supervise.train_until_done(job, failing_at([50]), on_ray=False)
+    slept: list[float] = []
+    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+    monkeypatch.setattr(supervise.time, "sleep", slept.append)
+    again = job_for(
+        home, small_version, tiny_settings(scaling={"num_workers": 0}, failure={"max_failures": 2})
+    )
+    with pytest.raises(TransientError):
+        supervise.train_until_done(again, failing_at([50, 51, 52]), on_ray=False)
+    assert slept == [1, 0.5]

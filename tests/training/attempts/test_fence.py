@@ -1,0 +1,92 @@
+"""An attempt that a newer one has replaced commits nothing: no checkpoint, no model, no point taken back."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crashes import crashed, points, settings
+from small_runs import job_for
+from training.attempts.fence import Fence, SupersededError
+
+from training.attempts.job import TrainingJob
+from training.attempts.metrics import MetricsFile
+from training.checkpoints.checkpoint_log import CheckpointLog
+from training.records import DatasetVersion
+from training.storage.paths import Home
+from training.supervision.launch import finished, launch
+from training.trainers.torch import loop
+
+
+@pytest.fixture
+def job(home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch) -> TrainingJob:
+    """A training in which nothing but a commit meets the fence: no look between steps, points at epoch ends."""
+    monkeypatch.setattr(loop, "_LOOK_S", 1000.0)
+    sections = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 1000}}
+    return job_for(home, small_version, settings(failure={"max_failures": 0}, **sections))
+
+
+def replaced_before(
+    patch: pytest.MonkeyPatch, job: TrainingJob, owner: Any, name: str, time: int = 1
+) -> None:
+    """A newer attempt begins just before the n-th call of `owner.name`."""
+    original: Callable[..., Any] = getattr(owner, name)
+    calls = [0]
+
+    def late(*args: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == time:
+            Fence.begin(job.paths)
+        return original(*args, **options)
+
+    patch.setattr(owner, name, late)
+
+
+def steps(job: TrainingJob) -> set[str]:
+    return {path.name for path in job.paths.checkpoints.iterdir()}
+
+
+def test_no_checkpoint(job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced_before(monkeypatch, job, CheckpointLog, "save", time=3)
+    with pytest.raises(SupersededError):
+        launch(job)
+    assert steps(job) == {"step-000000001", "step-000000002"}
+
+
+def test_no_model(job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced_before(monkeypatch, job, loop, "save_weights")
+    with pytest.raises(SupersededError):
+        launch(job)
+    assert finished(job.paths, job.run_key) is None
+    assert [path for path in job.paths.root.iterdir() if "model" in path.name] == []
+
+
+def test_no_point_is_taken_back(
+    home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = {"checkpoint": {"every_steps": 3}, "tracking": {"log_every_steps": 1}}
+    job = job_for(home, small_version, settings(failure={"max_failures": 0}, **sections))
+    crashed(job, 5)
+    before = points(job)
+    assert [step for step, _, _ in before] == [1, 2, 3, 4, 5]  # a rewind to checkpoint 3 would forget two
+    replaced_before(monkeypatch, job, MetricsFile, "rewind")
+    with pytest.raises(SupersededError):
+        launch(job)
+    assert points(job) == before
+    assert steps(job) == {"step-000000003"}
+
+
+def test_a_commit_that_took_its_time_is_refused(job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newer attempt begins when the state is on disk already and only the rename is missing."""
+    written: Callable[..., Any] = MetricsFile.sync
+
+    def sync(self: MetricsFile) -> None:
+        written(self)
+        if any(job.paths.checkpoints.glob(".step-000000004.*/state.pt")):
+            Fence.begin(job.paths)
+
+    monkeypatch.setattr(MetricsFile, "sync", sync)
+    with pytest.raises(SupersededError):
+        launch(job)
+    assert max(steps(job)) == "step-000000003"
+    assert not Path(job.paths.model).exists()

@@ -1,0 +1,209 @@
+"""A damaged checkpoint is skipped aloud and made anew, and nothing in it is ever executed."""
+
+import json
+import logging
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import at, folder, newest, opened, save, steps
+
+from training.checkpoints.checkpoint_log import MANIFEST, STATE, CheckpointLog, read_manifest
+from training.errors import TransientError
+from training.storage.files import digest_file
+from training.storage.record_files import record_text
+
+
+def truncated(path: Path) -> None:
+    (path / STATE).write_bytes((path / STATE).read_bytes()[:-1])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray((path / STATE).read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / STATE).write_bytes(content)
+
+
+def emptied(path: Path) -> None:
+    (path / STATE).write_bytes(b"")
+
+
+def stateless(path: Path) -> None:
+    (path / STATE).unlink()
+
+
+def torn_manifest(path: Path) -> None:
+    (path / MANIFEST).write_text((path / MANIFEST).read_text()[:50])
+
+
+def empty_manifest(path: Path) -> None:
+    (path / MANIFEST).write_text("")
+
+
+def binary_manifest(path: Path) -> None:
+    (path / MANIFEST).write_bytes(b"\xff\xfe\x00")
+
+
+def poor_manifest(path: Path) -> None:
+    manifest = json.loads((path / MANIFEST).read_text())
+    del manifest["sha256"], manifest["score"]
+    (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+def wrong_manifest(path: Path) -> None:
+    (path / MANIFEST).write_text("[]")
+
+
+def no_manifest(path: Path) -> None:
+    (path / MANIFEST).unlink()
+
+
+LOUD = [
+    truncated,
+    flipped,
+    emptied,
+    stateless,
+    torn_manifest,
+    empty_manifest,
+    binary_manifest,
+    poor_manifest,
+    wrong_manifest,
+]
+
+
+@pytest.mark.parametrize("damage", LOUD)
+def test_a_damaged_one_is_skipped_aloud_for_the_one_before(
+    log: CheckpointLog, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
+) -> None:
+    save(log, 10, 20)
+    damage(folder(log, 20))
+    assert newest(log) == 10
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"checkpoint {folder(log, 20)}" in record.getMessage()
+
+
+def renamed(log: CheckpointLog) -> None:
+    """Checkpoint 20 under the name of step 30, with a manifest that belongs there and tells of step 20."""
+    manifest = read_manifest(folder(log, 20))
+    folder(log, 20).rename(folder(log, 30))
+    (folder(log, 30) / MANIFEST).write_text(record_text(MANIFEST, manifest, folder(log, 30).name))
+
+
+def of_another_step(log: CheckpointLog) -> None:
+    """Checkpoint 20 with the name and the manifest of step 30 around its state."""
+    place = at(30)
+    renamed(log)
+    manifest = read_manifest(folder(log, 30)).model_copy(
+        update={"epoch": place.epoch, "step_in_epoch": place.step_in_epoch, "step": place.step}
+    )
+    (folder(log, 30) / MANIFEST).write_text(record_text(MANIFEST, manifest, folder(log, 30).name))
+
+
+@pytest.mark.parametrize("change", [renamed, of_another_step])
+def test_a_checkpoint_of_another_step_is_not_used(
+    log: CheckpointLog, caplog: pytest.LogCaptureFixture, change: Callable[[CheckpointLog], None]
+) -> None:
+    save(log, 10, 20)
+    change(log)
+    assert newest(log) == 10
+    assert "its manifest tells of another step than its state" in caplog.text
+
+
+def test_one_without_a_manifest_does_not_exist(log: CheckpointLog) -> None:
+    save(log, 10, 20)
+    no_manifest(folder(log, 20))
+    assert steps(log) == [10]
+    assert newest(log) == 10
+
+
+@pytest.mark.parametrize("damage", [*LOUD, no_manifest])
+def test_a_damaged_one_is_made_anew_when_training_comes_by_again(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    log = opened(tmp_path, keep_newest=5)
+    save(log, 10, 20)
+    damage(folder(log, 20))
+    again = opened(tmp_path, keep_newest=5)
+    assert newest(again) == 10
+    save(again, 20, score=0.5)
+    assert newest(again) == 20
+    assert again.load_step(20)["step"] == 20
+
+
+@pytest.mark.parametrize("damage", [*LOUD, no_manifest])
+def test_a_damaged_one_does_not_stop_later_ones(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    log = opened(tmp_path)
+    save(log, 10, 20)
+    damage(folder(log, 20))
+    save(log, 30, 40, 50)
+    assert newest(log) == 50
+    assert steps(log) == [40, 50]
+
+
+@pytest.mark.parametrize("damage", LOUD)
+def test_all_damaged_is_a_start_from_nothing(log: CheckpointLog, damage: Callable[[Path], None]) -> None:
+    save(log, 10, 20)
+    for step in (10, 20):
+        damage(folder(log, step))
+    assert log.load_newest() is None
+
+
+def test_the_selected_one_is_named_and_made_again_when_damaged(log: CheckpointLog) -> None:
+    save(log, 5, 10, 20)
+    flipped(folder(log, 10))
+    assert log.load_step(20)["step"] == 20
+    with pytest.raises(TransientError, match="step-000000010"):
+        log.load_step(10)
+    assert steps(log) == []  # what came after the damage is computed again with it
+    with pytest.raises(TransientError, match="step-000000099"):
+        log.load_step(99)
+
+
+class Bomb:
+    """Leaves a mark when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.mark}",)
+
+
+def forge(path: Path) -> None:
+    """Make the manifest vouch for whatever state lies beside it."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    del manifest["sha256_of_the_rest"]
+    digest, size = digest_file(path / STATE), (path / STATE).stat().st_size
+    (path / MANIFEST).write_text(json.dumps(manifest | {"sha256": digest, "bytes": size}))
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("how", ["torch", "pickle", "zip"])
+def test_a_malicious_state_is_not_executed(log: CheckpointLog, tmp_path: Path, how: str) -> None:
+    save(log, 10, 20)
+    mark, file = tmp_path / "executed", folder(log, 20) / STATE
+    bomb = {"learner": Bomb(mark)}
+    if how == "torch":
+        torch.save(bomb, file)
+    elif how == "pickle":
+        file.write_bytes(pickle.dumps(bomb))
+    else:
+        torch.save(torch.load(file), file)  # with CRCs, which a checkpoint's state does without
+        with zipfile.ZipFile(file) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        (data,) = [name for name in members if name.endswith("data.pkl")]
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, content in (members | {data: pickle.dumps(bomb, 2)}).items():
+                archive.writestr(name, content)
+    forge(folder(log, 20))
+    assert newest(log) == 10
+    with pytest.raises(TransientError, match="step-000000020"):
+        log.load_step(20)
+    assert not mark.exists()
+    pickle.loads(pickle.dumps(bomb))
+    assert mark.exists(), "the bomb is a dud, so this test shows nothing"

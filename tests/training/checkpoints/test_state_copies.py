@@ -1,0 +1,25 @@
+"""A copied state: its own memory, which is used again in turns."""
+
+import torch
+
+from training.checkpoints.state_copies import StateCopies
+
+
+def test_a_copied_state_shares_no_memory() -> None:
+    tensor = torch.zeros(3)
+    state = {"a": [tensor, (tensor, 1)], "b": tensor.view(3, 1)}
+    copied = StateCopies().take(state)
+    tensor += 1
+    assert copied["a"][0].sum() == copied["a"][1][0].sum() == copied["b"].sum() == 0
+    assert isinstance(copied["a"][1], tuple)
+
+
+def test_the_newest_copy_stays_while_the_next_is_taken() -> None:
+    tensor, copies = torch.zeros(3), StateCopies()
+    taken = []
+    for turn in range(4):
+        taken.append(copies.take({"a": tensor, "more": torch.ones(turn)}))
+        tensor += 1
+    assert [int(one["a"][0]) for one in taken[-2:]] == [2, 3]
+    assert taken[-1]["a"].data_ptr() == taken[-3]["a"].data_ptr()  # memory is used again
+    assert taken[-1]["more"].shape == (3,)

@@ -1,0 +1,242 @@
+"""idx files: found, unpacked or downloaded; every way of being wrong is refused by name."""
+
+import gzip
+import hashlib
+import os
+import shutil
+import struct
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from training.data.sources.idx import FILES, IdxFiles
+from training.data.sources.published import FASHION_MNIST, MNIST, Download, Publication, publication
+from training.errors import DataError, SettingError, TransientError
+
+CLASSES = tuple("abcdefghij")
+COUNTS = {"train": 7, "test": 3}
+
+
+def idx_bytes(values: np.ndarray) -> bytes:
+    return struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes()
+
+
+def made(raw: Path) -> dict[tuple[str, str], np.ndarray]:
+    """Write a small data set; returns its arrays."""
+    random = np.random.default_rng(0)
+    arrays = {}
+    raw.mkdir(parents=True)
+    for (split, part), name in FILES.items():
+        count = COUNTS[split]
+        values = random.integers(0, 256, (count, 5, 4)) if part == "images" else np.arange(count) % 10
+        arrays[split, part] = values.astype(np.uint8)
+        (raw / name).write_bytes(idx_bytes(arrays[split, part]))
+    return arrays
+
+
+def check_rows(files, arrays, rows_of, pixels_of) -> None:
+    for split, count in COUNTS.items():
+        rows = rows_of(files, split)
+        assert len(rows) == count
+        for row, image, label in zip(rows, arrays[split, "images"], arrays[split, "labels"], strict=True):
+            assert np.array_equal(pixels_of(row)[..., 0], image)
+            assert row["label"] == CLASSES[label]
+            assert row["split"] == split
+
+
+@pytest.mark.parametrize("inside", [".", "raw", "FashionMNIST/raw"])
+def test_found_in_every_layout(tmp_path: Path, inside: str, rows_of, pixels_of) -> None:
+    arrays = made(tmp_path / "data" / inside)
+    source = IdxFiles("FashionMNIST", CLASSES, tmp_path / "data")
+    files = source.fetch(tmp_path / "home")
+    check_rows(files, arrays, rows_of, pixels_of)
+    assert files.classes == CLASSES
+    assert rows_of(files, "train", [6, 0, 6])[0]["where"] == "train-images-idx3-ubyte row 6"
+    assert not (tmp_path / "home").exists()
+
+
+def test_packed_files_are_unpacked_elsewhere(tmp_path: Path, rows_of, pixels_of) -> None:
+    arrays = made(tmp_path / "data")
+    plain = IdxFiles("MNIST", CLASSES, tmp_path / "data").fetch(tmp_path / "home")
+    for file in list((tmp_path / "data").iterdir()):
+        (tmp_path / "data" / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    files = IdxFiles("MNIST", CLASSES, tmp_path / "data").fetch(tmp_path / "home")
+    check_rows(files, arrays, rows_of, pixels_of)
+    assert files.digest == plain.digest
+    assert all(file.suffix == ".gz" for file in (tmp_path / "data").iterdir())
+
+
+def test_digest_sees_content_only(tmp_path: Path) -> None:
+    made(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two" / "raw")
+    first = IdxFiles("MNIST", CLASSES, tmp_path / "one").fetch(tmp_path)
+    for file in (tmp_path / "two" / "raw").iterdir():
+        os.utime(file, (time.time() + 99, 5))
+    assert IdxFiles("Other", CLASSES, tmp_path / "two").fetch(tmp_path).digest == first.digest
+    file = tmp_path / "two" / "raw" / FILES["test", "images"]
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert IdxFiles("MNIST", CLASSES, tmp_path / "two").fetch(tmp_path).digest != first.digest
+
+
+IMAGES, LABELS = FILES["train", "images"], FILES["train", "labels"]
+DAMAGE = {
+    "empty": (IMAGES, lambda _: b"", "0 bytes"),
+    "header cut": (LABELS, lambda content: content[:7], "7 bytes"),
+    "one byte short": (IMAGES, lambda content: content[:-1], "calls for"),
+    "one byte more": (LABELS, lambda content: content + b"\0", "calls for"),
+    "still packed": (IMAGES, gzip.compress, "1f8b"),
+    "labels as images": (IMAGES, lambda _: idx_bytes(np.zeros(7, np.uint8)) + bytes(9), "00000801"),
+    "other type": (IMAGES, lambda content: b"\0\0\x0d\x03" + content[4:], "00000d03"),
+    "no rows": (IMAGES, lambda _: idx_bytes(np.zeros((0, 5, 4), np.uint8)), "no images"),
+    "other count": (
+        IMAGES,
+        lambda _: idx_bytes(np.zeros((6, 5, 4), np.uint8)),
+        "6 images, but 7 labels",
+    ),
+    "huge header": (IMAGES, lambda content: content[:4] + b"\xff" * 12 + content[16:], "calls for"),
+    "label outside": (LABELS, lambda content: content[:-1] + b"\x0a", "row 6: label 10"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+    name, change, rule = DAMAGE[damage]
+    made(tmp_path / "data")
+    file = tmp_path / "data" / name
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(DataError) as caught:
+        IdxFiles("MNIST", CLASSES, tmp_path / "data").fetch(tmp_path / "home")
+    assert str(file) in str(caught.value)
+    assert rule in str(caught.value)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    made(tmp_path / "data")
+    (tmp_path / "data" / LABELS).unlink()
+    with pytest.raises(DataError, match=LABELS):
+        IdxFiles("MNIST", CLASSES, tmp_path / "data").fetch(tmp_path / "home")
+    with pytest.raises(SettingError, match=r"data\.path"):
+        IdxFiles("MNIST", CLASSES, tmp_path / "nowhere").fetch(tmp_path / "home")
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(DataError, match="none of the files"):
+        IdxFiles("MNIST", CLASSES, tmp_path / "bare").fetch(tmp_path / "home")
+
+
+def test_numbers_name_the_classes_when_none_are_declared(tmp_path: Path) -> None:
+    made(tmp_path / "data")
+    assert IdxFiles("MNIST", path=tmp_path / "data").fetch(tmp_path).classes == tuple("0123456")
+
+
+@pytest.fixture
+def published(site, tmp_path: Path) -> tuple[IdxFiles, dict]:
+    arrays = made(tmp_path / "theirs")
+    theirs = []
+    for name in FILES.values():
+        packed = gzip.compress((tmp_path / "theirs" / name).read_bytes())
+        site.give(f"/good/{name}.gz", packed)
+        site.fail(f"/down/{name}.gz", 503)
+        sha256 = hashlib.sha256(packed).hexdigest()
+        theirs.append(Download(f"{name}.gz", hashlib.md5(packed).hexdigest(), sha256, len(packed)))
+    mirrors = (site.url("/down/"), site.url("/good"))
+    return IdxFiles("FashionMNIST", CLASSES, published=Publication(mirrors, tuple(theirs))), arrays
+
+
+def test_downloaded_once_in_torchvisions_layout(site, published, tmp_path: Path, rows_of, pixels_of) -> None:
+    source, arrays = published
+    files = source.fetch(tmp_path / "home")
+    check_rows(files, arrays, rows_of, pixels_of)
+    assert Path(files.root) == tmp_path / "home" / "FashionMNIST" / "raw"
+    assert not list((tmp_path / "home").rglob("*.gz"))
+    asked = len(site.requests)
+    assert source.fetch(tmp_path / "home") == files
+    assert len(site.requests) == asked
+
+
+def test_a_failed_download_goes_on_where_it_stopped(site, published, tmp_path: Path) -> None:
+    source, _ = published
+    last = f"/good/{FILES['test', 'labels']}.gz"
+    good = site.answers[last]
+    site.fail(last, 503)
+    with pytest.raises(TransientError, match="503"):
+        source.fetch(tmp_path / "home")
+    assert not (tmp_path / "home" / "FashionMNIST" / "raw").exists()
+    site.answers[last] = good
+    site.requests.clear()
+    source.fetch(tmp_path / "home")
+    assert [path for path in site.requests if path.startswith("/good")] == [last]
+
+
+def test_later_damage_to_a_download_is_noticed(published, tmp_path: Path) -> None:
+    source, _ = published
+    file = Path(source.fetch(tmp_path / "home").root) / FILES["train", "images"]
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DataError, match="changed since it was unpacked"):
+        source.fetch(tmp_path / "home")
+
+
+def test_a_damaged_gz_is_named(tmp_path: Path) -> None:
+    made(tmp_path / "data")
+    for file in list((tmp_path / "data").iterdir()):
+        (tmp_path / "data" / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes())[:-5])
+        file.unlink()
+    with pytest.raises(DataError, match=r"ubyte\.gz: damaged or cut short"):
+        IdxFiles("MNIST", CLASSES, tmp_path / "data").fetch(tmp_path / "home")
+    assert not list((tmp_path / "home").rglob("raw"))
+
+
+def test_a_file_that_only_its_sha256_tells_apart_is_refused(site, published, tmp_path: Path) -> None:
+    source, _ = published
+    first, *others = source.published.files
+    changed = replace(first, sha256="0" * 64)
+    source = replace(source, published=replace(source.published, files=(changed, *others)))
+    with pytest.raises(TransientError, match="wrong sha256"):  # the other mirror answers 503
+        source.fetch(tmp_path / "home")
+    assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(("known", "name"), [(MNIST, "MNIST"), (FASHION_MNIST, "FashionMNIST")])
+def test_what_is_published_is_pinned(known: Publication, name: str) -> None:
+    from torchvision import datasets
+
+    theirs = getattr(datasets, name)
+    assert publication(name) == known
+    assert [(file.name, file.md5) for file in known.files] == theirs.resources
+    assert {file.name.removesuffix(".gz") for file in known.files} == set(FILES.values())
+    assert all(file.size and len(file.sha256) == 64 for file in known.files)
+    assert len({file.sha256 for file in known.files}) == 4
+    assert all(mirror.startswith("https://") for mirror in known.mirrors)
+
+
+def test_others_come_from_torchvision() -> None:
+    from torchvision.datasets import KMNIST
+
+    found = publication("KMNIST")
+    assert [(file.name, file.md5) for file in found.files] == KMNIST.resources
+    assert all(mirror.startswith("https://") for mirror in found.mirrors)
+
+
+@pytest.mark.parametrize("name", ["NoSuchSet", "EMNIST", "QMNIST", "CIFAR10"])
+def test_what_is_not_published_as_idx_files_is_refused(name: str) -> None:
+    """EMNIST has the addresses of MNIST by inheritance."""
+    with pytest.raises(DataError, match=f"'{name}'"):
+        publication(name)
+
+
+def test_real_fashion_mnist(real_data: Path, tmp_path: Path) -> None:
+    source = IdxFiles("FashionMNIST", CLASSES, real_data)
+    files = source.fetch(tmp_path)
+    assert [source.count(files, split) for split in source.splits(files)] == [60_000, 10_000]
+    total = seen = 0
+    for batch in source.read(files, "train", range(60_000)):
+        values = np.frombuffer(b"".join(batch["image"].to_pylist()), np.uint8)
+        total, seen = total + int(values.sum(dtype=np.int64)), seen + len(values)
+    assert seen == 60_000 * 28 * 28
+    assert round(total / seen / 255, 4) == 0.2860

@@ -1,0 +1,62 @@
+"""Workers come and go with their nodes, and the weights stay the same to the last bit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elastic_run import EPOCHS
+from slow_runs import slow_job
+
+from training.records import DatasetVersion
+from training.storage.paths import Home
+from training.supervision.launch import launch
+
+_HERE = Path(__file__).parent
+
+
+def run(scenario: str, step_s: str, home: Home, version: DatasetVersion, folder: Path) -> dict[str, Any]:
+    """What :mod:`elastic_run` prints."""
+    described = folder / "version.json"
+    described.write_text(version.model_dump_json())
+    path = os.pathsep.join(map(str, (_HERE.parents[1], _HERE.parent, _HERE)))
+    done = subprocess.run(
+        [sys.executable, str(_HERE / "elastic_run.py"), scenario, str(home.root), str(described)],
+        env=os.environ | {"PYTHONPATH": path, "EVERGREEN_TEST_STEP_S": step_s},
+        stdout=subprocess.PIPE,
+        timeout=400,
+        check=True,
+    )
+    # Ray may say after it that the node is gone.
+    found: dict[str, Any] = json.loads(
+        next(line for line in done.stdout.splitlines() if line.startswith(b"{"))
+    )
+    return found
+
+
+@pytest.mark.slow
+def test_training_shrinks_with_a_lost_node_and_grows_with_a_new_one(
+    home: Home, small_version: DatasetVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = run("elastic", "0.01", home, small_version, tmp_path)
+    assert found["world_sizes"][0] == 2
+    assert found["world_sizes"][-1] == 2
+    assert 1 in found["world_sizes"]
+
+    monkeypatch.setenv("EVERGREEN_TEST_STEP_S", "0")
+    shards = {"virtual_shards": 4, "epochs": EPOCHS}
+    calm = slow_job(Home(tmp_path / "calm"), small_version, 0, training=shards)
+    assert launch(calm).weights_digest == found["digest"]
+
+
+@pytest.mark.slow
+def test_a_node_that_is_taken_away_is_saved_from_first(
+    home: Home, small_version: DatasetVersion, tmp_path: Path
+) -> None:
+    found = run("preemption", "0.2", home, small_version, tmp_path)
+    first, second = found["first_steps"]
+    assert first == 0
+    assert 10 <= second < 100  # inside the first epoch of 135 steps, which nothing but the notice saves

@@ -1,0 +1,148 @@
+"""Files are complete under their name, or not there."""
+
+import hashlib
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.errors import ResourceError
+from training.storage.files import (
+    atomic_file,
+    atomic_folder,
+    canonical_json,
+    copy_checked,
+    digest_file,
+    digest_json,
+    sweep,
+    write_text,
+)
+from training.storage.paths import HOME_VARIABLE, home
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+class Stop(Exception):
+    """What ends a block before its work is done."""
+
+
+def stop_after(file: Path, text: str) -> None:
+    file.write_text(text)
+    raise Stop
+
+
+def test_a_file_appears_when_the_block_succeeds(tmp_path: Path) -> None:
+    target = tmp_path / "made" / "file.txt"
+    with atomic_file(target) as aside:
+        aside.write_text("whole")
+        assert not target.exists()
+    assert target.read_text() == "whole"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    write_text(target, "old")
+    with pytest.raises(Stop), atomic_file(target) as aside:
+        stop_after(aside, "ne")
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
+    target = tmp_path / "made" / "folder"
+    with atomic_folder(target) as aside:
+        (aside / "inner").mkdir()
+        (aside / "inner" / "file").write_text("whole")
+        assert not target.exists()
+    assert (target / "inner" / "file").read_text() == "whole"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_failed_folder_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(Stop), atomic_folder(tmp_path / "folder") as aside:
+        stop_after(aside / "file", "half")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_of_two_makers_wins(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    with atomic_folder(target) as slow:
+        (slow / "by").write_text("slow")
+        with atomic_folder(target) as fast:
+            (fast / "by").write_text("fast")
+    assert (target / "by").read_text() == "fast"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@given(value=JSON)
+def test_canonical_json_is_json_of_the_same_value(value: object) -> None:
+    assert json.loads(canonical_json(value)) == value
+
+
+def test_canonical_json_has_one_spelling() -> None:
+    assert canonical_json({"b": [1, 2.5], "a": "ü"}) == '{"a":"ü","b":[1,2.5]}'
+    assert digest_json({"a": 1, "b": 2}) == digest_json({"b": 2, "a": 1})
+    assert digest_json([1, 2]) != digest_json([2, 1])
+    with pytest.raises(ValueError, match="JSON compliant"):
+        canonical_json(float("nan"))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 20, (1 << 20) + 1])
+def test_digests_are_of_all_bytes(tmp_path: Path, size: int) -> None:
+    content = bytes(range(256)) * (size // 256 + 1)
+    content = content[:size]
+    file = tmp_path / "file"
+    assert copy_checked(io.BytesIO(content).read, file) == (hashlib.sha256(content).hexdigest(), size)
+    assert file.read_bytes() == content
+    assert digest_file(file) == hashlib.sha256(content).hexdigest()
+
+
+def test_home_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "a" / "b"))
+    assert home().root == tmp_path / "a" / "b"
+    assert list(home().root.iterdir()) == []
+    monkeypatch.delenv(HOME_VARIABLE)
+    monkeypatch.chdir(tmp_path)
+    assert home().root == tmp_path / ".evergreen"
+
+
+def test_a_home_that_can_not_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "file" / "home"))
+    with pytest.raises(ResourceError, match=f"{tmp_path}/file/home is not writable.*{HOME_VARIABLE}"):
+        home()
+
+
+def test_what_a_crash_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    with atomic_file(tmp_path / "whole.json") as aside:
+        aside.write_text("half")
+        shutil.copy(
+            aside, aside.with_name(aside.name.replace("whole", "other"))
+        )  # as a killed process leaves it
+    (tmp_path / ".step-4.removed" / "rest").mkdir(parents=True)
+    for name in (".columns-train", "step-8", "data.tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "metrics.jsonl").touch()
+    assert len(list(tmp_path.iterdir())) == 7
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ".columns-train",
+        "step-8",
+        "data.tmp",
+        "metrics.jsonl",
+        "whole.json",
+    }
+    sweep(tmp_path / "absent")

@@ -1,0 +1,226 @@
+"""When the watchdog holds workers for stuck: hand-written signs of life of real processes, and a clock."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from crashes import settings
+from small_runs import job_for
+from training.attempts.heartbeat import Beat, read_beats
+
+from training.attempts.job import TrainingJob
+from training.errors import TransientError
+from training.records import DatasetVersion
+from training.storage.paths import Home
+from training.supervision import watchdog
+from training.supervision.watchdog import Watchdog, end_workers
+from training.trainers.torch.worker import STACKS_SIGNAL
+
+HANG_S, START_S = 4.0, 60.0
+ATTEMPT = 3
+
+
+@dataclass
+class Watch:
+    """A watchdog, its clock, and the processes that it watches."""
+
+    job: TrainingJob
+    now: float = 1000.0
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.watchdog = Watchdog(self.job, self.now)
+
+    def start(self, count: int = 1) -> None:
+        """Workers that, as the real ones do, live on when they are asked for their stacks."""
+        for _ in range(count):
+            quiet = subprocess.Popen(
+                ["sleep", "1000"], preexec_fn=lambda: signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
+            )
+            self.workers.append(quiet)
+
+    def beat(self, step: int, gap_s: float = 0.01, rank: int = 0, attempt: int = ATTEMPT) -> None:
+        """A worker's sign of life after `step` steps, and a look at it."""
+        pid = self.workers[rank].pid
+        beat = Beat(
+            attempt=attempt,
+            rank=rank,
+            pid=pid,
+            started=psutil.Process(pid).create_time(),
+            host=socket.gethostname(),
+            node="",
+            step=step,
+            gap_s=gap_s,
+        )
+        self.job.paths.beats.mkdir(parents=True, exist_ok=True)
+        (self.job.paths.beats / f"rank-{rank}.json").write_text(beat.model_dump_json())
+        self.watchdog.look()
+
+    def after(self, seconds: float) -> None:
+        self.now += seconds
+        self.watchdog.look()
+
+    def check_given_up_after(self, seconds: float, match: str = "no worker gave a sign of life") -> None:
+        """Nothing happens until then, and then all workers are ended."""
+        since = self.now
+        for share in (0.3, 0.6, 0.99):
+            self.now = since
+            self.after(share * seconds)
+        assert [worker.poll() for worker in self.workers] == [None] * len(self.workers)
+        self.now = since
+        with pytest.raises(TransientError, match=match):
+            self.after(1.01 * seconds)
+        assert [worker.wait(5) for worker in self.workers] == [-signal.SIGKILL] * len(self.workers)
+
+
+@pytest.fixture
+def watch(home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    limits = {"hang_timeout_s": HANG_S, "worker_start_timeout_s": START_S}
+    job = job_for(home, small_version, settings(failure=limits)).model_copy(update={"attempt": ATTEMPT})
+    watch = Watch(job)
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: watch.now, sleep=time.sleep))
+    monkeypatch.setattr(watchdog, "_STACKS_WAIT_S", 0.0)
+    yield watch
+    for worker in watch.workers:
+        worker.kill()
+        worker.wait()
+
+
+def test_quick_steps_have_the_hang_timeout(watch: Watch) -> None:
+    watch.start()
+    watch.beat(0)
+    watch.beat(10, gap_s=0.01)
+    watch.check_given_up_after(HANG_S, match="sign of life for 4 s after step 10")
+
+
+def test_slow_steps_have_twenty_times_their_mean(watch: Watch) -> None:
+    watch.start()
+    watch.beat(0)
+    watch.beat(10, gap_s=1.5)
+    watch.check_given_up_after(30.0)
+
+
+@pytest.mark.parametrize("first", [0, 25])
+def test_the_first_step_has_the_time_of_a_start(watch: Watch, first: int) -> None:
+    """Also that of an attempt which goes on at a checkpoint."""
+    watch.start()
+    watch.beat(first)
+    watch.check_given_up_after(START_S)
+
+
+def test_once_a_step_is_done_a_start_counts_no_more(watch: Watch) -> None:
+    watch.start()
+    watch.beat(25)
+    watch.after(0.9 * START_S)
+    watch.beat(26)
+    watch.check_given_up_after(HANG_S)
+
+
+def test_a_replaced_worker_has_the_time_of_a_start_again(watch: Watch) -> None:
+    watch.start()
+    watch.beat(0)
+    watch.beat(10)
+    watch.workers.pop().kill()
+    time.sleep(1.1)  # a process is told from another by its start, to the second
+    watch.start()
+    watch.beat(10)
+    watch.check_given_up_after(START_S)
+
+
+def test_an_epoch_of_a_stream_has_the_time_of_a_start(watch: Watch) -> None:
+    """Ray Data starts anew each epoch."""
+    watch.watchdog.job = watch.job.model_copy(update={"feed": "stream"})
+    watch.start()
+    watch.beat(0)
+    watch.beat(10)
+    watch.check_given_up_after(START_S)
+
+
+def test_a_slow_healthy_worker_is_left_alone(watch: Watch) -> None:
+    """Each step takes 19 times the mean so far, at most; none in the whole hour is a hang."""
+    watch.start()
+    watch.beat(0)
+    watch.beat(1, gap_s=10.0)
+    for step in range(2, 20):
+        watch.after(190.0)
+        watch.beat(step, gap_s=10.0)
+    assert watch.workers[0].poll() is None
+
+
+def test_one_sign_of_life_is_enough(watch: Watch) -> None:
+    """The others wait for it, and are as silent as they would be if they were stuck."""
+    watch.start(3)
+    for rank in range(3):
+        watch.beat(0, rank=rank)
+        watch.beat(10, rank=rank)
+    for step in range(11, 40):
+        watch.after(0.9 * HANG_S)
+        watch.beat(step, rank=1)
+    assert [worker.poll() for worker in watch.workers] == [None] * 3
+    watch.check_given_up_after(HANG_S, match="after step 39")
+
+
+@pytest.mark.parametrize("stuck", [0, 1])
+def test_any_rank_may_be_the_stuck_one(watch: Watch, caplog: pytest.LogCaptureFixture, stuck: int) -> None:
+    watch.start(2)
+    for rank in (0, 1):
+        watch.beat(0, rank=rank)
+        watch.beat(10, rank=rank)
+    watch.workers[stuck].send_signal(signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(watch.workers[stuck].pid).status() == psutil.STATUS_STOPPED)
+    watch.check_given_up_after(HANG_S)
+    stopped = [record.getMessage() for record in caplog.records if "its process is stopped" in record.message]
+    assert len(stopped) == 1
+    assert stopped[0].startswith(f"worker {stuck} (pid {watch.workers[stuck].pid} ")
+
+
+def test_workers_that_are_gone_are_rays_to_replace(watch: Watch) -> None:
+    watch.start(2)
+    for rank in (0, 1):
+        watch.beat(0, rank=rank)
+        watch.beat(10, rank=rank)
+    for worker in watch.workers:
+        worker.kill()
+        worker.wait()
+    watch.after(HANG_S * 2)
+    watch.after(3 * START_S - HANG_S * 3)
+    with pytest.raises(TransientError, match="Ray did not start the workers within 180 s"):
+        watch.after(HANG_S * 2)
+
+
+def test_workers_that_never_come_are_waited_for_three_starts(watch: Watch) -> None:
+    watch.check_given_up_after(3 * START_S, match="Ray did not start the workers within 180 s")
+
+
+def test_an_older_attempts_signs_do_not_count(watch: Watch) -> None:
+    watch.start()
+    watch.beat(10, attempt=ATTEMPT - 1)
+    watch.after(START_S * 2)
+    assert watch.workers[0].poll() is None
+    with pytest.raises(TransientError, match="Ray did not start the workers"):
+        watch.after(START_S + 1)
+    assert watch.workers[0].poll() is None
+
+
+def test_a_process_does_not_end_itself(watch: Watch) -> None:
+    """A training in this very process was interrupted, and goes on with workers."""
+    watch.start()
+    watch.beat(10)
+    (beat,) = read_beats(watch.job.paths)
+    mine = {"pid": os.getpid(), "started": psutil.Process().create_time()}
+    end_workers([beat.model_copy(update=mine), beat])
+    assert watch.workers[0].wait(5) == -signal.SIGKILL
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,60 @@
+"""The sum over all workers' shards, with real process groups of torch: equal for any number of them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from training.trainers.torch.feeds import shards_of
+from training.trainers.torch.ordered_sum import OrderedSum
+from training.trainers.torch.ranks import Ranks
+
+SHARDS, SIZE, STEPS = 4, 1001, 3
+
+
+def vector(step: int, shard: int) -> torch.Tensor:
+    """Enough numbers for the order of their sums to show in the last bits of some."""
+    return torch.randn(SIZE, generator=torch.Generator().manual_seed(100 * step + shard))
+
+
+def expected(step: int) -> torch.Tensor:
+    total = torch.zeros(SIZE)
+    for shard in range(SHARDS):
+        total += vector(step, shard)
+    return total
+
+
+def work(rank: int, world: int, folder: str) -> None:
+    """One rank: a few steps, as the memory of one is used again by the next."""
+    if world > 1:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    added = OrderedSum(Ranks(rank, world, torch.device("cpu"), distributed=world > 1), SHARDS, SIZE)
+    totals = []
+    for step in range(STEPS):
+        for number, shard in enumerate(range(SHARDS)[shards_of(SHARDS, rank, world)]):
+            added.vector(number).copy_(vector(step, shard))
+            added.send(number)
+        totals.append(added.total().clone())
+    torch.save(torch.stack(totals), f"{folder}/rank-{rank}.pt")
+    if world > 1:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])  # of three, one has fewer shards and none has an even slice
+def test_the_order_is_that_of_the_shards_on_every_rank(world: int, tmp_path: Path) -> None:
+    if world == 1:
+        work(0, 1, str(tmp_path))
+    else:
+        mp.spawn(work, args=(world, str(tmp_path)), nprocs=world)
+    wanted = torch.stack([expected(step) for step in range(STEPS)])
+    for rank in range(world):
+        assert torch.equal(torch.load(tmp_path / f"rank-{rank}.pt"), wanted)
+
+
+def test_another_order_would_show() -> None:
+    backwards = torch.zeros(SIZE)
+    for shard in reversed(range(SHARDS)):
+        backwards += vector(0, shard)
+    assert not torch.equal(backwards, expected(0))

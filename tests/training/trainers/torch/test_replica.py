@@ -1,0 +1,297 @@
+"""One step's arithmetic: the mean over the global batch, however it is divided."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as functional
+from small_runs import LINEAR, tiny_settings, write_recipe
+
+from training.checkpoints.state_copies import StateCopies
+from training.checkpoints.weights import weights_digest
+from training.data.dataset import Columns, open_columns
+from training.data.images.augmentation import normaliser
+from training.errors import TrainingError
+from training.recipe import load
+from training.records import DatasetVersion
+from training.trainers.torch.feeds import Batch
+from training.trainers.torch.ranks import Ranks
+from training.trainers.torch.replica import Learner, build_module
+
+# A step without momentum or decay moves the weights by the gradient.
+PLAIN = {
+    "optimizer": "sgd",
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "learning_rate": 1.0,
+    "schedule": "constant",
+}
+NORMED = (
+    "nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, classes))"
+)
+DROPOUT = "nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, classes))"
+
+
+@pytest.fixture(scope="module")
+def columns(small_version: DatasetVersion) -> Columns:
+    return open_columns(small_version, "train")
+
+
+@pytest.fixture
+def learner(tmp_path: Path, small_version: DatasetVersion) -> Callable[..., Learner]:
+    """A learner of a model given as an expression, for the given rank; further arguments are training settings."""
+
+    def made(
+        model: str = LINEAR, rank: int = 0, world_size: int = 1, seed: int = 0, **training: Any
+    ) -> Learner:
+        recipe, _ = load(write_recipe(tmp_path, model, augmentation="shift=1, flip=True"))
+        settings = tiny_settings(
+            seed=seed, training={"augment": False, "warmup_share": 0.0, **PLAIN, **training}
+        )
+        ranks = Ranks(rank, world_size, torch.device("cpu"), distributed=False)
+        return Learner(recipe, small_version, settings, ranks, total_steps=100)
+
+    return made
+
+
+def batch(columns: Columns, rows: range | np.ndarray = range(31), global_rows: int | None = None) -> Batch:
+    chosen = np.asarray(rows)
+    images, labels = torch.from_numpy(columns.images[chosen]), torch.from_numpy(columns.labels[chosen])
+    return Batch(images, labels, chosen, global_rows or len(chosen))
+
+
+def weights(learner: Learner) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten().clone() for parameter in learner.module.parameters()])
+
+
+def moved(learner: Learner, one: Batch, epoch: int = 0, step: int = 0) -> torch.Tensor:
+    """By how much a step changes the weights."""
+    before = weights(learner)
+    learner.step(one, epoch, step)
+    return weights(learner) - before
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_a_step_goes_down_the_gradient_of_the_mean_loss(
+    learner: Callable[..., Learner], columns: Columns, small_version: DatasetVersion, smoothing: float
+) -> None:
+    found, one = learner(label_smoothing=smoothing, learning_rate=0.5), batch(columns)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    model.load_state_dict(found.module.state_dict())
+    pixels = (one.images.double() / 255 - small_version.mean[0]) / small_version.std[0]
+    logits = model(pixels.float())
+    functional.cross_entropy(logits, one.labels, label_smoothing=smoothing).backward()
+    gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    losses, hits = found.step(one, 0, 0)
+    change = weights(found) - torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    assert torch.allclose(change, -0.5 * gradient, atol=1e-6)
+    assert change.abs().max() > 1e-3
+    summed = functional.cross_entropy(logits, one.labels, reduction="sum", label_smoothing=smoothing)
+    assert torch.allclose(losses, summed.double().detach(), rtol=1e-5)
+    assert hits == (logits.argmax(1) == one.labels).sum()
+
+
+@pytest.mark.parametrize("passes", [2, 3, 7])
+def test_accumulation_does_not_change_a_step(
+    learner: Callable[..., Learner], columns: Columns, passes: int
+) -> None:
+    # 42 rows a batch divide by all; a rest of 31 does not.
+    size = {"global_batch_size": 42}
+    for rows in (range(42), range(31)):
+        whole = moved(learner(**size), batch(columns, rows))
+        parts = moved(learner(**size, accumulation_steps=passes), batch(columns, rows))
+        assert torch.allclose(parts, whole, atol=1e-6)
+        assert whole.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_the_mean_over_ranks_is_the_step_of_one(
+    learner: Callable[..., Learner], columns: Columns, world_size: int
+) -> None:
+    """31 rows give ranks unequal shares; DDP averages gradients over ranks, as is done here by hand."""
+    alone = moved(learner(), batch(columns))
+    shares = np.array_split(np.arange(31), world_size)
+    each = [
+        moved(learner(rank=rank, world_size=world_size), batch(columns, share, 31))
+        for rank, share in enumerate(shares)
+    ]
+    assert torch.allclose(torch.stack(each).mean(0), alone, atol=1e-6)
+    assert alone.abs().max() > 1e-3
+
+
+def test_gradients_are_clipped_to_the_norm(learner: Callable[..., Learner], columns: Columns) -> None:
+    free = moved(learner(), batch(columns))
+    assert free.norm() > 0.1
+    assert torch.allclose(
+        moved(learner(clip_norm=0.1), batch(columns)), free * (0.1 / free.norm()), atol=1e-6
+    )
+    assert torch.allclose(moved(learner(clip_norm=1000.0), batch(columns)), free)
+
+
+def test_the_learning_rate_is_that_of_the_step(learner: Callable[..., Learner], columns: Columns) -> None:
+    early = moved(learner(schedule="step"), batch(columns), step=0)
+    late = moved(learner(schedule="step"), batch(columns), step=50)
+    assert torch.allclose(late, early / 10, atol=1e-6)
+
+
+def test_initial_weights_depend_on_the_seed_alone(learner: Callable[..., Learner]) -> None:
+    torch.manual_seed(123)
+    first = weights(learner(seed=1))
+    torch.rand(7)
+    assert torch.equal(weights(learner(seed=1, rank=1, world_size=2)), first)
+    assert not torch.equal(weights(learner(seed=2)), first)
+
+
+def test_dropout_depends_on_seed_step_and_rank_and_on_nothing_before(
+    learner: Callable[..., Learner], columns: Columns
+) -> None:
+    def change(step: int = 3, **options: Any) -> torch.Tensor:
+        return moved(learner(DROPOUT, **options), batch(columns), step=step)
+
+    first = change()
+    torch.rand(11)
+    assert torch.equal(change(), first)
+    assert not torch.equal(change(step=4), first)
+    assert not torch.allclose(change(rank=1, world_size=2) / 2, first, atol=1e-4)
+
+
+def test_augmentation_is_of_the_epoch(learner: Callable[..., Learner], columns: Columns) -> None:
+    first = moved(learner(augment=True), batch(columns), epoch=0)
+    assert torch.equal(moved(learner(augment=True), batch(columns), epoch=0), first)
+    assert not torch.allclose(moved(learner(augment=True), batch(columns), epoch=1), first, atol=1e-4)
+    assert not torch.allclose(moved(learner(), batch(columns), epoch=0), first, atol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
+def test_going_on_from_a_state_is_going_on(
+    learner: Callable[..., Learner], columns: Columns, optimizer: str
+) -> None:
+    options = {"optimizer": optimizer, "momentum": 0.9, "learning_rate": 0.01}
+    first = learner(DROPOUT, **options)
+    for step in range(3):
+        first.step(batch(columns), 0, step)
+    copies = StateCopies()
+    state, kept = copies.take(first.state()), copies.take(first.state())
+    for step in range(3, 6):
+        first.step(batch(columns), 0, step)
+    assert weights_digest(state["model"]) == weights_digest(kept["model"])
+    second = learner(DROPOUT, seed=0, **options)
+    second.load(state)
+    for step in range(3, 6):
+        second.step(batch(columns), 0, step)
+    assert weights_digest(second.module.state_dict()) == weights_digest(first.module.state_dict())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_state_may_be_copied_until_the_update(
+    learner: Callable[..., Learner], columns: Columns, optimizer: str
+) -> None:
+    found = learner(NORMED, optimizer=optimizer, momentum=0.9, learning_rate=0.01)
+    for step in range(3):
+        found.step(batch(columns), 0, step)
+    at_once, later = StateCopies(), StateCopies()
+    before = at_once.take(found.state())
+    copied = later.take(found.state(), found.changed_by_update_alone())
+    found.before_update = later.fill
+    found.step(batch(columns), 0, 3)
+    left_out = {tensor.data_ptr() for tensor in found.module.buffers()}
+    assert left_out.isdisjoint(found.changed_by_update_alone())
+    assert len(found.changed_by_update_alone()) == (
+        6 * 4 if optimizer == "adamw" else 6 * 2
+    )  # with its moments and its count of steps, or its momentum
+    for part in ("model", "optimizer"):
+        assert str(before[part]) == str(copied[part])
+    assert weights_digest(before["model"]) == weights_digest(copied["model"])
+
+
+@pytest.mark.parametrize("quietly", [True, False])
+def test_weights_that_a_forward_pass_changes_are_copied_at_once(
+    learner: Callable[..., Learner], columns: Columns, quietly: bool
+) -> None:
+    def clamp(module: torch.nn.Module, _inputs: object) -> None:
+        for parameter in module.parameters():
+            if quietly:  # past torch's count of changes
+                parameter.data.clamp_(-0.01, 0.01)
+            else:  # a bound that is not reached yet
+                with torch.no_grad():
+                    parameter.clamp_(-100, 100)
+
+    found = learner()
+    found.module.register_forward_pre_hook(clamp)
+    found.step(batch(columns), 0, 0)
+    assert found.changed_by_update_alone() == set()
+
+
+def test_validation_is_the_mean_over_the_rows_without_dropout(
+    learner: Callable[..., Learner], columns: Columns, small_version: DatasetVersion
+) -> None:
+    found, rows = learner(DROPOUT), np.arange(0, 200, 3)
+    loss, accuracy = found.validate(columns, rows)
+    assert (loss, accuracy) == found.validate(columns, rows)
+    assert found.module.training
+    found.module.eval()
+    with torch.no_grad():
+        logits = found.module(
+            normaliser(small_version.mean, small_version.std)(torch.from_numpy(columns.images[rows]))
+        )
+    labels = torch.from_numpy(columns.labels[rows])
+    assert loss == pytest.approx(functional.cross_entropy(logits, labels).item(), rel=1e-5)
+    assert accuracy == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+
+
+def test_validation_in_several_batches_is_the_same(
+    learner: Callable[..., Learner], columns: Columns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = learner().validate(columns, np.arange(200))
+    monkeypatch.setattr("training.trainers.torch.replica._VALIDATION_ROWS", 33)
+    assert learner().validate(columns, np.arange(200)) == pytest.approx(whole, rel=1e-6)
+
+
+def test_half_precision_keeps_whole_weights(learner: Callable[..., Learner], columns: Columns) -> None:
+    half = learner(precision="bfloat16")
+    change = moved(half, batch(columns))
+    whole = moved(learner(), batch(columns))
+    assert {parameter.dtype for parameter in half.module.parameters()} == {torch.float32}
+    assert not torch.equal(change, whole)
+    assert torch.allclose(change, whole, atol=0.02)
+
+
+def test_channels_last_is_the_same_step(learner: Callable[..., Learner], columns: Columns) -> None:
+    model = "nn.Sequential(nn.Conv2d(shape[0], 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, classes))"
+    plain = moved(learner(model), batch(columns))
+    assert torch.allclose(moved(learner(model, channels_last=True), batch(columns)), plain, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            "nn.Sequential(nn.Flatten(), nn.Linear(64, classes + 1))",
+            r"gave an output of shape \(2, 11\); 10 classes need \(2, 10\)",
+        ),
+        ("nn.Conv2d(shape[0], classes, 3)", r"gave an output of shape \(2, 10, 6, 6\)"),
+        ("nn.Sequential(nn.Flatten(), nn.Linear(100, classes))", r"refuses images of \(1, 8, 8\)"),
+        ("nn.Conv2d(3, classes, 3)", r"refuses images of \(1, 8, 8\)"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_named(
+    tmp_path: Path, small_version: DatasetVersion, model: str, said: str
+) -> None:
+    recipe, _ = load(write_recipe(tmp_path, model))
+    with pytest.raises(TrainingError, match=rf"recipe plain: .*{said}"):
+        build_module(recipe, small_version.shape, len(small_version.classes))
+
+
+def test_checking_a_model_leaves_its_statistics_alone(tmp_path: Path, small_version: DatasetVersion) -> None:
+    recipe, _ = load(
+        write_recipe(
+            tmp_path, "nn.Sequential(nn.BatchNorm2d(shape[0]), nn.Flatten(), nn.Linear(64, classes))"
+        )
+    )
+    module = build_module(recipe, small_version.shape, len(small_version.classes))
+    assert module.training
+    assert module[0].num_batches_tracked == 0
+    assert module[0].running_mean.item() == 0

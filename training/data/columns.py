@@ -1,0 +1,207 @@
+"""The columns of a dataset version, unpacked from its Parquet files into memory-mapped arrays, and checked.
+
+`.columns-<split>` beside the part files holds an array a file and `checksums.json`. Workers of a node share the page
+cache. Whatever was changed is unpacked again.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sys
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from filelock import FileLock
+
+from training.data.images.decoding import Pixels, binary_to_numpy
+from training.data.manifest import read_parts
+from training.errors import DataError, TransientError
+from training.records import DatasetVersion, Split
+from training.storage.files import atomic_folder, canonical_json, digest_json, write_text
+
+log = logging.getLogger("evergreen.dataset")
+
+_THREADS = min(8, os.cpu_count() or 1)  # hashing leaves Python's lock alone
+_IMAGES = "images.npy"
+_COLUMNS = (_IMAGES, "labels.npy", "digests.npy")
+_CHECKSUMS = "checksums.json"
+_BLOCK = 8 << 20
+_ATTEMPTS = 3
+_GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A split in memory, shared between processes: images (rows, channels, height, width) uint8, labels int64.
+
+    `validation` marks the rows that the source itself keeps for validation, where it has such rows. `unchecked` marks
+    the rows whose images were not compared with their digests yet, where :meth:`read` is to do that.
+    """
+
+    images: Pixels
+    labels: npt.NDArray[np.int64]
+    digests: npt.NDArray[np.uint64]
+    validation: npt.NDArray[np.bool_] | None = None
+    unchecked: npt.NDArray[np.bool_] | None = None
+    folder: Path | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def selected(self, rows: npt.NDArray[np.bool_]) -> "Columns":
+        """Some of the rows, copied."""
+        return Columns(self.images[rows], self.labels[rows], self.digests[rows])
+
+    def read(self, rows: npt.NDArray[np.int64]) -> Pixels:
+        """A copy of the images of `rows`; an unchecked row is compared with its digest, once.
+
+        Raises :class:`TransientError` for a damaged row: the next :func:`open_columns` unpacks the split again.
+        """
+        images: Pixels = self.images[rows]
+        if self.unchecked is not None:
+            for position in np.flatnonzero(self.unchecked[rows]).tolist():
+                self._check(int(rows[position]), images[position])
+            self.unchecked[rows] = False
+        return images
+
+    def _check(self, row: int, image: Pixels) -> None:
+        assert self.folder is not None
+        if int.from_bytes(hashlib.sha256(image.tobytes()).digest()[:8], sys.byteorder) != self.digests[row]:
+            (self.folder / _CHECKSUMS).unlink(missing_ok=True)
+            raise TransientError(
+                f"{self.folder / _IMAGES}: row {row} is not what was written; the next attempt unpacks the file "
+                "again from the dataset's Parquet files."
+            )
+
+
+def open_columns(version: DatasetVersion, split: Split, check_images: bool = True) -> Columns:
+    """Memory-map a split, unpacking its Parquet files once a machine; workers then share the page cache.
+
+    The unpacked files are checked each time, at some 2 GB/s and thread, and unpacked again when they were changed.
+    Without `check_images`, each image is checked by :meth:`Columns.read` instead: a worker of many reads few images.
+    Raises :class:`DataError` when a part file is damaged, too.
+    """
+    folder = Path(version.path) / f".columns-{split}"
+    for _ in range(_ATTEMPTS):
+        seen = _stamp(folder)
+        damaged = _damaged_column(folder, version, split, check_images)
+        if damaged is None:
+            # As plain arrays over the mapping: each read through np.memmap makes another one of it.
+            files = _files(version, split)
+            arrays: dict[str, Any] = {
+                Path(name).stem: np.load(folder / name, mmap_mode="r") for name in files
+            }
+            made: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
+            columns = Columns(**made)
+            if check_images:
+                return columns
+            return replace(columns, unchecked=np.ones(len(columns), bool), folder=folder)
+        with FileLock(f"{folder}.lock"):
+            if _stamp(folder) == seen:  # else another process has just unpacked it
+                _unpack_anew(folder, damaged, version, split)
+    raise DataError(f"{damaged}: damaged again right after it was written. Check the disk of {version.path}.")
+
+
+def _files(version: DatasetVersion, split: Split) -> tuple[str, ...]:
+    """Names of the unpacked files of a split, in the order of the fields of :class:`Columns`."""
+    marked = split == "train" and version.validation_rows is not None
+    return (*_COLUMNS, "validation.npy") if marked else _COLUMNS
+
+
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """What differs between two folders of the same name."""
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def _damaged_column(folder: Path, version: DatasetVersion, split: Split, check_images: bool) -> Path | None:
+    """The first file of unpacked columns that is not what was written, or None."""
+    try:
+        noted = dict(json.loads((folder / _CHECKSUMS).read_bytes()))
+    except (*_GONE, ValueError, TypeError):
+        return folder / _CHECKSUMS
+    if noted.get("parts") != _parts_digest(version, split):
+        return folder / _CHECKSUMS
+    checked = [name for name in _files(version, split) if check_images or name != _IMAGES]
+    if not check_images and _size(folder / _IMAGES) != next(iter(noted.get(_IMAGES, [])), None):
+        return folder / _IMAGES
+    return next((folder / name for name in checked if noted.get(name) != _checksums(folder / name)), None)
+
+
+def _size(file: Path) -> int | None:
+    try:
+        return file.stat().st_size
+    except _GONE:
+        return None
+
+
+def _parts_digest(version: DatasetVersion, split: Split) -> str:
+    return digest_json([version.shape, [part.sha256 for part in version.parts[split]]])
+
+
+def _checksums(file: Path) -> list[int]:
+    """Size in bytes and crc32 of each 8 MiB block; nothing when there is no file.
+
+    It takes half of sha256's time and is enough against damage, which has no intention.
+    """
+
+    def block(start: int) -> int:
+        with file.open("rb") as stream:
+            stream.seek(start)
+            return zlib.crc32(stream.read(_BLOCK))
+
+    try:
+        size = file.stat().st_size
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return [size, *pool.map(block, range(0, size, _BLOCK))]
+    except _GONE:
+        return []
+
+
+def _unpack_anew(folder: Path, damaged: Path, version: DatasetVersion, split: Split) -> None:
+    if folder.exists():
+        log.warning("%s: not what was written; unpacked anew from the dataset's Parquet files", damaged)
+        shutil.rmtree(folder)
+    for left in folder.parent.glob(
+        f".{folder.name}.*.tmp"
+    ):  # by a process that was killed: this one has the lock
+        shutil.rmtree(left)
+    with atomic_folder(folder) as aside:
+        _unpack(version, split, aside)
+        written: dict[str, object] = {name: _checksums(aside / name) for name in _files(version, split)}
+        parts = {"parts": _parts_digest(version, split)}
+        write_text(aside / _CHECKSUMS, canonical_json(written | parts))
+
+
+def _unpack(version: DatasetVersion, split: Split, folder: Path) -> None:
+    rows = version.rows(split)
+    labels, digests, marks = np.empty(rows, np.int64), np.empty(rows, np.uint64), np.empty(rows, np.bool_)
+    marked = "validation.npy" in _files(version, split)
+    columns = ["image", "label", "digest", *(["validation"] if marked else [])]
+    start = 0
+    # Written, not mapped: on a full disk writing is an error, and a write to mapped memory kills the process.
+    with (folder / _IMAGES).open("wb") as images:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (rows, *version.shape)}
+        np.lib.format.write_array_header_1_0(images, header)
+        for table in read_parts(version, split, columns):
+            stop = start + len(table)
+            images.write(binary_to_numpy(table["image"], np.uint8).data)
+            labels[start:stop] = table["label"].to_numpy()
+            digests[start:stop] = binary_to_numpy(table["digest"], np.uint64).reshape(-1, 2)[:, 0]
+            if marked:
+                marks[start:stop] = table["validation"].to_numpy()
+            start = stop
+    np.save(folder / "labels.npy", labels)
+    np.save(folder / "digests.npy", digests)
+    if marked:
+        np.save(folder / "validation.npy", marks)

@@ -1,0 +1,174 @@
+"""Raw rows to pixels: decode, convert, resize, check. What is wrong with a row is said, not guessed round."""
+
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from training.data.sources.wording import counted
+from training.recipe import ImageShape
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pixels = npt.NDArray[np.uint8]
+
+# Pillow knows dozens of formats; some start other programs, such as Ghostscript for EPS, whatever the file is called.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_MOST_PIXELS = 100_000_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """What every image must become; `None` leaves a property as the first image has it."""
+
+    image_size: int | None
+    channels: int | None
+    shape: ImageShape | None = None
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Pixels of the good rows, (rows, channels, height, width), their numbers, and what is wrong with the others."""
+
+    pixels: Pixels
+    good: npt.NDArray[np.int64]
+    bad: tuple[str, ...]
+
+
+class BadImage(Exception):
+    """Why one row's image can't be used."""
+
+
+def first_shape(rows: pa.RecordBatch, target: Target) -> ImageShape | None:
+    """Shape that the first readable row gives under `target`, or None when no row is readable."""
+    for index in range(rows.num_rows):
+        try:
+            return _decode_row(rows, index, target).shape
+        except BadImage:
+            continue
+    return None
+
+
+def decode(rows: pa.RecordBatch, target: Target) -> Decoded:
+    """All rows of a batch of raw rows (`training.data.sources.RAW_SCHEMA`) as pixels of `target.shape`."""
+    assert target.shape is not None
+    if (fast := _all_raw(rows, target.shape)) is not None:
+        return Decoded(fast, np.arange(len(fast)), ())
+    kept: list[Pixels] = []
+    good, bad = [], []
+    for index in range(rows.num_rows):
+        try:
+            pixels = _decode_row(rows, index, target)
+            if pixels.shape != target.shape:
+                raise BadImage(_unlike_the_others(pixels.shape, target.shape))
+        except BadImage as error:
+            bad.append(f"{rows['where'][index].as_py()}: {error}")
+        else:
+            kept.append(pixels)
+            good.append(index)
+    stacked = np.stack(kept) if kept else np.empty((0, *target.shape), np.uint8)
+    return Decoded(stacked, np.array(good, np.int64), tuple(bad))
+
+
+def _all_raw(rows: pa.RecordBatch, shape: ImageShape) -> Pixels | None:
+    """One reshape for the whole batch when every row already holds pixels of the right shape."""
+    channels, height, width = shape
+    for name, wanted in (("height", height), ("width", width), ("channels", channels)):
+        if rows.num_rows == 0 or not (rows[name].to_numpy() == wanted).all():
+            return None
+    images = rows["image"]
+    offsets = np.frombuffer(images.buffers()[1], np.int32)[images.offset : images.offset + len(images) + 1]
+    if not (np.diff(offsets) == channels * height * width).all():
+        return None
+    flat = np.frombuffer(images.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    return np.ascontiguousarray(flat.reshape(-1, height, width, channels).transpose(0, 3, 1, 2))
+
+
+def _decode_row(rows: pa.RecordBatch, index: int, target: Target) -> Pixels:
+    data: bytes = rows["image"][index].as_py()
+    height, width, channels = (rows[name][index].as_py() for name in ("height", "width", "channels"))
+    return to_pixels(open_image(data, height, width, channels), target)
+
+
+def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) -> "Image":
+    """An encoded file (height 0), or raw pixels of the given size, as a Pillow image.
+
+    Raises :class:`BadImage` when the bytes are no whole image of a known format, or have over 100 million pixels.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    if not data:
+        raise BadImage("has zero bytes")
+    if not height:
+        try:
+            image = Image.open(BytesIO(data), formats=_FORMATS)
+            _check_size(*image.size)  # before the pixels take memory: a few bytes can ask for gigabytes
+            image.load()
+        except BadImage:
+            raise
+        except UnidentifiedImageError:
+            raise BadImage(f"is not a readable image (of no known format: {', '.join(_FORMATS)})") from None
+        except Exception as error:  # Pillow's decoders raise many kinds, down to struct.error
+            raise BadImage(f"is not a readable image ({error})") from None
+        return image
+    if len(data) != height * width * channels:
+        raise BadImage(
+            f"has {counted(len(data), 'byte')}, {height}x{width}x{channels} pixels need {height * width * channels}"
+        )
+    grid = np.frombuffer(data, np.uint8).reshape(
+        (height, width) if channels == 1 else (height, width, channels)
+    )
+    return Image.fromarray(grid)
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > _MOST_PIXELS:
+        raise BadImage(f"has {width:,}x{height:,} pixels; an image may have {_MOST_PIXELS:,}")
+
+
+def to_pixels(image: "Image", target: Target) -> Pixels:
+    """A Pillow image as uint8 of (channels, height, width), converted and resized as `target` asks."""
+    from PIL import Image
+
+    if target.channels:
+        image = image.convert("L" if target.channels == 1 else "RGB")
+    elif image.mode == "P":
+        image = image.convert("RGB")
+    elif image.mode not in ("L", "RGB"):
+        raise BadImage(f"has colour mode {image.mode}; set data.channels to 1 or 3 to convert it")
+    if target.image_size and image.size != (target.image_size, target.image_size):
+        image = image.resize((target.image_size, target.image_size), Image.Resampling.BILINEAR)
+    grid = np.asarray(image, np.uint8)
+    return grid[None] if grid.ndim == 2 else np.ascontiguousarray(grid.transpose(2, 0, 1))
+
+
+def _unlike_the_others(shape: tuple[int, ...], others: ImageShape) -> str:
+    """What differs, and the setting that makes all images alike."""
+    remedies = []
+    if shape[1:] != others[1:]:
+        remedies.append("data.image_size resizes all images to one size")
+    if shape[0] != others[0]:
+        remedies.append("data.channels=1 or 3 converts all images to grey or RGB")
+    return f"is {_words(shape)}, the others are {_words(others)}; {' and '.join(remedies)}"
+
+
+def _words(shape: tuple[int, ...]) -> str:
+    return f"{shape[1]}x{shape[2]} pixels with {counted(shape[0], 'channel')}"
+
+
+def binary_to_numpy(column: pa.ChunkedArray, dtype: Any) -> npt.NDArray[Any]:
+    """A fixed-width binary column as one array of (rows, width / itemsize), without looking at single values."""
+    width = column.type.byte_width
+    chunks = [
+        np.frombuffer(chunk.buffers()[1], np.uint8)[
+            chunk.offset * width : (chunk.offset + len(chunk)) * width
+        ]
+        for chunk in column.chunks
+    ]
+    flat: npt.NDArray[Any] = np.concatenate(chunks) if len(chunks) != 1 else chunks[0]
+    rows: npt.NDArray[Any] = flat.view(dtype).reshape(len(column), -1)
+    return rows

@@ -1,0 +1,90 @@
+"""What makes a folder a dataset version: its manifest, and part files that are what the manifest lists.
+
+In: a version's folder. Out: the version, or its rows, once every byte was checked. A file that is missing, changed or
+not listed is a DataError that names it.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.errors import DataError
+from training.records import DatasetVersion, PartFile, Split
+from training.storage.files import digest_file, digest_json, write_text
+
+MANIFEST = "manifest.json"
+_DIGEST = "sha256_of_the_rest"  # a field of the manifest
+_THREADS = min(8, os.cpu_count() or 1)  # hashing leaves Python's lock alone
+
+
+def write_manifest(version: DatasetVersion, folder: Path) -> None:
+    """Write the manifest of the files in `folder`, which makes them a version. It comes last."""
+    content = version.model_dump(mode="json")
+    write_text(folder / MANIFEST, json.dumps(content | {_DIGEST: digest_json(content)}, indent=1))
+
+
+def read_manifest(folder: Path, identity: str) -> DatasetVersion:
+    """Raises :class:`DataError` when the manifest is missing or is not what was written."""
+    manifest = folder / MANIFEST
+    try:
+        content = dict(json.loads(manifest.read_bytes()))
+        whole = content.pop(_DIGEST, None) == digest_json(content)
+        version = DatasetVersion.model_validate({**content, "path": str(folder)})
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError(f"{manifest}: missing, so its folder is no dataset.") from None
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{manifest}: damaged ({type(error).__name__}).") from error
+    if not whole or version.fingerprint != identity:
+        raise DataError(f"{manifest}: damaged, or of another dataset.")
+    return version
+
+
+def check_parts(version: DatasetVersion) -> None:
+    """Hash all part files. Raises :class:`DataError` that names the first which is not what the manifest lists."""
+    root = Path(version.path)
+    parts = [part for split in version.parts.values() for part in split]
+    listed = {root / part.path for part in parts}
+    for file in sorted(file for split in version.parts for file in (root / split).glob("[!.]*.parquet")):
+        if file not in listed:
+            raise DataError(f"{file}: not among the files that the manifest lists.")
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for _ in pool.map(lambda part: _check_part(root, part), parts):
+            pass
+
+
+def _check_part(root: Path, part: PartFile) -> None:
+    file = root / part.path
+    if not file.is_file() or file.stat().st_size != part.bytes or digest_file(file) != part.sha256:
+        raise DataError(_unlike(file))
+
+
+def _unlike(file: Path) -> str:
+    return f"{file}: missing or not the bytes that the manifest lists."
+
+
+def _content(file: Path) -> pa.Buffer:
+    """A file's bytes, in memory that Arrow keeps for the next one: fresh memory takes several times as long."""
+    buffer = pa.allocate_buffer(file.stat().st_size)
+    with file.open("rb", buffering=0) as stream:
+        stream.readinto(memoryview(buffer))
+    return buffer
+
+
+def read_parts(version: DatasetVersion, split: Split, columns: list[str]) -> Iterator[pa.Table]:
+    """Tables of the part files in order, out of the very bytes that the manifest's sha256 was held against.
+
+    Memory is one file, 64 MiB or so. Raises :class:`DataError` that names the damaged file.
+    """
+    for part in version.parts[split]:
+        file = Path(version.path) / part.path
+        content = _content(file) if file.is_file() and file.stat().st_size == part.bytes else b""
+        if hashlib.sha256(memoryview(content)).hexdigest() != part.sha256:
+            raise DataError(f"{_unlike(file)} Run the same command again: the dataset is made anew.")
+        with pq.ParquetFile(pa.BufferReader(content)) as parquet:
+            yield parquet.read(columns)

@@ -1,0 +1,316 @@
+"""From source files to a dataset version: raw rows as typed Parquet, then decoded, validated, split and committed.
+
+Shards are cut by row number, so the parts of a version are the same however many processes made them.
+"""
+
+import logging
+import math
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from training.data.images.decoding import Target, first_shape
+from training.data.manifest import write_manifest
+from training.data.preparation.bad_rows import check_bad_rows
+from training.data.preparation.duplicates import find_copies, refuse
+from training.data.preparation.shards import (
+    SPLITS,
+    ShardOutcome,
+    ShardPlan,
+    raw_batches,
+    transform_shard,
+    without_rows,
+)
+from training.data.sample_order import Permutation, Rows, stream_key
+from training.data.sources import RAW_SCHEMA
+from training.data.sources.locate import reader
+from training.data.sources.splits import TEST, VALIDATION
+from training.data.sources.wording import counted
+from training.errors import DataError
+from training.ray_cluster.capacity import available_cpus
+from training.records import DatasetVersion, PartFile, RawShard, Record, SourceFiles, Split
+from training.settings.schema import DataSettings
+from training.storage.files import atomic_file, atomic_folder, digest_file, write_text
+
+log = logging.getLogger("evergreen.prepare")
+
+_SHARD_ROWS = 8192
+_SHARD_BYTES = 64 << 20
+_SUBSET = 7  # stream of the permutation that picks a subset of rows
+_MIXED = 6  # order of rows whose source sorts them by class
+_SHOWN = 5
+_FEW = 64  # raw rows at a time, where the first that can be read is enough
+_REPEATED = ["height", "width", "channels", "label", "split"]  # columns of few values
+
+
+class Shard(Record):
+    """Rows number [start, stop) of the selected rows of one source split."""
+
+    index: int
+    split: str
+    start: int
+    stop: int
+
+
+def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
+    """Cut the source's rows into shards of at most 8,192 rows and about 64 MiB."""
+    source = reader(files)
+    splits = _used_splits(files, settings)
+    total = sum(source.count(files, split) for split in splits)
+    if not total:
+        raise DataError(
+            f"{files.origin}: no rows. Check data.path, or remove {files.root} to fetch the source anew."
+        )
+    by_bytes = _SHARD_BYTES * total // max(1, files.bytes)
+    size = max(1, min(_SHARD_ROWS, by_bytes))
+    shards: list[Shard] = []
+    for split in splits:
+        rows = min(source.count(files, split), _limit(split, settings) or total)
+        for start in range(0, rows, size):
+            shards.append(Shard(index=len(shards), split=split, start=start, stop=min(rows, start + size)))
+    return shards
+
+
+def _used_splits(files: SourceFiles, settings: DataSettings) -> tuple[str, ...]:
+    """Splits of the source without a validation split that is to be ignored."""
+    ignored = {VALIDATION} if settings.validation_split == "ignore" else set()
+    return tuple(split for split in reader(files).splits(files) if split not in ignored)
+
+
+def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: Path) -> RawShard:
+    """Write one shard of raw rows as Parquet, or find it there as it was written.
+
+    Raises :class:`DataError` when a source file is damaged.
+    """
+    target = folder / f"raw-{shard.index:05d}.parquet"
+    if not _is_whole(target):
+        rows = selected_rows(files, shard, settings)
+        with atomic_file(target, durable=False) as aside:  # it has its sha256, and an end
+            with pq.ParquetWriter(
+                aside, RAW_SCHEMA, compression="none", use_dictionary=_REPEATED, write_page_checksum=True
+            ) as writer:
+                for batch in reader(files).read(files, shard.split, rows):
+                    writer.write_batch(batch)
+            digest = digest_file(aside)
+        write_text(_note(target), digest, durable=False)
+    labels: Counter[str] = Counter()
+    for batch in raw_batches(str(target), ["label"]):
+        labels.update(batch["label"].to_pylist())
+    return RawShard(
+        path=str(target),
+        rows=labels.total(),
+        bytes=target.stat().st_size,
+        labels=dict(sorted(labels.items())),
+    )
+
+
+def _note(shard: Path) -> Path:
+    """Where the sha256 of a shard of raw rows stands; written after it."""
+    return shard.with_suffix(".sha256")
+
+
+def _is_whole(shard: Path) -> bool:
+    """Whether an earlier attempt left this shard of raw rows, and it is as it was written."""
+    if not shard.is_file() or not _note(shard).is_file():
+        return False
+    whole = digest_file(shard).encode() == _note(shard).read_bytes()
+    if not whole:
+        log.warning("%s: not what was written; written anew from the source", shard)
+    return whole
+
+
+def plan_transform(
+    raw: list[RawShard], files: SourceFiles, settings: DataSettings, staging: Path
+) -> list[ShardPlan]:
+    """Fix classes and image shape once, from the first readable row, for all shards."""
+    classes = files.classes or tuple(sorted({label for shard in raw for label in shard.labels}))
+    target = Target(settings.image_size, settings.channels)
+    shape = next(
+        (
+            found
+            for shard in raw
+            for rows in raw_batches(shard.path, rows=_FEW)
+            if (found := first_shape(rows, target))
+        ),
+        None,
+    )
+    if shape is None:
+        raise DataError(f"{files.origin}: none of the images can be read, so there is nothing to learn from.")
+    return [
+        ShardPlan(
+            raw=shard.path,
+            index=index,
+            classes=classes,
+            shape=shape,
+            image_size=settings.image_size,
+            channels=settings.channels,
+            test_share=settings.test_share,
+            folder=str(staging),
+            marked=VALIDATION in _used_splits(files, settings),
+        )
+        for index, shard in enumerate(raw)
+    ]
+
+
+def run_transform(plans: list[ShardPlan], with_ray: bool) -> list[ShardOutcome]:
+    """All shards through :func:`transform_shard`, as a Ray Data pipeline or by threads of this process.
+
+    A single shard is left to this process: Ray Data's worker and two actors would take 5 CPU seconds of imports.
+    """
+    if not with_ray or len(plans) == 1:
+        # Decoding and Parquet leave Python's lock alone; hashing does for images of 2 KiB or more.
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            return list(pool.map(transform_shard, plans))
+    import ray.data
+
+    rows = [{"plan": plan.model_dump_json()} for plan in plans]
+    dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map(_transform_row)
+    outcomes = [ShardOutcome.model_validate_json(row["outcome"]) for row in dataset.iter_rows()]
+    return sorted(outcomes, key=lambda outcome: outcome.index)
+
+
+def _transform_row(row: dict[str, str]) -> dict[str, str]:
+    return {"outcome": transform_shard(ShardPlan.model_validate_json(row["plan"])).model_dump_json()}
+
+
+def make_version(
+    name: str,
+    identity: str,
+    files: SourceFiles,
+    raw: list[RawShard],
+    settings: DataSettings,
+    place: Path,
+    with_ray: bool,
+    listing: Path | None = None,
+) -> DatasetVersion:
+    """Transform all raw shards and commit the version at `place`, complete or not at all.
+
+    Raises :class:`DataError` that names the first rows which break a rule; nothing is left at `place` then, and the
+    file `listing` lists all of these rows.
+    """
+    with atomic_folder(place) as staging:
+        for split in SPLITS:
+            (staging / split).mkdir()
+        plans = plan_transform(raw, files, settings, staging)
+        outcomes = run_transform(plans, with_ray)
+        check_bad_rows(outcomes, settings.max_dropped_share, listing)
+        outcomes, left_out = _without_copies(plans, outcomes, files.origin, settings, listing)
+        version = _summarise(name, identity, files, plans[0], outcomes, left_out, place)
+        _check_classes(version)
+        write_manifest(version, staging)
+    if listing is not None:
+        listing.unlink(missing_ok=True)  # of an earlier attempt
+    return version
+
+
+def _without_copies(
+    plans: list[ShardPlan],
+    outcomes: list[ShardOutcome],
+    origin: str,
+    settings: DataSettings,
+    listing: Path | None,
+) -> tuple[list[ShardOutcome], tuple[str, ...]]:
+    """The outcomes without rows that are copies, and why each row was left out.
+
+    Raises :class:`DataError` where there are copies that `data.duplicates` refuses.
+    """
+    parts: dict[Split, list[PartFile]] = {
+        split: [outcome.parts[split] for outcome in outcomes if split in outcome.parts] for split in SPLITS
+    }
+    copies = find_copies(Path(plans[0].folder), parts, plans[0].classes)
+    if copies is None:
+        return outcomes, ()
+    if settings.duplicates == "refuse":
+        raise refuse(copies, origin, listing)
+    log.warning("%s left out as copies", counted(len(reasons := copies.reasons()), "row"))
+    return [
+        without_rows(plan, outcome, copies.unwanted) for plan, outcome in zip(plans, outcomes, strict=True)
+    ], reasons
+
+
+def _summarise(
+    name: str,
+    identity: str,
+    files: SourceFiles,
+    plan: ShardPlan,
+    outcomes: list[ShardOutcome],
+    left_out: tuple[str, ...],
+    place: Path,
+) -> DatasetVersion:
+    bad = [row for outcome in outcomes for row in outcome.bad]
+    counts = {
+        split: tuple(map(sum, zip(*(o.label_counts[split] for o in outcomes), strict=True)))
+        for split in SPLITS
+    }
+    pixels = sum(counts["train"]) * plan.shape[1] * plan.shape[2] * 255
+    mean = [sum(o.sums[channel] for o in outcomes) / max(1, pixels) for channel in range(plan.shape[0])]
+    power = [
+        sum(o.squares[channel] for o in outcomes) / max(1, pixels * 255) for channel in range(plan.shape[0])
+    ]
+    return DatasetVersion(
+        name=name,
+        fingerprint=identity,
+        path=str(place),
+        classes=plan.classes,
+        shape=plan.shape,
+        parts={split: tuple(o.parts[split] for o in outcomes if split in o.parts) for split in SPLITS},
+        label_counts=counts,
+        mean=tuple(mean),
+        std=tuple(math.sqrt(max(p - m * m, 1e-12)) for p, m in zip(power, mean, strict=True)),
+        source_digest=files.digest,
+        source_origin=files.origin,
+        validation_rows=sum(outcome.validation for outcome in outcomes) if plan.marked else None,
+        dropped=(*bad, *left_out),
+    )
+
+
+def _check_classes(version: DatasetVersion) -> None:
+    """Raises :class:`DataError` when a class has no rows in a split."""
+    for split in SPLITS:
+        counts = zip(version.classes, version.label_counts[split], strict=True)
+        empty = [name for name, count in counts if not count]
+        if empty:
+            raise DataError(
+                f"{version.source_origin}: no {split} rows of class {', '.join(empty[:_SHOWN])}. Every class needs "
+                "rows in both splits: add some, remove the class, or raise data.max_train_rows / data.max_test_rows."
+            )
+
+
+def _limit(split: str, settings: DataSettings) -> int | None:
+    if split:
+        return settings.max_test_rows if split == TEST else settings.max_train_rows
+    # Content decides the split later, so the limits can be met on average only.
+    if settings.max_train_rows and settings.max_test_rows:
+        return settings.max_train_rows + settings.max_test_rows
+    if settings.max_train_rows:
+        return round(settings.max_train_rows / (1 - settings.test_share))
+    if settings.max_test_rows and settings.test_share:
+        return round(settings.max_test_rows / settings.test_share)
+    return None
+
+
+@lru_cache(maxsize=1)  # 8 bytes a row; a process that writes many shards draws once
+def _subset(total: int, limit: int) -> Rows:
+    """`limit` of `total` row numbers, drawn at random, always the same, in ascending order."""
+    return np.sort(Permutation(total, stream_key(_SUBSET))(np.arange(limit, dtype=np.int64)))
+
+
+def selected_rows(files: SourceFiles, shard: Shard, settings: DataSettings) -> list[int]:
+    """Row numbers of a shard: of all rows, or of a fixed random subset.
+
+    They are in the source's order, except for image folders: these are listed class by class, and readers that go
+    through a dataset in its order (`data.feed=stream`) would train on one class after the other.
+    """
+    total = reader(files).count(files, shard.split)
+    limit = min(total, _limit(shard.split, settings) or total)
+    positions = np.arange(shard.start, shard.stop, dtype=np.int64)
+    if files.kind == "folder":
+        positions = Permutation(limit, stream_key(_MIXED))(positions)
+    if limit < total:
+        positions = _subset(total, limit)[positions]
+    chosen: list[int] = positions.tolist()
+    return chosen

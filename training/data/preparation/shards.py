@@ -1,0 +1,275 @@
+"""One shard on its way into a dataset version: decode, validate, split, count and write.
+
+A shard needs nothing of the others, so it is what runs in parallel; memory use is one batch.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from training.data.dataset import binary_to_numpy, part_schema
+from training.data.images.decoding import Pixels, Target, decode
+from training.data.sources.splits import TEST, VALIDATION
+from training.errors import DataError
+from training.recipe import ImageShape
+from training.records import PartFile, Record, Split
+from training.storage.files import digest_file
+
+SPLITS: tuple[Split, Split] = ("train", "test")
+_BATCH_BYTES = 8 << 20  # of pixels: a row group and a page, large enough to be read at the speed of the disk
+_BATCH_ROWS = 8192
+_MOMENTS_VALUES = 1 << 17  # widened, this much stays in the processor's cache
+
+
+class ShardPlan(Record):
+    """All that one transform task needs to know."""
+
+    raw: str
+    index: int
+    classes: tuple[str, ...]
+    shape: ImageShape
+    image_size: int | None
+    channels: int | None
+    test_share: float
+    folder: str
+    marked: bool = False  # whether the source has a validation split, which the part files then mark
+
+
+class ShardOutcome(Record):
+    """What one transform task wrote and counted; `sums` and `squares` are exact integers per channel.
+
+    A split without rows has no part.
+    """
+
+    index: int
+    parts: dict[Split, PartFile]
+    label_counts: dict[Split, tuple[int, ...]]
+    sums: tuple[int, ...]
+    squares: tuple[int, ...]
+    bad: tuple[str, ...]
+    validation: int = 0
+
+
+def transform_shard(plan: ShardPlan) -> ShardOutcome:
+    """Decode, validate, split and write one shard; memory use is a batch, whatever the shard's size."""
+    folder, width = Path(plan.folder), math.prod(plan.shape)
+    target = Target(plan.image_size, plan.channels, plan.shape)
+    counts = {split: np.zeros(len(plan.classes), np.int64) for split in SPLITS}
+    sums, squares = (np.zeros(plan.shape[0], np.int64) for _ in range(2))
+    paths = {split: folder / split / f"part-{plan.index:05d}.parquet" for split in SPLITS}
+    writers = {split: _open_writer(path, width, plan.marked) for split, path in paths.items()}
+    bad: list[str] = []
+    validation = 0
+    try:
+        for rows in raw_batches(plan.raw, rows=_rows_per_batch(width)):
+            table, pixels, wrong = _validated(rows, plan, target)
+            bad += wrong
+            for split, mask in _assign(rows, table, plan.test_share).items():
+                part = table.filter(pa.array(mask))
+                writers[split].write_table(part)
+                counts[split] += np.bincount(part["label"].to_numpy(), minlength=len(plan.classes))
+                validation += _marked(part)
+                if split == "train":
+                    _add_moments(pixels[mask], sums, squares)
+    finally:
+        for writer in writers.values():
+            writer.close()
+    return ShardOutcome(
+        index=plan.index,
+        parts={split: part for split, path in paths.items() if (part := _part(folder, path))},
+        label_counts={split: tuple(map(int, count)) for split, count in counts.items()},
+        sums=tuple(map(int, sums)),
+        squares=tuple(map(int, squares)),
+        bad=tuple(bad),
+        validation=validation,
+    )
+
+
+def without_rows(plan: ShardPlan, outcome: ShardOutcome, unwanted: Mapping[str, pa.Array]) -> ShardOutcome:
+    """The outcome of a shard after the rows with the digests `unwanted[role]` were removed from its part files.
+
+    The role of a row is "train", "val" or "test".
+    """
+    folder, width = Path(plan.folder), math.prod(plan.shape)
+    sums, squares = np.array(outcome.sums), np.array(outcome.squares)
+    counts = {split: np.array(count) for split, count in outcome.label_counts.items()}
+    parts, validation = dict(outcome.parts), outcome.validation
+    for split, part in outcome.parts.items():
+        path = folder / part.path
+        table = pq.read_table(path)
+        is_unwanted = pc.is_in(table["digest"], value_set=unwanted[split])
+        if plan.marked and split == "train":
+            in_validation = pc.is_in(table["digest"], value_set=unwanted[VALIDATION])
+            is_unwanted = pc.if_else(table["validation"], in_validation, is_unwanted)
+        removed = table.filter(is_unwanted)
+        if not len(removed):
+            continue
+        validation -= _marked(removed)
+        counts[split] -= np.bincount(removed["label"].to_numpy(), minlength=len(plan.classes))
+        if split == "train":
+            _add_moments(
+                binary_to_numpy(removed["image"], np.uint8).reshape(-1, *plan.shape), sums, squares, -1
+            )
+        with _open_writer(path, width, plan.marked) as writer:
+            writer.write_table(table.filter(pc.invert(is_unwanted)), row_group_size=_rows_per_batch(width))
+        del parts[split]
+        if (left := _part(folder, path)) is not None:
+            parts[split] = left
+    return outcome.model_copy(
+        update={
+            "parts": parts,
+            "label_counts": {split: tuple(map(int, count)) for split, count in counts.items()},
+            "sums": tuple(map(int, sums)),
+            "squares": tuple(map(int, squares)),
+            "validation": validation,
+        }
+    )
+
+
+def _marked(rows: pa.Table) -> int:
+    """How many of the rows are the source's own validation rows."""
+    return int(pc.sum(rows["validation"], min_count=0).as_py()) if "validation" in rows.column_names else 0
+
+
+def _rows_per_batch(width: int) -> int:
+    """Rows of a row group, for images of `width` bytes."""
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // width))
+
+
+def raw_batches(
+    raw: str, columns: list[str] | None = None, rows: int = _BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Raw rows of one shard, at most so many at a time, of all or some columns.
+
+    Raises :class:`DataError` when they are not what was written.
+    """
+    try:
+        with pq.ParquetFile(raw, page_checksum_verification=True) as file:
+            yield from file.iter_batches(batch_size=rows, columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the machine's trouble, not the file's
+        raise DataError(
+            f"{raw}: damaged since it was written ({error}). Run the same command again: it is written anew."
+        ) from error
+
+
+def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[pa.Table, Pixels, list[str]]:
+    """The usable rows of a batch in the schema of a part file, their pixels, and what is wrong with the others."""
+    decoded = decode(rows, target)
+    numbers = {name: number for number, name in enumerate(plan.classes)}
+    names: list[str] = rows["label"].to_pylist()
+    labels = np.array([numbers.get(names[row], -1) for row in decoded.good], np.int32)
+    known = labels >= 0
+    taken = pa.array(decoded.good, pa.int64())
+    where = rows["where"].take(taken)
+    outside = [
+        f"{where[int(index)].as_py()}: label {names[decoded.good[index]]!r} is none of the classes "
+        f"{_some(plan.classes)}"
+        for index in np.flatnonzero(~known)
+    ]
+    pixels = decoded.pixels[known]
+    table = pa.table(
+        [
+            _binary(pixels.reshape(len(pixels), math.prod(plan.shape))),
+            pa.array(labels[known]),
+            _binary(_hash_rows(pixels)),
+            _binary(_hash_sources(rows.take(taken).filter(pa.array(known)))),
+            where.filter(pa.array(known)),
+        ],
+        schema=part_schema(math.prod(plan.shape)),
+    )
+    if plan.marked:
+        is_marked = bool(rows.num_rows) and rows["split"][0].as_py() == VALIDATION
+        field = part_schema(1, marked=True).field("validation")
+        table = table.append_column(field, pa.array(np.full(len(table), is_marked)))
+    return table, pixels, [*decoded.bad, *outside]
+
+
+def _hash_rows(pixels: Pixels) -> Pixels:
+    digests = b"".join(hashlib.sha256(row).digest()[:16] for row in pixels)
+    return np.frombuffer(digests, np.uint8).reshape(-1, 16)
+
+
+def _hash_sources(rows: pa.RecordBatch) -> Pixels:
+    """(rows, 16) digests of rows as the source has them: the file, or raw pixels with their size.
+
+    Equal for the same row in another dataset version, whatever its image size, file name, split or label.
+    """
+    sizes = np.stack([rows[name].to_numpy() for name in ("height", "width", "channels")], axis=1).astype(
+        "<i4"
+    )
+    digests = b"".join(
+        hashlib.sha256(size.tobytes() + memoryview(image.as_buffer())).digest()[:16]
+        for size, image in zip(sizes, rows["image"], strict=True)
+    )
+    return np.frombuffer(digests, np.uint8).reshape(-1, 16)
+
+
+def _binary(rows: Pixels) -> pa.Array:
+    """(rows, width) bytes as one fixed-width binary array, without a copy."""
+    flat = np.ascontiguousarray(rows)
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(rows.shape[1]), len(rows), [None, pa.py_buffer(flat)]
+    )
+
+
+def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Split, npt.NDArray[np.bool_]]:
+    """Which rows of `table` belong to which split: as the source says, or else by the image's content."""
+    if rows.num_rows and (given := rows["split"][0].as_py()):
+        everything = np.ones(len(table), bool)
+        return {"test": everything} if given == TEST else {"train": everything}
+    second_half = binary_to_numpy(table["digest"], np.uint64)[:, 1]
+    test = (second_half >> np.uint64(11)).astype(np.float64) < test_share * 2.0**53
+    return {"train": ~test, "test": test}
+
+
+def _add_moments(
+    pixels: Pixels, sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], sign: int = 1
+) -> None:
+    """Add exact per-channel sums, or subtract them with sign -1; the square of a byte fits 16 bits."""
+    rows = max(1, _MOMENTS_VALUES // max(1, math.prod(pixels.shape[2:])))
+    for channel in range(pixels.shape[1]):
+        for start in range(0, len(pixels), rows):
+            values = pixels[start : start + rows, channel]
+            sums[channel] += sign * values.sum(dtype=np.int64)
+            squares[channel] += sign * np.square(values, dtype=np.uint16).sum(dtype=np.int64)
+
+
+def _open_writer(path: Path, width: int, marked: bool) -> pq.ParquetWriter:
+    # Pixels as they are: unpacking them takes longer than the copy that reading comes down to (docs/performance.md).
+    return pq.ParquetWriter(
+        path,
+        part_schema(width, marked),
+        compression={"image": "none", "label": "none", "digest": "none", "source": "none", "where": "zstd"}
+        | ({"validation": "none"} if marked else {}),
+        use_dictionary=False,
+        write_statistics=["label"],
+        data_page_size=_BATCH_BYTES,
+        write_page_checksum=True,
+    )
+
+
+def _part(folder: Path, path: Path) -> PartFile | None:
+    """A written file as the manifest lists it; one without rows is removed."""
+    if not (rows := pq.read_metadata(path).num_rows):
+        path.unlink()
+        return None
+    return PartFile(
+        path=path.relative_to(folder).as_posix(),
+        rows=rows,
+        bytes=path.stat().st_size,
+        sha256=digest_file(path),
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:10]) + (", …" if len(listed) > 10 else "")

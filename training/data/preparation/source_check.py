@@ -1,0 +1,96 @@
+"""A look at a few rows of a source before anything is prepared: what preparation would refuse, in about a second.
+
+Preparation checks every row. Here 256 rows of each split are decoded, and the listing of an image folder, which has the
+sha256 of each file, is searched for equal files.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from training.data.images.decoding import Target, decode, first_shape
+from training.data.preparation.prepare import plan_shards, selected_rows
+from training.data.sources.folder import read_listing
+from training.data.sources.locate import reader
+from training.data.sources.splits import VALIDATION
+from training.data.sources.wording import counted
+from training.errors import DataError
+from training.recipe import ImageShape
+from training.records import SourceFiles
+from training.settings.schema import DataSettings
+
+_ROWS, _SHARDS = 256, 4  # of each split
+_SHOWN = 5
+
+
+def check_source(files: SourceFiles, settings: DataSettings, refused: Path) -> ImageShape:
+    """The shape that prepared images will have.
+
+    Raises :class:`DataError` for rows that preparation would refuse, or did refuse: then the file `refused` lists them.
+    """
+    if refused.is_file():
+        raise DataError(
+            f"{files.origin}: these data were refused before; {refused} lists the rows. Correct the data, or see "
+            "data.duplicates and data.max_dropped_share."
+        )
+    if files.kind == "folder" and settings.duplicates == "refuse":
+        _check_listing(files, settings)
+    batches = list(_sample(files, settings))
+    shape = _shape(files, settings, batches)
+    target = Target(settings.image_size, settings.channels, shape)
+    bad = [row for batch in batches for row in decode(batch, target).bad]
+    if bad and not settings.max_dropped_share:
+        rows = counted(sum(batch.num_rows for batch in batches), "row")
+        raise DataError(
+            f"{len(bad)} of the {rows} looked at can't be used:\n  " + "\n  ".join(bad[:_SHOWN]) + "\n"
+            "Repair or remove them, or leave them out by setting data.max_dropped_share."
+        )
+    return shape
+
+
+def _sample(files: SourceFiles, settings: DataSettings) -> Iterator[pa.RecordBatch]:
+    """Rows of a few shards of each split, as preparation selects them."""
+    shards = plan_shards(files, settings)
+    for split in dict.fromkeys(shard.split for shard in shards):
+        own = [shard for shard in shards if shard.split == split]
+        for number in np.unique(np.linspace(0, len(own) - 1, _SHARDS).astype(int)):
+            rows = np.array(selected_rows(files, own[number], settings))
+            chosen = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS // _SHARDS).astype(int))]
+            yield from reader(files).read(files, split, np.sort(chosen).tolist())
+
+
+def _shape(files: SourceFiles, settings: DataSettings, batches: list[pa.RecordBatch]) -> ImageShape:
+    target = Target(settings.image_size, settings.channels)
+    shape = next((found for batch in batches if (found := first_shape(batch, target))), None)
+    if shape is None:
+        raise DataError(f"{files.origin}: none of the images can be read, so there is nothing to learn from.")
+    return shape
+
+
+def _check_listing(files: SourceFiles, settings: DataSettings) -> None:
+    """Raises :class:`DataError` when files with equal content are in two splits or two classes."""
+    if settings.max_train_rows or settings.max_test_rows:
+        return  # the copies may not be among the chosen rows
+    table = pa.Table.from_batches([read_listing(files)])
+    if settings.validation_split == "ignore":
+        table = table.filter(pc.not_equal(table["split"], VALIDATION))
+    places = table.group_by("sha256").aggregate([("split", "count_distinct"), ("label", "count_distinct")])
+    several = pc.or_(
+        pc.greater(places["split_count_distinct"], 1), pc.greater(places["label_count_distinct"], 1)
+    )
+    copied = places.filter(several)["sha256"]
+    if not len(copied):
+        return
+    paths: dict[str, list[str]] = {}
+    for row in table.filter(pc.is_in(table["sha256"], value_set=copied)).to_pylist():
+        paths.setdefault(row["sha256"], []).append(row["path"])
+    shown = [" and ".join(sorted(one)) for one in sorted(paths.values())[:_SHOWN]]
+    raise DataError(
+        f"{files.origin}: {counted(len(paths), 'image file is', 'image files are')} in more than one split or "
+        "class:\n  "
+        + "\n  ".join(shown)
+        + "\nRemove the copies, or set data.duplicates=drop. `evergreen retrain` writes a list of all copies."
+    )

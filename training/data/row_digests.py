@@ -1,0 +1,59 @@
+"""Which rows a dataset version has, by digest: to find rows of one version in another.
+
+A row is known by the digest of its image's pixels and by that of the source's row, before decoding and resizing. Rows
+are the same when either agrees: the pixels when a file was stored in another format, the source's row when images are
+resized otherwise. Digests are the first 8 bytes, of a sha256.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.data.dataset import binary_to_numpy
+from training.errors import DataError
+from training.records import DatasetVersion, Split
+
+Digests = npt.NDArray[np.uint64]
+
+
+def known_rows(version: DatasetVersion, split: Split) -> Digests:
+    """Sorted digests of both kinds of all rows of a split, 16 bytes a row; pixels alone for an older version.
+
+    Raises :class:`DataError` when a part file can't be read.
+    """
+    kinds = _digests(version, split)
+    found: Digests = np.unique(np.concatenate(list(kinds.values())))
+    return found
+
+
+def row_digests(version: DatasetVersion, split: Split) -> Digests:
+    """Digests of the rows' pixels in the order of the columns. Raises :class:`DataError` as :func:`known_rows`."""
+    return _digests(version, split)["digest"]
+
+
+def rows_among(version: DatasetVersion, split: Split, known: Digests) -> npt.NDArray[np.bool_]:
+    """Which rows of a split are among the `known` ones. Raises :class:`DataError` as :func:`known_rows`."""
+    kinds = _digests(version, split)
+    among = np.zeros(version.rows(split), bool)
+    for digests in kinds.values():
+        among |= np.isin(digests, known)
+    return among
+
+
+def _digests(version: DatasetVersion, split: Split) -> dict[str, Digests]:
+    found: dict[str, list[Digests]] = {}
+    for part in version.parts[split]:
+        path = Path(version.path) / part.path
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                names = [name for name in ("digest", "source") if name in file.schema_arrow.names]
+                table = file.read(names)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path}: can't be read ({error}).") from error
+        for name in names:
+            first = binary_to_numpy(table[name], np.uint64).reshape(-1, 2)[:, 0]
+            found.setdefault(name, []).append(first)
+    return {name: np.concatenate(parts) for name, parts in found.items()}

@@ -1,0 +1,111 @@
+"""scikit-learn's handwritten digits: 1,797 grey scans of 8x8 pixels, installed with Evergreen."""
+
+import gzip
+import hashlib
+import importlib.util
+import io
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from training.data.sources.rows import checked_rows, cut, pixel_batch
+from training.errors import DataError
+from training.records import SourceFiles
+
+_FILE = "digits.csv.gz"
+_SIDE = 8
+_FULL = 16  # the scans count dark pixels in 4x4 blocks: 0 to 16
+CLASSES = tuple("0123456789")
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The digits, undivided; raw rows of 8x8x1 pixels, scaled from 0..16 to 0..255."""
+
+    classes: tuple[str, ...] = CLASSES
+
+    def fetch(self, folder: Path) -> SourceFiles:
+        """The file that is installed with scikit-learn; nothing is copied to `folder`."""
+        del folder
+        file = _installed_file()
+        digest = hashlib.sha256(_content(file)).hexdigest()
+        return SourceFiles(
+            kind="digits",
+            root=str(file.parent),
+            origin="scikit-learn's digits",
+            digest=digest,
+            files=1,
+            bytes=file.stat().st_size,
+            classes=self.classes,
+        )
+
+    def count(self, files: SourceFiles, split: str) -> int:
+        """1,797, unless scikit-learn changes its file."""
+        _check_split(split)
+        return len(_table(files))
+
+    def splits(self, files: SourceFiles) -> Sequence[str]:
+        """Undivided."""
+        del files
+        return ("",)
+
+    def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Raw rows in the file's order."""
+        _check_split(split)
+        table = _table(files)
+        numbers = checked_rows(rows, len(table))
+        pixels = np.rint(table[:, :-1] * (255 / _FULL)).astype(np.uint8).reshape(-1, _SIDE, _SIDE, 1)
+        for part in cut(np.full(len(numbers), _SIDE * _SIDE)):
+            chosen = numbers[part].tolist()
+            yield pixel_batch(
+                pixels[chosen],
+                [files.classes[table[row, -1]] for row in chosen],
+                "",
+                [f"{_FILE} row {row}" for row in chosen],
+            )
+
+
+def _check_split(split: str) -> None:
+    assert split == "", f"the digits have no split {split!r}"
+
+
+def _installed_file() -> Path:
+    # Importing scikit-learn takes longer than all the rest of an unchanged run.
+    spec = importlib.util.find_spec("sklearn")
+    places = (spec.submodule_search_locations if spec else None) or ()
+    for place in places:
+        file = Path(place) / "datasets" / "data" / _FILE
+        if file.is_file():
+            return file
+    raise DataError(
+        f"{_FILE} is not where scikit-learn keeps it. Install scikit-learn anew, or set data.path."
+    )
+
+
+def _content(file: Path) -> bytes:
+    try:
+        content = gzip.decompress(file.read_bytes())
+        if not content:
+            raise EOFError("no rows")
+        return content
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{file}: damaged ({error}). Install scikit-learn anew.") from error
+
+
+def _table(files: SourceFiles) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
+    """Rows of 64 pixels (0..16) and a label."""
+    file = Path(files.root) / _FILE
+    try:
+        # Published with decimals, all zero.
+        values = np.loadtxt(io.BytesIO(_content(file)), delimiter=",", ndmin=2)
+    except ValueError as error:
+        raise DataError(f"{file}: not a table of numbers ({error}). Install scikit-learn anew.") from error
+    pixels, labels = values[:, :-1], values[:, -1]
+    known = pixels.shape[1] == _SIDE * _SIDE and ((pixels >= 0) & (pixels <= _FULL)).all()
+    if not known or not ((labels >= 0) & (labels < len(files.classes))).all():
+        raise DataError(f"{file}: not the digits that Evergreen knows. Install scikit-learn anew.")
+    return values.astype(np.int64)

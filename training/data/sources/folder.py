@@ -1,0 +1,125 @@
+"""A folder of image files, one sub-folder a class; read where they lie, if they still are what was listed."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import pyarrow as pa
+
+from training.data.sources.folder_listing import ImageFile, list_images, listing_digest
+from training.data.sources.places import given_path, listing_folder
+from training.data.sources.plain_files import NotPlainError, read_plain
+from training.data.sources.rows import RawImage, checked_rows, cut, raw_batch
+from training.data.sources.splits import in_order
+from training.errors import DataError
+from training.records import SourceFiles
+from training.storage.files import atomic_file
+
+_LISTING = "listing.arrow"
+_SPLITS = b"rows of each split"  # in the listing's metadata: the first row and the end of each split
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """`train/<class>/` and `test/<class>/` with image files, or `<class>/` alone, to be divided.
+
+    A folder `val/<class>/` (also `valid/` or `validation/`) beside them validates each epoch.
+
+    `classes` fixes the classes and their order; without it they are the folders' names, sorted.
+    """
+
+    path: str | Path | None = None
+    classes: tuple[str, ...] = ()
+
+    def fetch(self, folder: Path) -> SourceFiles:
+        """List and hash all images; the listing goes to `folder`, the images stay."""
+        root = given_path(self.path, "an image folder")
+        if not root.is_dir():
+            raise DataError(f"{root}: not a folder.")
+        images, classes = list_images(root, self.classes)
+        digest = listing_digest(images)
+        place = listing_folder(folder, root, digest)
+        _write_listing(place / _LISTING, images)
+        return SourceFiles(
+            kind="folder",
+            root=str(place),
+            origin=str(root),
+            digest=digest,
+            files=len(images),
+            bytes=sum(image.size for image in images),
+            classes=classes,
+        )
+
+    def count(self, files: SourceFiles, split: str) -> int:
+        """Number of images of `split`."""
+        return int(_listing(files, split).num_rows)
+
+    def splits(self, files: SourceFiles) -> Sequence[str]:
+        """("train", "test") with or without "val" between them, or ("",) where there are only class folders."""
+        return in_order(_rows_of_splits(read_listing(files)))
+
+    def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Encoded images in the order of the listing."""
+        listing = _listing(files, split)
+        chosen = listing.take(pa.array(checked_rows(rows, listing.num_rows)))
+        for part in cut(chosen["size"].to_numpy()):
+            images = [
+                ImageFile(**row) for row in chosen.slice(part.start, part.stop - part.start).to_pylist()
+            ]
+            yield raw_batch(
+                [RawImage(_content(image)) for image in images],
+                [image.label for image in images],
+                split,
+                [image.path for image in images],
+            )
+
+
+def _write_listing(file: Path, images: list[ImageFile]) -> None:
+    """As one record batch, so that any rows are read without a look at the others."""
+    kinds = {name: pa.int64() if name == "size" else pa.large_string() for name in ImageFile._fields}
+    batch = pa.record_batch({n: pa.array([getattr(one, n) for one in images], k) for n, k in kinds.items()})
+    counts = Counter(image.split for image in images)
+    ends = dict(zip(sorted(counts), accumulate(counts[split] for split in sorted(counts)), strict=True))
+    ranges = {split: [end - counts[split], end] for split, end in ends.items()}
+    batch = batch.replace_schema_metadata({_SPLITS: json.dumps(ranges)})
+    with atomic_file(file) as aside, pa.ipc.new_file(aside, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def _rows_of_splits(listing: pa.RecordBatch) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = json.loads(listing.schema.metadata[_SPLITS])
+    return found
+
+
+def _listing(files: SourceFiles, split: str) -> pa.RecordBatch:
+    listing = read_listing(files)
+    start, stop = _rows_of_splits(listing).get(split, [0, 0])
+    return listing.slice(start, stop - start)
+
+
+def read_listing(files: SourceFiles) -> pa.RecordBatch:
+    """The listed images, one row each with the columns of :class:`ImageFile`; memory-mapped, so that a shard of rows
+    costs the same however many there are.
+    """
+    file = Path(files.root) / _LISTING
+    if not file.is_file():
+        raise DataError(f"{file}: the listing is gone. Run the command again: it lists the images anew.")
+    with pa.memory_map(str(file)) as source:
+        return pa.ipc.open_file(source).get_batch(0)
+
+
+def _content(image: ImageFile) -> bytes:
+    # A dataset that says which bytes it was made of must not be made of others.
+    try:
+        content = read_plain(Path(image.path))
+    except FileNotFoundError as error:
+        raise DataError(f"{image.path}: gone since the images were listed. Run the command again.") from error
+    except NotPlainError as error:
+        raise DataError(f"{image.path}: {error}. Run the command again.") from error
+    if hashlib.sha256(content).hexdigest() != image.sha256:
+        raise DataError(f"{image.path}: changed since the images were listed. Run the command again.")
+    return content

@@ -1,0 +1,184 @@
+"""Find, check and hash the images of a folder with one sub-folder a class.
+
+Order and digest come from content alone: renaming, touching or moving files changes neither.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from training.data.sources.plain_files import NotPlainError, read_plain
+from training.data.sources.splits import NAMES, NEEDED, TEST, VALIDATION, in_order, split_named
+from training.errors import DataError
+from training.storage.files import canonical_json
+
+IMAGE_SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
+)
+
+_STRAY = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx"})
+_THREADS = 8
+_PER_TASK = 256
+
+
+class ImageFile(NamedTuple):
+    """One image; the fields before `path` are what order and digest see."""
+
+    split: str
+    label: str
+    sha256: str
+    size: int
+    path: str
+
+
+def list_images(root: Path, classes: tuple[str, ...]) -> tuple[list[ImageFile], tuple[str, ...]]:
+    """All images under `root` in their lasting order, and the class names.
+
+    `root` holds `train/<class>/`, `test/<class>/` and perhaps `val/<class>/`, or `<class>/` alone (split ""). Raises
+    :class:`DataError` that names the first file or folder which breaks a rule.
+    """
+    found: list[tuple[str, str, str]] = []
+    per_split: dict[str, set[str]] = {}
+    for split, place in _split_folders(root).items():
+        folders = _class_folders(place, classes)
+        per_split[split] = set(folders)
+        for label, folder in folders.items():
+            found += [(split, label, path) for path in _image_paths(folder)]
+    names = _agreed_classes(root, per_split, classes)
+    # A tuple sorts by split, class and content first; the path only settles which twin comes first.
+    return sorted(_hashed(found)), names
+
+
+def listing_digest(images: list[ImageFile]) -> str:
+    """sha256 over split, class, content and size of all images, in their order."""
+    digest = hashlib.sha256()
+    for image in images:
+        digest.update(canonical_json(image[:4]).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def holds_images(root: Path) -> bool:
+    """Whether `root` looks like a folder of class folders, divided or not."""
+    folders = [Path(entry.path) for entry in visible(root) if entry.is_dir()]
+    places = [*folders, *(Path(inner.path) for name in NAMES for inner in _sub_folders(root / name))]
+    return any(_is_image(entry) for place in places for entry in visible(place))
+
+
+def visible(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """What lies in `folder`, without what systems leave there unasked."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.startswith(".") and entry.name.lower() not in _STRAY:
+                yield entry
+
+
+def _sub_folders(folder: Path) -> list[os.DirEntry[str]]:
+    return [entry for entry in visible(folder) if entry.is_dir()] if folder.is_dir() else []
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    return os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES and entry.is_file()  # noqa: PTH122 - 60,000 times
+
+
+def _split_folders(root: Path) -> dict[str, Path]:
+    """The folder of each split. A class may be called train, too: then it holds images, not folders."""
+    divided = [name for name in NEEDED if _sub_folders(root / name)]
+    if not divided:
+        return {"": root}
+    found: dict[str, Path] = {}
+    for entry in visible(root):
+        split = split_named(entry.name)
+        if not split:
+            raise DataError(
+                f"{entry.path}: none of train/, val/ and test/, so it would not be used. Move it elsewhere."
+            )
+        if split in found:
+            raise DataError(
+                f"{entry.path}: a second validation split beside {found[split].name}/. Join the two."
+            )
+        found[split] = Path(entry.path)
+    if missing := [name for name in NEEDED if name not in found]:
+        raise DataError(
+            f"{root / missing[0]}: missing, though {divided[0]}/ has class folders. {_remedy(root, missing[0], found)}"
+        )
+    return {name: found[name] for name in in_order(found)}
+
+
+def _remedy(root: Path, missing: str, found: dict[str, Path]) -> str:
+    """How to get the split that is missing beside those that were found."""
+    if missing == TEST and VALIDATION in found:
+        return (
+            f"Rename {found[VALIDATION].name}/ to test/: then its images decide about promotion, and "
+            "data.validation_share of the training images validate each epoch."
+        )
+    divided = next(iter(found))
+    return (
+        f"Add it, or move the class folders of {divided}/ up into {root} and let data.test_share divide them."
+    )
+
+
+def _class_folders(place: Path, classes: tuple[str, ...]) -> dict[str, Path]:
+    folders = {}
+    for entry in visible(place):
+        if not entry.is_dir():
+            raise DataError(
+                f"{entry.path}: a file outside of any class folder. Move it into one, or elsewhere."
+            )
+        if classes and entry.name not in classes:
+            raise DataError(
+                f"{entry.path}: class {entry.name!r} is not among the declared {', '.join(classes)}."
+            )
+        folders[entry.name] = Path(entry.path)
+    if not folders:
+        raise DataError(
+            f"{place}: no class folders, so no images. It must hold one folder of images a class."
+        )
+    return folders
+
+
+def _image_paths(folder: Path) -> list[str]:
+    paths = []
+    for entry in visible(folder):
+        if not _is_image(entry):
+            raise DataError(
+                f"{entry.path}: not an image file ({', '.join(sorted(IMAGE_SUFFIXES))}). "
+                "Remove it from the class folder."
+            )
+        paths.append(entry.path)
+    if not paths:
+        raise DataError(f"{folder}: no images of this class. Add some, or remove the folder.")
+    return paths
+
+
+def _agreed_classes(root: Path, per_split: dict[str, set[str]], declared: tuple[str, ...]) -> tuple[str, ...]:
+    """The class names, each checked to have a folder in every split but the validation split."""
+    wanted = set(declared).union(*per_split.values())
+    for split, present in per_split.items():
+        if (missing := sorted(wanted - present)) and split != VALIDATION:
+            raise DataError(
+                f"{root / split / missing[0]}: missing. Every class needs a folder in train/ and in test/."
+            )
+    return declared or tuple(sorted(wanted))
+
+
+def _hashed(found: list[tuple[str, str, str]]) -> Iterator[ImageFile]:
+    parts = [found[start : start + _PER_TASK] for start in range(0, len(found), _PER_TASK)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for images in pool.map(_hash_part, parts):
+            yield from images
+
+
+def _hash_part(part: list[tuple[str, str, str]]) -> list[ImageFile]:
+    images = []
+    for split, label, path in part:
+        try:
+            content = read_plain(Path(path))
+        except NotPlainError as error:
+            raise DataError(f"{path}: {error}. Remove it from the class folder.") from error
+        if not content:
+            raise DataError(f"{path}: has zero bytes. Fetch it anew, or remove it.")
+        images.append(ImageFile(split, label, hashlib.sha256(content).hexdigest(), len(content), path))
+    return images

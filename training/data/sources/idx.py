@@ -1,0 +1,213 @@
+"""MNIST and its kin: images and labels in idx files, as their authors publish them.
+
+In: a folder with the files, or a download. Out: raw rows of height x width x 1 pixels, by memory map. A file
+whose header and length disagree, or a label without a class, is refused when the source is fetched.
+"""
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from training.data.sources.download import fetch_any
+from training.data.sources.places import check_unchanged, given_path, write_checksums
+from training.data.sources.published import Publication, publication
+from training.data.sources.rows import UInt8, checked_rows, cut, pixel_batch
+from training.data.sources.wording import counted
+from training.errors import DataError
+from training.records import SourceFiles
+from training.storage.files import atomic_folder, copy_checked, digest_file, digest_json
+
+SPLITS = ("train", "test")
+FILES = {
+    ("train", "images"): "train-images-idx3-ubyte",
+    ("train", "labels"): "train-labels-idx1-ubyte",
+    ("test", "images"): "t10k-images-idx3-ubyte",
+    ("test", "labels"): "t10k-labels-idx1-ubyte",
+}
+_DIMENSIONS = {"images": 3, "labels": 1}
+_UNSIGNED_BYTE = 8  # the type code of the format
+_MAX_UNPACKED = 8 << 30
+
+
+@dataclass(frozen=True)
+class IdxFiles:
+    """A data set of torchvision's MNIST family; `name` is its class there, such as FashionMNIST.
+
+    `path` is a folder that holds the files, plain or as .gz; without it they are downloaded. `published` says from
+    where and what they must be; without it :func:`training.data.sources.published.publication` does.
+    """
+
+    name: str
+    classes: tuple[str, ...] = ()
+    path: str | Path | None = None
+    published: Publication | None = None
+
+    def fetch(self, folder: Path) -> SourceFiles:
+        """Find or download the four files, and check each against its header."""
+        if self.path is None:
+            raw, origin = self._downloaded(folder), f"{self.name}, as published"
+        else:
+            place = given_path(self.path, self.name)
+            raw, origin = _find(place, folder), str(place)
+        files = {role: raw / name for role, name in FILES.items()}
+        digests = {role: digest_file(_present(file)) for role, file in files.items()}
+        check_unchanged(raw, {file.name: digests[role] for role, file in files.items()})
+        sizes = {role: file.stat().st_size for role, file in files.items()}
+        return SourceFiles(
+            kind="idx",
+            root=str(raw),
+            origin=origin,
+            digest=digest_json([[*role, digests[role], sizes[role]] for role in FILES]),
+            files=len(files),
+            bytes=sum(sizes.values()),
+            classes=_checked_classes(raw, self.classes),
+        )
+
+    def count(self, files: SourceFiles, split: str) -> int:
+        """Number of images in the split's files."""
+        return len(_open(Path(files.root), split, "labels"))
+
+    def splits(self, files: SourceFiles) -> Sequence[str]:
+        """Always divided."""
+        del files
+        return SPLITS
+
+    def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Raw rows in the files' order."""
+        images, labels = (_open(Path(files.root), split, part) for part in ("images", "labels"))
+        numbers = checked_rows(rows, len(labels))
+        name = FILES[split, "images"]
+        for part in cut(np.full(len(numbers), math.prod(images.shape[1:]))):
+            chosen = numbers[part]
+            yield pixel_batch(
+                images[chosen][..., None],
+                [files.classes[label] for label in labels[chosen].tolist()],
+                split,
+                [f"{name} row {row}" for row in chosen.tolist()],
+            )
+
+    def _downloaded(self, folder: Path) -> Path:
+        raw = folder / self.name / "raw"
+        if not raw.exists():
+            site = self.published or publication(self.name)
+            packed = [folder / self.name / "download" / file.name for file in site.files]
+            for target, file in zip(packed, site.files, strict=True):
+                urls = [f"{mirror.rstrip('/')}/{file.name}" for mirror in site.mirrors]
+                fetch_any(urls, target, size=file.size, sha256=file.sha256, md5=file.md5)
+            _unpack(packed, raw)
+            for target in packed:
+                target.unlink(missing_ok=True)
+        return raw
+
+
+def locate(place: Path) -> Path | None:
+    """The folder at or under `place` with idx files, directly or as torchvision lays them out; or None."""
+    names = {suffixed for name in FILES.values() for suffixed in (name, f"{name}.gz")}
+    candidates = [place, place / "raw", *sorted(place.glob("*/raw"))]
+    return next((found for found in candidates if any((found / name).is_file() for name in names)), None)
+
+
+def _find(place: Path, folder: Path) -> Path:
+    found = locate(place)
+    if found is None:
+        raise DataError(
+            f"{place}: none of the files {', '.join(FILES.values())} is here, in raw/ or in a folder's raw/."
+        )
+    packed = [found / f"{name}.gz" for name in FILES.values()]
+    if any((found / name).is_file() for name in FILES.values()) or not all(file.is_file() for file in packed):
+        return found
+    raw = folder / "unpacked" / digest_json([digest_file(file) for file in packed])[:16] / "raw"
+    if not raw.exists():
+        _unpack(packed, raw)
+    return raw
+
+
+def _present(file: Path) -> Path:
+    if not file.is_file():
+        raise DataError(f"{file}: missing. All of {', '.join(FILES.values())} must be there.")
+    return file
+
+
+def _unpack(packed: Sequence[Path], raw: Path) -> None:
+    """Unpack .gz files into the new folder `raw`, with a note of their checksums to notice later damage."""
+    with atomic_folder(raw) as aside:
+        checksums = {file.name.removesuffix(".gz"): _gunzip(file, aside) for file in packed}
+        write_checksums(aside, checksums)
+
+
+def _gunzip(packed: Path, folder: Path) -> str:
+    left = _MAX_UNPACKED
+
+    def read(amount: int) -> bytes:
+        nonlocal left
+        try:
+            chunk = stream.read(amount)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{packed}: damaged or cut short ({error}). Fetch it anew.") from error
+        left -= len(chunk)
+        if left < 0:
+            raise DataError(
+                f"{packed}: unpacks to more than {_MAX_UNPACKED:,} bytes, which no such file does."
+            )
+        return chunk
+
+    with gzip.open(packed, "rb") as stream:
+        return copy_checked(read, folder / packed.name.removesuffix(".gz"))[0]
+
+
+def _open(raw: Path, split: str, part: str) -> UInt8:
+    """The file's content, memory-mapped: images (rows, height, width), labels (rows,).
+
+    Raises :class:`DataError` when its header is wrong or does not agree with its length.
+    """
+    file, dimensions = raw / FILES[split, part], _DIMENSIONS[part]
+    header_bytes = 4 + 4 * dimensions
+    with _present(file).open("rb") as stream:
+        header = stream.read(header_bytes)
+    size = file.stat().st_size
+    magic = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
+    if len(header) < header_bytes:
+        raise DataError(
+            f"{file}: has {counted(size, 'byte')}, not even the {header_bytes} of its header. Fetch it anew."
+        )
+    if header[:4] != magic:
+        raise DataError(
+            f"{file}: begins with {header[:4].hex()} instead of {magic.hex()}: not an idx file of {part}. "
+            "If it is packed, unpack it; else fetch it anew."
+        )
+    shape = tuple(np.frombuffer(header, ">u4", offset=4).tolist())
+    if not all(shape):
+        raise DataError(f"{file}: holds no {part}: its header says {shape}.")
+    if size != header_bytes + math.prod(shape):
+        raise DataError(
+            f"{file}: has {counted(size, 'byte')}, but its header {shape} calls for "
+            f"{header_bytes + math.prod(shape):,}: cut short or damaged. Fetch it anew."
+        )
+    return np.memmap(file, np.uint8, mode="r", offset=header_bytes, shape=shape)
+
+
+def _checked_classes(raw: Path, declared: tuple[str, ...]) -> tuple[str, ...]:
+    """Class names for all labels, each checked to have one; the numbers where none are declared."""
+    highest = 0
+    for split in SPLITS:
+        images, labels = _open(raw, split, "images"), _open(raw, split, "labels")
+        if len(images) != len(labels):
+            raise DataError(
+                f"{raw / FILES[split, 'images']}: {counted(len(images), 'image')}, but "
+                f"{counted(len(labels), 'label')} in "
+                f"{FILES[split, 'labels']}: they don't belong together. Fetch both anew."
+            )
+        row = int(labels.argmax())
+        highest = max(highest, int(labels[row]))
+        if declared and highest >= len(declared):
+            raise DataError(
+                f"{raw / FILES[split, 'labels']} row {row}: label {highest}, but only "
+                f"{counted(len(declared), 'class is', 'classes are')} declared ({', '.join(declared)})."
+            )
+    return declared or tuple(str(number) for number in range(highest + 1))

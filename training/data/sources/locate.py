@@ -1,0 +1,99 @@
+"""Which kind of source lies at a path, and which reader understands source files."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from training.data.sources import Source, cifar, folder_listing, idx
+from training.data.sources.archives import SUFFIXES, is_archive
+from training.data.sources.cifar import Cifar10
+from training.data.sources.digits import Digits
+from training.data.sources.folder import ImageFolder
+from training.data.sources.idx import IdxFiles
+from training.data.sources.packed import Packed, unpacked
+from training.data.sources.parquet import ParquetImages
+from training.data.sources.places import given_path
+from training.errors import DataError
+from training.records import SourceFiles
+
+log = logging.getLogger("evergreen.sources")
+
+_MAX_DEPTH = 4
+
+
+def open_path(path: Path, folder: Path, classes: tuple[str, ...] = (), own: Source | None = None) -> Source:
+    """The source at `path`, by looking; an archive is unpacked under `folder` first, once for its content.
+
+    `classes` fixes class names and order where they are declared. `own` is the recipe's source that this one takes
+    the place of: all its options stay, such as the names of Parquet columns, if it is of the same kind. Raises
+    :class:`training.errors.SettingError` when nothing is at `path`, :class:`DataError` when nothing there is
+    recognised or an archive is unsafe.
+    """
+    place = given_path(path, "this source")
+    inside = unpacked(place, folder) if place.is_file() and is_archive(place) else place
+    source, kind = _recognise(inside, classes)
+    log.info("%s: recognised as %s", place, kind)
+    if type(own) is type(source):
+        source = replace(cast(Any, own), path=cast(Any, source).path)
+    return source if inside == place else Packed(source, place, inside)
+
+
+def reader(files: SourceFiles) -> Source:
+    """The source whose `count`, `splits` and `read` understand `files`, in any process."""
+    readers: dict[str, Source] = {
+        "digits": Digits(),
+        "idx": IdxFiles(Path(files.root).parent.name),
+        "cifar": Cifar10(),
+        "folder": ImageFolder(),
+        "parquet": ParquetImages(),
+    }
+    if files.kind not in readers:
+        raise DataError(
+            f"{files.root}: no reader for source files of kind {files.kind!r}; one of {', '.join(readers)}."
+        )
+    return readers[files.kind]
+
+
+def _recognise(place: Path, classes: tuple[str, ...]) -> tuple[Source, str]:
+    for depth in range(_MAX_DEPTH):
+        if found := _look(place, classes):
+            return found
+        inner = _only_folder(place)
+        if inner is None or depth == _MAX_DEPTH - 1:
+            break
+        place = inner
+    raise DataError(
+        f"{place}: no source that Evergreen knows. Looked for idx files (such as "
+        f"{idx.FILES['train', 'images']}), CIFAR-10's binary version (such as data_batch_1.bin), *.parquet "
+        "here or in train/ and test/, folders of images (train/<class>/ and test/<class>/, or <class>/), and "
+        f"archives of these ({', '.join(SUFFIXES)})."
+    )
+
+
+def _look(place: Path, classes: tuple[str, ...]) -> tuple[Source, str] | None:
+    if place.is_file():
+        is_parquet = place.suffix.lower() in {".parquet", ".pq"}
+        return (ParquetImages(place, classes=classes), "a Parquet file") if is_parquet else None
+    if idx.locate(place):
+        return IdxFiles(place.name, classes, place), "idx files as of MNIST"
+    if cifar.locate(place):
+        return Cifar10(place, classes or cifar.CLASSES), "CIFAR-10's binary version"
+    if cifar.is_pickled(place):
+        raise DataError(
+            f"{place}: the Python version of CIFAR-10 is made of pickles, which can run any code and are "
+            "never loaded. Take cifar-10-binary.tar.gz instead."
+        )
+    if any(next(at.glob("*.parquet"), None) for at in (place, place / "train", place / "test")):
+        return ParquetImages(place, classes=classes), "Parquet files"
+    if folder_listing.holds_images(place):
+        return ImageFolder(place, classes), "folders of images, one a class"
+    return None
+
+
+def _only_folder(place: Path) -> Path | None:
+    """The one folder in `place`, when there is nothing else that counts."""
+    if not place.is_dir():
+        return None
+    inner = list(folder_listing.visible(place))
+    return Path(inner[0].path) if len(inner) == 1 and inner[0].is_dir() else None

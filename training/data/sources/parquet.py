@@ -1,0 +1,251 @@
+"""Images and labels in Parquet: one file, a folder of them, or folders train/ and test/.
+
+In: the files, read where they lie. Out: raw rows, files ordered by content and rows as they stand in them.
+Keep row groups below some 10,000 rows: one is decoded from its start for each shard that begins inside it.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.data.sources.parquet_index import (
+    IndexedRow,
+    class_order,
+    declared_names,
+    find_files,
+    index_file,
+    readable,
+)
+from training.data.sources.parquet_pixels import Cell, CellError, cells, describe
+from training.data.sources.places import given_path, listing_folder
+from training.data.sources.rows import Numbers, RawImage, checked_rows, raw_batch
+from training.data.sources.splits import in_order, is_divided
+from training.errors import DataError
+from training.records import Record, SourceFiles
+from training.storage.files import atomic_file, digest_file, digest_json
+from training.storage.record_files import read_record, write_record
+
+log = logging.getLogger("evergreen.sources")
+
+_INDEX = "index.parquet"
+_NOTES = "files.json"
+_CHUNK_ROWS = 256
+_BATCH_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class ParquetImages:
+    """A Parquet file, a folder of them, or one with train/ and test/; a `split` column divides rows, too.
+
+    `image` and `label` name the columns. Labels are strings, or integers k that mean `classes[k]`.
+    """
+
+    path: str | Path | None = None
+    image: str = "image"
+    label: str = "label"
+    classes: tuple[str, ...] = ()
+
+    def fetch(self, folder: Path) -> SourceFiles:
+        """Hash the files and check schema and labels; an index of rows goes to `folder`, the files stay."""
+        root = given_path(self.path, "a Parquet source")
+        # Sorted by content, so that names don't matter; of two equal files either may come first.
+        found = sorted(
+            (split, digest_file(file), file.stat().st_size, file) for split, file in find_files(root)
+        )
+        files = [file for *_, file in found]
+        names = self.classes or declared_names(files[0], self.label)
+        index = [
+            row
+            for number, (split, _, _, file) in enumerate(found)
+            for row in index_file(number, file, split, self.image, self.label, names)
+        ]
+        _check_divided(root, {row.split for row in index})
+        for file in files:
+            _check_images(file, self.image)
+        digest = digest_json({"columns": [self.image, self.label], "files": [list(one[:3]) for one in found]})
+        place = listing_folder(folder, root, digest)
+        _write_index(
+            place,
+            index,
+            _Notes(image=self.image, files=[str(file) for file in files], sizes=[one[2] for one in found]),
+        )
+        return SourceFiles(
+            kind="parquet",
+            root=str(place),
+            origin=str(root),
+            digest=digest,
+            files=len(files),
+            bytes=sum(size for _, _, size, _ in found),
+            classes=names or class_order({row.label for row in index}),
+        )
+
+    def count(self, files: SourceFiles, split: str) -> int:
+        """Number of rows of `split`."""
+        return len(_index(files, split, ["row"]))
+
+    def splits(self, files: SourceFiles) -> Sequence[str]:
+        """("train", "test") with or without "val", or ("",) where neither files nor a column divide the rows."""
+        found = pq.read_table(Path(files.root) / _INDEX, columns=["split"])["split"].unique().to_pylist()
+        return in_order(found)
+
+    def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Raw rows, encoded or as pixels, as the files have them; the fewest passes when `rows` ascend."""
+        index = _index(files, split, ["file", "row", "label"])
+        chosen = index.take(pa.array(checked_rows(rows, len(index))))
+        notes = _read_notes(files)
+        labels = chosen["label"].to_pylist()
+        kept: list[tuple[int, _Found]] = []
+        total = 0
+        for position, found in enumerate(
+            _in_order(notes, chosen["file"].to_numpy(), chosen["row"].to_numpy())
+        ):
+            kept.append((position, found))
+            total += len(found.image.content)
+            if len(kept) == _CHUNK_ROWS * 4 or total > _BATCH_BYTES:
+                yield _batch(kept, labels, split)
+                kept, total = [], 0
+        if kept:
+            yield _batch(kept, labels, split)
+
+
+class _Notes(Record):
+    """What reading needs besides the index: the image column, and path and size in bytes of each file."""
+
+    image: str
+    files: list[str]
+    sizes: list[int]
+
+
+class _Found(NamedTuple):
+    image: RawImage
+    where: str
+
+
+def _batch(kept: list[tuple[int, _Found]], labels: list[str], split: str) -> pa.RecordBatch:
+    return raw_batch(
+        [found.image for _, found in kept],
+        [labels[position] for position, _ in kept],
+        split,
+        [found.where for _, found in kept],
+    )
+
+
+def _check_divided(root: Path, splits: set[str]) -> None:
+    if not is_divided(splits):
+        raise DataError(
+            f"{root}: rows of {', '.join(sorted(one or 'no split' for one in splits))} only. Give every row "
+            "a split, and rows to train and test, or divide none and let data.test_share divide them."
+        )
+
+
+def _check_images(file: Path, column: str) -> None:
+    """Refuse a column type that holds no images, and say how the rest is understood."""
+    with readable(file):
+        field = pq.read_schema(file).field(column)
+    try:
+        log.info("%s: column %r holds %s", file, column, describe(field.type))
+    except CellError as error:
+        raise DataError(f"{file}: column {column!r} {error}.") from error
+
+
+def _write_index(place: Path, index: list[IndexedRow], notes: _Notes) -> None:
+    columns = dict(zip(IndexedRow._fields, map(pa.array, zip(*index, strict=True)), strict=True))
+    write_record(place / _NOTES, notes, place.name)
+    with atomic_file(place / _INDEX) as aside:
+        pq.write_table(pa.table(columns), aside)
+
+
+def _index(files: SourceFiles, split: str, columns: list[str]) -> pa.Table:
+    file = Path(files.root) / _INDEX
+    if not file.is_file():
+        raise DataError(f"{file}: the index is gone. Run the command again: it reads the labels again.")
+    return pq.read_table(file, columns=columns, filters=[("split", "==", split)])
+
+
+def _read_notes(files: SourceFiles) -> _Notes:
+    place = Path(files.root)
+    notes = read_record(
+        place / _NOTES, _Notes, place.name, "Run the command again: it reads the labels again."
+    )
+    for name, size in zip(notes.files, notes.sizes, strict=True):
+        if not Path(name).is_file() or Path(name).stat().st_size != size:
+            raise DataError(f"{name}: changed since its rows were listed. Run the command again.")
+    return notes
+
+
+def _in_order(notes: _Notes, files: Numbers, rows: Numbers) -> Iterator[_Found]:
+    """The wanted images in the order asked; ascending ones flow through, others are sorted by chunks."""
+    keys = files * (int(rows.max(initial=0)) + 1) + rows
+    if (np.diff(keys) > 0).all():
+        yield from _ascending(notes, files, rows)
+        return
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        part = slice(start, start + _CHUNK_ROWS)
+        unique, back = np.unique(keys[part], return_inverse=True)
+        first = np.searchsorted(keys[part], unique, sorter=(order := np.argsort(keys[part])))
+        picked = order[first]
+        found = list(_ascending(notes, files[part][picked], rows[part][picked]))
+        yield from (found[position] for position in back.tolist())
+
+
+def _ascending(notes: _Notes, files: Numbers, rows: Numbers) -> Iterator[_Found]:
+    for number in np.unique(files).tolist():
+        yield from _from_file(Path(notes.files[number]), notes.image, rows[files == number])
+
+
+def _from_file(file: Path, column: str, rows: Numbers) -> Iterator[_Found]:
+    """Images of ascending row numbers; row groups without any are skipped."""
+    with readable(file):
+        parquet = pq.ParquetFile(file, memory_map=True)
+    start = 0
+    for group in range(parquet.num_row_groups):
+        stop = start + parquet.metadata.row_group(group).num_rows
+        wanted = rows[(rows >= start) & (rows < stop)]
+        if len(wanted):
+            yield from _from_group(parquet, file, group, column, start, wanted)
+        start = stop
+
+
+def _from_group(
+    parquet: pq.ParquetFile, file: Path, group: int, column: str, start: int, rows: Numbers
+) -> Iterator[_Found]:
+    begin = start
+    try:
+        for batch in parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=[column]):
+            stop, cell = start + len(batch), cells(batch[column])
+            for row in rows[(rows >= start) & (rows < stop)].tolist():
+                yield _found(cell, row - start, f"{file} row {row}", column)
+            start = stop
+            if start > rows[-1]:
+                return
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the machine's trouble, not the file's
+        row = begin + _readable_rows(parquet, group, column)
+        raise DataError(
+            f"{file} row {row}: column {column!r} can't be decoded ({error}): the file is damaged, or the "
+            "row is null where Arrow expects a tensor. Write or fetch it anew."
+        ) from error
+
+
+def _found(cell: Cell, position: int, where: str, column: str) -> _Found:
+    try:
+        return _Found(cell(position), where)
+    except CellError as error:
+        raise DataError(f"{where}: column {column!r} {error}.") from error
+
+
+def _readable_rows(parquet: pq.ParquetFile, group: int, column: str) -> int:
+    """Number of rows of a group that can be decoded before the first that can't."""
+    count = 0
+    with suppress(pa.ArrowException, OSError):
+        for _ in parquet.iter_batches(1, row_groups=[group], columns=[column]):
+            count += 1
+    return count

@@ -1,0 +1,169 @@
+"""Which rows the Parquet files of a source have: split, file, row, label of each. Pixels are not read."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.data.sources.plain_files import check_plain
+from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
+from training.errors import DataError
+
+_SPLIT_COLUMN = "split"
+
+
+class IndexedRow(NamedTuple):
+    """Row number `row` (from 0) of file number `file`."""
+
+    split: str
+    file: int
+    row: int
+    label: str
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """Say which file it was that Arrow could not read."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(f"{file}: not a whole Parquet file ({error}). Write or fetch it anew.") from error
+    except (ValueError, TypeError) as error:  # from Ray's types, where Ray was imported
+        raise DataError(
+            f"{file}: a column is of a type that can't be read ({error}). Write it anew, with plain columns."
+        ) from error
+
+
+def find_files(root: Path) -> list[tuple[str, Path]]:
+    """Parquet files with the split that their place or name gives them; "" where it gives none.
+
+    Raises :class:`DataError` when there are none, or only some say which split they are.
+    """
+    if root.is_file():
+        return [("", root)]
+    found = [(split_named(name), file) for name in NAMES for file in _parquet_in(root / name)]
+    flat = _parquet_in(root)
+    if found and flat:
+        raise DataError(f"{flat[0]}: beside train/ and test/, so it would not be used. Move it elsewhere.")
+    found = found or [(_split_by_name(file), file) for file in flat]
+    if not found:
+        raise DataError(f"{root}: no *.parquet here or in train/ and test/.")
+    for _, file in found:
+        check_plain(file)
+    present = {split for split, _ in found}
+    if not is_divided(present):
+        missing = " and ".join(f"{split}/ or {split}-*.parquet" for split in NEEDED if split not in present)
+        raise DataError(
+            f"{root}: some Parquet files are {' and '.join(sorted(filter(None, present)))}, but {missing} is "
+            "missing, or not every file says its split. Divide all, or none and let data.test_share do it."
+        )
+    return found
+
+
+def index_file(
+    number: int, file: Path, split: str, image: str, label: str, classes: tuple[str, ...]
+) -> list[IndexedRow]:
+    """All rows of `file`; labels are checked, and integers turned into class names.
+
+    Raises :class:`DataError` that names file and row.
+    """
+    with readable(file):
+        parquet = pq.ParquetFile(file)
+        names = parquet.schema_arrow.names
+        for column, setting in ((image, "image"), (label, "label")):
+            if column not in names:
+                raise DataError(
+                    f"{file}: no column {column!r}; there are {', '.join(names)}. Name the right one in "
+                    f"ParquetImages({setting}=...)."
+                )
+        wanted = [label, *([_SPLIT_COLUMN] if _SPLIT_COLUMN in names else [])]
+        table = parquet.read(columns=wanted)
+    if not len(table):
+        raise DataError(f"{file}: has no rows.")
+    labels = _labels(table[label], file, label, classes)
+    splits = _splits(table, file, split)
+    return [
+        IndexedRow(*one)
+        for one in zip(splits, [number] * len(labels), range(len(labels)), labels, strict=True)
+    ]
+
+
+def declared_names(file: Path, label: str) -> tuple[str, ...]:
+    """Class names that Hugging Face's `datasets` wrote into the schema for integer labels, or ()."""
+    with readable(file):
+        schema = pq.read_schema(file)
+    raw = (schema.metadata or {}).get(b"huggingface")
+    if raw is None:
+        return ()
+    try:
+        feature: Any = json.loads(raw)["info"]["features"][label]
+        return tuple(map(str, feature["names"])) if feature.get("_type") == "ClassLabel" else ()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ()
+
+
+def class_order(labels: set[str]) -> tuple[str, ...]:
+    """Labels in order: by number when all are numbers, else by name."""
+    return tuple(
+        sorted(labels, key=(lambda name: (int(name), name)) if all(map(_is_number, labels)) else None)
+    )
+
+
+def _is_number(label: str) -> bool:
+    return label.isascii() and label.isdigit()
+
+
+def _parquet_in(folder: Path) -> list[Path]:
+    return (
+        sorted(file for file in folder.glob("*.parquet") if not file.name.startswith("."))
+        if folder.is_dir()
+        else []
+    )
+
+
+def _split_by_name(file: Path) -> str:
+    # Hugging Face names files train-00000-of-00001.parquet.
+    name = next((name for name in NAMES if file.stem == name or file.name.startswith(f"{name}-")), "")
+    return split_named(name)
+
+
+def _labels(column: pa.ChunkedArray, file: Path, name: str, classes: tuple[str, ...]) -> list[str]:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    values: list[Any] = column.to_pylist()
+    if None in values:
+        raise DataError(f"{file} row {values.index(None)}: column {name!r} is null; every row needs a label.")
+    if pa.types.is_integer(kind):
+        highest = len(classes) - 1 if classes else None
+        for row, value in enumerate(values):
+            if value < 0 or (highest is not None and value > highest):
+                rule = f"0 to {highest}, the declared classes" if classes else "0 or more"
+                raise DataError(f"{file} row {row}: label {value}; integer labels must be {rule}.")
+        return [classes[value] if classes else str(value) for value in values]
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise DataError(f"{file}: column {name!r} is of type {kind}; labels must be strings or integers.")
+    for row, value in enumerate(values):
+        if not value or (classes and value not in classes):
+            raise DataError(
+                f"{file} row {row}: label {value!r} is not among {', '.join(classes) or 'possible names'}."
+            )
+    return list(values)
+
+
+def _splits(table: pa.Table, file: Path, given: str) -> list[str]:
+    """Each row's split; a column and the file's place must not contradict each other."""
+    if _SPLIT_COLUMN not in table.column_names:
+        return [given] * len(table)
+    values: list[str] = table[_SPLIT_COLUMN].to_pylist()
+    allowed = [name for name in NAMES if not given or split_named(name) == given]
+    for row, value in enumerate(values):
+        if value not in allowed:
+            raise DataError(f"{file} row {row}: split {value!r}; it must be {' or '.join(allowed)}.")
+    return [split_named(value) for value in values]

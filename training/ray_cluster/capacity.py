@@ -1,0 +1,126 @@
+"""Room for a run's workers, on this machine or the cluster: asked before anything waits for it."""
+
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from pydantic import ValidationError
+
+from training.errors import SettingError
+from training.settings.overrides import merged, validated
+from training.settings.schema import RaySettings, ScalingSettings, Settings
+
+log = logging.getLogger("evergreen.room")
+
+
+class NoRoomError(SettingError):
+    """The workers do not fit the cluster as it is."""
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use, which a container or taskset can make fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resolve_here(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
+    """:func:`training.settings.overrides.resolve` for a run that starts on this machine.
+
+    More workers than CPUs are refused first: the rule for batch sizes would only repeat their number. Raises
+    :class:`SettingError`.
+    """
+    values = merged(base, *overrides)
+    with suppress(ValidationError):  # which `validated` explains
+        scaling = ScalingSettings.model_validate(values["scaling"])
+        _check_workers_fit(scaling, RaySettings.model_validate(values["ray"]))
+    return validated(values)
+
+
+def _check_workers_fit(scaling: ScalingSettings, ray: RaySettings) -> None:
+    """Refuse more workers than this machine has CPUs, before a cluster is started."""
+    if ray.address:
+        return
+    cpus = ray.num_cpus or available_cpus()
+    share = scaling.cpus_per_worker or 1
+    if scaling.num_workers > cpus or scaling.num_workers * share > cpus:
+        raise SettingError(
+            f"scaling.num_workers: {scaling.num_workers} workers of {share:g} CPU need more than the {cpus} CPUs of "
+            f"this machine. Use at most {int(cpus / max(1.0, share))}, or a cluster (ray.address)."
+        )
+
+
+def check_accelerator(options: ScalingSettings) -> None:
+    """Refuse an accelerator that the connected cluster does not have; Ray would wait for one to appear.
+
+    Raises :class:`SettingError`, which lists those that there are.
+    """
+    import ray
+
+    prefix = "accelerator_type:"
+    kinds = sorted(name.removeprefix(prefix) for name in ray.cluster_resources() if name.startswith(prefix))
+    if options.accelerator_type is not None and options.accelerator_type not in kinds:
+        raise SettingError(
+            f"scaling.accelerator_type: the cluster has no {options.accelerator_type}; "
+            + (
+                f"it has {', '.join(kinds)}. Take one of them"
+                if kinds
+                else "it has no accelerators at all. Unset it"
+            )
+            + ", or add nodes."
+        )
+
+
+def workers_with_gpus(options: ScalingSettings) -> int:
+    """How many workers the connected cluster has GPUs for, on nodes that have enough for one."""
+    return sum(int(gpus / options.gpus_per_worker + 1e-9) for _, gpus in _nodes())
+
+
+def room_for_workers(settings: Settings, feed: str, use_gpu: bool = False) -> tuple[int, float]:
+    """How many workers to start on the cluster as it is now, and the CPUs to reserve for each.
+
+    With feed `stream`, one CPU at least is left to Ray Data: it gets only what the workers leave, and without any
+    it waits for ever without an error. Raises :class:`NoRoomError` when not even `scaling.min_workers` fit.
+    """
+    nodes, options = _nodes(), settings.scaling
+    all_cpus = sum(cpus for cpus, _ in nodes)
+    free = all_cpus - (1 if feed == "stream" else 0)
+    fewest = options.min_workers or options.num_workers
+    for workers in range(options.num_workers, fewest - 1, -1):
+        share = options.cpus_per_worker or (
+            min(1.0, free / workers) if fewest == options.num_workers else 1.0
+        )
+        gpus = options.gpus_per_worker if use_gpu else 0.0
+        fits = sum(_fitting(node, share, gpus) for node in nodes) if share > 0 else 0
+        if 0 < share * workers <= free + 1e-9 and fits >= workers:
+            log.info("%d workers of %.2g CPU on a cluster of %g CPUs", workers, share, all_cpus)
+            return workers, share
+    raise NoRoomError(
+        f"scaling: {fewest} workers of {options.cpus_per_worker or 1:g} CPU"
+        + (f" and {options.gpus_per_worker:g} GPU" if use_gpu else "")
+        + f" do not fit {all_cpus:g} CPUs"
+        + (f" and {sum(gpus for _, gpus in nodes):g} GPUs" if use_gpu else "")
+        + f" on {len(nodes)} nodes"
+        + (" with one CPU left for Ray Data" if feed == "stream" else "")
+        + ". Lower scaling.num_workers or what each worker takes, or add nodes."
+    )
+
+
+def _nodes() -> list[tuple[float, float]]:
+    """CPUs and GPUs of each node of the connected cluster."""
+    import ray
+
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in alive]
+
+
+def _fitting(node: tuple[float, float], cpus: float, gpus: float) -> int:
+    """How many workers of so many CPUs and GPUs a node can hold."""
+    return min(int(have / each + 1e-9) for have, each in zip(node, (cpus, gpus), strict=True) if each)
+
+
+def has_other_nodes() -> bool:
+    """Whether the connected cluster has a node that is not this machine."""
+    import ray
+
+    return len({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}) > 1

@@ -1,0 +1,232 @@
+"""A Ray of this run's own on this machine: closed to others, without processes that nobody looks at."""
+
+import importlib
+import logging
+import os
+import secrets
+import signal
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from training.errors import ResourceError, SettingError, TransientError
+from training.ray_cluster.capacity import available_cpus
+from training.ray_cluster.patient_start import LIMITS, agent_ports, waited_for_while_alive
+from training.settings.schema import RaySettings
+from training.termination import no_repeated_sigterm
+
+log = logging.getLogger("evergreen.cluster")
+
+# Set before the first import of Ray; a user's own values win.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # `uv run` would rebuild the environment on each worker
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # A process more beside the workers; training.supervision.preemption hears of a node's end by itself.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",  # which Ray Train's controller does
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers stay in the folder where the command was given
+    "RAY_TRAIN_METRICS_ENABLED": "0",  # for a dashboard that is not there; MLflow has the metrics
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",  # until it is noticed that the workers have ended; 2 by default
+}
+
+_START_TRIES = 3
+_SOCKET_BYTES = len("/session_2026-12-31_23-59-59_123456_4194304/sockets/plasma_store.1")
+_MOST_SOCKET_BYTES = 107
+
+
+def prepare_environment(own: bool, dashboard: bool) -> None:
+    """Set the environment up for Ray, and where the run starts its `own`, close that; a user's own values win.
+
+    Ray Train keeps the records that its tab in the `dashboard` shows in an actor, which takes a process.
+    """
+    tracking = {"RAY_TRAIN_ENABLE_STATE_TRACKING": str(int(dashboard))}
+    for name, value in (_ENVIRONMENT | tracking | (LIMITS if own else {})).items():
+        os.environ.setdefault(name, value)
+    if own:
+        _keep_to_ourselves()
+
+
+def _keep_to_ourselves() -> None:
+    """Let the cluster that is about to start listen to this machine alone, and to who has this run's token.
+
+    Ray reads these variables at its import, which may lie behind us: what it made of them is set as well.
+    """
+    os.environ.setdefault(
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
+    )  # "0": its own address is the loopback one
+    with_token = "RAY_AUTH_MODE" not in os.environ
+    if with_token:  # Ray's own would be kept in the home directory
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    from ray._private import ray_constants
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined] # compiled, without stubs
+
+    ray_constants.ENABLE_RAY_CLUSTER = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] != "0"
+    if with_token:
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def sigterm_kept() -> Iterator[None]:
+    """Leave SIGTERM to this process's handler while Ray starts.
+
+    Ray sets one of its own in Python, which ends the process with status 15 and no word to Prefect, and another in C++
+    once it is connected, which aborts the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    import ray
+    from ray._private import utils
+
+    before = signal.getsignal(signal.SIGTERM)
+    core: Any = ray._raylet
+    whole, set_handler = core.CoreWorker, utils.set_sigterm_handler
+
+    def connected(*given: Any) -> Any:
+        with no_repeated_sigterm():
+            made = whole(*given)
+            signal.signal(signal.SIGTERM, before)
+        return made
+
+    core.CoreWorker, utils.set_sigterm_handler = connected, lambda _: None
+    try:
+        yield
+    finally:
+        core.CoreWorker, utils.set_sigterm_handler = whole, set_handler
+        signal.signal(signal.SIGTERM, before)
+
+
+def sessions_folder() -> Path:
+    """Where Ray keeps the sessions (logs, sockets) of the runs that this user starts.
+
+    Ray lets every user of the machine read and write its folders, sockets included. So they lie inside of a folder
+    that only this user may enter; see :func:`_make_private`. Sockets have at most 107 bytes of path, of which Ray's
+    own part takes 64.
+    """
+    place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    private = f"ray-evergreen-{os.geteuid()}"
+    if len(os.fsencode(f"{place}/{private}/ray")) + _SOCKET_BYTES > _MOST_SOCKET_BYTES:
+        place = "/tmp"
+    return Path(place).absolute() / private / "ray"
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder that only this user may enter. Raises :class:`ResourceError` when another one has that name."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise ResourceError(
+            f"{folder}: a link, a file, or a folder of another user, who could read what Ray keeps there. Remove it, "
+            "or set RAY_TMPDIR to a folder of yours with a short path."
+        )
+    folder.chmod(0o700)
+
+
+def start_own(options: RaySettings) -> None:
+    """Start Ray and connect to it.
+
+    Raises :class:`SettingError` when `RAY_ADDRESS` names another one, :class:`ResourceError` when its folder is not
+    this user's, :class:`TransientError` when it does not start.
+    """
+    import ray
+
+    if elsewhere := os.environ.get("RAY_ADDRESS"):
+        raise SettingError(
+            f"RAY_ADDRESS is {elsewhere}, but ray.address is not set. Set ray.address to it to compute there, or unset "
+            "RAY_ADDRESS to compute on this machine."
+        )
+    _make_private(sessions_folder().parent)
+    cpus = options.num_cpus or available_cpus()
+    log.info("starting Ray on this machine with %d CPUs", cpus)
+    for left in reversed(range(_START_TRIES)):
+        try:
+            _start_here(options, cpus)
+            return
+        except Exception as error:  # Ray's own are plain Exceptions
+            ray.shutdown()
+            if not left:
+                raise TransientError(
+                    f"Ray did not start on this machine ({error}); see `evergreen doctor --deep`"
+                ) from error
+            tries = "1 try" if left == 1 else f"{left} tries"
+            log.warning("Ray did not start (%s); %s left", str(error).partition("\n")[0], tries)
+
+
+def _start_here(options: RaySettings, cpus: int) -> None:
+    import ray
+
+    ports = agent_ports()
+    with (
+        _libraries_loading(),
+        waited_for_while_alive(ports),
+        _given(**{name: port for name, port in ports.items() if name != "metrics_export_port"}),
+        nullcontext() if options.dashboard else _without_onlookers(),
+    ):
+        ray.init(
+            address="local",  # else Ray would connect to whatever cluster runs on this machine
+            num_cpus=cpus,
+            include_dashboard=options.dashboard,
+            object_store_memory=options.object_store_mb * 2**20 if options.object_store_mb else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+            _temp_dir=str(sessions_folder()),
+            _metrics_export_port=ports["metrics_export_port"],
+        )
+
+
+@contextmanager
+def _libraries_loading() -> Iterator[None]:
+    """Import what a run asks of Ray next, while the block waits 3 s for the agents of Ray's node."""
+    loading = threading.Thread(target=_load_libraries, name="evergreen-ray-libraries", daemon=True)
+    loading.start()
+    try:
+        yield
+    finally:
+        loading.join()
+
+
+def _load_libraries() -> None:
+    with suppress(Exception):  # who needs what is missing imports it again, and says so
+        importlib.import_module("ray.data")
+        importlib.import_module("ray.train")
+
+
+@contextmanager
+def _without_onlookers() -> Iterator[None]:
+    """Let Ray start none of three processes in the block that a run on one machine has no use for.
+
+    Those are the autoscaler's monitor, the log monitor, which sends what workers print to a driver that wants it, and
+    the dashboard's server: without a dashboard, Ray has it collect usage statistics, and waits until it is up.
+    """
+    from ray._private.node import Node
+
+    start = Node.start_api_server
+    Node.start_api_server = lambda *_, **__: None  # type: ignore[method-assign]
+    try:
+        with _given(no_monitor=True, include_log_monitor=False):
+            yield
+    finally:
+        Node.start_api_server = start  # type: ignore[method-assign]
+
+
+@contextmanager
+def _given(**more: Any) -> Iterator[None]:
+    """Add to what a Ray that is started in the block is told, and `ray.init` has no argument for."""
+    from ray._private import parameter
+
+    params = parameter.RayParams
+    parameter.RayParams = partial(params, **more)  # type: ignore[misc,assignment]
+    try:
+        yield
+    finally:
+        parameter.RayParams = params  # type: ignore[misc]

@@ -1,0 +1,187 @@
+"""One attempt on Ray Train: how many workers on what, fed by what, talking how."""
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.attempts.job import TrainingJob
+from training.data.dataset import ray_dataset
+from training.ray_cluster.capacity import room_for_workers
+from training.ray_cluster.cluster import connection, head_is_gone
+from training.ray_cluster.controller import controller_host, start_host
+from training.ray_cluster.rendezvous import process_group
+from training.trainers.torch.worker import run_ray_worker
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+    from ray.train import DataConfig, ScalingConfig
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+log = logging.getLogger("evergreen.ray_train")
+
+_RESIZE_S = 30.0  # between two looks whether more or fewer workers fit
+
+
+def fit(job: TrainingJob) -> None:
+    """Run all workers through Ray Train once. Raises what a worker raised, or Ray's own error."""
+    settings = job.settings
+    own_ray = not settings.ray.address
+    start_host(own_ray)  # which imports what follows as well, at the same time
+    from ray.train import FailureConfig, RunConfig
+
+    workers, share = room_for_workers(settings, job.feed, job.use_gpu)
+    _say_batches(job, workers)
+    datasets, data_config = _streams(job)
+    reserved = job.paths.ray / f"reserved-{job.attempt}"
+    asks_for_nodes = bool(settings.ray.address or settings.scaling.min_workers or datasets)
+    timeout_s = settings.failure.worker_start_timeout_s
+    # The controller is told too; here, Ray's error reads it anew for its message.
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(timeout_s)
+    trainer = _trainer_class(reserved, timeout_s, bool(datasets), asks_for_nodes, own_ray)(
+        run_ray_worker,
+        train_loop_config={"job": job.model_dump_json()},
+        scaling_config=_scaling(job, workers, share),
+        backend_config=process_group(
+            _backend(job), int(settings.failure.collective_timeout_s), _worker_environment(job)
+        ),
+        run_config=RunConfig(
+            # A name of its own each time: Ray would take up its own record of an older attempt, ours is the log.
+            name=f"attempt-{job.attempt}",
+            storage_path=str(job.paths.ray),
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]  # Ray's stubs describe Train V1
+        ),
+        datasets=datasets,
+        dataset_config=data_config,
+    )
+    here = connection()
+    try:
+        trainer.fit()
+    except BaseException:
+        # Without its head, or replaced since, Ray would not answer, and has nothing reserved.
+        if connection() is here and not head_is_gone():
+            _release(reserved)
+        raise
+
+
+def _trainer_class(
+    reserved: Path, start_timeout_s: float, with_datasets: bool, asks_for_nodes: bool, own_ray: bool
+) -> "type[DataParallelTrainer]":
+    """Ray's trainer without processes that take 2 to 3 s each of a start.
+
+    The controller runs in one that is kept. Left out are the actor that manages datasets, where there are none; the
+    one that tells an autoscaler what is needed, which a machine of its own has not; and the one that gives back what
+    was reserved for the workers should the controller die, and stays for ever when it does (see :func:`_release`).
+    """
+    from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    left_out = (
+        PlacementGroupCleanerCallback if with_datasets else (PlacementGroupCleanerCallback, DatasetsCallback)
+    )
+
+    class AsItIs(FixedScalingPolicy):
+        def _send_resource_request(self) -> None:
+            pass
+
+        _maybe_send_resource_request = _cancel_resource_request = _send_resource_request
+
+    class Trainer(DataParallelTrainer):
+        def _initialize_and_run_controller(self, **given: Any) -> Any:
+            import ray
+
+            if not asks_for_nodes:
+                given["scaling_policy"] = AsItIs(self.scaling_config)  # type: ignore[arg-type]  # Ray's stubs describe V1
+            with controller_host(own_ray) as host:
+                return ray.get(host.run.remote(reserved, start_timeout_s, own_ray, given))
+
+        def _create_default_callbacks(self) -> list[Any]:
+            callbacks = super()._create_default_callbacks()
+            return [one for one in callbacks if not isinstance(one, left_out)]
+
+    return Trainer
+
+
+def _release(reserved: Path) -> None:
+    """Give back what a controller has reserved for its workers and not given back itself."""
+    from ray import PlacementGroupID
+    from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+
+    for name in reserved.read_text(errors="replace").split() if reserved.is_file() else []:
+        with suppress(Exception):  # Ray goes away as well, or the name was damaged
+            group = PlacementGroup(PlacementGroupID(bytes.fromhex(name)))
+            if placement_group_table(group).get("state") != "REMOVED":
+                log.info("releasing what was reserved for the workers")
+                remove_placement_group(group)
+
+
+def _scaling(job: TrainingJob, workers: int, cpus: float) -> "ScalingConfig":
+    """`workers` now; with `scaling.min_workers`, Ray changes their number as nodes come and go."""
+    from ray.train import ScalingConfig
+
+    options = job.settings.scaling
+    resources = {"CPU": cpus} | ({"GPU": options.gpus_per_worker} if job.use_gpu else {})
+    fewest = options.min_workers or options.num_workers
+    count: Any = workers if fewest == options.num_workers else (fewest, options.num_workers)
+    return ScalingConfig(  # type: ignore[call-arg]  # Ray's stubs describe Train V1
+        num_workers=count,
+        elastic_resize_monitor_interval_s=_RESIZE_S,
+        use_gpu=job.use_gpu,
+        resources_per_worker=resources,
+        placement_strategy=options.placement_strategy,
+        accelerator_type=options.accelerator_type,
+    )
+
+
+def _backend(job: TrainingJob) -> str:
+    chosen = job.settings.scaling.backend
+    whole = job.settings.scaling.gpus_per_worker >= 1  # NCCL refuses two ranks on one GPU
+    return chosen if chosen != "auto" else "nccl" if job.use_gpu and whole else "gloo"
+
+
+def _worker_environment(job: TrainingJob) -> dict[str, str]:
+    threads = str(job.settings.scaling.threads_per_worker)
+    names = {"OMP_NUM_THREADS": threads, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    interface = job.settings.scaling.network_interface
+    return names | ({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {})
+
+
+def _streams(
+    job: TrainingJob,
+) -> "tuple[dict[str, Dataset | Callable[[], Dataset]] | None, DataConfig | None]":
+    """Training rows as a Ray Dataset for feed `stream`; validation rows are left out on the way."""
+    if job.feed != "stream":
+        return None, None
+    import numpy as np
+    from ray.data import ExecutionOptions
+    from ray.train import DataConfig
+
+    from training.data.dataset import is_validation
+
+    share = job.settings.data.validation_share
+
+    def learn_only(batch: Any) -> dict[str, Any]:
+        marks = batch.pop("validation", None)
+        keep = ~(is_validation(batch["digest"], share) if marks is None else marks)
+        kept: dict[str, Any] = {name: values[keep] for name, values in batch.items()}
+        return kept | {"digest": batch["digest"][keep].view(np.int64)}  # torch knows few unsigned types
+
+    dataset = ray_dataset(job.dataset, "train").map_batches(learn_only)
+    return {"train": dataset}, DataConfig(execution_options=ExecutionOptions(preserve_order=True))
+
+
+def _say_batches(job: TrainingJob, workers: int) -> None:
+    options = job.settings.training
+    log.info(
+        "attempt %d: world size %d, %d rows per worker and step, global batch %d%s, feed %s",
+        job.attempt,
+        workers,
+        options.global_batch_size // workers,
+        options.global_batch_size,
+        f" in {options.accumulation_steps} passes" if options.accumulation_steps > 1 else "",
+        job.feed,
+    )

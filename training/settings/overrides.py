@@ -1,0 +1,155 @@
+"""Overrides of the settings tree: merged, checked, explained, and described as a JSON schema."""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from training.errors import SettingError
+from training.settings.schema import Settings
+
+_NONE = "none"  # on the command line, for null: takes a setting away
+
+
+def resolve(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
+    """`base` with nested `overrides` merged in, later ones winning.
+
+    Raises :class:`SettingError` that names the key, the rule and, for an unknown key, the nearest valid one.
+    """
+    return validated(merged(base, *overrides))
+
+
+def merged(base: Settings, *overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` as nested values with `overrides` merged in, their values unchecked.
+
+    Raises :class:`SettingError` for an unknown key.
+    """
+    values = base.model_dump()
+    for override in overrides:
+        values = _merge(values, override, ())
+    return values
+
+
+def validated(values: Mapping[str, Any]) -> Settings:
+    """Nested values as settings. Raises :class:`SettingError` that names each wrong one and its rule."""
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise SettingError(_explain(error)) from None
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """`["training.epochs=3", ...]` as nested overrides; values are JSON, or else plain text; `none` is null."""
+    tree: dict[str, Any] = {}
+    for assignment in assignments:
+        dotted, equals, text = assignment.partition("=")
+        if not equals or not dotted.strip():
+            raise SettingError(
+                f"--set {assignment!r}: expected section.name=value, such as training.epochs=3"
+            )
+        *sections, name = dotted.strip().split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+            if not isinstance(branch, dict):
+                raise SettingError(f"--set {assignment!r}: {section} was given a value of its own before")
+        branch[name] = _json_or_text(text)
+    return tree
+
+
+def describe(settings: Settings) -> dict[str, Any]:
+    """All settings as one flat mapping from dotted name to value."""
+    flat: dict[str, Any] = {}
+
+    def walk(prefix: str, tree: Mapping[str, Any]) -> None:
+        for name, value in tree.items():
+            if isinstance(value, Mapping):
+                walk(f"{prefix}{name}.", value)
+            else:
+                flat[prefix + name] = value
+
+    walk("", settings.model_dump(mode="json"))
+    return flat
+
+
+def setting_schema(dotted: str) -> dict[str, Any]:
+    """JSON schema of one setting's values other than null: its type and limits alone."""
+    section, _, name = dotted.rpartition(".")
+    whole = Settings.model_json_schema()
+    field = (_section(whole, section) if section else whole)["properties"][name]
+    (kind,) = [one for one in field.get("anyOf", [field]) if one.get("type") != "null"]
+    return {key: value for key, value in kind.items() if key not in ("default", "title", "description")}
+
+
+def settings_schema() -> dict[str, Any]:
+    """JSON schema of nested overrides, without `properties`: what has none, Prefect's form shows as one JSON field."""
+    whole = Settings.model_json_schema()
+    parts = {
+        name: _section(whole, name) if "$ref" in field else field
+        for name, field in whole["properties"].items()
+    }
+    patterns = {f"^{name}$": part for name, part in parts.items()}
+    return {"type": "object", "patternProperties": patterns, "additionalProperties": False}
+
+
+def _section(whole: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The schema of a section, which none of its fields refers out of."""
+    found: dict[str, Any] = whole["$defs"][whole["properties"][name]["$ref"].rpartition("/")[2]]
+    return found
+
+
+def _json_or_text(text: str) -> Any:
+    if text == _NONE:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _merge(base: dict[str, Any], override: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in override.items():
+        dotted = ".".join((*path, key))
+        if key not in base:
+            raise SettingError(_unknown(_first_leaf(dotted, value)))
+        if isinstance(base[key], dict):
+            if not isinstance(value, Mapping):
+                raise SettingError(
+                    f"{dotted} is a section; set one of {', '.join(f'{dotted}.{name}' for name in base[key])}"
+                )
+            result[key] = _merge(base[key], value, (*path, key))
+        else:
+            result[key] = value
+    return result
+
+
+def _first_leaf(dotted: str, value: Any) -> str:
+    """Full name of the first setting inside an unknown section, so that the nearest valid name can be found."""
+    while isinstance(value, Mapping) and value:
+        name, value = next(iter(value.items()))
+        dotted = f"{dotted}.{name}"
+    return dotted
+
+
+def _unknown(dotted: str) -> str:
+    known = list(describe(Settings()))
+    leaves = {name.rsplit(".", 1)[-1]: name for name in known}
+    close = difflib.get_close_matches(dotted, known, n=1, cutoff=0.5)
+    close = close or [
+        leaves[leaf] for leaf in difflib.get_close_matches(dotted.rsplit(".", 1)[-1], leaves, n=1, cutoff=0.5)
+    ]
+    return f"{dotted}: no such setting" + (
+        f"; did you mean {close[0]}?" if close else "; `evergreen retrain --help` lists all"
+    )
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for one in error.errors(include_url=False):
+        where = ".".join(str(part) for part in one["loc"])
+        rule = str(one["msg"]).removeprefix("Value error, ")
+        lines.append(f"{where}: {rule}, got {one['input']!r}" if where else rule)
+    return "\n".join(lines)

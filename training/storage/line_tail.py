@@ -1,0 +1,50 @@
+"""Lines of a record file that is being written: read on from where the reader was, so that a poll costs what is new."""
+
+import os
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from training.storage.record_files import LineReader
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class LineTail(Generic[R]):
+    """Reads an append-only file of records on; from its beginning again when the file was replaced.
+
+    A writer that drops lines writes a new file and renames it (:func:`training.storage.record_files.write_records`), so a file
+    of another inode, or a shorter one, was replaced.
+    """
+
+    def __init__(self, file: Path, kind: type[R], owner: str):
+        self.file, self._kind, self._owner = file, kind, owner
+        self._begin(inode=0)
+
+    def _begin(self, inode: int) -> None:
+        self._inode, self._offset, self._given = inode, 0, 0
+        self._reader = LineReader(self.file, self._kind, self._owner)
+
+    def new(self) -> list[R]:
+        """The records of the lines that were completed since the last call; none when there is no file."""
+        try:
+            with self.file.open("rb") as stream:
+                status = os.fstat(stream.fileno())
+                if status.st_ino != self._inode or status.st_size < self._offset:
+                    self._begin(status.st_ino)
+                stream.seek(self._offset)
+                *whole, rest = stream.read().split(b"\n")
+                self._offset = stream.tell() - len(rest)
+        except FileNotFoundError:
+            return []
+        for line in whole:
+            self._reader.take(line)
+        records = self._reader.records[self._given :]
+        self._given = len(self._reader.records)
+        return records
+
+    @property
+    def damage(self) -> str:
+        """What is wrong with the lines so far, or nothing."""
+        return self._reader.lines().damage

@@ -1,0 +1,167 @@
+"""Start a training and bring back its outcome: through Ray Train, or in this process with `num_workers` 0."""
+
+import logging
+import time
+
+from training.attempts.history import Attempt, read_attempts
+from training.attempts.job import TrainingJob
+from training.errors import SettingError, TrainingError, TransientError
+from training.ray_cluster.capacity import workers_with_gpus
+from training.ray_cluster.ray_train import fit
+from training.recipe import RecipeRef, keep_copy
+from training.records import DatasetVersion, Goodput, TrainedModel
+from training.settings.schema import ScalingSettings, Settings
+from training.storage.paths import TRAINED, RunPaths
+from training.storage.record_files import find_record, set_aside
+from training.supervision.supervise import train_until_done
+from training.trainers.torch.ranks import Ranks, process_settings_kept
+from training.trainers.torch.worker import run_worker
+
+log = logging.getLogger("evergreen.launch")
+
+_MEMORY_SHARE = 0.7  # of the machine's memory that training images may take before it is worth a warning
+
+
+def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
+    """Train, or go on training, until the model of `job.run_key` is finished; a finished one is returned at once.
+
+    `failed_before` failures count for `failure.max_failures` already.
+    Raises the :class:`training.errors.EvergreenError` that ends it.
+    """
+    if (done := finished(job.paths, job.run_key)) is not None:
+        log.info("training of run %s is finished already", job.run_key[:12])
+        return done
+    keep_copy(job.recipe, job.paths.recipe)
+    job.paths.checkpoints.mkdir(parents=True, exist_ok=True)
+    if job.paths.model.exists():  # not this run's, or not whole: it would stand in the finished one's way
+        set_aside(job.paths.model, "it holds no finished model of this run")
+    before = len(read_attempts(job.paths))
+    began = time.time()
+    if job.settings.scaling.num_workers:
+        train_until_done(job, fit, on_ray=True, failed_before=failed_before)
+    else:
+        train_until_done(job, _train_here, on_ray=False, failed_before=failed_before)
+    trained = finished(job.paths, job.run_key)
+    if trained is None:
+        raise TrainingError(
+            f"training ended without a finished model in {job.paths.model}; this is a bug, please report it"
+        )
+    return _with_wall_time(trained, read_attempts(job.paths), before, began, time.time())
+
+
+def _train_here(job: TrainingJob) -> None:
+    with process_settings_kept():
+        run_worker(job, Ranks.of_this_process(job.use_gpu))
+
+
+def make_job(
+    run_key: str, paths: RunPaths, recipe: RecipeRef, settings: Settings, version: DatasetVersion
+) -> TrainingJob:
+    """Take the decisions that are left to this machine, each said once in the log."""
+    _say_memory(settings, version)
+    use_gpu = _device_of_run(paths, settings, _choose_gpu(settings))
+    if not use_gpu and settings.training.precision == "float16":
+        raise SettingError(
+            "training.precision: float16 needs a GPU, and this training runs on CPUs; use bfloat16 or float32"
+        )
+    if not use_gpu and settings.scaling.backend == "nccl":
+        raise SettingError(
+            "scaling.backend: nccl needs GPUs, and this training runs on CPUs; use gloo or auto"
+        )
+    return TrainingJob(
+        run_key=run_key,
+        root=str(paths.root),
+        recipe=recipe,
+        settings=settings,
+        dataset=version,
+        feed=settings.data.feed,
+        use_gpu=use_gpu,
+    )
+
+
+def finished(paths: RunPaths, run_key: str) -> TrainedModel | None:
+    """The finished training of this run; None when there is none, or its record is damaged, which is a warning."""
+    trained = find_record(paths.model / TRAINED, TrainedModel, paths.root.name)
+    if trained is None or trained.run_key != run_key:
+        return None
+    return trained.model_copy(update={"weights": str(paths.model / "weights.safetensors")})
+
+
+def _say_memory(settings: Settings, version: DatasetVersion) -> None:
+    """Warn when memory-mapped training images will not stay in memory, as every batch then waits for the disk."""
+    import psutil
+
+    channels, height, width = version.shape
+    needed = version.rows("train") * channels * height * width
+    memory: int = psutil.virtual_memory().total
+    if settings.data.feed == "memory" and needed > _MEMORY_SHARE * memory:
+        log.warning(
+            "%.1f GB of training images on a machine with %.1f GB of memory: batches may wait for the disk. "
+            "data.feed=stream reads them in order instead.",
+            needed / 1e9,
+            memory / 1e9,
+        )
+
+
+def _choose_gpu(settings: Settings) -> bool:
+    if settings.scaling.use_gpu == "no":
+        return False
+    options = settings.scaling
+    have = workers_with_gpus(options) if options.num_workers else _gpus_of_this_process(options)
+    wanted = max(1, options.num_workers)
+    fewest = options.min_workers or wanted
+    if options.use_gpu == "yes" and have < fewest:
+        raise SettingError(
+            f"scaling.use_gpu: {fewest * options.gpus_per_worker:g} GPUs are needed for {fewest} workers, there are "
+            f"enough for {have}; use auto or no, or add GPUs"
+        )
+    chosen = have >= fewest
+    log.info(
+        "training on %s: there are GPUs for %d workers, %s are wanted",
+        "GPUs" if chosen else "CPUs",
+        have,
+        wanted if fewest == wanted else f"{fewest} to {wanted}",
+    )
+    return chosen
+
+
+def _gpus_of_this_process(options: ScalingSettings) -> int:
+    import torch
+
+    return int(torch.cuda.device_count() >= options.gpus_per_worker)
+
+
+def _device_of_run(paths: RunPaths, settings: Settings, use_gpu: bool) -> bool:
+    """A run that was begun on GPUs or CPUs goes on there: on others its last bits would differ.
+
+    Raises :class:`TransientError` when its GPUs are away.
+    """
+    attempts = read_attempts(paths)
+    if not attempts or settings.scaling.use_gpu != "auto":
+        return use_gpu
+    began_on_gpu = attempts[-1].device == "cuda"
+    if began_on_gpu and not use_gpu:
+        raise TransientError(
+            "scaling.use_gpu: this run was begun on GPUs, and there are not enough now. Run the same command when "
+            "they are back, or set scaling.use_gpu=no to go on with CPUs."
+        )
+    return began_on_gpu
+
+
+def _with_wall_time(
+    trained: TrainedModel, attempts: list[Attempt], before: int, began: float, ended: float
+) -> TrainedModel:
+    """Account for all seconds from launch to return: start-up, what failed attempts took, and the loop's parts.
+
+    `attempts` from number `before` on are this launch's; their clock may be another machine's.
+    """
+    mine, total = attempts[before:], ended - began
+    parts = {"start-up": 0.0}
+    if len(mine) > 1:
+        parts["lost to failures"] = mine[-1].ready - mine[0].ready
+    parts |= trained.goodput.parts
+    rest = max(0.0, total - sum(parts.values()))
+    parts["start-up"] = min(rest, max(0.0, mine[0].ready - began)) if mine else rest
+    parts["shutdown"] = rest - parts["start-up"]
+    goodput = Goodput(total_s=sum(parts.values()), parts=parts)
+    return trained.model_copy(update={"attempts": len(attempts), "seconds": total, "goodput": goodput})

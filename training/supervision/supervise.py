@@ -1,0 +1,241 @@
+"""Attempt after attempt until the model is there: a transient failure is followed by another attempt, no other is.
+
+One budget, `failure.max_failures`, covers the workers, Ray Train's controller and Ray itself; every attempt goes on
+from the newest checkpoint. The workers run under a :class:`training.supervision.watchdog.Watchdog`, and SIGTERM, Ctrl-C or a
+cancellation make them save a last checkpoint first. A driver that another one has superseded ends.
+"""
+
+import logging
+import random
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from queue import SimpleQueue
+from types import FrameType
+
+from training.attempts.fence import Fence, RivalDriverError, new_driver
+from training.attempts.heartbeat import furthest_step, read_beats
+from training.attempts.history import Failure, note, read_attempts
+from training.attempts.job import TrainingJob
+from training.attempts.log_relay import Relay
+from training.errors import (
+    EvergreenError,
+    StopRequestedError,
+    TrainingError,
+    TransientError,
+    causes,
+    classify,
+)
+from training.ray_cluster.capacity import NoRoomError
+from training.ray_cluster.cluster import head_is_gone, revive
+from training.redaction import redact
+from training.storage.files import sweep, write_text
+from training.supervision.preemption import Notices
+from training.supervision.watchdog import Watchdog, end_workers
+from training.termination import sigterm_to
+
+log = logging.getLogger("evergreen.supervise")
+
+_LOOK_S = 0.5
+_UNWIND_S = 60.0  # for Ray Train to notice that its workers are gone, or that they are done
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
+# Until Ray counts a lost node no more; before, it would wait for as many workers as there were.
+_NODE_LOSS_S = 15.0
+
+
+def train_until_done(
+    job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool, failed_before: int = 0
+) -> None:
+    """Call `attempt` until it succeeds; `failed_before` failures of `failure.max_failures` are spent already.
+
+    Raises the :class:`EvergreenError` that ends the run; it is final when the budget is spent.
+    """
+    allowed = job.settings.failure.max_failures
+    furthest, futile = furthest_step(job.paths), 0
+    job = job.model_copy(update={"driver": new_driver()})
+    for failures in range(min(failed_before, allowed), allowed + 1):
+        if on_ray:
+            end_workers(read_beats(job.paths))  # of an attempt that this one must not overlap with
+        _sweep(job)
+        fence = Fence.begin(job.paths, job.driver)
+        try:
+            _attempt_once(job.model_copy(update={"attempt": fence.number}), attempt, on_ray)
+            return _sweep(job)
+        except Exception as error:
+            known = _noted(job, fence, error, begun=failures > 0 or bool(read_attempts(job.paths)))
+            known.final = known.final or failures == allowed
+            if not known.transient or known.final:
+                raise known from error
+            log.warning("%s Failure %d of %d allowed; going on.", redact(str(known)), failures + 1, allowed)
+        reached = furthest_step(job.paths)
+        futile = 0 if reached > furthest else futile + 1
+        furthest = max(furthest, reached)
+        time.sleep(_pause_s(job, futile))
+        if on_ray:
+            revive(job.settings)
+    return None
+
+
+def _attempt_once(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
+    with _stop_on_signals(job) as asked:
+        if on_ray:
+            _supervised(job, attempt, asked)
+        else:
+            attempt(job)
+
+
+def _noted(job: TrainingJob, fence: Fence, error: Exception, begun: bool) -> EvergreenError:
+    """What the failure of an attempt means, which is also a line of the run's failures."""
+    try:
+        fence.check_driver()
+        known = _explained(error)
+    except RivalDriverError as rival:  # which has ended this driver's workers, whatever their error says
+        known = rival
+    if begun and isinstance(known, NoRoomError):  # the workers fitted before: nodes are away
+        known = TransientError(str(known))
+    note(job.paths.failures, Failure(number=fence.number, at=time.time(), error=redact(str(known))))
+    return known
+
+
+def _pause_s(job: TrainingJob, futile: int) -> float:
+    """Seconds until the next attempt; twice as many for each of the `futile` last ones, which got no further.
+
+    A worker that is killed once an hour is no reason to wait a minute the tenth time.
+    """
+    first = _FIRST_PAUSE_S if job.settings.scaling.min_workers is None else _NODE_LOSS_S
+    return min(_LONGEST_PAUSE_S, first * 2.0**futile) * random.uniform(0.5, 1)
+
+
+def _sweep(job: TrainingJob) -> None:
+    """Remove what workers that died left half written."""
+    for folder in (job.paths.root, job.paths.checkpoints):
+        sweep(folder)
+
+
+def _explained(error: Exception) -> EvergreenError:
+    known = classify(error)
+    if known is not None:
+        return known
+    inner = [one for one in causes(error) if not type(one).__module__.startswith("ray.")]
+    first = inner[-1] if inner else error
+    return TrainingError(f"the training code failed: {type(first).__name__}: {first}{_place(first)}")
+
+
+def _place(error: BaseException) -> str:
+    """Where in which file `error` was raised, when it says so; Ray carries tracebacks over as text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked: list[int]) -> None:
+    """Run the attempt in a thread and watch it from here, which keeps this thread free for signals."""
+    outcome: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            attempt(job)
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="evergreen-attempt", daemon=True)
+    thread.start()
+    watchdog, limits, relay, notices = Watchdog(job), _Deadlines(job), Relay(job.paths), Notices(job)
+    fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
+    while thread.is_alive():
+        thread.join(_LOOK_S)
+        relay.pump()
+        notices.look()
+        _end_for_rival(job, fence)
+        if limits.passed(asked):
+            break
+        if head_is_gone():
+            end_workers(read_beats(job.paths))
+            raise TransientError("Ray's head process (gcs_server) died.")
+        try:
+            watchdog.look()
+        except TransientError:
+            thread.join(_UNWIND_S)
+            raise
+    if outcome:
+        raise outcome[0]
+    if asked and thread.is_alive():
+        end_workers(read_beats(job.paths))
+        raise StopRequestedError("training was stopped; the same command goes on from the newest checkpoint")
+
+
+def _end_for_rival(job: TrainingJob, fence: Fence) -> None:
+    """End this attempt's workers when another driver has taken the run over. Raises :class:`RivalDriverError`."""
+    try:
+        fence.check_driver()
+    except RivalDriverError:
+        end_workers([beat for beat in read_beats(job.paths) if beat.attempt == job.attempt])
+        raise
+
+
+class _Deadlines:
+    """When to stop waiting for an attempt that does not return."""
+
+    def __init__(self, job: TrainingJob):
+        self.job = job
+        self.asked_at: float | None = None
+        self.done_at: float | None = None
+
+    def passed(self, asked: list[int]) -> bool:
+        """Whether a stop was asked for, or the model finished, and nothing has happened for too long."""
+        now = time.monotonic()
+        if asked and self.asked_at is None:
+            self.asked_at = now
+        if self.done_at is None and (self.job.paths.model / "trained.json").is_file():
+            self.done_at = now
+        if self.asked_at is not None and now - self.asked_at > self.job.settings.failure.stop_timeout_s:
+            log.warning("no last checkpoint within failure.stop_timeout_s; the one before it counts")
+            return True
+        if self.done_at is not None and now - self.done_at > _UNWIND_S:
+            log.warning("the model is finished, but Ray Train does not return; going on without it")
+            return True
+        return False
+
+
+@contextmanager
+def _stop_on_signals(job: TrainingJob) -> Iterator[list[int]]:
+    """SIGTERM and SIGINT ask the workers for a last checkpoint; then they have the effect that they had before.
+
+    Yields the signals that arrived. A second one does not wait.
+    """
+    job.paths.stop.unlink(missing_ok=True)
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    arrived: SimpleQueue[int | None] = SimpleQueue()  # `put` may interrupt itself, so a handler may call it
+
+    def ask(signum: int, _frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(signum)
+        arrived.put(signum)
+
+    asking = threading.Thread(target=_ask_workers, args=(job, arrived), name="evergreen-stop", daemon=True)
+    asking.start()
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        with sigterm_to(ask):
+            yield received
+    finally:
+        signal.signal(signal.SIGINT, before)
+        arrived.put(None)
+        asking.join()
+        job.paths.stop.unlink(missing_ok=True)
+        if received:
+            signal.raise_signal(received[0])
+
+
+def _ask_workers(job: TrainingJob, arrived: "SimpleQueue[int | None]") -> None:
+    """Write the file `stop` when a signal arrives; None ends the wait."""
+    while (signum := arrived.get()) is not None:
+        log.warning("%s: saving a last checkpoint", signal.Signals(signum).name)
+        write_text(job.paths.stop, signal.Signals(signum).name)

@@ -1,0 +1,159 @@
+"""Watches the workers of an attempt from the driver: finds the stuck one, shows where it hangs, ends them all.
+
+Neither Ray nor a collective notices a stopped process for minutes, and the other workers wait for it without an
+error. Each worker leaves a sign of life (:class:`training.attempts.heartbeat.Heart`) once a second; the driver compares them
+with its own clock, so that clocks of different machines do not matter.
+"""
+
+import logging
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from training.attempts.heartbeat import Beat, read_beats
+from training.attempts.job import TrainingJob
+from training.errors import TransientError
+from training.trainers.torch.worker import STACKS_SIGNAL
+
+log = logging.getLogger("evergreen.watchdog")
+
+_MEAN_GAPS = 20  # a step may take this many times the mean before it is suspect
+_STARTS = 3  # times failure.worker_start_timeout_s: Ray has that for the processes alone
+_STACKS_WAIT_S = 1.0
+_END_TIMEOUT_S = 20.0
+_REMOTE_TIMEOUT_S = 15.0
+_MOST_STACK_LINES = 60
+
+
+@dataclass
+class Watchdog:
+    """One attempt's watch; :meth:`look` is called every second or so."""
+
+    job: TrainingJob
+    _began: float = field(default_factory=time.monotonic)
+    _seen: dict[int, "_Life"] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Raises :class:`TransientError` when the workers are stuck; by then all of them are ended.
+
+        They wait for each other, so one sign of life is enough: only when all are silent is one of them stuck.
+        """
+        now = time.monotonic()
+        beats = [beat for beat in read_beats(self.job.paths) if beat.attempt == self.job.attempt]
+        # Ray replaces workers that died, by fewer or more of them.
+        self._seen = {beat.rank: _Life.after(self._seen.get(beat.rank), beat, now) for beat in beats}
+        lives = list(self._seen.values())
+        if not all(now - life.at > self._allowed(life) for life in lives):
+            return
+        if any(_signal(life.beat, 0) is not None for life in lives):
+            self._give_up(lives, now)
+        self._check_start(now)
+
+    def _allowed(self, life: "_Life") -> float:
+        """Seconds without a sign of life that this worker may take."""
+        limits = self.job.settings.failure
+        steady = max(limits.hang_timeout_s, _MEAN_GAPS * life.beat.gap_s)
+        # The first step compiles, opens the data and waits for the others; Ray Data starts anew each epoch.
+        if life.beat.step <= life.first_step or self.job.feed == "stream":
+            return max(steady, limits.worker_start_timeout_s)
+        return steady
+
+    def _check_start(self, now: float) -> None:
+        """There is no worker: Ray has not started them yet, or is about to replace them."""
+        limit = _STARTS * self.job.settings.failure.worker_start_timeout_s
+        since = max([self._began, *(life.at for life in self._seen.values())])
+        if now - since > limit:
+            raise TransientError(f"Ray did not start the workers within {limit:.0f} s")
+
+    def _give_up(self, lives: "list[_Life]", now: float) -> None:
+        for life in lives:
+            log.warning("%s", _where(self.job, life.beat))
+        end_workers([life.beat for life in lives])
+        silence = now - max(life.at for life in lives)
+        raise TransientError(
+            f"no worker gave a sign of life for {silence:.0f} s after step {max(life.beat.step for life in lives)}; "
+            f"what they were doing is in the log and in {self.job.paths.stacks}"
+        )
+
+
+@dataclass(frozen=True)
+class _Life:
+    """A worker's last sign of life, and when it was seen first by this process's clock."""
+
+    beat: Beat
+    at: float
+    first_step: int
+
+    @classmethod
+    def after(cls, before: "_Life | None", beat: Beat, now: float) -> "_Life":
+        if before is None or before.beat.started != beat.started:
+            return cls(beat, now, beat.step)
+        return before if before.beat == beat else cls(beat, now, before.first_step)
+
+
+def end_workers(beats: list[Beat]) -> None:
+    """SIGKILL the processes of these signs of life, where they still run, and wait until they are gone."""
+    # A training without workers beats as well: begun by this process, it is nothing to end.
+    here = (os.getpid(), socket.gethostname())
+    alive = [beat for beat in beats if (beat.pid, beat.host) != here and _signal(beat, signal.SIGKILL)]
+    deadline = time.monotonic() + _END_TIMEOUT_S
+    while alive and time.monotonic() < deadline:
+        time.sleep(0.1)
+        alive = [beat for beat in alive if _signal(beat, 0)]
+    for beat in alive:
+        log.warning("worker %d (pid %d on %s) does not end", beat.rank, beat.pid, beat.host)
+
+
+def _where(job: TrainingJob, beat: Beat) -> str:
+    """What a worker does right now: its process's state and its threads' stacks."""
+    file = job.paths.stacks / f"rank-{beat.rank}.txt"
+    before = file.stat().st_size if file.is_file() else 0
+    state = _signal(beat, STACKS_SIGNAL)
+    head = f"worker {beat.rank} (pid {beat.pid} on {beat.host}) after step {beat.step}: "
+    if state is None:
+        return head + "its process is gone"
+    if state == "stopped":
+        return head + "its process is stopped (SIGSTOP or a debugger)"
+    time.sleep(_STACKS_WAIT_S)
+    lines = file.read_text(errors="replace")[before:].splitlines() if file.is_file() else []
+    return head + "\n".join([state, *lines[:_MOST_STACK_LINES]])
+
+
+def _signal(beat: Beat, signum: int) -> str | None:
+    """Send a signal to a worker wherever it runs; returns its process's state before, None when it is gone."""
+    import ray
+
+    # By host first: after a restart of Ray, this machine is another node.
+    if beat.host == socket.gethostname() or beat.node == ray.get_runtime_context().get_node_id():
+        return signal_process(beat.pid, beat.started, signum)
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    place = NodeAffinitySchedulingStrategy(beat.node, soft=False)
+    remote: Any = ray.remote(num_cpus=0, max_retries=0)(signal_process)
+    try:
+        answer = remote.options(scheduling_strategy=place).remote(beat.pid, beat.started, signum)
+        state: str | None = ray.get(answer, timeout=_REMOTE_TIMEOUT_S)
+    except Exception as error:  # the node is gone, and the process with it, or Ray can't tell
+        log.warning(
+            "node %s of worker %d does not answer (%s)", beat.node[:8], beat.rank, type(error).__name__
+        )
+        return None
+    return state
+
+
+def signal_process(pid: int, started: float, signum: int) -> str | None:
+    """Send a signal to the process `pid` if it is the one that started then; see :func:`_signal`."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if abs(process.create_time() - started) > 1 or process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        state = str(process.status())
+        os.kill(pid, signum)
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return None
+    return state

@@ -1,0 +1,300 @@
+"""The training loop: runs in every worker, serves one device and many, and goes on where a checkpoint left off."""
+
+import logging
+import math
+import time
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+from training.attempts.fence import Fence
+from training.attempts.heartbeat import Heart
+from training.attempts.job import TrainingJob
+from training.attempts.metrics import MetricsFile
+from training.checkpoints.checkpoint_log import CheckpointLog, Position
+from training.checkpoints.weights import save_weights, weights_digest
+from training.data.dataset import Columns
+from training.data.sample_order import Rows
+from training.errors import StopRequestedError, TrainingError
+from training.records import EpochMetrics, Goodput, TrainedModel
+from training.storage.files import atomic_folder
+from training.storage.paths import TRAINED
+from training.storage.record_files import record_text
+from training.trainers.torch.accumulators import Clock, Interval, Sums, metric_interval
+from training.trainers.torch.feeds import Feed
+from training.trainers.torch.ranks import Agreement, Ranks, device_name
+from training.trainers.torch.replay import Rebuild, Replay
+from training.trainers.torch.replica import Learner
+from training.trainers.torch.schedule import learning_rate
+
+log = logging.getLogger("evergreen.loop")
+
+_SAVE, _STOP = 1, 2  # wishes between steps
+_LOOK_S = 0.2  # between two looks whether it is time to save or to stop
+
+
+@dataclass
+class Loop:
+    """One worker's training, from the newest checkpoint to the finished model."""
+
+    job: TrainingJob
+    ranks: Ranks
+    columns: Columns
+    feed: Feed
+    validation_rows: Rows
+    learner: Learner
+    total_steps: int
+    heart: Heart
+    fence: Fence  # asked by the first rank, which alone writes
+    rebuild: Rebuild
+    clock: Clock = field(default_factory=Clock)
+    history: list[EpochMetrics] = field(default_factory=list)
+    epoch_sums: Sums = field(default_factory=Sums)
+    carried: Sums = field(default_factory=Sums)
+    saved_at: float = field(default_factory=time.perf_counter)
+    looked_at: float = 0.0
+    done: int = 0  # steps
+
+    def __post_init__(self) -> None:
+        job, settings = self.job, self.job.settings
+        self.metrics = MetricsFile(job.paths.metrics, self.total_steps, self.fence)
+        same_for_any_workers = settings.training.virtual_shards is not None
+        self.checkpoints = CheckpointLog(
+            job.paths.checkpoints,
+            settings.checkpoint,
+            job.run_key,
+            {"device": device_name(self.ranks)}
+            | ({} if same_for_any_workers else {"workers": str(self.ranks.world_size)}),
+            self._before_commit,
+            lambda: self.heart.beat(self.done),
+            metrics=self.metrics,
+        )
+        self.learner.before_update = self._let_copy
+        self.agreement = Agreement(self.ranks)
+        per_epoch = self.feed.steps_per_epoch
+        self.interval = metric_interval(settings, per_epoch)
+        self.replay = Replay(
+            job, self.ranks, self.learner, self.rebuild, self.checkpoints, self.fence, self.heart, self.clock,
+            self.total_steps, per_epoch,
+        )  # fmt: skip
+
+    def run(self, position: Position) -> None:
+        """Train from `position` to the end; the first rank leaves the finished model in `paths.model`."""
+        while position.step < self.total_steps:
+            position = self.run_epoch(position)
+        with self.heart.kept_beating(position.step):
+            if self.ranks.is_first:
+                self.checkpoints.wait()
+                self.finish()
+            self.ranks.barrier()
+
+    def resume(self) -> Position:
+        """Load the newest checkpoint that verifies, if there is one."""
+        found = self.checkpoints.load_newest()
+        position = found[0] if found else Position(0, 0, 0)
+        # Ranks read the same folder, but a damaged file may be seen by one alone: agree before anyone steps.
+        if not self.ranks.all_equal(position.step):
+            raise TrainingError(
+                "workers found different checkpoints; is the run's folder on storage that all of them share?"
+            )
+        if found:
+            self._load(found[1])
+        if self.ranks.is_first:
+            self.metrics.rewind(position.step)
+            log.info("training starts at step %d of %d", position.step, self.total_steps)
+        self.replay.enter(position.step)
+        return position
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.learner.load(state["learner"])
+        self.history = [EpochMetrics.model_validate(row) for row in state["history"]]
+        self.epoch_sums = Sums(*state["epoch_sums"])
+        shares = [Sums(*share) for share in state["interval_sums"]]
+        if len(shares) == self.ranks.world_size:
+            self.carried = shares[self.ranks.rank]
+        elif self.ranks.is_first:  # another number of workers: only the sum over all of them counts
+            self.carried = sum(shares, start=Sums())
+
+    def run_epoch(self, position: Position) -> Position:
+        """All steps of an epoch from `position` on, then its validation and checkpoint."""
+        began = time.perf_counter()
+        step, since, rows = position.step, self._interval(), 0
+        batches = self.feed.batches(position.epoch, position.step_in_epoch)
+        for in_epoch in range(position.step_in_epoch, self.feed.steps_per_epoch):
+            with self.clock.time("data wait"):
+                batch = next(batches)
+            before = self.learner.communication.exposed_s
+            with self.clock.time("compute"):
+                losses, hits = self.learner.step(batch, position.epoch, step)
+                since.add(losses, hits, batch.rows)
+            self._book_communication(before)
+            if self.replay.watching:
+                away = self.replay.watch(batch, losses, hits)  # seconds, which no speed counts
+                began, since.began = began + away, since.began + away
+            step, rows = step + 1, rows + batch.global_rows
+            self.done = step
+            self.heart.beat(step)
+            last = in_epoch + 1 == self.feed.steps_per_epoch or step == self.total_steps
+            if last or (in_epoch + 1) % self.interval == 0:
+                self._report(since, step, position.epoch)
+                since = self._interval()
+            if last:
+                break
+            self._between_steps(Position(position.epoch, in_epoch + 1, step), since)
+        self._end_epoch(position.epoch, step, rows / (time.perf_counter() - began))
+        return Position(position.epoch + 1, 0, step)
+
+    def _interval(self) -> Interval:
+        carried, self.carried = self.carried, Sums()
+        return Interval(
+            carried.loss,
+            carried.hits,
+            int(carried.rows),
+            int(carried.checksum),
+            waited_before=self.clock.parts.get("data wait", 0.0),
+        )
+
+    def _between_steps(self, position: Position, since: Interval) -> None:
+        """Save when it is time to, end when that is wished; all ranks do so after the same step."""
+        wish = self.agreement.exchange(self._wish())
+        every = self.job.settings.checkpoint.every_steps
+        due = wish >= _SAVE or (every is not None and position.step % every == 0)
+        due = due or self.replay.needs_checkpoint(position.step)
+        if due and self.feed.exact:
+            shares = self.ranks.gather(since.as_tensor(self.ranks))
+            if self.ranks.is_first:
+                self._save(position, None, [share.tolist() for share in shares])
+            self.replay.saved(position)
+        if wish == _STOP:
+            if self.ranks.is_first:
+                self.checkpoints.wait()
+            self.ranks.barrier()
+            raise StopRequestedError(
+                f"training stopped on request at step {position.step} of {self.total_steps}; "
+                "the same command goes on there"
+            )
+
+    def _wish(self) -> int:
+        """What the first rank wants next: nothing, a checkpoint, or the end."""
+        now = time.perf_counter()
+        if not self.ranks.is_first or now - self.looked_at < _LOOK_S:
+            return 0
+        self.looked_at = now
+        if self.job.paths.stop.exists():
+            return _STOP
+        self.fence.check()
+        due = now - self.saved_at >= self.job.settings.checkpoint.every_s
+        if self.job.paths.save.exists():
+            self.job.paths.save.unlink(missing_ok=True)
+            due = True
+        if not (due and self.feed.exact) or self.checkpoints.busy:
+            return 0
+        self.saved_at = now  # the answer comes a step later; a wish is told once
+        return _SAVE
+
+    def _before_commit(self) -> None:
+        """The points up to a checkpoint are as durable as itself, and it still is this attempt's to write."""
+        self.metrics.sync()
+        self.fence.check()
+
+    def _book_communication(self, before: float) -> None:
+        exposed = self.learner.communication.exposed_s - before
+        self.clock.parts["communication"] = self.clock.parts.get("communication", 0.0) + exposed
+        self.clock.parts["compute"] -= exposed
+
+    def _report(self, since: Interval, step: int, epoch: int) -> None:
+        """Reduce the interval's sums over all ranks and write them as one metric point."""
+        with self.clock.time("compute"):
+            self.ranks.synchronize()
+        with self.clock.time("communication"):
+            sums = Sums(*self.ranks.add_up(*since.as_tensor(self.ranks)))
+        self.epoch_sums += sums
+        seconds = time.perf_counter() - since.began
+        waited = self.clock.parts.get("data wait", 0.0) - since.waited_before
+        values = {
+            "train/loss": sums.loss / sums.rows,
+            "train/accuracy": sums.hits / sums.rows,
+            "train/learning_rate": learning_rate(self.job.settings.training, step - 1, self.total_steps),
+            "speed/images_per_s": since.share_here * sums.rows / seconds,
+            "speed/data_wait_share": waited / seconds,
+        }
+        self._write(step, epoch, values)
+
+    def _write(self, step: int, epoch: int, values: dict[str, float]) -> None:
+        """Write a point on the first rank; every rank stops when a value is not finite, before the next step."""
+        if self.ranks.is_first:
+            self.metrics.append(step, epoch + 1, values)
+        elif not all(map(math.isfinite, values.values())):
+            raise TrainingError(f"training diverged at step {step}")
+
+    def _end_epoch(self, epoch: int, step: int, images_per_s: float) -> None:
+        with self.clock.time("validation"):
+            loss, accuracy = self.learner.validate(
+                self.columns, self.validation_rows, lambda: self.heart.beat(step)
+            )
+        sums, self.epoch_sums = self.epoch_sums, Sums()
+        row = EpochMetrics(
+            epoch=epoch + 1,
+            step=step,
+            train_loss=sums.loss / sums.rows,
+            train_accuracy=sums.hits / sums.rows,
+            validation_loss=loss,
+            validation_accuracy=accuracy,
+            learning_rate=learning_rate(self.job.settings.training, step - 1, self.total_steps),
+            images_per_s=images_per_s,
+            rows=int(sums.rows),
+            checksum=int(sums.checksum),
+        )
+        self._write(
+            step, epoch, {"validation/loss": loss, "validation/accuracy": accuracy, "epoch": float(epoch + 1)}
+        )
+        self.history.append(row)
+        if self.ranks.is_first:
+            self._save(Position(epoch + 1, 0, step), loss, [])
+        self.replay.saved(Position(epoch + 1, 0, step))
+
+    def _save(self, position: Position, score: float | None, interval_sums: list[list[float]]) -> None:
+        with self.clock.time("checkpoint"):
+            state = {
+                "learner": self.learner.state(),
+                "history": [row.model_dump() for row in self.history],
+                "epoch_sums": list(astuple(self.epoch_sums)),
+                "interval_sums": interval_sums,
+            }
+            # The end of an epoch may become the model: its bits hang on no guess of what a forward pass changes.
+            steady = self.learner.changed_by_update_alone() if score is None else frozenset[int]()
+            self.checkpoints.save(position, state, score, steady)
+        self.saved_at = time.perf_counter()
+
+    def _let_copy(self) -> None:
+        with self.clock.time("checkpoint"):
+            self.checkpoints.wait_until_copied()
+
+    def finish(self) -> None:
+        """Write the selected epoch's weights and the record of the training, together.
+
+        Raises :class:`training.errors.TransientError` when metric points were damaged meanwhile.
+        """
+        self.metrics.check()
+        chosen = self.history[-1]
+        if self.job.settings.training.select == "best":
+            chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
+        replay = self.replay.outcome()
+        weights = self.checkpoints.load_step(chosen.step)["learner"]["model"]
+        with atomic_folder(self.job.paths.model) as folder:
+            save_weights(weights, folder / "weights.safetensors")
+            trained = TrainedModel(
+                run_key=self.job.run_key,
+                weights=str(self.job.paths.model / "weights.safetensors"),
+                weights_digest=weights_digest(weights),
+                selected_epoch=chosen.epoch,
+                steps=self.total_steps,
+                world_size=self.ranks.world_size,
+                device=str(self.ranks.device.type),
+                history=tuple(self.history),
+                seconds=sum(self.clock.parts.values()),
+                goodput=Goodput(total_s=sum(self.clock.parts.values()), parts=dict(self.clock.parts)),
+                reproducible=replay.reproducible,
+                reproducible_reason=replay.reason,
+            )
+            (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
+            self._before_commit()

@@ -1,0 +1,282 @@
+"""Whether an interrupted run ends with the same bits: checked once a run, by replaying steps from its first checkpoint.
+
+The steps after the first checkpoint of an attempt are watched. Then a new model, made by a new import of the recipe,
+loads that checkpoint as a resumed attempt would and makes the same steps; its state is compared bit by bit with that of
+the training. The training's own model, optimizer, random generators and feed stay as they are.
+
+All ranks take part, as steps are collective. An attempt that dies during the replay resumes like any other, and replays
+again; after a second death the run goes on without the check.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch  # noqa: TID253 - imported by processes that train
+
+from training.attempts.fence import Fence
+from training.attempts.heartbeat import Heart
+from training.attempts.job import TrainingJob
+from training.checkpoints.checkpoint_log import CheckpointLog, Position
+from training.errors import DataError
+from training.recipe import modules_set_aside
+from training.records import ReplayOutcome
+from training.storage.record_files import write_record
+from training.trainers.torch.accumulators import Clock
+from training.trainers.torch.feeds import Batch, Feed
+from training.trainers.torch.generators import generators_kept
+from training.trainers.torch.ranks import Ranks
+from training.trainers.torch.replay_outcome import (
+    begun,
+    different,
+    equal,
+    is_decided,
+    read_outcome,
+    unchecked,
+)
+from training.trainers.torch.replica import Learner
+from training.trainers.torch.unsaved_state import differing_globals, globals_of, unsaved_differences
+
+log = logging.getLogger("evergreen.replay")
+
+_MOST_STEPS = 5
+_SECONDS = 0.3  # that the replayed steps may take, unless a single step takes longer
+Sums = tuple[tuple[str, ...], torch.Tensor]  # names, and a number for each
+Rebuild = Callable[[], tuple[Feed | None, Learner]]
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """What a step of the training left behind: a checksum of each tensor, and its batch if no feed gives it again."""
+
+    sums: Sums
+    batch: Batch | None
+
+
+@dataclass
+class Replay:
+    """The check of one attempt.
+
+    `rebuild` imports the recipe and makes a new learner of it, and a feed unless rows come in a stream that can't be
+    entered twice.
+    """
+
+    job: TrainingJob
+    ranks: Ranks
+    learner: Learner
+    rebuild: Rebuild
+    checkpoints: CheckpointLog
+    fence: Fence
+    heart: Heart
+    clock: Clock
+    total_steps: int
+    steps_per_epoch: int
+    _wanted: bool = False
+    _entered_at: tuple[int, float] = (0, 0.0)  # step and time
+    _start: Position | None = None
+    _count: int = 0
+    _watched: list[_Watched] = field(default_factory=list)
+
+    def enter(self, step: int) -> None:
+        """Training goes on from `step`; all ranks agree on whether to check."""
+        wanted = self.ranks.is_first and not self._left_out and not is_decided(read_outcome(self.job.paths))
+        self._wanted = bool(self.ranks.add_up(float(wanted))[0])
+        self._entered_at = step, time.perf_counter()
+
+    @property
+    def _left_out(self) -> str:
+        """Why this run is not checked; empty if it is."""
+        if not self.job.settings.checkpoint.replay:
+            return "checkpoint.replay is off"
+        if self.job.settings.training.compile:
+            return "with training.compile, compiling a second model could displace the programs of the first"
+        return ""
+
+    @property
+    def watching(self) -> bool:
+        """Whether :meth:`watch` is to be called after the next step."""
+        return self._start is not None
+
+    def needs_checkpoint(self, step: int) -> bool:
+        """Whether to save after `step`: else a training of one epoch may have no checkpoint before its end."""
+        return (
+            self._wanted and self.total_steps <= self.steps_per_epoch and step == (self.total_steps + 1) // 2
+        )
+
+    def saved(self, position: Position) -> None:
+        """A checkpoint at `position` is being saved; called on all ranks."""
+        steps = min(
+            self.steps_per_epoch - position.step_in_epoch, self.total_steps - position.step, _MOST_STEPS
+        )
+        if not self._wanted or self.watching or steps < 1:
+            return
+        entered, since = self._entered_at
+        mean_s = (time.perf_counter() - since) / max(1, position.step - entered)
+        slowest_s = max(map(float, self.ranks.gather(torch.tensor([mean_s], device=self.ranks.device))))
+        self._start, self._count = position, max(1, min(steps, int(_SECONDS / slowest_s)))
+        self.checkpoints.pinned = position.step
+
+    def watch(self, batch: Batch, losses: torch.Tensor, hits: torch.Tensor) -> float:
+        """The training has made a step; after the last one that counts, replay all and compare.
+
+        Returns the seconds that it took, which belong to no step.
+        """
+        assert self._start is not None
+        began = time.perf_counter()
+        with self.clock.time("replay check"):
+            kept = batch if self.job.feed == "stream" else None
+            last = len(self._watched) + 1 == self._count
+            self._watched.append(_Watched(_checksums(self.learner, batch, losses, hits, last), kept))
+            if last:
+                with self.heart.kept_beating(self._start.step + self._count):
+                    self._check(self._start)
+                self.checkpoints.pinned = self._start = None
+                self._wanted, self._watched = False, []
+        return time.perf_counter() - began
+
+    def outcome(self) -> ReplayOutcome:
+        """What the run's replay found, or why there was none."""
+        reason = self._left_out or "no step followed a checkpoint within one attempt"
+        return read_outcome(self.job.paths) or unchecked(reason)
+
+    def _check(self, start: Position) -> None:
+        if self.ranks.is_first:
+            self.checkpoints.wait()
+            self._write(begun(read_outcome(self.job.paths)))
+        self.ranks.barrier()
+        failed = False
+        try:
+            outcome = self._replayed(start)
+        except Exception as error:
+            failed, outcome = True, unchecked(f"the replay failed ({type(error).__name__}: {error})")
+            # First: where this rank fails alone, the others wait for it inside a step, until they time out.
+            self._write(outcome)
+        if self.ranks.add_up(float(failed))[0] and not failed:
+            outcome = unchecked("the replay failed on another worker")
+        if self.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.ranks.is_first:
+            self._write(outcome)
+            log.log(logging.INFO if outcome.reproducible else logging.WARNING, "%s", outcome.reason)
+
+    def _write(self, outcome: ReplayOutcome) -> None:
+        if self.ranks.is_first:  # the only rank whose fence knows the group of workers
+            self.fence.check()
+        write_record(self.job.paths.replay, outcome, self.job.paths.root.name)
+
+    def _replayed(self, start: Position) -> ReplayOutcome:
+        state = self._read(start)
+        if state is None:
+            return unchecked(f"the checkpoint at step {start.step} could not be read back")
+        if self._memory_lacks(state):
+            return unchecked("there is no memory for a second model beside the first")
+        of_training = globals_of(self.job.paths.recipe)
+        with generators_kept(), modules_set_aside(self.job.paths.recipe):
+            feed, learner = self.rebuild()
+            learner.load(state["learner"])
+            first, differing = self._first_difference(start, feed, learner)
+            unsaved = unsaved_differences(self.learner.module, learner.module)
+            unsaved += differing_globals(of_training, globals_of(self.job.paths.recipe))
+        ranks_with_any = self.ranks.add_up(float(bool(differing or unsaved)))[0]
+        if not ranks_with_any:
+            return equal(start.step, self._count)
+        return different(start.step, self._count, first, differing, unsaved)
+
+    def _read(self, start: Position) -> dict[str, Any] | None:
+        """State of the checkpoint, or None on all ranks when one of them can't read it."""
+        state = None
+        try:
+            state = self.checkpoints.load_at(start.step)
+        except (DataError, OSError) as error:
+            log.warning("%s", error)
+        return None if self.ranks.add_up(float(state is None))[0] else state
+
+    def _memory_lacks(self, state: dict[str, Any]) -> bool:
+        """Whether a second model does not fit beside the first on any rank."""
+        import psutil
+
+        # With gradients, and a copy while the state is loaded.
+        needed = 2 * sum(tensor.nbytes for tensor in _tensors(state))
+        if self.ranks.device.type == "cuda":
+            device = self.ranks.device
+            allocated = torch.cuda.memory_allocated(device)
+            needed += torch.cuda.max_memory_allocated(device) - allocated  # what a step takes besides
+            free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - allocated
+        else:
+            free = psutil.virtual_memory().available // self.ranks.world_size
+        return bool(self.ranks.add_up(float(needed > free))[0])
+
+    def _first_difference(
+        self, start: Position, feed: Feed | None, learner: Learner
+    ) -> tuple[int | None, list[str]]:
+        """The first step after which anything differs, and what; every rank makes all steps."""
+        found: tuple[int | None, list[str]] = None, []
+        for number, batch in enumerate(self._batches(start, feed)):
+            losses, hits = learner.step(batch, start.epoch, start.step + number)
+            last = number + 1 == self._count
+            names = _differing_bits(self.learner, learner) if last else []
+            names += _differing(self._watched[number].sums, _checksums(learner, batch, losses, hits, last))
+            if names and found[0] is None:
+                found = start.step + number + 1, names
+        return found
+
+    def _batches(self, start: Position, feed: Feed | None) -> Iterator[Batch]:
+        if feed is None:
+            return (step.batch for step in self._watched if step.batch is not None)
+        return islice(feed.batches(start.epoch, start.step_in_epoch), self._count)
+
+
+def _checksums(learner: Learner, batch: Batch, losses: torch.Tensor, hits: torch.Tensor, last: bool) -> Sums:
+    """A sum over the bits of everything that a step depends on or leaves; taken on the device, without waiting.
+
+    After the last step, the state is left out: the two models are there to be compared bit by bit.
+    """
+    named = {} if last else _state(learner)
+    named |= {"the loss": losses, "the number of hits": hits}
+    named |= {"the images that the feed gave": batch.images, "the labels that the feed gave": batch.labels}
+    sums = [_words(tensor).sum(dtype=torch.int64).to(learner.ranks.device) for tensor in named.values()]
+    return tuple(named), torch.stack(sums)
+
+
+def _differing(one: Sums, other: Sums) -> list[str]:
+    mine, others = (dict(zip(names, sums.tolist(), strict=True)) for names, sums in (one, other))
+    return [name for name in mine | others if mine.get(name) != others.get(name)]
+
+
+def _differing_bits(one: Learner, other: Learner) -> list[str]:
+    mine, others = _state(one), _state(other)
+    return [
+        name
+        for name, tensor in mine.items()
+        if name not in others or not torch.equal(_words(tensor), _words(others[name]))
+    ]
+
+
+def _state(learner: Learner) -> dict[str, torch.Tensor]:
+    """Weights, buffers and optimizer state by name; the loss scale as a tensor."""
+    found = {name: one for name, one in learner.module.state_dict().items() if isinstance(one, torch.Tensor)}
+    weights = [name for name, _ in learner.module.named_parameters()]
+    for index, parts in learner.optimizer.state_dict()["state"].items():
+        tensors = {kind: part for kind, part in parts.items() if isinstance(part, torch.Tensor)}
+        found |= {f"{kind} of {weights[index]}": part for kind, part in tensors.items()}
+    return found | {"the loss scale": torch.tensor(learner.scaler.get_scale(), dtype=torch.float64)}
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits of a tensor as integers: comparing them tells -0.0 from 0.0, and finds equal NaNs equal."""
+    flat = tensor.detach().contiguous().flatten()
+    flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+    return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors inside nested containers."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        parts: Iterable[Any] = value.values() if isinstance(value, dict) else value
+        for part in parts:
+            yield from _tensors(part)

@@ -1,0 +1,278 @@
+"""Model, optimizer and the arithmetic of one step, the same for one device and for many."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch  # noqa: TID253 - this module is itself imported inside functions
+import torch.distributed as dist  # noqa: TID253
+import torch.nn.functional as functional  # noqa: TID253
+from torch import nn  # noqa: TID253
+
+from training.data.dataset import Columns
+from training.data.images.augmentation import augment, normaliser
+from training.data.sample_order import Rows, stream_key
+from training.recipe import Augmentation, ImageShape, Recipe
+from training.records import DatasetVersion
+from training.settings.schema import Settings
+from training.trainers.torch.feeds import Batch
+from training.trainers.torch.generators import seed_generators
+from training.trainers.torch.ranks import Ranks
+from training.trainers.torch.schedule import build_optimizer, learning_rate, set_learning_rate
+
+_INITIAL, _STEP = 3, 4  # streams of random numbers
+_VALIDATION_ROWS = 512
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class CommunicationClock:
+    """Seconds in which a step waited for other workers after its own last gradient was ready."""
+
+    last_bucket: float = 0.0
+    exposed_s: float = 0.0
+
+
+class Learner:
+    """One replica of the model with its optimizer."""
+
+    def __init__(
+        self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks, total_steps: int
+    ):
+        self.settings, self.ranks, self.total_steps = settings, ranks, total_steps
+        self.communication = CommunicationClock()
+        self.before_update: Callable[[], None] = lambda: None
+        self._forward_keeps_weights: bool | None = None  # found in the first pass
+        seed_generators(stream_key(settings.seed, _INITIAL), ranks.device.type == "cuda")
+        self.module = build_module(recipe, version.shape, len(version.classes)).to(ranks.device)
+        if settings.training.channels_last:
+            self.module = self.module.to(memory_format=torch.channels_last)
+        if settings.training.compile:
+            # A program a shape: with one made general as shapes come, a step's bits hang on which shape came first.
+            self.module.compile(dynamic=False)
+        self.normalise = normaliser(version.mean, version.std).to(ranks.device)
+        self.black = self.normalise(
+            torch.zeros((1, version.shape[0], 1, 1), dtype=torch.uint8, device=ranks.device)
+        )
+        self.augmentation = recipe.augmentation if settings.training.augment else Augmentation()
+        self.optimizer = build_optimizer(settings.training, self.module.parameters())
+        self.scaler = torch.amp.GradScaler(
+            ranks.device.type, enabled=settings.training.precision == "float16"
+        )
+        self.model = self.wrap()
+        if self.model is not self.module:
+            self._rehearse(version.shape)
+
+    def wrap(self) -> nn.Module:
+        """The module as the forward pass calls it: under DDP when there are several workers."""
+        if not self.ranks.distributed:
+            return self.module
+        from ray.train.torch import prepare_model
+
+        model: Any = prepare_model(self.module, parallel_strategy_kwargs={"gradient_as_bucket_view": True})
+        model.register_comm_hook(self.communication, _timed_allreduce)
+        return model  # type: ignore[no-any-return]
+
+    def _rehearse(self, shape: tuple[int, int, int]) -> None:
+        """A pass whose gradients are thrown away.
+
+        DDP sorts its buckets anew after the first backward pass, and with them the order in which three or more
+        ranks add up: without a rehearsal, the first step after a resume would differ in its last bits.
+        """
+        buffers = [buffer.clone() for buffer in self.module.buffers()]
+        images = torch.zeros(
+            (2 * self.settings.training.accumulation_steps, *shape), device=self.ranks.device
+        )
+        labels = torch.zeros(len(images), dtype=torch.int64, device=self.ranks.device)
+        self.add_gradients(Batch(images.byte(), labels, np.arange(len(images)), len(images)), 0, 0, 0, 0.0)
+        self.optimizer.zero_grad(set_to_none=True)
+        for buffer, value in zip(self.module.buffers(), buffers, strict=True):
+            buffer.copy_(value)
+        self.communication.exposed_s = 0.0
+
+    def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """One optimizer step; returns the sum of the losses and the number of hits over this worker's rows.
+
+        The loss is summed and divided by the step's rows on *all* workers; times the world size, since DDP
+        averages over ranks. So shares of unequal size and accumulation leave the mean over the global batch.
+        """
+        set_learning_rate(self.optimizer, learning_rate(self.settings.training, step, self.total_steps))
+        weight = self.ranks.world_size / batch.global_rows
+        losses, hits = self.add_gradients(batch, epoch, step, self.ranks.rank, weight)
+        self.update()
+        return losses, hits
+
+    def add_gradients(
+        self, batch: Batch, epoch: int, step: int, part: int, weight: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Forward and backward passes over `batch`, which is part number `part` of the step's rows."""
+        options = self.settings.training
+        # Dropout and all else that draws depend on (seed, step, part): nothing to save, nothing to restore.
+        seed_generators(stream_key(self.settings.seed, _STEP, step, part), self.ranks.device.type == "cuda")
+        images = self._inputs(batch, epoch)
+        before = self._fingerprints() if self._forward_keeps_weights is None else None
+        losses = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        hits = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
+        chunks = list(
+            zip(
+                images.chunk(options.accumulation_steps),
+                batch.labels.chunk(options.accumulation_steps),
+                strict=True,
+            )
+        )
+        for number, (inputs, labels) in enumerate(chunks, start=1):
+            with self._sync_only_if(number == len(chunks)):
+                with self._autocast():
+                    logits = self.model(inputs)
+                loss = functional.cross_entropy(
+                    logits.float(), labels, reduction="sum", label_smoothing=options.label_smoothing
+                )
+                self._backward(loss * weight)
+            losses += loss.detach()
+            hits += (logits.detach().argmax(1) == labels).sum()
+        if before is not None:
+            self._forward_keeps_weights = before == self._fingerprints()
+        return losses, hits
+
+    def validate(
+        self, columns: Columns, rows: Rows, progress: Callable[[], None] = lambda: None
+    ) -> tuple[float, float]:
+        """Mean loss and accuracy over `rows`, computed by all ranks together; `progress` is called each batch."""
+        self._same_buffers()
+        mine = rows[self.ranks.rank :: self.ranks.world_size]
+        loss, hits = self.losses_and_hits(columns, mine, progress)
+        total_loss, total_hits, count = self.ranks.add_up(loss, hits, len(mine))
+        return total_loss / count, total_hits / count
+
+    def losses_and_hits(
+        self, columns: Columns, rows: Rows, progress: Callable[[], None]
+    ) -> tuple[torch.Tensor, int]:
+        """Sum of the losses (float64) and number of hits over `rows`, without augmentation or gradients."""
+        self.module.eval()
+        loss = torch.zeros((), dtype=torch.float64)
+        hits = 0
+        with torch.inference_mode(), self._autocast():
+            for start in range(0, len(rows), _VALIDATION_ROWS):
+                part = rows[start : start + _VALIDATION_ROWS]
+                labels = torch.from_numpy(columns.labels[part]).to(self.ranks.device)
+                logits = self.module(
+                    self._normalised(torch.from_numpy(columns.read(part)).to(self.ranks.device))
+                )
+                loss += functional.cross_entropy(logits.float(), labels, reduction="sum").double().cpu()
+                hits += int((logits.argmax(1) == labels).sum())
+                progress()
+        self.module.train()
+        return loss, hits
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on, as it is now: training goes on changing it."""
+        parts: dict[str, Any] = {"model": self.module, "optimizer": self.optimizer, "scaler": self.scaler}
+        return {name: part.state_dict() for name, part in parts.items()}
+
+    def changed_by_update_alone(self) -> set[int]:
+        """Addresses of the tensors in :meth:`state` that stay as they are until :meth:`update`.
+
+        Those are the weights and the optimizer's state, unless the model was seen to write to weights in its first
+        pass, as some that clamp or renormalise them do.
+        """
+        if not self._forward_keeps_weights:
+            return set()
+        found: list[Any] = list(self.module.parameters())
+        for state in self.optimizer.state.values():
+            found += [value for value in state.values() if isinstance(value, torch.Tensor)]
+        return {tensor.data_ptr() for tensor in found}
+
+    def _fingerprints(self) -> list[tuple[int, float]]:
+        """Of each weight what changes when it is written to, and, as `.data` evades that, its norm."""
+        return [(one._version, float(one.detach().norm())) for one in self.module.parameters()]
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        self.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+
+    def _inputs(self, batch: Batch, epoch: int) -> torch.Tensor:
+        images = self._normalised(batch.images)
+        images = augment(images, batch.rows, self.augmentation, self.settings.seed, epoch, self.black)
+        if self.settings.training.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return images
+
+    def _normalised(self, images: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.normalise(images)
+        return result
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        dtype = _DTYPES[self.settings.training.precision]
+        return torch.autocast(self.ranks.device.type, dtype, enabled=dtype is not torch.float32)
+
+    def _sync_only_if(self, last: bool) -> AbstractContextManager[None]:
+        waits: bool = last or self.model is self.module
+        return nullcontext() if waits else self.model.no_sync()  # type: ignore[operator]
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        self.communication.last_bucket = 0.0
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        if self.communication.last_bucket:
+            self.communication.exposed_s += time.perf_counter() - self.communication.last_bucket
+
+    def update(self) -> None:
+        """Let the optimizer use the gradients."""
+        self.before_update()
+        if self.settings.training.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.training.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _same_buffers(self) -> None:
+        """Give all ranks the first one's running statistics, which is what the checkpoint holds."""
+        if self.ranks.distributed:
+            for buffer in self.module.buffers():
+                dist.broadcast(buffer, src=0)
+
+
+def build_module(recipe: Recipe, shape: ImageShape, classes: int) -> nn.Module:
+    """A fresh model of the recipe, checked to give one logit a class.
+
+    Raises :class:`training.errors.TrainingError` when it does not fit the data.
+    """
+    from training.errors import TrainingError
+
+    try:
+        module = recipe.build_model(shape, classes)
+    except FileNotFoundError as error:
+        raise TrainingError(
+            f"recipe {recipe.name}: build_model reads {error.filename}, which is not kept with the run. Name it in "
+            "Recipe(files=(...)), relative to the recipe, and open it relative to __file__."
+        ) from error
+    module.eval()
+    try:
+        with torch.inference_mode():
+            output = tuple(module(torch.zeros((2, *shape))).shape)
+    except (RuntimeError, ValueError) as error:
+        raise TrainingError(
+            f"recipe {recipe.name}: its model refuses images of {shape} (channels, height, width): {error}. "
+            "Build the model from the shape that build_model is given, or set data.image_size / data.channels."
+        ) from error
+    if output != (2, classes):
+        raise TrainingError(
+            f"recipe {recipe.name}: two images gave an output of shape {output}; {classes} classes need "
+            f"(2, {classes}). Size the last layer by the `classes` that build_model is given."
+        )
+    return module.train()
+
+
+def _timed_allreduce(
+    clock: CommunicationClock,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP takes no other annotation
+) -> torch.futures.Future[torch.Tensor]:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    clock.last_bucket = time.perf_counter()
+    return allreduce_hook(None, bucket)  # type: ignore[arg-type]

@@ -1,0 +1,121 @@
+"""The same weights, to the last bit, for any number of workers (`training.virtual_shards`).
+
+Floating-point sums depend on their order, and the order of an all-reduce on the number of ranks. So each step is
+computed in a fixed number of virtual shards, whoever computes them, and the gradients of all shards are added in the
+order of the shards. The idea is EasyScale's (M. Li et al., "EasyScale: Elastic Training with Consistent Accuracy and
+Improved Utilization on GPUs", SC 2023). It costs a message of gradients for each shard instead of an overlapped
+all-reduce of one, and smaller passes.
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch  # noqa: TID253 - imported by processes that train, never by ones that plan or list
+from torch import nn  # noqa: TID253
+
+from training.data.dataset import Columns
+from training.data.sample_order import Rows
+from training.trainers.torch.feeds import Batch, shards_of
+from training.trainers.torch.ordered_sum import OrderedSum
+from training.trainers.torch.replica import Learner
+from training.trainers.torch.schedule import learning_rate, set_learning_rate
+
+
+class ShardedLearner(Learner):
+    """A :class:`Learner` whose results do not depend on the number of workers."""
+
+    _sum: OrderedSum | None = None
+
+    def wrap(self) -> nn.Module:
+        """The bare module: gradients are exchanged here, not by DDP."""
+        return self.module
+
+    @property
+    def shards(self) -> int:
+        """Virtual shards of a step, over all workers."""
+        count = self.settings.training.virtual_shards
+        assert count is not None
+        return count
+
+    def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """One optimizer step; the first rank returns the sums over all workers' rows, the others zeros."""
+        set_learning_rate(self.optimizer, learning_rate(self.settings.training, step, self.total_steps))
+        first = shards_of(self.shards, self.ranks.rank, self.ranks.world_size).start
+        before = [buffer.clone() for buffer in self.module.buffers()]
+        gradients, sums = self._gradients(), []
+        for number, piece in enumerate(batch.split()):
+            self._restore(before)
+            losses, hits = self.add_gradients(piece, epoch, step, first + number, 1 / batch.global_rows)
+            self._take(gradients.vector(number))
+            gradients.send(number)
+            sums.append(torch.stack([losses, hits.double()]))
+        began = time.perf_counter()
+        total = gradients.total()
+        self.communication.exposed_s += time.perf_counter() - began
+        self._put(total)
+        self.update()
+        losses, hits = self._in_order(sums, torch.zeros(2, dtype=torch.float64, device=self.ranks.device))
+        return (losses, hits) if self.ranks.is_first else (0 * losses, 0 * hits)
+
+    def validate(
+        self, columns: Columns, rows: Rows, progress: Callable[[], None] = lambda: None
+    ) -> tuple[float, float]:
+        """Mean loss and accuracy over `rows`, in the same parts and order for every number of workers."""
+        mine = np.array_split(rows, self.shards)[
+            shards_of(self.shards, self.ranks.rank, self.ranks.world_size)
+        ]
+        sums = [
+            torch.stack([loss, torch.tensor(float(hits), dtype=torch.float64)]).to(self.ranks.device)
+            for loss, hits in (self.losses_and_hits(columns, part, progress) for part in mine)
+        ]
+        zero = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
+        loss, hits = self._in_order(sums, zero).tolist()
+        return loss / len(rows), hits / len(rows)
+
+    def _gradients(self) -> OrderedSum:
+        if self._sum is None:
+            size = sum(part.numel() for part in [*self._trained(), *self._running()])
+            self._sum = OrderedSum(self.ranks, self.shards, size)
+        return self._sum
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
+    def _running(self) -> list[torch.Tensor]:
+        """Statistics that a forward pass changes and that can be averaged."""
+        return [buffer for buffer in self.module.buffers() if buffer.is_floating_point()]
+
+    def _restore(self, before: list[torch.Tensor]) -> None:
+        for buffer, value in zip(self.module.buffers(), before, strict=True):
+            buffer.copy_(value)
+
+    def _take(self, vector: torch.Tensor) -> None:
+        """Put gradients and running statistics of the shard just computed into `vector`; gradients are zero after."""
+        grads = [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for parameter in self._trained()
+        ]
+        torch.cat([part.detach().flatten().float() for part in [*grads, *self._running()]], out=vector)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _put(self, total: torch.Tensor) -> None:
+        """Set gradients to their sum and running statistics to their mean over the shards."""
+        start = 0
+        for parameter in self._trained():
+            stop = start + parameter.numel()
+            parameter.grad = total[start:stop].view_as(parameter).to(parameter.dtype)
+            start = stop
+        for buffer in self._running():
+            stop = start + buffer.numel()
+            buffer.copy_((total[start:stop] / self.shards).view_as(buffer))
+            start = stop
+
+    def _in_order(self, mine: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+        """Sum of all workers' vectors in the order of the shards, the same on every rank."""
+        each = -(-self.shards // self.ranks.world_size)
+        padded = torch.stack([*mine, *(torch.zeros_like(like) for _ in range(each - len(mine)))])
+        total = torch.zeros_like(like)
+        for vector in torch.cat(self.ranks.gather(padded))[: self.shards]:
+            total += vector
+        return total

@@ -1,0 +1,139 @@
+"""What every training process does: set itself up, open the data, build the model, run the loop."""
+
+import faulthandler
+import logging
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from training.attempts.fence import Fence
+from training.attempts.heartbeat import Heart, furthest_step
+from training.attempts.history import Attempt, note
+from training.attempts.job import TrainingJob
+from training.attempts.log_relay import recorded
+from training.data.dataset import Columns, open_columns
+from training.data.sample_order import Rows, SampleOrder, stream_key
+from training.errors import TrainingError
+from training.recipe import Recipe, reload
+from training.trainers.torch.feeds import (
+    Feed,
+    MemoryFeed,
+    StreamFeed,
+    columns_dataset,
+    loader_feed,
+    training_rows,
+)
+from training.trainers.torch.generators import seed_generators
+from training.trainers.torch.ranks import Ranks, prepare_process
+
+if TYPE_CHECKING:
+    from training.trainers.torch.replica import Learner
+
+log = logging.getLogger("evergreen.worker")
+
+_IMPORT = 6  # stream of random numbers, see training.data.sample_order
+STACKS_SIGNAL = (
+    signal.SIGUSR1
+)  # asks a worker for the stacks of its threads, see training.supervision.watchdog
+
+
+def run_ray_worker(config: dict[str, Any]) -> None:
+    """Entry of a Ray Train worker; `config["job"]` is a :class:`TrainingJob` as JSON."""
+    import ray
+
+    job = TrainingJob.model_validate_json(config["job"])
+    ranks = Ranks.of_ray_worker()
+    job.paths.stacks.mkdir(parents=True, exist_ok=True)
+    said = job.paths.logs / f"rank-{ranks.rank}.jsonl"
+    with recorded(said), (job.paths.stacks / f"rank-{ranks.rank}.txt").open("w") as stacks:
+        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+        try:
+            run_worker(job, ranks, node=ray.get_runtime_context().get_node_id())
+        finally:
+            faulthandler.unregister(STACKS_SIGNAL)
+
+
+def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
+    """Train. Raises :class:`TrainingError` when the training can't succeed."""
+    from training.trainers.torch.loop import Loop
+
+    began = time.time()
+    # How far an older attempt came is known before the first beat of this one.
+    reached = furthest_step(job.paths)
+    fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
+    if ranks.is_first:
+        fence = Fence.enter(job.paths, job.attempt, job.driver)
+    heart = Heart(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
+    heart.beat(0)
+    prepare_process(job.settings.scaling.threads_per_worker, job.settings.training.deterministic)
+    recipe = import_recipe(job)
+    columns = open_columns(job.dataset, "train", check_images=False)
+    learn, validate = training_rows(columns, job.settings)
+    feed = build_feed(job, recipe, columns, learn, ranks)
+    total = min(
+        feed.steps_per_epoch * job.settings.training.epochs, job.settings.training.max_steps or sys.maxsize
+    )
+    if not total:
+        raise TrainingError(
+            f"training.global_batch_size: {len(learn)} training rows give no whole batch of "
+            f"{job.settings.training.global_batch_size} rows; lower it, or use data.feed=memory."
+        )
+    learner = build_learner(recipe, job, ranks, total)
+
+    def rebuild() -> "tuple[Feed | None, Learner]":
+        again = import_recipe(job)
+        rows = None if job.feed == "stream" else build_feed(job, again, columns, learn, ranks)
+        return rows, build_learner(again, job, ranks, total)
+
+    loop = Loop(job, ranks, columns, feed, validate, learner, total, heart, fence, rebuild)
+    position = loop.resume()
+    if ranks.is_first:
+        attempt = Attempt(
+            number=fence.number,
+            group=fence.group,
+            began=began,
+            ready=time.time(),
+            world_size=ranks.world_size,
+            device=ranks.device.type,
+            first_step=position.step,
+            reached=max(reached, position.step),
+        )
+        note(job.paths.attempts, attempt)
+    loop.run(position)
+
+
+def import_recipe(job: TrainingJob) -> Recipe:
+    """The recipe from the run's copy; what it draws when it is imported depends on the seed alone."""
+    seed_generators(stream_key(job.settings.seed, _IMPORT))
+    return reload(job.recipe, job.paths.recipe)
+
+
+def build_learner(recipe: Recipe, job: TrainingJob, ranks: Ranks, total_steps: int) -> "Learner":
+    """The replica of this worker."""
+    from training.trainers.torch.replica import Learner
+    from training.trainers.torch.virtual_shards import ShardedLearner
+
+    kind = Learner if job.settings.training.virtual_shards is None else ShardedLearner
+    return kind(recipe, job.dataset, job.settings, ranks, total_steps)
+
+
+def build_feed(job: TrainingJob, recipe: Recipe, columns: Columns, learn: Rows, ranks: Ranks) -> Feed:
+    """The feed that the job names, for this worker."""
+    if job.feed == "memory":
+        order = SampleOrder(len(learn), job.settings.training.global_batch_size, job.settings.seed)
+        shards = job.settings.training.virtual_shards
+        start, stop = order.bounds(order.steps_per_epoch - 1)
+        if stop - start < (shards or ranks.world_size):
+            raise TrainingError(
+                f"training.global_batch_size: the last step of an epoch has {stop - start} rows for "
+                + (f"{shards} virtual shards" if shards else f"{ranks.world_size} workers")
+                + "; use a larger batch, fewer workers (scaling.num_workers) or fewer training.virtual_shards."
+            )
+        return MemoryFeed(columns, learn, order, ranks, shards)
+    if job.feed == "loader":
+        dataset = recipe.dataset(job.dataset, "train") if recipe.dataset else columns_dataset(columns)
+        return loader_feed(dataset, learn, job.settings, ranks)
+    import ray.train
+
+    return StreamFeed(ray.train.get_dataset_shard("train"), len(learn), job.settings, ranks)
