@@ -8,7 +8,6 @@ All three run the flow below. A run whose key was seen before ends at once with 
 was interrupted goes on where it stopped.
 """
 
-import sys
 from typing import Any, cast
 
 from prefect import flow
@@ -142,9 +141,3 @@ def compare_and_register(
             if not left:
                 raise
     raise AssertionError
-
-
-if __name__ == "__main__":
-    from flows.cli.main import main
-
-    sys.exit(main(["retrain", *sys.argv[1:]]))

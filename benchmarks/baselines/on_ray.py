@@ -1,4 +1,4 @@
-"""A training on Ray as the train step starts it: a cluster of its own on this machine, then `training.supervision.launch`."""
+"""A training on Ray as the train step starts it: a cluster on this machine, then `training.supervision.launch`."""
 
 from training.attempts.job import TrainingJob
 from training.ray_cluster.cluster import ray_cluster

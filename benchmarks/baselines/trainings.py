@@ -1,4 +1,4 @@
-"""Evergreen's own trainings as a user starts them: a dataset version, a recipe, settings, `training.supervision.launch`."""
+"""Trainings as a user starts them: a dataset version, a recipe, settings, `training.supervision.launch`."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -21,7 +21,7 @@ def prepare(place: Place) -> None:
 
 
 def in_turns(place: Place) -> Outcome:
-    """`training.supervision.launch` in one process, ResNet-18: rows a second of each epoch but the first, which warms up."""
+    """ResNet-18 in one process: rows a second of each epoch but the first, which warms up."""
     from training.supervision.launch import launch
     from training.trainers.torch import worker
 

@@ -1,0 +1,1 @@
+"""What `evergreen plan` refuses, and checks of a model before it is registered."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from tasks.doctor import Check
-from training.ray_cluster.capacity import available_cpus
+from training.machine import available_cpus
 
 _GB = 1e9
 _DISK_LOW, _DISK_TOO_LOW = 5 * _GB, 1 * _GB

@@ -65,7 +65,7 @@ def ray_check() -> Check:
 
 def cpus_of_worker() -> int:
     """CPUs of a Ray worker; running it there shows that workers can import Evergreen."""
-    from training.ray_cluster.capacity import available_cpus
+    from training.machine import available_cpus
 
     return available_cpus()
 

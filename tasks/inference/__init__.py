@@ -1,0 +1,1 @@
+"""Scoring of rows with a registered model."""

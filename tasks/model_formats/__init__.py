@@ -1,0 +1,1 @@
+"""How a finished model is logged to MLflow, checked and loaded again."""

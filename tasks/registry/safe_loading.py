@@ -16,6 +16,7 @@ import numpy as np
 
 from tasks.model_formats.program import check_program
 from tasks.registry.own_digests import kept_digest, record_of
+from tasks.trackers.mlflow_store import NO_PICKLE
 from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
 from training.recipe import ImageShape
 from training.storage.files import digest_file, temporary_folder
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 FILE_TAG = "evergreen.model_file"  # sha256 of the exported program
 WEIGHTS_FILE_TAG = "evergreen.weights_file"  # sha256 of the weights beside the program, to train on
-NO_PICKLE = {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
 _LOADER = "mlflow.pytorch"
 _PROGRAM = Path("data") / "model.pt2"
 _WEIGHTS = Path("extra_files") / "weights.safetensors"

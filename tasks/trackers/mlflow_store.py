@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from tasks.registry.safe_loading import NO_PICKLE
 from tasks.trackers.embedded_store import store_file
 from tasks.trackers.empty_stores import MLFLOW, copy_empty
 from training.errors import EvergreenError, OutageError, ResourceError, SettingError, TransientError
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.tracking")
 
+NO_PICKLE = {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}  # a model from the registry must not run code
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -44,7 +44,7 @@ def connect(uri: str | None, home: Home) -> "MlflowClient":
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    os.environ |= NO_PICKLE  # whatever the user has set: a model from the registry must not run code
+    os.environ |= NO_PICKLE  # whatever the user has set
     with _IMPORT:
         import mlflow
         import mlflow.entities

@@ -44,7 +44,8 @@ def test_folders_on_pythonpath_do_not_replace_evergreens_packages(project: Path)
 def test_child_processes_import_evergreens_packages_too(project: Path) -> None:
     code = (
         "import subprocess, sys; from evergreen.__main__ import prefer_own_packages; prefer_own_packages(); "
-        "sys.exit(subprocess.run([sys.executable, '-P', '-c', 'import flows.cli.main, training.trainers.torch.worker']).returncode)"
+        "child = [sys.executable, '-P', '-c', 'import flows.cli.main, training.trainers.torch.worker']; "
+        "sys.exit(subprocess.run(child).returncode)"
     )
     root = Path(__file__).parents[2]
     path = os.pathsep.join([str(project), str(root)])

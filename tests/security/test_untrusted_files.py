@@ -1,6 +1,7 @@
 """Weights, unpacked columns and Parquet that were made to run code are refused, and what is in them stays unread.
 
-Checkpoints: tests/training/checkpoints/test_checkpoint_damage.py. Archives, downloads and CIFAR's pickles: tests/training/data/sources.
+Checkpoints: tests/training/checkpoints/test_checkpoint_damage.py.
+Archives, downloads and CIFAR's pickles: tests/training/data/sources.
 """
 
 import os

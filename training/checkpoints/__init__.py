@@ -1,0 +1,1 @@
+"""Checkpoints as a commit log, and the weights of a finished model."""

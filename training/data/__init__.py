@@ -1,0 +1,1 @@
+"""Data: sources, preparation, dataset versions, and the order in which their rows are used."""

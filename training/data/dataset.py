@@ -34,12 +34,12 @@ log = logging.getLogger("evergreen.dataset")
 
 _CODE = (
     "dataset.py",
-    "duplicates.py",
-    "images.py",
+    "images/decoding.py",
     "manifest.py",
-    "order.py",
-    "prepare.py",
-    "shards.py",
+    "preparation/duplicates.py",
+    "preparation/prepare.py",
+    "preparation/shards.py",
+    "sample_order.py",
     "sources/*.py",
 )
 _SETTINGS = {"image_size", "channels", "max_train_rows", "max_test_rows", "max_dropped_share", "duplicates"}

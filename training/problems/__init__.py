@@ -1,0 +1,1 @@
+"""Problems: what is learned, and how two models are compared."""

@@ -1,7 +1,6 @@
 """Room for a run's workers, on this machine or the cluster: asked before anything waits for it."""
 
 import logging
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from training.errors import SettingError
+from training.machine import available_cpus
 from training.settings.overrides import merged, validated
 from training.settings.schema import RaySettings, ScalingSettings, Settings
 
@@ -17,11 +17,6 @@ log = logging.getLogger("evergreen.room")
 
 class NoRoomError(SettingError):
     """The workers do not fit the cluster as it is."""
-
-
-def available_cpus() -> int:
-    """CPUs that this process may use, which a container or taskset can make fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def resolve_here(base: Settings, *overrides: Mapping[str, Any]) -> Settings:

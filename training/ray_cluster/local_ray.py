@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import ResourceError, SettingError, TransientError
-from training.ray_cluster.capacity import available_cpus
+from training.machine import available_cpus
 from training.ray_cluster.patient_start import LIMITS, agent_ports, waited_for_while_alive
 from training.settings.schema import RaySettings
 from training.termination import no_repeated_sigterm

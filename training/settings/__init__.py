@@ -1,0 +1,1 @@
+"""The settings of a run: what they are, and how overrides are read and checked."""

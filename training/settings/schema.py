@@ -1,6 +1,6 @@
 """The one settings tree. Defaults live here, a recipe overrides them, the run form or `--set` overrides the recipe.
 
-Unknown keys, impossible values and contradictions are refused by :mod:`training.settings.overrides` before any work starts.
+Before any work starts, :mod:`training.settings.overrides` refuses unknown keys, impossible values and contradictions.
 """
 
 import re

@@ -12,10 +12,10 @@ R = TypeVar("R", bound=BaseModel)
 
 
 class LineTail(Generic[R]):
-    """Reads an append-only file of records on; from its beginning again when the file was replaced.
+    """Reads the new records of an append-only file; reads the file from its beginning when it was replaced.
 
-    A writer that drops lines writes a new file and renames it (:func:`training.storage.record_files.write_records`), so a file
-    of another inode, or a shorter one, was replaced.
+    A writer that drops lines writes a new file and renames it over the old one
+    (:func:`training.storage.record_files.write_records`). So a file with another inode, or a shorter one, was replaced.
     """
 
     def __init__(self, file: Path, kind: type[R], owner: str):

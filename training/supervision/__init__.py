@@ -1,0 +1,1 @@
+"""Supervision: training is started, watched, stopped and started again until the model is finished."""

@@ -1,8 +1,9 @@
-"""Attempt after attempt until the model is there: a transient failure is followed by another attempt, no other is.
+"""Starts attempts of a training until the model is finished. Only a transient failure leads to another attempt.
 
-One budget, `failure.max_failures`, covers the workers, Ray Train's controller and Ray itself; every attempt goes on
-from the newest checkpoint. The workers run under a :class:`training.supervision.watchdog.Watchdog`, and SIGTERM, Ctrl-C or a
-cancellation make them save a last checkpoint first. A driver that another one has superseded ends.
+One budget, `failure.max_failures`, covers failures of the workers, of Ray Train's controller and of Ray itself. Each
+attempt resumes from the newest checkpoint. A :class:`training.supervision.watchdog.Watchdog` watches the workers. On
+SIGTERM, Ctrl-C or a cancellation the workers save a last checkpoint before they end. A driver ends when another driver
+has superseded it.
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""Watches the workers of an attempt from the driver: finds the stuck one, shows where it hangs, ends them all.
+"""The watchdog: the driver finds workers that hang, logs where they hang, and ends all workers of the attempt.
 
 Neither Ray nor a collective notices a stopped process for minutes, and the other workers wait for it without an
-error. Each worker leaves a sign of life (:class:`training.attempts.heartbeat.Heart`) once a second; the driver compares them
-with its own clock, so that clocks of different machines do not matter.
+error. Each worker writes a heartbeat (:class:`training.attempts.heartbeat.Heart`) once a second. The driver measures
+the time between heartbeats with its own clock, so that clocks of different machines do not matter.
 """
 
 import logging
@@ -13,10 +13,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.attempts.heartbeat import Beat, read_beats
+from training.attempts.heartbeat import STACKS_SIGNAL, Beat, read_beats
 from training.attempts.job import TrainingJob
 from training.errors import TransientError
-from training.trainers.torch.worker import STACKS_SIGNAL
 
 log = logging.getLogger("evergreen.watchdog")
 

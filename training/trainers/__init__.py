@@ -1,0 +1,1 @@
+"""Trainers: how the weights come about on a group of workers."""

@@ -13,15 +13,14 @@ import psutil
 import pytest
 from crashes import settings
 from small_runs import job_for
-from training.attempts.heartbeat import Beat, read_beats
 
+from training.attempts.heartbeat import STACKS_SIGNAL, Beat, read_beats
 from training.attempts.job import TrainingJob
 from training.errors import TransientError
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision import watchdog
 from training.supervision.watchdog import Watchdog, end_workers
-from training.trainers.torch.worker import STACKS_SIGNAL
 
 HANG_S, START_S = 4.0, 60.0
 ATTEMPT = 3

@@ -31,7 +31,7 @@ from training.data.sources.locate import reader
 from training.data.sources.splits import TEST, VALIDATION
 from training.data.sources.wording import counted
 from training.errors import DataError
-from training.ray_cluster.capacity import available_cpus
+from training.machine import available_cpus
 from training.records import DatasetVersion, PartFile, RawShard, Record, SourceFiles, Split
 from training.settings.schema import DataSettings
 from training.storage.files import atomic_file, atomic_folder, digest_file, write_text

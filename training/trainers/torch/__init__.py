@@ -1,0 +1,1 @@
+"""Evergreen's own PyTorch loop, alone or on several workers (DDP)."""

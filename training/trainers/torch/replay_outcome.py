@@ -1,4 +1,4 @@
-"""The outcome of the replay check (:mod:`training.trainers.torch.replay`), as it lies beside a run and as people read it."""
+"""The outcome of the replay check (:mod:`training.trainers.torch.replay`): its record, and its text for people."""
 
 from collections.abc import Sequence
 

@@ -2,13 +2,12 @@
 
 import faulthandler
 import logging
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from training.attempts.fence import Fence
-from training.attempts.heartbeat import Heart, furthest_step
+from training.attempts.heartbeat import STACKS_SIGNAL, Heart, furthest_step
 from training.attempts.history import Attempt, note
 from training.attempts.job import TrainingJob
 from training.attempts.log_relay import recorded
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.worker")
 
 _IMPORT = 6  # stream of random numbers, see training.data.sample_order
-STACKS_SIGNAL = (
-    signal.SIGUSR1
-)  # asks a worker for the stacks of its threads, see training.supervision.watchdog
 
 
 def run_ray_worker(config: dict[str, Any]) -> None:

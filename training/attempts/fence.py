@@ -1,0 +1,97 @@
+"""The fence: a newer attempt of a run stops older ones from writing.
+
+A worker that was given up may live on for a minute, for example because its node was cut off or its controller died. So
+each commit of a checkpoint, a metric point or the finished model first checks that its attempt is still the newest.
+"""
+
+import os
+import secrets
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from training.attempts.history import read_attempts
+from training.errors import TransientError
+from training.storage.files import write_text
+from training.storage.paths import RunPaths
+
+
+class SupersededError(TransientError):
+    """A newer attempt of the run has begun; this one must not write any more."""
+
+
+class RivalDriverError(SupersededError):
+    """A driver in another process trains the same run; this one ends, or they would take the run from each other."""
+
+    final = True
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Who may write: the newest attempt of the newest driver, and of that attempt the newest group of workers.
+
+    The file holds both numbers and the driver, as in `3.1 node7/4711/9f86d081`. The driver is empty in a file of an
+    earlier version of Evergreen.
+    """
+
+    file: Path
+    number: int
+    group: int = 0
+    driver: str = ""
+
+    @classmethod
+    def begin(cls, paths: RunPaths, driver: str = "") -> Self:
+        """`driver` starts a new attempt: from here on, all older ones are refused."""
+        number = max([_read(paths.fence)[0], *(attempt.number for attempt in read_attempts(paths))]) + 1
+        return cls(paths.fence, number, driver=driver)._written()
+
+    @classmethod
+    def enter(cls, paths: RunPaths, number: int, driver: str = "") -> Self:
+        """The first worker starts: a group that Ray replaced by this one is refused from here on.
+
+        Raises :class:`SupersededError` when another attempt than this driver's `number` has begun.
+        """
+        newest, group, by = _read(paths.fence)
+        if (newest, by) != (number, driver):
+            raise SupersededError(f"attempt {number} was given up; attempt {newest} goes on")
+        return cls(paths.fence, number, group + 1, driver)._written()
+
+    def _written(self) -> Self:
+        write_text(self.file, f"{self.number}.{self.group} {self.driver}".strip())
+        return self
+
+    def check(self) -> None:
+        """Raises :class:`SupersededError` when a newer attempt or group has begun."""
+        now = _read(self.file)
+        if now != (self.number, self.group, self.driver):
+            raise SupersededError(
+                f"attempt {self.number}.{self.group} of the run in {self.file.parent} was given up; "
+                f"attempt {now[0]}.{now[1]} goes on"
+            )
+
+    def check_driver(self) -> None:
+        """Raises :class:`RivalDriverError` when another driver has begun an attempt after this one."""
+        number, _, driver = _read(self.file)
+        if number >= self.number and driver != self.driver:
+            raise RivalDriverError(
+                f"Another process ({driver or 'of an earlier version'}) trains the run in {self.file.parent} as well: "
+                f"attempt {number} is its own, so this process ends. The lock that keeps runs of a recipe apart "
+                "does not work on this file system, or was removed. Wait for the other process to end; "
+                "then the same command goes on."
+            )
+
+
+def new_driver() -> str:
+    """A name for one driver: host, process and what no other driver has."""
+    return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+
+
+def _read(fence: Path) -> tuple[int, int, str]:
+    """Attempt, group and driver; zeros when there are none, or a crash of the machine cut them short."""
+    with suppress(OSError, ValueError):
+        numbers, _, driver = fence.read_text(encoding="utf-8").partition(" ")
+        number, _, group = numbers.partition(".")
+        return int(number), int(group), driver
+    return 0, 0, ""

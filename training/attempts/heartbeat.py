@@ -1,0 +1,114 @@
+"""Heartbeats: each worker writes its step and process once a second, so that the driver notices workers that hang."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from training.records import Record
+from training.storage.paths import RunPaths
+from training.storage.record_files import DamagedError, read_record, record_text
+
+STACKS_SIGNAL = signal.SIGUSR1  # a worker that gets it writes the stacks of its threads to `stacks/`
+
+
+class Beat(Record):
+    """A worker's last sign of life after `step` steps; `gap_s` is the mean time between two.
+
+    `started` is the start of its process, which tells it from a later one of equal pid.
+    """
+
+    attempt: int
+    rank: int
+    pid: int
+    started: float
+    host: str
+    node: str
+    step: int
+    gap_s: float
+
+
+@dataclass
+class Heart:
+    """Leaves a worker's sign of life in a file, at most one a second."""
+
+    file: Path
+    attempt: int
+    rank: int
+    node: str
+    interval_s: float = 1.0
+    _began: float = 0.0
+    _beats: int = 0
+    _written: float = 0.0
+    _identity: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        import psutil
+
+        self._identity = {
+            "attempt": self.attempt,
+            "rank": self.rank,
+            "pid": os.getpid(),
+            "started": psutil.Process().create_time(),
+            "host": socket.gethostname(),
+            "node": self.node,
+        }
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+
+    def beat(self, step: int) -> None:
+        """`step` steps are done."""
+        now = time.monotonic()
+        self._beats += 1
+        if self._beats <= 2:  # until the first step is done, all time is start-up
+            self._began = now
+        if now - self._written < self.interval_s:
+            return
+        self._written = now
+        gap = (now - self._began) / max(1, self._beats - 2)
+        beat = Beat.model_validate({**self._identity, "step": step, "gap_s": gap})
+        aside = self.file.with_suffix(".tmp")
+        aside.write_text(record_text(self.file.name, beat, _run_of(self.file)), encoding="utf-8")
+        aside.replace(self.file)
+
+    @contextmanager
+    def kept_beating(self, step: int) -> Iterator[None]:
+        """Signs of life from a thread, while the block waits for a disk or for others' disks."""
+        done = threading.Event()
+
+        def work() -> None:
+            while not done.wait(self.interval_s):
+                self.beat(step)
+
+        thread = threading.Thread(target=work, name="evergreen-heart", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+def _run_of(beats: Path) -> str:
+    """Name of the folder of the run whose sign of life lies in `beats`."""
+    return beats.parent.parent.name
+
+
+def furthest_step(paths: RunPaths) -> int:
+    """The last step that a worker is known to have done; an attempt that begins forgets those before it."""
+    return max((beat.step for beat in read_beats(paths)), default=0)
+
+
+def read_beats(paths: RunPaths) -> list[Beat]:
+    """The last sign of life of each worker, of whatever attempt."""
+    found = []
+    for file in sorted(paths.beats.glob("rank-*.json")):
+        try:
+            found.append(read_record(file, Beat, _run_of(file)))
+        except (OSError, DamagedError):
+            continue  # removed at this moment, or damaged: the next one comes in a second
+    return found
