@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from prefect.runtime import flow_run
-from training.attempts.history import read_failures
 
+from training.attempts.history import read_failures
 from training.errors import classify
 from training.storage.paths import RunPaths
 

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training.attempts.history import Attempt, Failure
-
 from tasks.flow_retries import failures_of_this_flow_run
 from tasks.flow_runs import artifact_key
 from tasks.step import step
 from tasks.terminal.progress import Bar, ProgressArtifact, TelemetryLog, terminal
 from tasks.trackers.mlflow_run import Publisher, connect_once, open_run, record_inputs
+from training.attempts.history import Attempt, Failure
 from training.attempts.metrics import MetricsFile, Point
 from training.plan import RunPlan
 from training.recipe import keep_copy

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from small_runs import job_for, tiny_settings
-from training.attempts.heartbeat import Beat, read_beats
 
+from training.attempts.heartbeat import Beat, read_beats
 from training.attempts.job import TrainingJob
 from training.records import DatasetVersion
 from training.storage.paths import Home, RunPaths

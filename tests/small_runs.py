@@ -68,5 +68,5 @@ def write_recipe(folder: Path, model: str = LINEAR, name: str = "plain", augment
 def job_for(home: Home, version: DatasetVersion, settings: Settings, recipe: str = "digits") -> TrainingJob:
     """The training of `recipe` on `version`, as the train step would describe it."""
     _, ref = load(recipe)
-    key = identity.run_key(identity.ingredients(ref, settings, version.fingerprint, None))
+    key = identity.run_key(identity.ingredients(ref, settings, version.fingerprint, {}))
     return make_job(key, home.run(ref.name, key), ref, settings, version)

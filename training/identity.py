@@ -1,14 +1,16 @@
 """The run key: the hash of everything that the weights depend on, and what changed when it changed."""
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from training.code_closure import code_digests
+from training.data import dataset
 from training.libraries import library_versions
 from training.recipe import RecipeRef
+from training.records import SourceFiles
 from training.settings.schema import Settings
 from training.storage.files import digest_json
 from training.storage.paths import Home, RunPaths
@@ -17,25 +19,28 @@ from training.storage.record_files import find_record
 # Of the other sections nothing changes the weights; of `scaling`, the workers and threads do, as they set the
 # order in which gradients are summed.
 _SCALING = {"num_workers", "threads_per_worker"}
+_TRAINER = "training.trainers.torch.worker"
+_NOT_THERE = {"versions.": "not recorded", "code.": "not used"}
 Ingredients = dict[str, Any]
 
 
-def code_digest() -> str:
-    """sha256 over the source of `training/`, without the recipes: each counts for its own runs only."""
-    package = Path(__file__).parent
-    digest = hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
-        relative = file.relative_to(package)
-        if relative.parts[0] != "recipes":
-            content = file.read_bytes()
-            digest.update(f"{relative.as_posix()} {len(content)}\n".encode() + content)
-    return digest.hexdigest()
+def code_of(files: SourceFiles) -> dict[str, str]:
+    """Digests of the modules that compute the weights of a recipe with these source files, by module."""
+    return code_digests(_TRAINER, *dataset.transform_modules(files))
 
 
 def ingredients(
-    recipe: RecipeRef, settings: Settings, fingerprint: str, nonce: str | None = None
+    recipe: RecipeRef,
+    settings: Settings,
+    fingerprint: str,
+    code: Mapping[str, str],
+    nonce: str | None = None,
 ) -> Ingredients:
-    """The ingredients of the run key, as JSON. `nonce` makes a forced run differ from all others."""
+    """The ingredients of the run key, as JSON.
+
+    `fingerprint` is that of the dataset, `code` comes from :func:`code_of`. `nonce` makes a forced run differ from all
+    others.
+    """
     values = settings.model_dump(
         mode="json",
         include={"seed": True, "data": {"feed", "validation_share"}, "training": True, "scaling": _SCALING},
@@ -48,7 +53,7 @@ def ingredients(
         "data": fingerprint,
         "recipe": {"name": recipe.name, "source": recipe.digest},
         "settings": values,
-        "code": code_digest(),
+        "code": dict(code),
         "versions": library_versions(recipe),
     }
     return made | ({"forced": nonce} if nonce else {})
@@ -104,11 +109,13 @@ def changes(before: Ingredients, after: Ingredients, prefix: str = "") -> list[s
     library, or an older version of Evergreen did not record it.
     """
     found = []
-    absent = "not recorded" if prefix == "versions." else None
+    absent = _NOT_THERE.get(prefix)
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name, absent), after.get(name, absent)
         if isinstance(old, dict) and isinstance(new, dict):
             found += changes(old, new, f"{prefix}{name}.")
+        elif isinstance(old, dict) or isinstance(new, dict):
+            found.append(f"{prefix}{name}: another version of Evergreen recorded it in another form")
         elif old != new:
             found.append(f"{prefix}{name}: {_short(old)} -> {_short(new)}")
     return found

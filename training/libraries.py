@@ -19,12 +19,12 @@ from pathlib import Path
 from training.recipe import RecipeRef
 
 ALWAYS = ("torch", "torchvision", "numpy")  # whether imported or not; builds for CPUs and GPUs count as equal
-_OURS = {"training", "tasks", "flows"}
+_OURS = {"evergreen", "training", "tasks", "flows"}
 _IMPORTERS = {"import_module", "__import__"}
 
 
 def library_versions(ref: RecipeRef) -> dict[str, str]:
-    """Version of each distribution that a recipe or a file beside it imports, by the distribution's name.
+    """Version of each distribution that a recipe or a file beside it imports, by the distribution's name; and Python's.
 
     An editable installation, and a package that belongs to no distribution, keep their version when their code changes:
     they count by the text of their Python files, as `sha256:...`.
@@ -32,6 +32,7 @@ def library_versions(ref: RecipeRef) -> dict[str, str]:
     sources = [file for file in map(Path, ref.files) if file.suffix == ".py"]
     names = {name for file in sources for name in imported_packages(file.read_text(encoding="utf-8"))}
     found = {name: version(name).partition("+")[0] for name in ALWAYS}
+    found["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
     for name in sorted(names - _beside(ref, sources) - _OURS - sys.stdlib_module_names - set(ALWAYS)):
         found |= _versions(name)
     return found

@@ -58,10 +58,11 @@ def identify(
     `force` makes it a run of its own, or goes on with a forced one of the same ingredients that came to no end.
     """
     fingerprint = dataset.fingerprint(files, settings.data)
-    parts = identity.ingredients(ref, settings, fingerprint)
+    code = identity.code_of(files)
+    parts = identity.ingredients(ref, settings, fingerprint, code)
     if force:
         nonce = identity.unfinished_force(home, ref.name, parts) or secrets.token_hex(8)
-        parts = identity.ingredients(ref, settings, fingerprint, nonce)
+        parts = identity.ingredients(ref, settings, fingerprint, code, nonce)
     before = identity.latest_ingredients(home, ref.name)
     return RunPlan(
         home=str(home.root),

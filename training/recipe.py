@@ -10,15 +10,18 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from training.code_closure import source_digest
+from training.data.images.augmentation import Augmentation as Augmentation
 from training.data.sources import Source
 from training.errors import SettingError
 from training.records import DatasetVersion, Record, Split
+from training.records import ImageShape as ImageShape
 from training.settings.schema import Settings
 from training.storage.files import atomic_folder
 
@@ -26,26 +29,11 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.data import Dataset
 
-ImageShape = tuple[int, int, int]
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _OWN_PACKAGES = ("evergreen", "flows", "tasks", "training", "deployments")
 _RECIPES = "training.recipes."  # modules that one recipe may take from another
 BUILT_IN = ("digits", "fashion-mnist", "mnist", "cifar10-resnet", "cifar10-vit")
 _folders: set[Path] = set()  # of the recipes with files beside them that this process has loaded
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """Random changes to training images; each draw depends on (seed, epoch, row) alone.
-
-    `shift` is in pixels, `rotation` in degrees, `scale` a share of the size, each the largest change either way;
-    `flip` mirrors left and right with probability 1/2. Pixels from outside the image are black.
-    """
-
-    shift: int = 0
-    rotation: float = 0.0
-    scale: float = 0.0
-    flip: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,7 +51,7 @@ class Recipe:
     source: Source
     build_model: Callable[[ImageShape, int], "nn.Module"]
     settings: Settings = field(default_factory=Settings)
-    augmentation: Augmentation = Augmentation()
+    augmentation: Augmentation = field(default_factory=Augmentation)
     dataset: Callable[[DatasetVersion, Split], "Dataset[Any]"] | None = None
     files: tuple[str, ...] = ()
 
@@ -265,7 +253,15 @@ def _local_files(path: Path, folder: Path) -> set[Path]:
 
 def _digest(files: list[Path]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(files, key=lambda one: (one.name, one.read_bytes())):
-        content = file.read_bytes()
-        digest.update(f"{file.name} {len(content)}\n".encode() + content)
+    for name, content in sorted((file.name, _what_counts(file)) for file in files):
+        digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
+
+
+def _what_counts(file: Path) -> bytes:
+    """Of Python files all but comments, docstrings and layout; of other files every byte."""
+    content = file.read_bytes()
+    if file.suffix == ".py":
+        with suppress(SyntaxError, ValueError):
+            return source_digest(content.decode()).encode()
+    return content

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from training.redaction import Redacted
 
 Split = Literal["train", "test"]
+ImageShape = tuple[int, int, int]  # channels, height, width
 
 
 class Record(BaseModel):

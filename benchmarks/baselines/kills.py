@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from training.attempts.history import read_attempts
-
 from benchmarks.chaos.processes import beating
+from training.attempts.history import read_attempts
 from training.storage.paths import RunPaths
 
 PAUSE_S = (0.5, 2.0)  # of a training that goes on, before the next kill

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from training.attempts.fence import Fence
-
 from benchmarks.baselines.torchrun import run
+from training.attempts.fence import Fence
 from training.attempts.job import TrainingJob
 from training.recipe import keep_copy
 from training.records import TrainedModel

@@ -56,7 +56,7 @@ def job_of(home: Path, version: DatasetVersion, recipe: str, overrides: dict[str
     chosen, ref = load(recipe if recipe.endswith(".py") else recipe_file(recipe))
     base = {"scaling": {"use_gpu": "no"}, "tracking": {"system_metrics": False}}
     settings = resolve(chosen.settings, base, overrides)
-    key = identity.run_key(identity.ingredients(ref, settings, version.fingerprint))
+    key = identity.run_key(identity.ingredients(ref, settings, version.fingerprint, {}))
     return make_job(key, Home(home).run(ref.name, key), ref, settings, version)
 
 

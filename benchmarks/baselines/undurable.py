@@ -10,7 +10,6 @@ from typing import Any
 def run_ray_worker(config: dict[str, Any]) -> None:
     """Entry of a Ray Train worker in place of `training.trainers.torch.worker.run_ray_worker`."""
     from training.attempts.heartbeat import Heart
-
     from training.attempts.metrics import MetricsFile
     from training.trainers.torch.loop import Loop
     from training.trainers.torch.worker import run_ray_worker as run

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import psutil
-from training.attempts.history import read_attempts
 
 from benchmarks.chaos import processes
 from benchmarks.chaos.record import Broken, Outcome
 from benchmarks.chaos.retraining import DOCUMENTED, HUNG
 from benchmarks.chaos.trial import Trial
 from tasks.verify import Finding, verify
+from training.attempts.history import read_attempts
 
 RECOVERY_BOUND_S = 240.0
 _GRACE_S = 30.0

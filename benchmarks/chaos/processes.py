@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
-from training.attempts.heartbeat import Beat, read_beats
 
+from training.attempts.heartbeat import Beat, read_beats
 from training.storage.paths import RunPaths
 
 _END_TIMEOUT_S = 20.0

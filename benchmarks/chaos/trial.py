@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
-from training.attempts.heartbeat import Beat
-from training.attempts.history import read_attempts
 
 from benchmarks.chaos import processes
 from benchmarks.chaos.bench import Bench, Kind, Reference
 from benchmarks.chaos.retraining import HUNG, SETTINGS, STEPS, Retraining
 from benchmarks.chaos.step_watch import StepWatch, last_step
+from training.attempts.heartbeat import Beat
+from training.attempts.history import read_attempts
 from training.storage.paths import HOME_VARIABLE, Home, RunPaths
 
 T = TypeVar("T")

@@ -28,11 +28,10 @@ def without(place: Place) -> Outcome:
 
 
 def _trained(place: Place, replay: bool) -> Outcome:
-    from training.attempts.history import read_attempts
-
     from benchmarks.baselines.kills import newest_step_at
     from benchmarks.baselines.on_ray import launch_on_ray
     from benchmarks.baselines.trainings import job_of, version_of, what_was_done
+    from training.attempts.history import read_attempts
 
     settings = {
         "training": {"epochs": place.pick(3, 2, 1), "global_batch_size": 128, "select": "last"},

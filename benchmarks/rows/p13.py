@@ -16,9 +16,8 @@ _NAMES = (
 
 def evergreen(place: Place) -> Outcome:
     """A: the loop appends to its file, the driver sends the points in batches."""
-    from training.attempts.fence import Fence
-
     from tasks.trackers.publisher import Publisher
+    from training.attempts.fence import Fence
     from training.attempts.metrics import MetricsFile
     from training.storage.paths import RunPaths
 

@@ -45,10 +45,9 @@ def without(place: Place) -> Outcome:
 
 def _run(job: Any) -> tuple[float, Any]:
     """Seconds from the moment that the loop is first ready to the last metric point."""
-    from training.attempts.history import read_attempts
-
     from benchmarks.baselines.kills import newest_step_at
     from benchmarks.baselines.on_ray import launch_on_ray
+    from training.attempts.history import read_attempts
 
     trained = launch_on_ray(job)
     ended = newest_step_at(job.paths.metrics)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from tasks.model_formats.program import check_program
 from training.errors import DataError, SettingError, TrainingError
 from training.plan import RunPlan
-from training.recipe import ImageShape, Recipe
+from training.recipe import Recipe
+from training.records import ImageShape
 from training.storage.files import digest_json, write_text
 from training.storage.paths import Home
 

@@ -11,8 +11,8 @@ from training.data.manifest import read_manifest
 from training.data.preparation.source_check import check_source
 from training.errors import DataError
 from training.plan import RunPlan
-from training.recipe import ImageShape, Recipe, is_built_in
-from training.records import DatasetVersion
+from training.recipe import Recipe, is_built_in
+from training.records import DatasetVersion, ImageShape
 from training.storage.paths import Home
 from training.supervision.launch import finished
 

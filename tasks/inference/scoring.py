@@ -19,7 +19,7 @@ from tasks.registry.safe_loading import image_shape
 from tasks.trackers.mlflow_run import connect
 from training.data.images.decoding import Pixels
 from training.errors import DataError, SettingError, classify
-from training.recipe import ImageShape
+from training.records import ImageShape
 from training.storage.paths import Home
 from training.trainers.torch.serving import Probabilities
 

@@ -25,8 +25,7 @@ from training.data.sources.parquet_index import readable
 from training.data.sources.parquet_pixels import CellError, all_pixels, cells, describe
 from training.data.sources.plain_files import NotPlainError, check_plain, read_plain
 from training.errors import DataError
-from training.recipe import ImageShape
-from training.records import Record
+from training.records import ImageShape, Record
 
 log = logging.getLogger("evergreen.predict")
 

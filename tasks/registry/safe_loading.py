@@ -18,7 +18,7 @@ from tasks.model_formats.program import check_program
 from tasks.registry.own_digests import kept_digest, record_of
 from tasks.trackers.mlflow_store import NO_PICKLE
 from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
-from training.recipe import ImageShape
+from training.records import ImageShape
 from training.storage.files import digest_file, temporary_folder
 from training.storage.paths import Home
 

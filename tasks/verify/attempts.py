@@ -5,10 +5,9 @@ import statistics
 from collections.abc import Iterator
 from itertools import pairwise
 
-from training.attempts.history import Attempt, Failure
-
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, few, judged
+from training.attempts.history import Attempt, Failure
 
 _BEAT_S = 1.0  # between two signs of life, and about what a checkpoint takes to be committed
 _ON_PURPOSE = ("stopped on request", "training was stopped")

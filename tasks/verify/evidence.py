@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from training.attempts.history import Attempt, Failure, read_attempts, read_failures
 
 from tasks.verify.finding import NoEvidence
 from tasks.verify.steps import Steps
 from tasks.verify.store import Store, open_store
+from training.attempts.history import Attempt, Failure, read_attempts, read_failures
 from training.attempts.metrics import MetricsFile, Point
 from training.data.dataset import binary_to_numpy, is_validation
 from training.data.manifest import read_manifest, read_parts

@@ -5,11 +5,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
-from training.attempts.history import Attempt, Failure
 
 from tasks.comparison import COMPARISON, EVALUATION, Comparison, comparison_folders, owner_of
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
+from training.attempts.history import Attempt, Failure
 from training.attempts.metrics import Point
 from training.checkpoints.checkpoint_log import FORMAT, STATE, read_manifest
 from training.data.dataset import binary_to_numpy

@@ -19,9 +19,9 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 from prefect.utilities.schema_tools import validate
 from services import HEAD, NODE, ROOT, UNITS, Services, answers, free_port, status
-from training.attempts.heartbeat import read_beats
 
 from deployments.cluster import place
+from training.attempts.heartbeat import read_beats
 from training.recipe import load
 from training.records import Release
 from training.settings.overrides import resolve

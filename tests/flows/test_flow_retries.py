@@ -11,11 +11,11 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from small_runs import job_for, tiny_settings, write_recipe
-from training.attempts.history import Failure, note, read_failures
 
 import flows.retrain
 from flows.retrain import retrain
 from tasks.flow_retries import failures_of_this_flow_run
+from training.attempts.history import Failure, note, read_failures
 from training.errors import SettingError, TransientError
 from training.plan import RunPlan
 from training.records import DatasetVersion, Release

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from noisy import noisy_recipe
 from PIL import Image
-from training.attempts.history import read_attempts
 
 import flows.retrain
 from flows.cli.summary import print_preview, print_release
@@ -21,6 +20,7 @@ from flows.retrain import retrain
 from tasks.registry.aliases import CHALLENGER, CHAMPION, ChampionMovedError, champion_of, roll_back
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect
 from tasks.verify import verify
+from training.attempts.history import read_attempts
 from training.data.sources.digits import Digits
 from training.errors import EXIT_RETRY, DataError, ResourceError, SettingError, TrainingError
 from training.plan import RunPlan

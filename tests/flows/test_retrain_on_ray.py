@@ -8,11 +8,11 @@ import psutil
 import pytest
 from slow_runs import send, when_at_step, write_slow_recipe
 from small_runs import write_recipe
-from training.attempts.heartbeat import read_beats
-from training.attempts.history import read_attempts
 
 from flows.retrain import retrain
 from tasks.trackers.mlflow_run import connect
+from training.attempts.heartbeat import read_beats
+from training.attempts.history import read_attempts
 from training.errors import TrainingError
 from training.records import Release
 from training.storage.paths import Home, RunPaths

@@ -9,9 +9,9 @@ import urllib.request
 import psutil
 import pytest
 from services import HEAD, Services, answers
+
 from training.attempts.heartbeat import read_beats
 from training.attempts.history import read_attempts
-
 from training.attempts.metrics import MetricsFile
 from training.records import Release
 from training.storage.paths import RunPaths

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 from tracked import planned
-from training.attempts.heartbeat import read_beats
-from training.attempts.history import Failure, note, read_attempts, read_failures
 
 from flows.preview import preview
 from tasks.cleanup.retention import collect
@@ -21,6 +19,8 @@ from tasks.reuse import find_release, read_release
 from tasks.trackers.mlflow_run import connect
 from tasks.train import keep_plan
 from tasks.verify import verify
+from training.attempts.heartbeat import read_beats
+from training.attempts.history import Failure, note, read_attempts, read_failures
 from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_log import MANIFEST, read_manifest
 from training.data import dataset

@@ -16,12 +16,12 @@ import psutil
 import pytest
 from damage import DAMAGE, left_running
 from hostile_model import arm
-from training.attempts.history import read_attempts
 from verified_run import EVERY_STEPS, Subject, edit, edit_lines, flip, made
 
 from tasks.registry.aliases import CHAMPION, PREVIOUS, TURN_TAG, roll_back
 from tasks.verify import Finding
 from tasks.verify.residue import SHARED_MEMORY
+from training.attempts.history import read_attempts
 from training.storage.paths import Home, RunPaths
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")

@@ -22,8 +22,8 @@ from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
 from slow_runs import last_step, slow_job
-from training.attempts.history import read_attempts
 
+from training.attempts.history import read_attempts
 from training.ray_cluster import ray_train
 from training.records import DatasetVersion, TrainedModel
 from training.storage.paths import Home

@@ -11,7 +11,7 @@ from small_runs import tiny_settings, write_recipe
 
 from training import identity, libraries
 from training.data.sources.digits import Digits
-from training.identity import changes, code_digest, ingredients, latest_ingredients, run_key
+from training.identity import changes, code_of, ingredients, latest_ingredients, run_key
 from training.plan import identify
 from training.recipe import load
 from training.settings.overrides import describe, parse_assignments, resolve
@@ -21,6 +21,7 @@ from training.storage.paths import Home
 _, REF = load("digits")
 BASE = tiny_settings(scaling={"num_workers": 1})
 DATA = "d" * 64
+CODE = {"training.data.dataset": "c" * 64, "training.trainers.torch.loop": "1" * 64}
 # Section by section: another valid value of every setting that the weights depend on.
 WEIGHTS = {
     "seed": 1,
@@ -107,7 +108,8 @@ def changed(name: str, value: object) -> Settings:
 
 
 def parts_of(settings: Settings = BASE, **others: Any) -> identity.Ingredients:
-    return ingredients(others.get("ref", REF), settings, others.get("data", DATA), others.get("nonce"))
+    code = others.get("code", CODE)
+    return ingredients(others.get("ref", REF), settings, others.get("data", DATA), code, others.get("nonce"))
 
 
 def test_every_setting_is_sorted_into_one_of_three() -> None:
@@ -198,22 +200,32 @@ def test_a_file_beside_the_recipe_counts(tmp_path: Path) -> None:
     assert [one.partition(":")[0] for one in changes(before, after)] == ["recipe.source"]
 
 
-def test_the_code_is_that_of_training_without_the_recipes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = code_digest()
-    copy = tmp_path / "training"
-    shutil.copytree(Path(identity.__file__).parent, copy)
-    monkeypatch.setattr(identity, "__file__", str(copy / "identity.py"))
-    assert code_digest() == original
-    (copy / "notes.txt").write_text("no code")
-    (copy / "recipes" / "digits.py").write_text("# other recipes count for their own runs")
-    assert code_digest() == original
-    (copy / "sources" / "digits.py").write_text("# another reader")
-    assert code_digest() != original
-    digest = code_digest()
-    (copy / "loop.py").rename(copy / "loops.py")
-    assert code_digest() != digest
+def test_a_comment_in_a_recipe_does_not_count(tmp_path: Path) -> None:
+    path = Path(write_recipe(tmp_path))
+    before = parts_of(ref=load(str(path))[1])
+    path.write_text('"""Another docstring."""\n# a comment\n' + path.read_text().replace(", ", ",   "))
+    assert run_key(parts_of(ref=load(str(path))[1])) == run_key(before)
+
+
+def test_the_module_that_changed_is_named(tmp_path: Path) -> None:
+    before = parts_of()
+    other = CODE | {"training.trainers.torch.loop": "2" * 64}
+    assert changes(before, parts_of(code=other)) == [
+        f"code.training.trainers.torch.loop: {'1' * 12}… -> {'2' * 12}…"
+    ]
+    fewer = {"training.data.dataset": CODE["training.data.dataset"]}
+    assert changes(before, parts_of(code=fewer)) == [
+        f"code.training.trainers.torch.loop: {'1' * 12}… -> not used"
+    ]
+    older = before | {"code": "0" * 64}
+    assert changes(older, before) == ["code: another version of Evergreen recorded it in another form"]
+
+
+def test_the_reader_of_the_source_counts_and_other_readers_do_not(tmp_path: Path) -> None:
+    code = code_of(Digits().fetch(tmp_path))
+    readers = {name for name in code if name.startswith("training.data.sources.")}
+    assert "training.data.sources.digits" in readers
+    assert not readers & {f"training.data.sources.{name}" for name in ("idx", "cifar", "folder", "parquet")}
 
 
 def test_the_newest_run_tells_what_changed(tmp_path: Path) -> None:

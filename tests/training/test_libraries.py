@@ -52,7 +52,7 @@ def recipe_with(folder: Path, line: str, name: str = "plain") -> RecipeRef:
 
 
 def key_parts(ref: RecipeRef) -> Ingredients:
-    return ingredients(ref, tiny_settings(), "d" * 64)
+    return ingredients(ref, tiny_settings(), "d" * 64, {})
 
 
 def test_an_upgraded_library_changes_the_key_and_is_named(tmp_path: Path, install: Install) -> None:

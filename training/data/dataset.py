@@ -6,7 +6,6 @@ value, channels first: reading it is a copy of one buffer, where Arrow's list-ba
 times as much.
 """
 
-import hashlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from training.code_closure import code_digests
 from training.data.columns import Columns as Columns
 from training.data.columns import open_columns as open_columns
 from training.data.images.decoding import binary_to_numpy as binary_to_numpy
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.dataset")
 
-_CODE = (
-    "dataset.py",
-    "images/decoding.py",
-    "manifest.py",
-    "preparation/duplicates.py",
-    "preparation/prepare.py",
-    "preparation/shards.py",
-    "sample_order.py",
-    "sources/*.py",
-)
 _SETTINGS = {"image_size", "channels", "max_train_rows", "max_test_rows", "max_dropped_share", "duplicates"}
 
 
@@ -71,18 +61,19 @@ def fingerprint(files: SourceFiles, settings: DataSettings) -> str:
     splits = reader(files).splits(files)
     used = _SETTINGS | ({"test_share"} if "" in splits else set())
     used |= {"validation_split"} if VALIDATION in splits else set()
-    code = hashlib.sha256()
-    for pattern in _CODE:
-        for file in sorted(Path(__file__).parent.glob(pattern)):
-            code.update(file.read_bytes())
     return digest_json(
         {
             "source": files.digest,
             "classes": files.classes,
             "settings": settings.model_dump(mode="json", include=used),
-            "code": code.hexdigest(),
+            "code": code_digests(*transform_modules(files)),
         }
     )
+
+
+def transform_modules(files: SourceFiles) -> tuple[str, ...]:
+    """The modules that read these source files and make a dataset of their rows."""
+    return ("training.data.preparation.prepare", type(reader(files)).__module__)
 
 
 def find(home: Home, name: str, identity: str) -> DatasetVersion | None:

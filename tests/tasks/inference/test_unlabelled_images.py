@@ -11,7 +11,7 @@ from tasks.inference.unlabelled_images import find_chunks, read_chunk
 from training.data.dataset import open_columns
 from training.data.sources.parquet_pixels import all_pixels
 from training.errors import DataError
-from training.recipe import ImageShape
+from training.records import ImageShape
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (1200, 5, 4, 3), np.uint8)  # rows, height, width, channels
 FIRST = np.ascontiguousarray(IMAGES.transpose(0, 3, 1, 2))

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from mlflow_servers import MlflowServer, Proxy, mlflow_server
 from tracked import difference, planned, recorded, slow_recipe, the_run
-from training.attempts.history import read_attempts
 
 from flows.retrain import retrain
 from tasks.evaluate import evaluate
@@ -31,6 +30,7 @@ from tasks.trackers.mlflow_run import (
     open_run,
 )
 from tasks.train import train
+from training.attempts.history import read_attempts
 from training.attempts.metrics import MetricsFile
 from training.errors import EXIT_RETRY, SettingError, StopRequestedError, TrainingError, TransientError
 from training.storage.paths import Home

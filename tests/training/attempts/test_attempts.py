@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from small_runs import job_for, tiny_settings
-from training.attempts.heartbeat import Beat
 
+from training.attempts.heartbeat import Beat
 from training.attempts.job import TrainingJob
 from training.errors import TransientError
 from training.records import DatasetVersion

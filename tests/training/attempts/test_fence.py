@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from crashes import crashed, points, settings
 from small_runs import job_for
-from training.attempts.fence import Fence, SupersededError
 
+from training.attempts.fence import Fence, SupersededError
 from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_log import CheckpointLog

@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from training.attempts.fence import Fence, SupersededError
 
+from training.attempts.fence import Fence, SupersededError
 from training.attempts.metrics import MetricsFile
 from training.storage.paths import RunPaths
 

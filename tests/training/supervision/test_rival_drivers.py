@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from slow_runs import last_step, slow_job
+
 from training.attempts.fence import Fence, RivalDriverError, new_driver
 from training.attempts.history import read_attempts, read_failures
-
 from training.records import DatasetVersion
 from training.storage.paths import Home, RunPaths
 from training.supervision.launch import launch

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from crashes import history, points
 from slow_runs import send, slow_job, when_at_step
+
 from training.attempts.fence import Fence, SupersededError
 from training.attempts.heartbeat import Beat
 from training.attempts.history import read_attempts, read_failures
-
 from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
 from training.errors import EvergreenError, StopRequestedError, TransientError

@@ -1,16 +1,30 @@
 """Between stored bytes and the model: normalisation and augmentation, a batch at a time, on the training device."""
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from training.data.sample_order import AUGMENTATION, Rows, stream_key, uniforms
-from training.recipe import Augmentation
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes to training images; each draw depends on (seed, epoch, row) alone.
+
+    `shift` is in pixels, `rotation` in degrees, `scale` a share of the size, each the largest change either way;
+    `flip` mirrors left and right with probability 1/2. Pixels from outside the image are black.
+    """
+
+    shift: int = 0
+    rotation: float = 0.0
+    scale: float = 0.0
+    flip: bool = False
 
 
 def normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> "nn.Module":

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from training.data.sources.wording import counted
-from training.recipe import ImageShape
+from training.records import ImageShape
 
 if TYPE_CHECKING:
     from PIL.Image import Image

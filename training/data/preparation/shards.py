@@ -18,8 +18,7 @@ from training.data.dataset import binary_to_numpy, part_schema
 from training.data.images.decoding import Pixels, Target, decode
 from training.data.sources.splits import TEST, VALIDATION
 from training.errors import DataError
-from training.recipe import ImageShape
-from training.records import PartFile, Record, Split
+from training.records import ImageShape, PartFile, Record, Split
 from training.storage.files import digest_file
 
 SPLITS: tuple[Split, Split] = ("train", "test")

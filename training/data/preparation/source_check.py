@@ -18,8 +18,7 @@ from training.data.sources.locate import reader
 from training.data.sources.splits import VALIDATION
 from training.data.sources.wording import counted
 from training.errors import DataError
-from training.recipe import ImageShape
-from training.records import SourceFiles
+from training.records import ImageShape, SourceFiles
 from training.settings.schema import DataSettings
 
 _ROWS, _SHARDS = 256, 4  # of each split

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.data.sources.rows import RawImage, UInt8, raw_pixels
-from training.recipe import ImageShape
+from training.records import ImageShape
 
 Cell = Callable[[int], RawImage]
 

@@ -13,10 +13,10 @@ import torch.nn.functional as functional  # noqa: TID253
 from torch import nn  # noqa: TID253
 
 from training.data.dataset import Columns
-from training.data.images.augmentation import augment, normaliser
+from training.data.images.augmentation import Augmentation, augment, normaliser
 from training.data.sample_order import Rows, stream_key
-from training.recipe import Augmentation, ImageShape, Recipe
-from training.records import DatasetVersion
+from training.recipe import Recipe
+from training.records import DatasetVersion, ImageShape
 from training.settings.schema import Settings
 from training.trainers.torch.feeds import Batch
 from training.trainers.torch.generators import seed_generators

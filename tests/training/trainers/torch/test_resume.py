@@ -24,8 +24,8 @@ from crashes import (
 )
 from noisy import noisy_dataset, noisy_recipe
 from small_runs import job_for, write_recipe
-from training.attempts.history import read_attempts
 
+from training.attempts.history import read_attempts
 from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_log import STATE
 from training.data.dataset import open_columns

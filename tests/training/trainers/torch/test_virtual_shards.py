@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from crashes import crashed, history, points
 from small_runs import job_for, tiny_settings, write_recipe
-from training.attempts.history import read_attempts
 
+from training.attempts.history import read_attempts
 from training.attempts.job import TrainingJob
 from training.identity import ingredients
 from training.recipe import load
@@ -69,7 +69,7 @@ def test_any_number_of_workers_gives_the_same_bits(
 def test_without_shards_the_number_of_workers_is_part_of_the_run_key() -> None:
     def parts(workers: int, shards: int | None) -> dict[str, Any]:
         own = resolve(settings(workers), {"training": {"virtual_shards": shards}})
-        return ingredients(load("digits")[1], own, "0" * 64, None)
+        return ingredients(load("digits")[1], own, "0" * 64, {})
 
     assert parts(1, 4) == parts(2, 4)
     assert parts(1, None) != parts(2, None)

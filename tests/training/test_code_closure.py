@@ -1,0 +1,185 @@
+"""Which modules count for a run key, and which of their texts."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_runs import tiny_settings
+
+from training import code_closure
+from training.code_closure import COMPUTING, code_digests, source_digest
+from training.data.dataset import transform_modules
+from training.identity import code_of
+from training.plan import choose_source
+from training.recipe import BUILT_IN, load
+from training.records import SourceFiles
+from training.storage.paths import Home
+
+ROOMS = Path(code_closure.__file__).parent
+COMMON = {
+    "data.columns",
+    "data.dataset",
+    "data.images",
+    "data.images.augmentation",
+    "data.images.decoding",
+    "data.manifest",
+    "data.preparation",
+    "data.preparation.bad_rows",
+    "data.preparation.duplicates",
+    "data.preparation.prepare",
+    "data.preparation.shards",
+    "data.sample_order",
+    "data.sources",
+    "data.sources.rows",
+    "data.sources.splits",
+    "data.sources.wording",
+    "trainers.torch",
+    "trainers.torch.accumulators",
+    "trainers.torch.feeds",
+    "trainers.torch.generators",
+    "trainers.torch.loop",
+    "trainers.torch.ordered_sum",
+    "trainers.torch.ranks",
+    "trainers.torch.replay",
+    "trainers.torch.replay_outcome",
+    "trainers.torch.replica",
+    "trainers.torch.schedule",
+    "trainers.torch.unsaved_state",
+    "trainers.torch.virtual_shards",
+    "trainers.torch.worker",
+}
+IDX = {"data.sources.download", "data.sources.idx", "data.sources.places", "data.sources.published"}
+CIFAR = {"data.sources.archives", "data.sources.cifar", "data.sources.download", "data.sources.places"}
+OWN = {
+    "digits": {"data.sources.digits"},
+    "fashion-mnist": IDX,
+    "mnist": IDX,
+    "cifar10-resnet": CIFAR,
+    "cifar10-vit": CIFAR,
+}
+KINDS = {
+    "digits": "digits",
+    "fashion-mnist": "idx",
+    "mnist": "idx",
+    "cifar10-resnet": "cifar",
+    "cifar10-vit": "cifar",
+}
+
+
+def files_of(kind: str) -> SourceFiles:
+    return SourceFiles(kind=kind, root="/data/raw", origin="", digest="0" * 64, files=1, bytes=1)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_modules_of_each_recipe_that_comes_along(name: str, tmp_path: Path) -> None:
+    source = choose_source(load(name)[0], tiny_settings(), Home(tmp_path))
+    files = files_of(KINDS[name])
+    assert type(source).__module__ in transform_modules(files)
+    assert set(code_of(files)) == {f"training.{module}" for module in COMMON | OWN[name]}
+
+
+def test_what_computes_reaches_neither_supervision_nor_ray_s_cluster() -> None:
+    code = code_of(files_of("digits"))
+    assert all(name.startswith(COMPUTING) for name in code)
+
+
+SAME = {
+    "a comment": "def f(x):\n    return x + 1  # more\n",
+    "a docstring": 'def f(x):\n    """Adds one."""\n    return x + 1\n',
+    "layout": "def f( x ) :\n\n    return (x +\n            1)\n",
+    "a block for type checkers": (
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import os\ndef f(x):\n    return x + 1\n"
+    ),
+}
+OTHER = {
+    "a number": "def f(x):\n    return x + 2\n",
+    "a number of another type": "def f(x):\n    return x + 1.0\n",
+    "a name": "def g(x):\n    return x + 1\n",
+    "an order": "def f(x):\n    return 1 + x\n",
+    "a default": "def f(x=None):\n    return x + 1\n",
+}
+
+
+@pytest.mark.parametrize("text", SAME.values(), ids=SAME)
+def test_what_does_not_execute_does_not_count(text: str) -> None:
+    plain = "def f(x):\n    return x + 1\n"
+    if "TYPE_CHECKING" in text:
+        plain = "from typing import TYPE_CHECKING\n" + plain
+    assert source_digest(text) == source_digest(plain)
+
+
+@pytest.mark.parametrize("text", OTHER.values(), ids=OTHER)
+def test_what_executes_counts(text: str) -> None:
+    assert source_digest(text) != source_digest("def f(x):\n    return x + 1\n")
+
+
+def test_an_empty_text_and_none_differ() -> None:
+    assert source_digest("x = ''") != source_digest("x = None")
+    assert source_digest("x = b''") != source_digest("x = ''")
+
+
+def test_imports_inside_functions_count_and_those_for_type_checkers_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "training"
+    texts = {
+        "trainers/one.py": "def run():\n    from training.trainers import two\n    import training.supervision.away\n",
+        "trainers/two.py": "if TYPE_CHECKING:\n    from training.trainers.three import X\n",
+        "trainers/three.py": "",
+        "trainers/__init__.py": "",
+        "supervision/away.py": "",
+    }
+    for name, text in texts.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    monkeypatch.setattr(code_closure, "_PACKAGE", package)
+    code_closure._read.cache_clear()
+    try:
+        found = code_digests("training.trainers.one")
+    finally:
+        code_closure._read.cache_clear()
+    assert set(found) == {"training.trainers.one", "training.trainers.two"}
+
+
+def test_a_root_that_is_no_module_is_named() -> None:
+    with pytest.raises(ValueError, match=r"training\.trainers\.nowhere is no module"):
+        code_digests("training.trainers.nowhere")
+
+
+def test_no_module_that_computes_is_imported_by_a_computed_name() -> None:
+    """Such an import can't be followed. `digits` asks only whether scikit-learn is there."""
+    for name in code_of(files_of("digits")):
+        file = code_closure._file(name)
+        assert file is not None
+        called = {
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, ast.Call)
+        }
+        assert not called & {"import_module", "__import__", "exec"}, name
+
+
+def test_a_training_imports_no_module_that_does_not_count(tmp_path: Path) -> None:
+    """In a fresh process, what a training in one process has imported of the computing rooms is in its key."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOMS.parent / "tests")!r})
+from pathlib import Path
+import small_runs
+from training.identity import code_of
+from training.data.sources.digits import Digits
+from training.storage.paths import Home
+home = Home(Path({str(tmp_path)!r}))
+version = small_runs.prepared(home, data={{"max_train_rows": 60, "max_test_rows": 40}})
+before = set(sys.modules)
+from training.supervision.launch import launch
+launch(small_runs.job_for(home, version, small_runs.tiny_settings(training={{"epochs": 1}})))
+computing = {{name for name in sys.modules if name.startswith({COMPUTING!r})}}
+counted = set(code_of(Digits().fetch(home.sources)))
+print(sorted(computing - counted - {{name for name in computing if name.startswith("training.data.sources.")}}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,109 @@
+"""Which of Evergreen's modules count for a run key: those that compute. Imports are read without executing them.
+
+A module counts when a root imports it, directly or through other modules, and it lies in a computing room. The other
+modules of `training/` (supervision, checkpoints, storage, records and so on) move the same numbers about; they
+change no weight. A module counts by its syntax tree without comments, docstrings, layout and blocks for type checkers.
+"""
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+COMPUTING = ("training.data.", "training.problems.", "training.trainers.")
+# These name all kinds of a thing, to choose one; the one that is chosen is a root.
+_CHOOSING = frozenset({"training.data.sources.locate"})
+_PACKAGE = Path(__file__).parent
+
+
+def code_digests(*roots: str) -> dict[str, str]:
+    """Digest of each module that computes for `roots`, by the module's name.
+
+    Raises :class:`ValueError` for a root that is no module of `training/`.
+    """
+    found: dict[str, str] = {}
+    queue = list(roots)
+    while queue:
+        name = queue.pop()
+        if name in found:
+            continue
+        found[name], imported = _read(name)
+        queue += [other for other in imported if other.startswith(COMPUTING) and other not in _CHOOSING]
+    return dict(sorted(found.items()))
+
+
+def source_digest(text: str) -> str:
+    """sha256 over the syntax tree of a Python text without comments, docstrings, layout and `if TYPE_CHECKING:`.
+
+    Raises :class:`SyntaxError` for a text that is no Python.
+    """
+    tree = json.dumps(_reduced(ast.parse(text)), separators=(",", ":"))
+    return hashlib.sha256(tree.encode()).hexdigest()
+
+
+@cache
+def _read(name: str) -> tuple[str, tuple[str, ...]]:
+    """Digest of a module of `training/`, and the modules of `training/` that it imports."""
+    file = _file(name)
+    if file is None:
+        raise ValueError(f"{name} is no module of {_PACKAGE}")
+    text = file.read_text(encoding="utf-8")
+    imported = {module for node in _executed(ast.parse(text)) for module in _imported(node)}
+    return source_digest(text), tuple(sorted(imported))
+
+
+def _file(name: str) -> Path | None:
+    package, *parts = name.split(".")
+    place = _PACKAGE.joinpath(*parts)
+    files = (place.with_suffix(".py"), place / "__init__.py")
+    return next((file for file in files if package == _PACKAGE.name and file.is_file()), None)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    """Modules of `training/` that a node imports, with the packages around them, which Python executes first."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    else:
+        return
+    for name in names:
+        parts = name.split(".")
+        around = (".".join(parts[: length + 1]) for length in range(len(parts)))
+        yield from (module for module in around if _file(module) is not None)
+
+
+def _executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes of a tree, without the blocks that only type checkers read."""
+    for node in ast.iter_child_nodes(tree):
+        if not _is_for_type_checkers(node):
+            yield node
+            yield from _executed(node)
+
+
+def _reduced(node: Any) -> Any:
+    """A node as lists and texts: its kind and its fields, empty ones left out, as versions of Python add fields."""
+    if isinstance(node, ast.Constant):
+        return ["Constant", type(node.value).__name__, repr(node.value)]
+    if isinstance(node, ast.AST):
+        fields = ((name, _reduced(value)) for name, value in ast.iter_fields(node))
+        return [type(node).__name__, *([name, value] for name, value in fields if value not in (None, []))]
+    if isinstance(node, list):
+        return [_reduced(one) for one in node if not _is_text(one) and not _is_for_type_checkers(one)]
+    return node
+
+
+def _is_text(node: Any) -> bool:
+    """Whether a node is a docstring, or another text that stands for itself."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _is_for_type_checkers(node: Any) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
