@@ -1,1 +1,99 @@
-"""Evergreen keeps PyTorch models up to date. `python -m evergreen` is the `evergreen` command."""
+"""Evergreen's public API: what recipes and programs may rely on.
+
+`from evergreen import Recipe, ImageFolder` in a recipe file, `from evergreen import retrain` in a program. Each name is
+imported when it is first used, so that `import evergreen` costs nothing. All other modules may change between versions.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flows.local.api import plan, predict, retrain, rollback
+    from training.data.dataset import open_columns
+    from training.data.images.augmentation import Augmentation
+    from training.data.sources.cifar import Cifar10
+    from training.data.sources.digits import Digits
+    from training.data.sources.folder import ImageFolder
+    from training.data.sources.idx import IdxFiles
+    from training.data.sources.parquet import ParquetImages
+    from training.errors import EvergreenError
+    from training.recipe import Recipe
+    from training.recipe import load as load_recipe
+    from training.records import DatasetVersion, ImageShape, Release, Split
+    from training.settings.schema import (
+        CheckpointSettings,
+        DataSettings,
+        FailureSettings,
+        GateSettings,
+        RaySettings,
+        ScalingSettings,
+        Settings,
+        TrackingSettings,
+        TrainingSettings,
+    )
+
+__all__ = [
+    "Augmentation",
+    "CheckpointSettings",
+    "Cifar10",
+    "DataSettings",
+    "DatasetVersion",
+    "Digits",
+    "EvergreenError",
+    "FailureSettings",
+    "GateSettings",
+    "IdxFiles",
+    "ImageFolder",
+    "ImageShape",
+    "ParquetImages",
+    "RaySettings",
+    "Recipe",
+    "Release",
+    "ScalingSettings",
+    "Settings",
+    "Split",
+    "TrackingSettings",
+    "TrainingSettings",
+    "load_recipe",
+    "open_columns",
+    "plan",
+    "predict",
+    "retrain",
+    "rollback",
+]
+
+_SETTINGS = "training.settings.schema"
+_MODULES = {
+    "Augmentation": "training.data.images.augmentation",
+    "Cifar10": "training.data.sources.cifar",
+    "DatasetVersion": "training.records",
+    "Digits": "training.data.sources.digits",
+    "EvergreenError": "training.errors",
+    "IdxFiles": "training.data.sources.idx",
+    "ImageFolder": "training.data.sources.folder",
+    "ImageShape": "training.records",
+    "ParquetImages": "training.data.sources.parquet",
+    "Recipe": "training.recipe",
+    "Release": "training.records",
+    "Split": "training.records",
+    "load_recipe": "training.recipe",
+    "open_columns": "training.data.dataset",
+    "plan": "flows.local.api",
+    "predict": "flows.local.api",
+    "retrain": "flows.local.api",
+    "rollback": "flows.local.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(_MODULES.get(name, _SETTINGS))
+    value = getattr(module, "load" if name == "load_recipe" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -192,11 +192,16 @@ def _import_file(path: Path, files: list[Path]) -> ModuleType:
 
 
 def _clash(path: Path, error: Exception) -> str:
-    """The remedy when a recipe imports a module from a folder beside it that has the name of Evergreen's package."""
+    """The remedy when a recipe imports something from Evergreen's packages that is not there."""
     top = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     beside = path.parent / top
-    if top not in _OWN_PACKAGES or not (beside.is_dir() or beside.with_suffix(".py").is_file()):
+    if top not in _OWN_PACKAGES:
         return ""
+    if not (beside.is_dir() or beside.with_suffix(".py").is_file()):
+        return (
+            ". Modules of Evergreen may move between versions: import from `evergreen`, such as "
+            "`from evergreen import Recipe`."
+        )
     return (
         f". {beside} has the name of one of Evergreen's own packages ({', '.join(_OWN_PACKAGES)}), which Python "
         "imports instead: rename it."

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from training.data.sources.idx import IdxFiles
-from training.recipe import ImageShape, Recipe
+from evergreen import IdxFiles, ImageShape, Recipe
 
 if TYPE_CHECKING:
     from torch import nn

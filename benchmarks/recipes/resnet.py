@@ -1,7 +1,6 @@
 """ResNet-18 for grey images, as the guides build it; no augmentation, so that other programs can do the same."""
 
-from training.data.sources.idx import IdxFiles
-from training.recipe import Recipe
+from evergreen import IdxFiles, Recipe
 from training.recipes.mnist import resnet18
 
 recipe = Recipe("bench-resnet", "ResNet-18 on images of a benchmark", IdxFiles("MNIST"), resnet18)

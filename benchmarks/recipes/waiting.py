@@ -3,8 +3,7 @@
 import time
 from typing import TYPE_CHECKING, Any
 
-from training.data.sources.idx import IdxFiles
-from training.recipe import ImageShape, Recipe
+from evergreen import IdxFiles, ImageShape, Recipe
 
 if TYPE_CHECKING:
     from torch import nn

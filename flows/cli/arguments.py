@@ -28,10 +28,17 @@ def prepared_home(options: argparse.Namespace, quiet: bool, read_only: bool = Fa
 
     It is made, or found to be writable, unless the command is `read_only`.
     """
-    from flows.local.environment import log_to_terminal, prepare
+    from flows.local.environment import prepare
     from training.storage.paths import home, home_to_read
 
     place = home_to_read() if read_only else home()
     prepare(place)
-    log_to_terminal(options.verbose, quiet)
+    log_to(options, quiet)
     return place
+
+
+def log_to(options: argparse.Namespace, quiet: bool) -> None:
+    """Send the log to standard error, in the detail that the arguments ask for."""
+    from flows.local.environment import log_to_terminal
+
+    log_to_terminal(options.verbose, quiet)

@@ -3,11 +3,9 @@
 import argparse
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flows.cli.arguments import add_common, add_store, prepared_home
+from flows.cli.arguments import add_common, add_store, log_to, prepared_home
 from flows.cli.main import Command
 from flows.cli.model_commands import predict, predict_arguments, rollback, rollback_arguments
 from flows.cli.output import say
@@ -40,58 +38,15 @@ def _settings(parser: argparse.ArgumentParser) -> None:
 
 def _retrain(options: argparse.Namespace) -> int:
     from flows.cli.summary import print_release
-    from flows.local.prefect_server import prefect_api
-    from flows.preview import release_if_unchanged
-    from flows.stopwatch import command_timed, with_whole_command
+    from flows.local.api import retrain
     from training.settings.overrides import parse_assignments
 
-    with command_timed():
-        place = prepared_home(options, options.quiet)
-        overrides = parse_assignments(options.assignments)
-        log.info("%s: looking in %s for what is done already", options.recipe, place.root)
-        release = release_if_unchanged(options.recipe, overrides, place, options.force)
-        if release is None:
-            log.info("starting Prefect's server, and importing what the run needs")
-            with prefect_api(place, meanwhile=lambda: _flow_and_ray(options, overrides)):
-                release = _run_flow(options, overrides)
-        release = with_whole_command(release)
+    log_to(options, options.quiet)
+    release = retrain(options.recipe, parse_assignments(options.assignments), force=options.force)
     print_release(release)
     if options.json:
         say(json.dumps(_as_json(release)))
     return EXIT_OK
-
-
-@contextmanager
-def _flow_and_ray(options: argparse.Namespace, overrides: dict[str, Any]) -> Iterator[None]:
-    """What the flow imports, and the Ray that it will ask for."""
-    import flows.retrain  # noqa: F401
-    from training.ray_cluster.cluster import ray_ahead
-    from training.recipe import load
-    from training.settings.overrides import resolve
-
-    with ray_ahead(resolve(load(options.recipe)[0].settings, overrides)):
-        yield
-
-
-def _run_flow(options: argparse.Namespace, overrides: dict[str, Any]) -> "Release":
-    from prefect.exceptions import MissingResult
-
-    from flows.local.environment import quieten
-    from flows.retrain import last_release, retrain
-    from tasks.flow_runs import told_apart
-    from training.recipe import load
-    from training.redaction import hide_credentials
-    from training.storage.paths import home
-
-    quieten()  # Prefect set its own levels when it was imported
-    with told_apart(home(), load(options.recipe)[1].name):
-        try:
-            return retrain(options.recipe, hide_credentials(overrides), force=options.force)
-        except MissingResult:
-            release = last_release()
-            if release is None:
-                raise
-            return release
 
 
 def _as_json(release: "Release") -> dict[str, object]:
@@ -112,11 +67,11 @@ def _as_json(release: "Release") -> dict[str, object]:
 
 def _plan(options: argparse.Namespace) -> int:
     from flows.cli.summary import print_preview
-    from flows.preview import preview
+    from flows.local.api import plan
     from training.settings.overrides import parse_assignments
 
-    place = prepared_home(options, quiet=True)
-    made = preview(options.recipe, parse_assignments(options.assignments), place, options.force)
+    log_to(options, quiet=True)
+    made = plan(options.recipe, parse_assignments(options.assignments), force=options.force)
     print_preview(made)
     if options.json:
         say(made.model_dump_json())

@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from training.data.sources.cifar import Cifar10
-from training.recipe import Augmentation, ImageShape, Recipe
-from training.settings.schema import GateSettings, Settings, TrainingSettings
+from evergreen import Augmentation, Cifar10, GateSettings, ImageShape, Recipe, Settings, TrainingSettings
 
 if TYPE_CHECKING:
     from torch import nn

@@ -2,9 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from training.data.sources.digits import Digits
-from training.recipe import Augmentation, ImageShape, Recipe
-from training.settings.schema import GateSettings, ScalingSettings, Settings, TrainingSettings
+from evergreen import (
+    Augmentation,
+    Digits,
+    GateSettings,
+    ImageShape,
+    Recipe,
+    ScalingSettings,
+    Settings,
+    TrainingSettings,
+)
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,9 +1,7 @@
 """Fashion-MNIST: 70,000 pictures of clothes, 28x28 grey, and ResNet-18 with a one-channel stem."""
 
-from training.data.sources.idx import IdxFiles
-from training.recipe import Augmentation, Recipe
+from evergreen import Augmentation, GateSettings, IdxFiles, Recipe, Settings, TrainingSettings
 from training.recipes.mnist import resnet18
-from training.settings.schema import GateSettings, Settings, TrainingSettings
 
 CLASSES = (
     "T-shirt/top",

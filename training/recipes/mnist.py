@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from training.data.sources.idx import IdxFiles
-from training.recipe import Augmentation, ImageShape, Recipe
-from training.settings.schema import GateSettings, Settings, TrainingSettings
+from evergreen import Augmentation, GateSettings, IdxFiles, ImageShape, Recipe, Settings, TrainingSettings
 
 if TYPE_CHECKING:
     from torch import nn

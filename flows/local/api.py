@@ -1,0 +1,194 @@
+"""Retrain, plan, predict and roll back on this machine: what the command line and `from evergreen import ...` call.
+
+A retraining starts a Prefect server and a Ray cluster, which end with it, unless the user has a server or a cluster.
+Prediction and rollback run as flows only where the user has a Prefect server, which then shows the flow run.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from training.storage.paths import Home, home
+
+if TYPE_CHECKING:
+    from flows.preview import Preview
+    from tasks.predict import PredictionSummary
+    from training.records import Release
+
+log = logging.getLogger("evergreen.command")
+
+Result = TypeVar("Result")
+
+
+def retrain(
+    recipe: str | Path, settings: Mapping[str, Any] | None = None, *, force: bool = False
+) -> "Release":
+    """Bring the recipe's model up to date: train, compare with the champion, promote or keep.
+
+    `recipe` is a recipe's name or the path of a recipe file. `settings` override those of the recipe, as
+    `{"training.epochs": 3}` or `{"training": {"epochs": 3}}`. Without `force`, a run whose data, recipe, code, seed and
+    settings did not change returns the earlier release. The home is EVERGREEN_HOME. Raises
+    :class:`training.errors.EvergreenError` with what went wrong and its remedy.
+    """
+    from flows.local.prefect_server import prefect_api
+    from flows.preview import release_if_unchanged
+    from flows.stopwatch import command_timed, with_whole_command
+
+    name, overrides = str(recipe), _nested(settings)
+    with command_timed():
+        place = prepared()
+        log.info("%s: looking in %s for what is done already", name, place.root)
+        release = release_if_unchanged(name, overrides, place, force)
+        if release is None:
+            log.info("starting Prefect's server, and importing what the run needs")
+            with prefect_api(place, meanwhile=lambda: _flow_and_ray(name, overrides)):
+                release = _run_flow(name, overrides, force)
+        return with_whole_command(release)
+
+
+def plan(recipe: str | Path, settings: Mapping[str, Any] | None = None, *, force: bool = False) -> "Preview":
+    """What :func:`retrain` would do, what of it is done already, and how long the rest takes; nothing is trained.
+
+    Arguments and errors are those of :func:`retrain`.
+    """
+    from flows.preview import preview
+
+    return preview(str(recipe), _nested(settings), prepared(), force)
+
+
+def predict(
+    model: str,
+    input: str | Path,
+    output: str | Path,
+    *,
+    alias: str = "champion",
+    skip_bad: bool = False,
+    overwrite: bool = False,
+    tracking_uri: str | None = None,
+) -> "PredictionSummary":
+    """Score all rows at `input` with the version of `model` that `alias` names, and write them to `output` as Parquet.
+
+    `skip_bad` leaves unreadable rows out instead of refusing them; `overwrite` replaces `output`. Raises
+    :class:`training.errors.SettingError` for a model or an alias that is not there and
+    :class:`training.errors.DataError` for rows that can't be read.
+    """
+    from tasks.registry.lookup import check_known
+
+    place = prepared()
+    if tracking_uri is None:
+        check_known(place, model, alias)
+    chosen = {"alias": alias, "skip_bad": skip_bad, "overwrite": overwrite, "tracking_uri": tracking_uri}
+
+    def as_flow() -> "PredictionSummary":
+        from flows.predict import predict as flow
+
+        recorded: PredictionSummary = flow(model, str(input), str(output), **chosen)
+        return recorded
+
+    def as_function() -> "PredictionSummary":
+        from tasks.predict import predict as step
+
+        made: PredictionSummary = step.fn(str(place.root), model, str(input), str(output), **chosen)
+        return made
+
+    return _shown_by_prefect(place, as_flow, as_function)
+
+
+def rollback(model: str, why: str = "", *, tracking_uri: str | None = None) -> tuple[str, str]:
+    """Return to the champion before the present one; returns the version that was champion and the one that is now.
+
+    `why` is kept with the decision. Raises :class:`training.errors.SettingError` when there is no version to return to.
+    """
+    from tasks.registry.lookup import check_known
+
+    place = prepared()
+    if tracking_uri is None:
+        check_known(place, model)
+
+    def as_flow() -> tuple[str, str]:
+        from flows.rollback import rollback as flow
+
+        return flow(model, why, tracking_uri)
+
+    def as_function() -> tuple[str, str]:
+        from tasks.rollback import rollback as step
+
+        moved: tuple[str, str] = step.fn(str(place.root), model, why, tracking_uri)
+        return moved
+
+    return _shown_by_prefect(place, as_flow, as_function)
+
+
+def prepared() -> Home:
+    """The home, once this process's environment is set up for a run in it."""
+    from flows.local.environment import prepare
+
+    place = home()
+    prepare(place)
+    return place
+
+
+def _shown_by_prefect(
+    place: Home, as_flow: Callable[[], Result], as_function: Callable[[], Result]
+) -> Result:
+    """Call `as_flow` where the user has a Prefect server, and `as_function` elsewhere, which starts none."""
+    from flows.local.environment import api_is_configured, quieten
+
+    if not api_is_configured():
+        quieten()  # MLflow sets its own levels when it is imported
+        return as_function()
+    from flows.local.prefect_server import prefect_api
+
+    quieten()
+    with prefect_api(place):
+        return as_flow()
+
+
+@contextmanager
+def _flow_and_ray(recipe: str, overrides: dict[str, Any]) -> Iterator[None]:
+    """What the flow imports, and the Ray that it will ask for."""
+    import flows.retrain  # noqa: F401
+    from training.ray_cluster.cluster import ray_ahead
+    from training.recipe import load
+    from training.settings.overrides import resolve
+
+    with ray_ahead(resolve(load(recipe)[0].settings, overrides)):
+        yield
+
+
+def _run_flow(recipe: str, overrides: dict[str, Any], force: bool) -> "Release":
+    from prefect.exceptions import MissingResult
+
+    from flows.local.environment import quieten
+    from flows.retrain import last_release
+    from flows.retrain import retrain as flow
+    from tasks.flow_runs import told_apart
+    from training.recipe import load
+    from training.redaction import hide_credentials
+
+    quieten()  # Prefect set its own levels when it was imported
+    with told_apart(home(), load(recipe)[1].name):
+        try:
+            return flow(recipe, hide_credentials(overrides), force=force)
+        except MissingResult:
+            release = last_release()
+            if release is None:
+                raise
+            return release
+
+
+def _nested(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Settings by dotted names as nested ones; nested ones stay as they are."""
+    tree: dict[str, Any] = {}
+    for dotted, value in (settings or {}).items():
+        *sections, name = dotted.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        if isinstance(value, Mapping) and isinstance(branch.get(name), dict):
+            branch[name] |= value
+        else:
+            branch[name] = dict(value) if isinstance(value, Mapping) else value
+    return tree

@@ -1,0 +1,86 @@
+"""`from evergreen import ...`: complete, lazy, typed, and enough to retrain from a program."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import evergreen
+from flows.local.api import _nested
+
+
+def in_fresh_process(code: str, home: Path) -> Any:
+    """What `code` prints as JSON on its last line."""
+    environment = os.environ | {"EVERGREEN_HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_importing_it_imports_nothing_else(tmp_path: Path) -> None:
+    code = (
+        "import sys; before = set(sys.modules); import evergreen, json; "
+        "print(json.dumps(sorted({name.partition('.')[0] for name in set(sys.modules) - before})))"
+    )
+    assert set(in_fresh_process(code, tmp_path)) <= {"evergreen", "json"}
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(evergreen.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    names = [
+        alias.asname or alias.name
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    assert sorted(names) == sorted(evergreen.__all__)
+
+
+def test_every_name_is_there_and_no_other() -> None:
+    assert all(getattr(evergreen, name) is not None for name in evergreen.__all__)
+    assert set(evergreen.__all__) <= set(dir(evergreen))
+    with pytest.raises(AttributeError, match="no attribute 'Horse'"):
+        _ = evergreen.Horse
+
+
+@pytest.mark.parametrize(
+    ("settings", "nested"),
+    [
+        ({"training.epochs": 3}, {"training": {"epochs": 3}}),
+        ({"training": {"epochs": 3}, "training.seed": 1}, {"training": {"epochs": 3, "seed": 1}}),
+        ({"training.seed": 1, "training": {"epochs": 3}}, {"training": {"epochs": 3, "seed": 1}}),
+        ({"seed": 1}, {"seed": 1}),
+        (None, {}),
+    ],
+)
+def test_settings_by_dotted_and_by_nested_names(
+    settings: dict[str, Any] | None, nested: dict[str, Any]
+) -> None:
+    assert _nested(settings) == nested
+
+
+def test_a_program_plans_retrains_and_predicts(tmp_path: Path) -> None:
+    code = f"""
+import json, numpy as np
+from pathlib import Path
+from PIL import Image
+from evergreen import plan, predict, retrain
+settings = {{"training.epochs": 1, "scaling.num_workers": 0, "gate.floor": 0.0, "tracking.system_metrics": False}}
+planned = plan("digits", settings)
+release = retrain("digits", settings)
+again = retrain("digits", settings)
+images = Path({str(tmp_path)!r}) / "images"
+images.mkdir()
+Image.fromarray(np.zeros((8, 8), np.uint8)).save(images / "black.png")
+predicted = predict("digits", images, Path({str(tmp_path)!r}) / "scored.parquet")
+print(json.dumps([planned.run_key == release.run_key, release.alias, again.reused, predicted.rows]))
+"""
+    assert in_fresh_process(code, tmp_path / "home") == [True, "champion", True, 1]
