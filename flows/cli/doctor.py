@@ -1,20 +1,45 @@
-"""Is this installation in order? Looks at packages, machine, processes, store and services; says how to mend them.
+"""`evergreen doctor`: checks of packages, machine, processes, store and services, each with its remedy.
 
-Not a Prefect flow: it must work when Prefect does not.
+Not a Prefect flow: the command must work when Prefect does not.
 """
 
+import json
 from collections.abc import Callable, Iterator
 
+import click
+
+from flows.cli.options import common
+from flows.cli.options import tracking_uri as tracking_uri_option
+from flows.cli.output import say
 from tasks.doctor import Check
 from tasks.doctor.leftovers import leftover_checks
 from tasks.doctor.machine import machine_checks
 from tasks.doctor.packages import package_checks
 from tasks.doctor.services import service_checks
 from tasks.doctor.store import store_checks
-from training.errors import ResourceError
+from training.errors import EXIT_OK, EXIT_RESOURCE, ResourceError
 from training.storage import paths
 
-__all__ = ["Check", "checks"]
+__all__ = ["Check", "checks", "command"]
+
+
+@click.command
+@click.option("--deep", is_flag=True, help="also start Ray, look for GPUs and open the store (half a minute)")
+@tracking_uri_option
+@common
+def command(deep: bool, tracking_uri: str | None, verbose: bool, quiet: bool, as_json: bool) -> int:
+    """Check the installation and say how to repair it."""
+    from flows.cli.summary import print_checks
+    from flows.local.environment import prepare
+
+    del verbose, quiet
+    place = paths.home()
+    prepare(place)
+    found = list(checks(place, deep, tracking_uri))
+    print_checks(found)
+    if as_json:
+        say(json.dumps([check.model_dump() for check in found]))
+    return EXIT_RESOURCE if any(check.ok is False for check in found) else EXIT_OK
 
 
 def checks(

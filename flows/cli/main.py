@@ -1,6 +1,5 @@
 """The `evergreen` command: a thin door to the flows. `--help`, `plan` and a reused run import neither torch nor Ray."""
 
-import argparse
 import atexit
 import gc
 import json
@@ -9,9 +8,11 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import NamedTuple, NoReturn
+from importlib import import_module
+
+import click
 
 from flows.cli.output import say
 from training.errors import (
@@ -29,7 +30,7 @@ from training.errors import (
     ResourceError,
     classify,
 )
-from training.printable import paragraph, printable
+from training.printable import paragraph
 from training.redaction import redact
 from training.storage.paths import home
 from training.termination import TerminatedError, ended_by_sigterm
@@ -50,12 +51,29 @@ _EXIT_STATUSES = f"""exit status:
 """
 
 
-class Command(NamedTuple):
-    """A subcommand: how it reads its arguments and what it does."""
+_COMMANDS = ("retrain", "plan", "recipes", "predict", "rollback", "doctor", "verify", "gc", "ui")
+_COMPLETION = "_EVERGREEN_COMPLETE"  # set by the shell while it completes a command
 
-    help: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+
+class Commands(click.Group):
+    """The subcommands, each a file of this folder, which is imported when its command is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Names in the order of their importance."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name, or None."""
+        return import_module(f"flows.cli.{name}").command if name in _COMMANDS else None
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the exit statuses as they are, without wrapping their lines again."""
+        formatter.write(f"\n{_EXIT_STATUSES}")
+
+
+@click.group(cls=Commands)
+def program() -> None:
+    """Keep models up to date: retrain, compare with the model in service, and promote only what is really better."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,48 +93,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    from flows.cli.commands import COMMANDS
-
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if _COMPLETION in os.environ:
+        program.main(arguments, prog_name="evergreen", complete_var=_COMPLETION)
     try:
-        options = _parser(COMMANDS).parse_args(argv)
-    except SystemExit:  # of --help, too
-        if _output_is_closed():
-            return EXIT_OUTPUT_CLOSED
-        raise
-    atexit.register(gc.freeze)  # else Python looks all of torch and Ray through for garbage once more: 2.5 s
-    try:
-        status = COMMANDS[options.command].run(options)
+        status = _invoked(arguments)
         sys.stdout.flush()
-        return status
+        return EXIT_OUTPUT_CLOSED if _output_is_closed() else status
+    except click.UsageError as error:
+        return _say_usage(error)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _output_is_closed():
             return EXIT_OUTPUT_CLOSED
-        return _fail(error, getattr(options, "json", False), getattr(options, "verbose", False))
+        return _fail(error, "--json" in arguments, "--verbose" in arguments)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
+def _invoked(arguments: list[str]) -> int:
+    """Call the command; returns its exit status.
+
+    Not by click's own `main`, which takes Ctrl-C, SIGTERM and a closed output for ends of its own.
+    """
+    try:
+        with program.make_context("evergreen", arguments) as context:
+            atexit.register(gc.freeze)  # else Python scans all of torch and Ray for garbage once more: 2.5 s
+            status: int = program.invoke(context)
+            return status
+    except click.exceptions.Exit as ended:  # of --help
+        return ended.exit_code
 
 
-def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="evergreen",
-        description="Keeps PyTorch models up to date: retrains, compares with the model in service, and promotes "
-        "only what is really better.",
-        epilog=_EXIT_STATUSES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, command in commands.items():
-        one = subparsers.add_parser(
-            name,
-            help=command.help,
-            description=command.help,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.arguments(one)
-    return parser
+def _say_usage(error: click.UsageError) -> int:
+    """Say how a command is called; returns the exit status."""
+    if error.ctx is not None:
+        say(error.ctx.get_usage(), file=sys.stderr)
+    say(f"evergreen: {error.format_message()}", file=sys.stderr)
+    return EXIT_BAD_SETTING
 
 
 def _output_is_closed() -> bool:

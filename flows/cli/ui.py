@@ -1,17 +1,25 @@
-"""MLflow's own pages on the embedded store, served to this machine only."""
+"""`evergreen ui`: MLflow's pages on the embedded store, served to this machine only."""
 
 import os
 import socket
 import sys
 from typing import NoReturn
 
+import click
 import psutil
 
 from training.errors import ResourceError, SettingError
-from training.storage.paths import Home
+from training.storage.paths import Home, home
 
 _HOST = "127.0.0.1"
 _TRIED = 100  # ports after a taken one, in search of a free one to propose
+
+
+@click.command
+@click.option("--port", type=int, default=5000, show_default=True, help="port on this machine")
+def command(port: int) -> int:
+    """Open MLflow on this home's store."""
+    serve(home(), port)
 
 
 def serve(place: Home, port: int) -> NoReturn:

@@ -1,13 +1,17 @@
-"""Verify a run: which of the invariants hold, for people and for programs.
+"""`evergreen verify`: which invariants of a run hold, for people and for programs.
 
-Not a Prefect flow: it asks whether Prefect, among others, tells the truth.
+Not a Prefect flow: the command checks Prefect's records, among others.
 """
 
+import json
 from collections.abc import Sequence
 
+import click
 from rich.table import Table
 from rich.text import Text
 
+from flows.cli.options import common
+from flows.cli.output import say
 from flows.cli.summary import standard_output
 from tasks.verify.finding import Finding
 from tasks.verify.runs import find_run, home_of, run_of_folder
@@ -17,6 +21,39 @@ from training.storage import paths
 from training.storage.paths import Home, RunPaths
 
 _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("–", "yellow")}
+
+
+@click.command(
+    epilog="Exit status: 0 when no invariant is broken, 3 when one is; what can't be told breaks none."
+)
+@click.argument("run")
+@click.option("--against", metavar="RUN", help="an undisturbed run that must have the same weights")
+@click.option(
+    "--recovery-bound", type=float, metavar="SECONDS", help="longest time to continue after a failure"
+)
+@common
+def command(
+    run: str, against: str | None, recovery_bound: float | None, verbose: bool, quiet: bool, as_json: bool
+) -> int:
+    """Check a run's invariants again from its bytes.
+
+    RUN is a run's folder, its run key or the beginning of the key, or a recipe (its newest run).
+    """
+    from flows.local.environment import log_to_terminal, prepare
+
+    del quiet  # the findings are the output; the log adds warnings
+    place, home = locate(run)
+    prepare(home)
+    log_to_terminal(verbose, quiet=True)
+    other = locate(against)[0] if against else None
+    from tasks.verify import verify
+
+    findings = verify(place, home, other, recovery_bound)
+    print_findings(place, findings)
+    if as_json:
+        listed = [one.model_dump() for one in findings]
+        say(json.dumps({"run": str(place.root), "summary": summary(findings), "findings": listed}))
+    return exit_status(findings)
 
 
 def locate(text: str) -> tuple[RunPaths, Home]:

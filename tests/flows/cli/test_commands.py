@@ -16,9 +16,8 @@ from prefect.exceptions import MissingResult
 from registered import BROKEN, MODEL, save
 from test_cli import HEAVY, evergreen
 
-import flows.retrain
-from flows.cli import commands
 from flows.cli import main as cli
+from flows.cli import recipes
 from flows.retrain import retrain
 from tasks.registry.aliases import CHAMPION, PREVIOUS, champion_of, move_alias
 from tasks.registry.lock import registry_lock
@@ -188,10 +187,10 @@ def test_a_failure_has_its_status(
     error: Exception,
     status: int,
 ) -> None:
-    def fail(_options: object) -> int:
+    def fail(**_options: object) -> int:
         raise error
 
-    monkeypatch.setitem(commands.COMMANDS, "recipes", commands.COMMANDS["recipes"]._replace(run=fail))
+    monkeypatch.setattr(recipes.command, "callback", fail)
     assert cli.main(["recipes", "--json"]) == status
     said = capsys.readouterr()
     assert json.loads(said.out)["exit_status"] == status
@@ -203,15 +202,15 @@ def test_a_failure_has_its_status(
 _WAITS = """
 import signal, sys, time
 from flows.cli import main as cli
-from flows.cli import commands
+from flows.cli import recipes
 signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal; a job in the background ignores it
-def wait(options):
+def wait(**options):
     try:
         print("waits", flush=True)
         time.sleep(60)
     finally:
         print("cleaned up", flush=True)
-commands.COMMANDS["recipes"] = commands.COMMANDS["recipes"]._replace(run=wait)
+recipes.command.callback = wait
 sys.exit(cli.main(["recipes"]))
 """
 

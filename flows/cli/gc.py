@@ -1,0 +1,32 @@
+"""`evergreen gc`: remove what a home need not keep."""
+
+import click
+
+from flows.cli.options import common, prepared_home
+from flows.cli.output import say
+from training.errors import EXIT_OK
+
+
+@click.command(short_help="Remove runs, datasets and checkpoints that nothing needs.")
+@click.option("--dry-run", is_flag=True, help="say what would be removed, and remove nothing")
+@click.option(
+    "--keep", type=int, default=5, show_default=True, metavar="N", help="finished runs to keep of each recipe"
+)
+@click.option("--versions", is_flag=True, help="also delete removed runs and their versions from MLflow")
+@common
+def command(dry_run: bool, keep: int, versions: bool, verbose: bool, quiet: bool, as_json: bool) -> int:
+    """Remove runs, datasets and checkpoints that nothing needs any more.
+
+    Versions that any alias points to, unfinished runs of the last 30 days, and what kept runs are made of stay. The
+    command that made what was removed makes the same bits again. Ray sessions, temporary folders and registry locks
+    that killed runs of this user left outside of the home are removed as well.
+    """
+    from flows.cli.summary import print_collection
+    from tasks.cleanup.retention import collect
+
+    place = prepared_home(verbose, quiet, read_only=dry_run)
+    found = collect(place, keep, versions, dry_run)
+    print_collection(found, place, dry_run)
+    if as_json:
+        say(found.model_dump_json())
+    return EXIT_OK

@@ -1,0 +1,80 @@
+"""What several commands share: options, and the home that they work in."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from training.storage.paths import Home
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def common(function: Function) -> Function:
+    """The options of every command: `verbose`, `quiet` and `as_json`."""
+    for option in (
+        click.option(
+            "--json", "as_json", is_flag=True, help="print a JSON object as the last line of standard output"
+        ),
+        click.option("--quiet", is_flag=True, help="show warnings only while the command runs"),
+        click.option("--verbose", is_flag=True, help="show debug messages and tracebacks"),
+    ):
+        function = option(function)
+    return function
+
+
+def tracking_uri(function: Function) -> Function:
+    """The option of commands that read the model registry without a recipe."""
+    text = "MLflow's store (default: the one under EVERGREEN_HOME)"
+    return click.option("--tracking-uri", metavar="URI", help=text)(function)
+
+
+def recipe_and_settings(function: Function) -> Function:
+    """The argument `recipe`, and options that override its settings or train again."""
+    for option in (
+        click.option("--force", is_flag=True, help="train again even if nothing changed"),
+        click.option(
+            "--set",
+            "assignments",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="override a setting; may be repeated",
+        ),
+        click.argument("recipe", shell_complete=_complete_recipe),
+    ):
+        function = option(function)
+    return function
+
+
+class WithSettings(click.Command):
+    """A command whose help lists every setting."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the settings as they are, without wrapping their lines again."""
+        from flows.cli.help import settings_help
+
+        formatter.write(f"\n{settings_help()}\n")
+
+
+def _complete_recipe(_context: click.Context, _argument: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Names of recipes that come with Evergreen, and files."""
+    from training.recipe import BUILT_IN
+
+    names = [CompletionItem(name) for name in BUILT_IN if name.startswith(typed)]
+    return names or [CompletionItem(typed, type="file")]
+
+
+def prepared_home(verbose: bool, quiet: bool, read_only: bool = False) -> "Home":
+    """The home, once the environment and log of this process are set up for a run in it.
+
+    Creates the home, or checks that it is writable, unless the command is `read_only`.
+    """
+    from flows.local.environment import log_to_terminal, prepare
+    from training.storage.paths import home, home_to_read
+
+    place = home_to_read() if read_only else home()
+    prepare(place)
+    log_to_terminal(verbose, quiet)
+    return place

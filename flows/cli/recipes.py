@@ -1,0 +1,24 @@
+"""`evergreen recipes`: the recipes that come with Evergreen."""
+
+import json
+
+import click
+
+from flows.cli.options import common
+from flows.cli.output import say
+from training.errors import EXIT_OK
+
+
+@click.command
+@common
+def command(verbose: bool, quiet: bool, as_json: bool) -> int:
+    """List the recipes that come with Evergreen."""
+    from flows.cli.summary import print_recipes
+    from training.recipe import BUILT_IN, load
+
+    del verbose, quiet
+    listed = [load(name)[0] for name in BUILT_IN]
+    print_recipes(listed)
+    if as_json:
+        say(json.dumps([{"name": recipe.name, "summary": recipe.summary} for recipe in listed]))
+    return EXIT_OK

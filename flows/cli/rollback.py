@@ -1,0 +1,27 @@
+"""`evergreen rollback`: return to the champion before the present one."""
+
+import json
+
+import click
+
+from flows.cli.options import common, tracking_uri
+from flows.cli.output import say
+from training.errors import EXIT_OK
+
+
+@click.command
+@click.argument("model")
+@click.option("--why", default="", help="a reason, kept with the decision")
+@tracking_uri
+@common
+def command(model: str, why: str, tracking_uri: str | None, verbose: bool, quiet: bool, as_json: bool) -> int:
+    """Return to the champion before the present one."""
+    from flows.local import api
+    from flows.local.environment import log_to_terminal
+
+    log_to_terminal(verbose, quiet)
+    before, now = api.rollback(model, why, tracking_uri=tracking_uri)
+    say(f"{model}: champion is version {now} again (was version {before})")
+    if as_json:
+        say(json.dumps({"model": model, "from": before, "to": now}))
+    return EXIT_OK
