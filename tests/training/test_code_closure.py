@@ -172,7 +172,7 @@ from training.identity import code_of
 from training.data.sources.digits import Digits
 from training.storage.paths import Home
 home = Home(Path({str(tmp_path)!r}))
-version = small_runs.prepared(home, data={{"max_train_rows": 60, "max_test_rows": 40}})
+version = small_runs.prepared(home, data={{"max_train_rows": 300, "max_test_rows": 100}})
 before = set(sys.modules)
 from training.supervision.launch import launch
 launch(small_runs.job_for(home, version, small_runs.tiny_settings(training={{"epochs": 1}})))

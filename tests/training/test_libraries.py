@@ -83,12 +83,12 @@ def test_libraries_of_a_file_beside_the_recipe_count_and_the_file_is_none(
     folder.mkdir()
     (folder / "layers.py").write_text("from pictures import block\nfrom . import other\n")
     versions = library_versions(recipe_with(folder, "from layers import block"))
-    assert versions.keys() == {"torch", "torchvision", "numpy", "py-pictures"}
+    assert versions.keys() == {"torch", "torchvision", "numpy", "python", "py-pictures"}
 
 
 def test_the_standard_library_and_what_is_missing_are_left_out(tmp_path: Path) -> None:
     versions = library_versions(recipe_with(tmp_path, "import math, not_installed_anywhere"))
-    assert versions.keys() == {"torch", "torchvision", "numpy"}
+    assert versions.keys() == {"torch", "torchvision", "numpy", "python"}
     assert library_versions(load("digits")[1]) == versions
 
 

@@ -92,7 +92,7 @@ def test_any_of_its_files_changes_the_digest(tmp_path: Path, changed: str) -> No
     path = write(tmp_path, "import beside", "beside.WORD")
     before = load(path)[1].digest
     with (tmp_path / changed).open("a") as out:
-        out.write("# a comment, as code is hashed and not understood\n")
+        out.write("MORE = 1\n")
     assert load(path)[1].digest != before
 
 
@@ -153,7 +153,7 @@ def test_a_changed_copy_is_refused(tmp_path: Path) -> None:
     _, ref = load(write_recipe(tmp_path / "own"))
     keep_copy(ref, tmp_path / "copy")
     with (tmp_path / "copy" / "plain.py").open("a") as out:
-        out.write("# changed\n")
+        out.write("changed = True\n")
     with pytest.raises(SettingError, match=f"{tmp_path}/copy"):
         reload(ref, tmp_path / "copy")
 
