@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from tasks.abandoned_claims import abandoned_claims, remove_claim
+from tasks.cleanup.abandoned_claims import abandoned_claims, remove_claim
 from tasks.cleanup.abandoned_folders import abandoned_folders
 from tasks.registry.lock import registry_lock
 from tasks.registry.reign import is_anchor

@@ -16,6 +16,8 @@ from prefect.exceptions import MissingResult
 from registered import BROKEN, MODEL, save
 from test_cli import HEAVY, evergreen
 
+import flows.preview
+import flows.retrain
 from flows.cli import main as cli
 from flows.cli import recipes
 from flows.retrain import retrain
@@ -158,14 +160,18 @@ def test_a_release_that_prefect_lost_is_still_said(
     """Prefect raises MissingResult for the finished run: its server confirmed the final state at a second request."""
     monkeypatch.setenv("EVERGREEN_HOME", str(finished_home.root))
 
+    calls = []
+
     def lost(*given: Any, **options: Any) -> None:
+        calls.append(given)
         retrain(*given, **options)
         raise MissingResult("the state has no data")
 
     monkeypatch.setattr(flows.retrain, "retrain", lost)
+    monkeypatch.setattr(flows.preview, "release_if_unchanged", lambda *_: None)  # so that the flow runs
     assert cli.main(["retrain", "digits", *ASSIGNMENTS, "--json"]) == EXIT_OK
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (said["version"], said["reused"]) == ("1", True)
+    assert (said["version"], said["reused"], len(calls)) == ("1", True, 1)
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,13 @@ def test_content_changes_the_fingerprint_and_places_do_not() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["data.dataset", "data.images.decoding", "data.manifest", "data.preparation.prepare", "data.sources.digits"],
+    [
+        "data.dataset",
+        "data.images.decoding",
+        "data.manifest",
+        "data.preparation.prepare",
+        "data.sources.digits",
+    ],
 )
 def test_the_code_of_the_transform_changes_the_fingerprint(
     monkeypatch: pytest.MonkeyPatch, name: str
