@@ -79,7 +79,12 @@ def predict(
     place = prepared()
     if tracking_uri is None:
         check_known(place, model, alias)
-    chosen: dict[str, Any] = {"alias": alias, "skip_bad": skip_bad, "overwrite": overwrite, "tracking_uri": tracking_uri}
+    chosen: dict[str, Any] = {
+        "alias": alias,
+        "skip_bad": skip_bad,
+        "overwrite": overwrite,
+        "tracking_uri": tracking_uri,
+    }
 
     def as_flow() -> "PredictionSummary":
         from flows.predict import predict as flow
