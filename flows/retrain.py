@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from prefect import flow
 
-from flows.local.environment import speak
+from flows.local.environment import enable_logging
 from flows.local.prefect_signals import sigterm_ends_flow
 from flows.prepare import prepare
 from flows.run_form import form_of, nested
@@ -70,7 +70,7 @@ def retrain(
         settings: Any other setting, such as {"gate": {"floor": 0.9}, "scaling": {"num_workers": 4}}. The fields
             above win over the same settings here. `evergreen retrain --help` lists all.
     """
-    speak()
+    enable_logging()
     fields = {
         "epochs": epochs,
         "batch_size": batch_size,

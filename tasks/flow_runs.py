@@ -67,7 +67,7 @@ def artifact_key(recipe: str, name: str) -> str:
 
 
 @contextmanager
-def told_apart(home: Home, recipe: str) -> Iterator[None]:
+def tag_flow_runs(home: Home, recipe: str) -> Iterator[None]:
     """Tag the flow runs of the block, so that a later one of the same home and recipe recognises them."""
     from prefect import tags
 

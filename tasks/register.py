@@ -23,7 +23,7 @@ from tasks.registry.aliases import (
     ChampionMovedError,
     alias_of,
     champion_of,
-    drop_twins,
+    delete_duplicates,
     find_version,
     finish_rollback,
     keep_as_challenger,
@@ -160,7 +160,7 @@ def create_version(
         model_id=model_id,
         description=version_description(version, trained),
     )
-    number = drop_twins(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
+    number = delete_duplicates(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
     if version_tags(lease.client, plan.model, number).get(FILE_TAG) == tags[FILE_TAG]:  # else another home's
         keep_digest(Home(Path(plan.home)), plan.model, number, tags[FILE_TAG])
     return number

@@ -9,7 +9,7 @@ from typing import Any
 
 def run_ray_worker(config: dict[str, Any]) -> None:
     """Entry of a Ray Train worker in place of `training.trainers.torch.worker.run_ray_worker`."""
-    from training.attempts.heartbeat import Heart
+    from training.attempts.heartbeat import Heartbeat
     from training.attempts.metrics import MetricsFile
     from training.trainers.torch.loop import Loop
     from training.trainers.torch.worker import run_ray_worker as run
@@ -24,7 +24,7 @@ def run_ray_worker(config: dict[str, Any]) -> None:
         if position.step == self.total_steps:
             save(self, position, score, sums)
 
-    Heart.beat = lambda *_: None  # type: ignore[method-assign]
+    Heartbeat.beat = lambda *_: None  # type: ignore[method-assign]
     MetricsFile.append = append_epochs  # type: ignore[method-assign]
     Loop._save = save_last  # type: ignore[method-assign, assignment]
     run(config)

@@ -169,12 +169,12 @@ def _run_flow(recipe: str, overrides: dict[str, Any], force: bool) -> "Release":
     from flows.local.environment import quieten
     from flows.retrain import last_release
     from flows.retrain import retrain as flow
-    from tasks.flow_runs import told_apart
+    from tasks.flow_runs import tag_flow_runs
     from training.recipe import load
     from training.redaction import hide_credentials
 
     quieten()  # Prefect set its own levels when it was imported
-    with told_apart(home(), load(recipe)[1].name):
+    with tag_flow_runs(home(), load(recipe)[1].name):
         try:
             return flow(recipe, hide_credentials(overrides), force=force)
         except MissingResult:

@@ -96,7 +96,7 @@ def api_is_configured() -> bool:
     return bool(profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL"))
 
 
-def speak() -> None:
+def enable_logging() -> None:
     """Let Evergreen's log through from INFO on where nobody chose a level; Prefect only attaches its handlers."""
     logger = logging.getLogger("evergreen")
     for handler in logger.handlers:

@@ -96,7 +96,7 @@ def _found(client: "MlflowClient", model: str, tags: dict[str, str]) -> "list[Mo
     return all_pages(client.search_model_versions, " and ".join([f"name = '{model}'", *wanted]))
 
 
-def drop_twins(lease: Lease, tags: dict[str, str]) -> str:
+def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str:
     """The oldest version with these tags, of which more were made a moment ago; the others are removed.
 
     MLflow's client sends a request again whose answer was lost, and the server then makes a second version.

@@ -21,7 +21,7 @@ from training.plan import RunPlan
 from training.records import DatasetVersion, Release
 from training.storage.paths import Home, RunPaths
 from training.supervision.launch import launch
-from training.trainers.torch.replica import Learner
+from training.trainers.torch.replica import Replica
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
 
@@ -90,7 +90,7 @@ def steps_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(*_: object) -> None:
         raise ConnectionError("no answer")
 
-    monkeypatch.setattr(Learner, "step", step)
+    monkeypatch.setattr(Replica, "step", step)
 
 
 def test_a_spent_budget_is_not_spent_again(

@@ -76,7 +76,7 @@ def test_a_line_of_prefects_log(caplog: pytest.LogCaptureFixture) -> None:
     handler = logging.StreamHandler(stream)
     logger.addHandler(handler)
     try:
-        environment.speak()
+        environment.enable_logging()
         logging.getLogger("evergreen.test").warning("%s: left out", NAME)
     finally:
         logger.removeHandler(handler)

@@ -12,7 +12,7 @@ from prefect.states import Pending, Running
 from prefect.utilities.names import generate_slug
 
 from flows.retrain import retrain
-from tasks.flow_runs import outcome, told_apart
+from tasks.flow_runs import outcome, tag_flow_runs
 from training.errors import SettingError
 from training.records import Release, Verdict
 from training.storage.paths import Home
@@ -27,7 +27,7 @@ def begun() -> str:
 
 def killed(home: Home, recipe: str, pending: bool = False) -> str:
     """The id of a flow run that is as a SIGKILL leaves it."""
-    with told_apart(home, recipe):
+    with tag_flow_runs(home, recipe):
         found = begun()
     with get_client(sync_client=True) as client:
         client.set_flow_run_state(uuid.UUID(found), Pending() if pending else Running(), force=True)
@@ -45,7 +45,7 @@ def test_the_next_start_marks_what_was_killed_as_crashed(home: Home, tmp_path: P
     running, pending = killed(home, "digits"), killed(home, "digits", pending=True)
     others = [killed(Home(tmp_path / "other"), "digits"), killed(home, "fashion-mnist")]
     nowhere = {"data": {"path": str(tmp_path / "nowhere")}, "scaling": {"num_workers": 0}}
-    with told_apart(home, "digits"), pytest.raises(SettingError, match="nowhere"):
+    with tag_flow_runs(home, "digits"), pytest.raises(SettingError, match="nowhere"):
         retrain("digits", nowhere)
     assert [state_of(one) for one in (running, pending)] == ["CRASHED", "CRASHED"]
     assert [state_of(one) for one in others] == ["RUNNING", "RUNNING"]
@@ -61,7 +61,7 @@ def nowhere(tmp_path: Path) -> dict[str, object]:
 
 
 def name_of_run(home: Home, recipe: str, run: "Callable[[], object]") -> str:
-    with told_apart(home, recipe), pytest.raises(SettingError):
+    with tag_flow_runs(home, recipe), pytest.raises(SettingError):
         run()
     with get_client(sync_client=True) as client:
         (found,) = [one for one in client.read_flow_runs() if f"evergreen-home:{home.identity}" in one.tags]
@@ -89,7 +89,7 @@ def test_a_name_given_to_a_run_of_a_deployment_stays(
     from prefect.flow_engine import run_flow
 
     parameters = {"recipe": "digits", "settings": nowhere(tmp_path)}
-    with told_apart(home, "digits"), get_client(sync_client=True) as client:
+    with tag_flow_runs(home, "digits"), get_client(sync_client=True) as client:
         created = client.create_flow_run(retrain, parameters=parameters, name=given)
     with pytest.raises(SettingError, match="nowhere"):
         run_flow(retrain, flow_run=created, parameters=parameters)

@@ -17,7 +17,7 @@ from tasks.verify import Finding, verify
 from training.errors import TransientError
 from training.records import Release
 from training.storage.paths import Home, RunPaths
-from training.trainers.torch.replica import Learner
+from training.trainers.torch.replica import Replica
 
 EVERY_STEPS = 4
 EPOCH_END = 21  # 1,328 rows to learn from, 64 a step
@@ -76,9 +76,9 @@ def made(home: Home, fails_at: int | None = None, **sections: dict[str, Any]) ->
 
 def fail_once(patch: pytest.MonkeyPatch, step: int) -> None:
     """Lose the worker before optimizer step `step`, once, after a second that its signs of life take note of."""
-    whole, failed = Learner.step, []
+    whole, failed = Replica.step, []
 
-    def step_or_fail(self: Learner, batch: Any, epoch: int, number: int) -> Any:
+    def step_or_fail(self: Replica, batch: Any, epoch: int, number: int) -> Any:
         if number == step - 1 and not failed:
             time.sleep(1.1)
         if number == step and not failed:
@@ -86,7 +86,7 @@ def fail_once(patch: pytest.MonkeyPatch, step: int) -> None:
             raise TransientError("a lost worker")
         return whole(self, batch, epoch, number)
 
-    patch.setattr(Learner, "step", step_or_fail)
+    patch.setattr(Replica, "step", step_or_fail)
 
 
 def flip(file: Path, place: int = -1) -> None:

@@ -15,8 +15,8 @@ from training.records import DatasetVersion, TrainedModel
 from training.settings.schema import Settings
 from training.supervision.launch import finished, launch
 from training.trainers.torch.feeds import Batch, training_rows
-from training.trainers.torch.replica import Learner
-from training.trainers.torch.virtual_shards import ShardedLearner
+from training.trainers.torch.replica import Replica
+from training.trainers.torch.virtual_shards import ShardedReplica
 
 BATCH = 40
 SAVE_EACH_STEP = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 1}}
@@ -41,11 +41,11 @@ def finish_writes() -> None:
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, crash_step: int) -> None:
     """Crash before optimizer step `crash_step`."""
-    for kind in (Learner, ShardedLearner):
+    for kind in (Replica, ShardedReplica):
         step_of = kind.step
 
         def step_or_crash(
-            self: Learner, batch: Batch, epoch: int, step: int, step_of: Callable[..., Any] = step_of
+            self: Replica, batch: Batch, epoch: int, step: int, step_of: Callable[..., Any] = step_of
         ) -> Any:
             finish_writes()
             if step == crash_step:

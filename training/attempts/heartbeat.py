@@ -34,7 +34,7 @@ class Beat(Record):
 
 
 @dataclass
-class Heart:
+class Heartbeat:
     """Leaves a worker's sign of life in a file, at most one a second."""
 
     file: Path
@@ -84,7 +84,7 @@ class Heart:
             while not done.wait(self.interval_s):
                 self.beat(step)
 
-        thread = threading.Thread(target=work, name="evergreen-heart", daemon=True)
+        thread = threading.Thread(target=work, name="evergreen-heartbeat", daemon=True)
         thread.start()
         try:
             yield

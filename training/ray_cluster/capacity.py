@@ -15,7 +15,7 @@ from training.settings.schema import RaySettings, ScalingSettings, Settings
 log = logging.getLogger("evergreen.room")
 
 
-class NoRoomError(SettingError):
+class NoCapacityError(SettingError):
     """The workers do not fit the cluster as it is."""
 
 
@@ -71,11 +71,11 @@ def workers_with_gpus(options: ScalingSettings) -> int:
     return sum(int(gpus / options.gpus_per_worker + 1e-9) for _, gpus in _nodes())
 
 
-def room_for_workers(settings: Settings, feed: str, use_gpu: bool = False) -> tuple[int, float]:
+def capacity_for_workers(settings: Settings, feed: str, use_gpu: bool = False) -> tuple[int, float]:
     """How many workers to start on the cluster as it is now, and the CPUs to reserve for each.
 
     With feed `stream`, one CPU at least is left to Ray Data: it gets only what the workers leave, and without any
-    it waits for ever without an error. Raises :class:`NoRoomError` when not even `scaling.min_workers` fit.
+    it waits for ever without an error. Raises :class:`NoCapacityError` when not even `scaling.min_workers` fit.
     """
     nodes, options = _nodes(), settings.scaling
     all_cpus = sum(cpus for cpus, _ in nodes)
@@ -90,7 +90,7 @@ def room_for_workers(settings: Settings, feed: str, use_gpu: bool = False) -> tu
         if 0 < share * workers <= free + 1e-9 and fits >= workers:
             log.info("%d workers of %.2g CPU on a cluster of %g CPUs", workers, share, all_cpus)
             return workers, share
-    raise NoRoomError(
+    raise NoCapacityError(
         f"scaling: {fewest} workers of {options.cpus_per_worker or 1:g} CPU"
         + (f" and {options.gpus_per_worker:g} GPU" if use_gpu else "")
         + f" do not fit {all_cpus:g} CPUs"

@@ -30,7 +30,7 @@ def ray_cluster(settings: Settings) -> Iterator[None]:
     """
     if _ahead:
         _ahead.clear()
-        revive(settings)  # while nobody used it, nobody would have noticed its end
+        restart_dead_ray(settings)  # while nobody used it, nobody would have noticed its end
     elif not _prepared(settings):
         yield
         return
@@ -121,7 +121,7 @@ def check_answers(address: str) -> None:
         raise TransientError(f"ray.address: no Ray cluster answers at {address} ({error})") from error
 
 
-def revive(settings: Settings) -> None:
+def restart_dead_ray(settings: Settings) -> None:
     """Ray as usable as at the start: a cluster of this run that lost its head or its node is replaced.
 
     Raises :class:`TransientError` when `ray.address` does not answer any more, or Ray does not start anew.

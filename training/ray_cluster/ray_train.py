@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.attempts.job import TrainingJob
 from training.data.dataset import ray_dataset
-from training.ray_cluster.capacity import room_for_workers
+from training.ray_cluster.capacity import capacity_for_workers
 from training.ray_cluster.cluster import connection, head_is_gone
 from training.ray_cluster.controller import controller_host, start_host
 from training.ray_cluster.rendezvous import process_group
@@ -32,7 +32,7 @@ def fit(job: TrainingJob) -> None:
     start_host(own_ray)  # which imports what follows as well, at the same time
     from ray.train import FailureConfig, RunConfig
 
-    workers, share = room_for_workers(settings, job.feed, job.use_gpu)
+    workers, share = capacity_for_workers(settings, job.feed, job.use_gpu)
     _say_batches(job, workers)
     datasets, data_config = _streams(job)
     reserved = job.paths.ray / f"reserved-{job.attempt}"

@@ -20,7 +20,7 @@ _LEAVE_TIMEOUT_S = 30.0
 _listening: list[socket.socket] = []  # the first worker's, from being told of until torch takes it over
 
 
-class Meeting(NamedTuple):
+class RendezvousInfo(NamedTuple):
     """Who meets where: `size` workers at the store of the first one, for collectives of at most `timeout_s`.
 
     `environment` holds variables that torch and its libraries read when they are loaded.
@@ -49,7 +49,7 @@ def process_group(backend: str, timeout_s: int, environment: dict[str, str]) -> 
 
         def on_start(self, worker_group: Any, _config: BackendConfig) -> None:
             host, port = worker_group.execute_single(0, listen)
-            meeting = Meeting(backend, timeout_s, host, port, len(worker_group), environment)
+            meeting = RendezvousInfo(backend, timeout_s, host, port, len(worker_group), environment)
             joined = [
                 worker_group.execute_single_async(rank, join, meeting, rank) for rank in range(meeting.size)
             ]
@@ -81,7 +81,7 @@ def listen() -> tuple[str, int]:
     return host, opened.getsockname()[1]
 
 
-def join(meeting: Meeting, rank: int) -> None:
+def join(meeting: RendezvousInfo, rank: int) -> None:
     """Make this worker the `rank`-th of the process group."""
     os.environ |= meeting.environment
     import torch.distributed
@@ -102,7 +102,7 @@ def join(meeting: Meeting, rank: int) -> None:
     )
 
 
-def _tell_libraries(meeting: Meeting, rank: int) -> None:
+def _tell_libraries(meeting: RendezvousInfo, rank: int) -> None:
     """The variables that torchrun sets, which a recipe and the libraries it uses may read."""
     import ray.train
 

@@ -18,7 +18,7 @@ _LOOK_S = 2.0
 
 
 @dataclass
-class Notices:
+class PreemptionPoller:
     """Asks the cluster every few seconds whether a node with workers of ours is to be drained."""
 
     job: TrainingJob

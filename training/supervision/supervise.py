@@ -31,11 +31,11 @@ from training.errors import (
     causes,
     classify,
 )
-from training.ray_cluster.capacity import NoRoomError
-from training.ray_cluster.cluster import head_is_gone, revive
+from training.ray_cluster.capacity import NoCapacityError
+from training.ray_cluster.cluster import head_is_gone, restart_dead_ray
 from training.redaction import redact
 from training.storage.files import sweep, write_text
-from training.supervision.preemption import Notices
+from training.supervision.preemption import PreemptionPoller
 from training.supervision.watchdog import Watchdog, end_workers
 from training.termination import sigterm_to
 
@@ -77,7 +77,7 @@ def train_until_done(
         furthest = max(furthest, reached)
         time.sleep(_pause_s(job, futile))
         if on_ray:
-            revive(job.settings)
+            restart_dead_ray(job.settings)
     return None
 
 
@@ -96,7 +96,7 @@ def _noted(job: TrainingJob, fence: Fence, error: Exception, begun: bool) -> Eve
         known = _explained(error)
     except RivalDriverError as rival:  # which has ended this driver's workers, whatever their error says
         known = rival
-    if begun and isinstance(known, NoRoomError):  # the workers fitted before: nodes are away
+    if begun and isinstance(known, NoCapacityError):  # the workers fitted before: nodes are away
         known = TransientError(str(known))
     note(job.paths.failures, Failure(number=fence.number, at=time.time(), error=redact(str(known))))
     return known
@@ -144,7 +144,7 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
 
     thread = threading.Thread(target=copy_context().run, args=(work,), name="evergreen-attempt", daemon=True)
     thread.start()
-    watchdog, limits, relay, notices = Watchdog(job), _Deadlines(job), Relay(job.paths), Notices(job)
+    watchdog, limits, relay, notices = Watchdog(job), _Deadlines(job), Relay(job.paths), PreemptionPoller(job)
     fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
     while thread.is_alive():
         thread.join(_LOOK_S)

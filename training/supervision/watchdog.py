@@ -1,8 +1,8 @@
 """The watchdog: the driver finds workers that hang, logs where they hang, and ends all workers of the attempt.
 
 Neither Ray nor a collective notices a stopped process for minutes, and the other workers wait for it without an
-error. Each worker writes a heartbeat (:class:`training.attempts.heartbeat.Heart`) once a second. The driver measures
-the time between heartbeats with its own clock, so that clocks of different machines do not matter.
+error. Each worker writes a heartbeat (:mod:`training.attempts.heartbeat`) once a second. The driver measures the time
+between heartbeats with its own clock, so that clocks of different machines do not matter.
 """
 
 import logging

@@ -13,7 +13,7 @@ os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_LOG_TO_DRIVER": "
 import ray
 from training.errors import SettingError
 from training.supervision.launch import _choose_gpu
-from training.ray_cluster.capacity import check_accelerator, room_for_workers
+from training.ray_cluster.capacity import check_accelerator, capacity_for_workers
 from training.settings.schema import Settings
 
 def settings(**scaling):
@@ -37,13 +37,13 @@ elastic, half = settings(min_workers=1), settings(gpus_per_worker=0.5)
 print(json.dumps({
     "elastic": _choose_gpu(elastic),
     "elastic, forced": _choose_gpu(settings(min_workers=1, use_gpu="yes")),
-    "elastic workers": room_for_workers(elastic, "memory", True)[0],
-    "elastic workers on CPUs": room_for_workers(elastic, "memory")[0],
+    "elastic workers": capacity_for_workers(elastic, "memory", True)[0],
+    "elastic workers on CPUs": capacity_for_workers(elastic, "memory")[0],
     "fixed": _choose_gpu(settings()),
     "fixed, forced": refusal(_choose_gpu, settings(use_gpu="yes")),
-    "no room": refusal(room_for_workers, settings(), "memory", True),
+    "no room": refusal(capacity_for_workers, settings(), "memory", True),
     "halves": _choose_gpu(half),
-    "half workers": room_for_workers(half, "memory", True)[0],
+    "half workers": capacity_for_workers(half, "memory", True)[0],
     "known accelerator": refusal(check_accelerator, settings(accelerator_type="A100").scaling),
     "other accelerator": refusal(check_accelerator, settings(accelerator_type="H100").scaling),
     "any accelerator": refusal(check_accelerator, settings().scaling),

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from training.attempts.fence import Fence
-from training.attempts.heartbeat import Heart
+from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_log import CheckpointLog, Position
@@ -21,9 +21,9 @@ from training.storage.paths import TRAINED
 from training.storage.record_files import record_text
 from training.trainers.torch.accumulators import Clock, Interval, Sums, metric_interval
 from training.trainers.torch.feeds import Feed
-from training.trainers.torch.ranks import Agreement, Ranks, device_name
+from training.trainers.torch.ranks import ControlConsensus, Ranks, device_name
 from training.trainers.torch.replay import Rebuild, Replay
-from training.trainers.torch.replica import Learner
+from training.trainers.torch.replica import Replica
 from training.trainers.torch.schedule import learning_rate
 
 log = logging.getLogger("evergreen.loop")
@@ -41,9 +41,9 @@ class Loop:
     columns: Columns
     feed: Feed
     validation_rows: Rows
-    learner: Learner
+    replica: Replica
     total_steps: int
-    heart: Heart
+    heartbeat: Heartbeat
     fence: Fence  # asked by the first rank, which alone writes
     rebuild: Rebuild
     clock: Clock = field(default_factory=Clock)
@@ -65,15 +65,15 @@ class Loop:
             {"device": device_name(self.ranks)}
             | ({} if same_for_any_workers else {"workers": str(self.ranks.world_size)}),
             self._before_commit,
-            lambda: self.heart.beat(self.done),
+            lambda: self.heartbeat.beat(self.done),
             metrics=self.metrics,
         )
-        self.learner.before_update = self._let_copy
-        self.agreement = Agreement(self.ranks)
+        self.replica.before_update = self._let_copy
+        self.agreement = ControlConsensus(self.ranks)
         per_epoch = self.feed.steps_per_epoch
         self.interval = metric_interval(settings, per_epoch)
         self.replay = Replay(
-            job, self.ranks, self.learner, self.rebuild, self.checkpoints, self.fence, self.heart, self.clock,
+            job, self.ranks, self.replica, self.rebuild, self.checkpoints, self.fence, self.heartbeat, self.clock,
             self.total_steps, per_epoch,
         )  # fmt: skip
 
@@ -81,7 +81,7 @@ class Loop:
         """Train from `position` to the end; the first rank leaves the finished model in `paths.model`."""
         while position.step < self.total_steps:
             position = self.run_epoch(position)
-        with self.heart.kept_beating(position.step):
+        with self.heartbeat.kept_beating(position.step):
             if self.ranks.is_first:
                 self.checkpoints.wait()
                 self.finish()
@@ -105,7 +105,7 @@ class Loop:
         return position
 
     def _load(self, state: dict[str, Any]) -> None:
-        self.learner.load(state["learner"])
+        self.replica.load(state["learner"])
         self.history = [EpochMetrics.model_validate(row) for row in state["history"]]
         self.epoch_sums = Sums(*state["epoch_sums"])
         shares = [Sums(*share) for share in state["interval_sums"]]
@@ -122,9 +122,9 @@ class Loop:
         for in_epoch in range(position.step_in_epoch, self.feed.steps_per_epoch):
             with self.clock.time("data wait"):
                 batch = next(batches)
-            before = self.learner.communication.exposed_s
+            before = self.replica.communication.exposed_s
             with self.clock.time("compute"):
-                losses, hits = self.learner.step(batch, position.epoch, step)
+                losses, hits = self.replica.step(batch, position.epoch, step)
                 since.add(losses, hits, batch.rows)
             self._book_communication(before)
             if self.replay.watching:
@@ -132,7 +132,7 @@ class Loop:
                 began, since.began = began + away, since.began + away
             step, rows = step + 1, rows + batch.global_rows
             self.done = step
-            self.heart.beat(step)
+            self.heartbeat.beat(step)
             last = in_epoch + 1 == self.feed.steps_per_epoch or step == self.total_steps
             if last or (in_epoch + 1) % self.interval == 0:
                 self._report(since, step, position.epoch)
@@ -197,7 +197,7 @@ class Loop:
         self.fence.check()
 
     def _book_communication(self, before: float) -> None:
-        exposed = self.learner.communication.exposed_s - before
+        exposed = self.replica.communication.exposed_s - before
         self.clock.parts["communication"] = self.clock.parts.get("communication", 0.0) + exposed
         self.clock.parts["compute"] -= exposed
 
@@ -228,8 +228,8 @@ class Loop:
 
     def _end_epoch(self, epoch: int, step: int, images_per_s: float) -> None:
         with self.clock.time("validation"):
-            loss, accuracy = self.learner.validate(
-                self.columns, self.validation_rows, lambda: self.heart.beat(step)
+            loss, accuracy = self.replica.validate(
+                self.columns, self.validation_rows, lambda: self.heartbeat.beat(step)
             )
         sums, self.epoch_sums = self.epoch_sums, Sums()
         row = EpochMetrics(
@@ -255,13 +255,13 @@ class Loop:
     def _save(self, position: Position, score: float | None, interval_sums: list[list[float]]) -> None:
         with self.clock.time("checkpoint"):
             state = {
-                "learner": self.learner.state(),
+                "learner": self.replica.state(),
                 "history": [row.model_dump() for row in self.history],
                 "epoch_sums": list(astuple(self.epoch_sums)),
                 "interval_sums": interval_sums,
             }
             # The end of an epoch may become the model: its bits hang on no guess of what a forward pass changes.
-            steady = self.learner.changed_by_update_alone() if score is None else frozenset[int]()
+            steady = self.replica.changed_by_update_alone() if score is None else frozenset[int]()
             self.checkpoints.save(position, state, score, steady)
         self.saved_at = time.perf_counter()
 

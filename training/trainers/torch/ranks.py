@@ -103,7 +103,7 @@ def device_name(ranks: Ranks) -> str:
     return torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "cpu"
 
 
-class Agreement:
+class ControlConsensus:
     """The largest of all ranks' wishes, known one step later, so that no step waits to hear it."""
 
     def __init__(self, ranks: Ranks):

@@ -18,7 +18,7 @@ from typing import Any
 import torch  # noqa: TID253 - imported by processes that train
 
 from training.attempts.fence import Fence
-from training.attempts.heartbeat import Heart
+from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.checkpoints.checkpoint_log import CheckpointLog, Position
 from training.errors import DataError
@@ -37,7 +37,7 @@ from training.trainers.torch.replay_outcome import (
     read_outcome,
     unchecked,
 )
-from training.trainers.torch.replica import Learner
+from training.trainers.torch.replica import Replica
 from training.trainers.torch.unsaved_state import differing_globals, globals_of, unsaved_differences
 
 log = logging.getLogger("evergreen.replay")
@@ -45,7 +45,7 @@ log = logging.getLogger("evergreen.replay")
 _MOST_STEPS = 5
 _SECONDS = 0.3  # that the replayed steps may take, unless a single step takes longer
 Sums = tuple[tuple[str, ...], torch.Tensor]  # names, and a number for each
-Rebuild = Callable[[], tuple[Feed | None, Learner]]
+Rebuild = Callable[[], tuple[Feed | None, Replica]]
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class _Watched:
 class Replay:
     """The check of one attempt.
 
-    `rebuild` imports the recipe and makes a new learner of it, and a feed unless rows come in a stream that can't be
+    `rebuild` imports the recipe and makes a new replica of it, and a feed unless rows come in a stream that can't be
     entered twice.
     """
 
     job: TrainingJob
     ranks: Ranks
-    learner: Learner
+    replica: Replica
     rebuild: Rebuild
     checkpoints: CheckpointLog
     fence: Fence
-    heart: Heart
+    heartbeat: Heartbeat
     clock: Clock
     total_steps: int
     steps_per_epoch: int
@@ -129,9 +129,9 @@ class Replay:
         with self.clock.time("replay check"):
             kept = batch if self.job.feed == "stream" else None
             last = len(self._watched) + 1 == self._count
-            self._watched.append(_Watched(_checksums(self.learner, batch, losses, hits, last), kept))
+            self._watched.append(_Watched(_checksums(self.replica, batch, losses, hits, last), kept))
             if last:
-                with self.heart.kept_beating(self._start.step + self._count):
+                with self.heartbeat.kept_beating(self._start.step + self._count):
                     self._check(self._start)
                 self.checkpoints.pinned = self._start = None
                 self._wanted, self._watched = False, []
@@ -175,10 +175,10 @@ class Replay:
             return unchecked("there is no memory for a second model beside the first")
         of_training = globals_of(self.job.paths.recipe)
         with generators_kept(), modules_set_aside(self.job.paths.recipe):
-            feed, learner = self.rebuild()
-            learner.load(state["learner"])
-            first, differing = self._first_difference(start, feed, learner)
-            unsaved = unsaved_differences(self.learner.module, learner.module)
+            feed, replica = self.rebuild()
+            replica.load(state["learner"])
+            first, differing = self._first_difference(start, feed, replica)
+            unsaved = unsaved_differences(self.replica.module, replica.module)
             unsaved += differing_globals(of_training, globals_of(self.job.paths.recipe))
         ranks_with_any = self.ranks.add_up(float(bool(differing or unsaved)))[0]
         if not ranks_with_any:
@@ -210,15 +210,15 @@ class Replay:
         return bool(self.ranks.add_up(float(needed > free))[0])
 
     def _first_difference(
-        self, start: Position, feed: Feed | None, learner: Learner
+        self, start: Position, feed: Feed | None, replica: Replica
     ) -> tuple[int | None, list[str]]:
         """The first step after which anything differs, and what; every rank makes all steps."""
         found: tuple[int | None, list[str]] = None, []
         for number, batch in enumerate(self._batches(start, feed)):
-            losses, hits = learner.step(batch, start.epoch, start.step + number)
+            losses, hits = replica.step(batch, start.epoch, start.step + number)
             last = number + 1 == self._count
-            names = _differing_bits(self.learner, learner) if last else []
-            names += _differing(self._watched[number].sums, _checksums(learner, batch, losses, hits, last))
+            names = _differing_bits(self.replica, replica) if last else []
+            names += _differing(self._watched[number].sums, _checksums(replica, batch, losses, hits, last))
             if names and found[0] is None:
                 found = start.step + number + 1, names
         return found
@@ -229,15 +229,15 @@ class Replay:
         return islice(feed.batches(start.epoch, start.step_in_epoch), self._count)
 
 
-def _checksums(learner: Learner, batch: Batch, losses: torch.Tensor, hits: torch.Tensor, last: bool) -> Sums:
+def _checksums(replica: Replica, batch: Batch, losses: torch.Tensor, hits: torch.Tensor, last: bool) -> Sums:
     """A sum over the bits of everything that a step depends on or leaves; taken on the device, without waiting.
 
     After the last step, the state is left out: the two models are there to be compared bit by bit.
     """
-    named = {} if last else _state(learner)
+    named = {} if last else _state(replica)
     named |= {"the loss": losses, "the number of hits": hits}
     named |= {"the images that the feed gave": batch.images, "the labels that the feed gave": batch.labels}
-    sums = [_words(tensor).sum(dtype=torch.int64).to(learner.ranks.device) for tensor in named.values()]
+    sums = [_words(tensor).sum(dtype=torch.int64).to(replica.ranks.device) for tensor in named.values()]
     return tuple(named), torch.stack(sums)
 
 
@@ -246,7 +246,7 @@ def _differing(one: Sums, other: Sums) -> list[str]:
     return [name for name in mine | others if mine.get(name) != others.get(name)]
 
 
-def _differing_bits(one: Learner, other: Learner) -> list[str]:
+def _differing_bits(one: Replica, other: Replica) -> list[str]:
     mine, others = _state(one), _state(other)
     return [
         name
@@ -255,14 +255,14 @@ def _differing_bits(one: Learner, other: Learner) -> list[str]:
     ]
 
 
-def _state(learner: Learner) -> dict[str, torch.Tensor]:
+def _state(replica: Replica) -> dict[str, torch.Tensor]:
     """Weights, buffers and optimizer state by name; the loss scale as a tensor."""
-    found = {name: one for name, one in learner.module.state_dict().items() if isinstance(one, torch.Tensor)}
-    weights = [name for name, _ in learner.module.named_parameters()]
-    for index, parts in learner.optimizer.state_dict()["state"].items():
+    found = {name: one for name, one in replica.module.state_dict().items() if isinstance(one, torch.Tensor)}
+    weights = [name for name, _ in replica.module.named_parameters()]
+    for index, parts in replica.optimizer.state_dict()["state"].items():
         tensors = {kind: part for kind, part in parts.items() if isinstance(part, torch.Tensor)}
         found |= {f"{kind} of {weights[index]}": part for kind, part in tensors.items()}
-    return found | {"the loss scale": torch.tensor(learner.scaler.get_scale(), dtype=torch.float64)}
+    return found | {"the loss scale": torch.tensor(replica.scaler.get_scale(), dtype=torch.float64)}
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:

@@ -36,7 +36,7 @@ class CommunicationClock:
     exposed_s: float = 0.0
 
 
-class Learner:
+class Replica:
     """One replica of the model with its optimizer."""
 
     def __init__(

@@ -18,12 +18,12 @@ from training.data.dataset import Columns
 from training.data.sample_order import Rows
 from training.trainers.torch.feeds import Batch, shards_of
 from training.trainers.torch.ordered_sum import OrderedSum
-from training.trainers.torch.replica import Learner
+from training.trainers.torch.replica import Replica
 from training.trainers.torch.schedule import learning_rate, set_learning_rate
 
 
-class ShardedLearner(Learner):
-    """A :class:`Learner` whose results do not depend on the number of workers."""
+class ShardedReplica(Replica):
+    """A :class:`Replica` whose results do not depend on the number of workers."""
 
     _sum: OrderedSum | None = None
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from training.attempts.fence import Fence
-from training.attempts.heartbeat import STACKS_SIGNAL, Heart, furthest_step
+from training.attempts.heartbeat import STACKS_SIGNAL, Heartbeat, furthest_step
 from training.attempts.history import Attempt, note
 from training.attempts.job import TrainingJob
 from training.attempts.log_relay import recorded
@@ -27,7 +27,7 @@ from training.trainers.torch.generators import seed_generators
 from training.trainers.torch.ranks import Ranks, prepare_process
 
 if TYPE_CHECKING:
-    from training.trainers.torch.replica import Learner
+    from training.trainers.torch.replica import Replica
 
 log = logging.getLogger("evergreen.worker")
 
@@ -60,8 +60,8 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
     if ranks.is_first:
         fence = Fence.enter(job.paths, job.attempt, job.driver)
-    heart = Heart(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
-    heart.beat(0)
+    heartbeat = Heartbeat(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
+    heartbeat.beat(0)
     prepare_process(job.settings.scaling.threads_per_worker, job.settings.training.deterministic)
     recipe = import_recipe(job)
     columns = open_columns(job.dataset, "train", check_images=False)
@@ -75,14 +75,14 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
             f"training.global_batch_size: {len(learn)} training rows give no whole batch of "
             f"{job.settings.training.global_batch_size} rows; lower it, or use data.feed=memory."
         )
-    learner = build_learner(recipe, job, ranks, total)
+    replica = build_replica(recipe, job, ranks, total)
 
-    def rebuild() -> "tuple[Feed | None, Learner]":
+    def rebuild() -> "tuple[Feed | None, Replica]":
         again = import_recipe(job)
         rows = None if job.feed == "stream" else build_feed(job, again, columns, learn, ranks)
-        return rows, build_learner(again, job, ranks, total)
+        return rows, build_replica(again, job, ranks, total)
 
-    loop = Loop(job, ranks, columns, feed, validate, learner, total, heart, fence, rebuild)
+    loop = Loop(job, ranks, columns, feed, validate, replica, total, heartbeat, fence, rebuild)
     position = loop.resume()
     if ranks.is_first:
         attempt = Attempt(
@@ -105,12 +105,12 @@ def import_recipe(job: TrainingJob) -> Recipe:
     return reload(job.recipe, job.paths.recipe)
 
 
-def build_learner(recipe: Recipe, job: TrainingJob, ranks: Ranks, total_steps: int) -> "Learner":
+def build_replica(recipe: Recipe, job: TrainingJob, ranks: Ranks, total_steps: int) -> "Replica":
     """The replica of this worker."""
-    from training.trainers.torch.replica import Learner
-    from training.trainers.torch.virtual_shards import ShardedLearner
+    from training.trainers.torch.replica import Replica
+    from training.trainers.torch.virtual_shards import ShardedReplica
 
-    kind = Learner if job.settings.training.virtual_shards is None else ShardedLearner
+    kind = Replica if job.settings.training.virtual_shards is None else ShardedReplica
     return kind(recipe, job.dataset, job.settings, ranks, total_steps)
 
 

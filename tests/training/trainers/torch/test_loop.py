@@ -25,7 +25,7 @@ from training.storage.paths import Home
 from training.supervision.launch import finished, launch
 from training.trainers.torch.feeds import Batch, training_rows
 from training.trainers.torch.ranks import Ranks
-from training.trainers.torch.replica import Learner
+from training.trainers.torch.replica import Replica
 
 
 def test_a_finished_training_is_returned_at_once(home: Home, small_version: DatasetVersion) -> None:
@@ -82,26 +82,26 @@ def test_the_model_is_the_selected_epochs(home: Home, small_version: DatasetVers
 def validation_loss(job: TrainingJob, trained: TrainedModel) -> float:
     """Of the weights that the training left."""
     columns = open_columns(job.dataset, "train")
-    learner = Learner(
+    replica = Replica(
         load(job.recipe.path)[0], job.dataset, job.settings, Ranks.of_this_process(use_gpu=False), 1
     )
     weights = load_weights(Path(trained.weights))
     assert weights_digest(weights) == trained.weights_digest
-    learner.module.load_state_dict(weights)
-    return learner.validate(columns, training_rows(columns, job.settings)[1])[0]
+    replica.module.load_state_dict(weights)
+    return replica.validate(columns, training_rows(columns, job.settings)[1])[0]
 
 
 def test_every_training_row_once_an_epoch_and_no_other(
     home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[int, Counter[int]] = {}
-    step_of = Learner.step
+    step_of = Replica.step
 
-    def count(self: Learner, batch: Batch, epoch: int, step: int) -> Any:
+    def count(self: Replica, batch: Batch, epoch: int, step: int) -> Any:
         seen.setdefault(epoch, Counter()).update(batch.rows.tolist())
         return step_of(self, batch, epoch, step)
 
-    monkeypatch.setattr(Learner, "step", count)
+    monkeypatch.setattr(Replica, "step", count)
     job = job_for(home, small_version, settings(checkpoint={"replay": False}))
     launch(job)
     columns = open_columns(small_version, "train")
@@ -118,11 +118,11 @@ def test_metrics_are_means_over_the_rows_of_their_interval(home: Home, small_ver
     trained = launch(job)
     columns = open_columns(small_version, "train")
     learn, validate = training_rows(columns, job.settings)
-    learner = Learner(load(recipe)[0], small_version, job.settings, Ranks.of_this_process(use_gpu=False), 1)
+    replica = Replica(load(recipe)[0], small_version, job.settings, Ranks.of_this_process(use_gpu=False), 1)
     (row,) = trained.history
-    assert (row.train_loss, row.train_accuracy) == pytest.approx(learner.validate(columns, learn), rel=1e-5)
+    assert (row.train_loss, row.train_accuracy) == pytest.approx(replica.validate(columns, learn), rel=1e-5)
     assert (row.validation_loss, row.validation_accuracy) == pytest.approx(
-        learner.validate(columns, validate), rel=1e-5
+        replica.validate(columns, validate), rel=1e-5
     )
     per_step = [values for _, _, values in points(job) if "train/loss" in values]
     sizes = [2 * BATCH] * (len(per_step) - 1)
@@ -196,7 +196,7 @@ def test_accumulation_trains_the_same_model(home: Home, small_version: DatasetVe
         found.append(load_weights(Path(trained.weights)))
     for name, value in found[0].items():
         assert torch.allclose(value, found[1][name], atol=1e-4)
-    fresh = Learner(
+    fresh = Replica(
         load(recipe)[0], small_version, settings(), Ranks.of_this_process(use_gpu=False), 1
     ).module
     assert not any(
@@ -232,12 +232,12 @@ def test_a_checkpoint_that_is_copied_late_is_of_its_own_step(
     """The optimizer waits for a copy that takes longer than the next passes."""
     before_update: list[str] = []
     names: set[str] = set()  # of weights, which no pass changes as it does running statistics
-    update, fill = Learner.update, StateCopies.fill
+    update, fill = Replica.update, StateCopies.fill
 
-    def noting(learner: Learner) -> None:
-        before_update.append(weights_digest(dict(learner.module.named_parameters())))
-        names.update(name for name, _ in learner.module.named_parameters())
-        update(learner)
+    def noting(replica: Replica) -> None:
+        before_update.append(weights_digest(dict(replica.module.named_parameters())))
+        names.update(name for name, _ in replica.module.named_parameters())
+        update(replica)
 
     late_ones: list[int] = []
 
@@ -246,7 +246,7 @@ def test_a_checkpoint_that_is_copied_late_is_of_its_own_step(
         time.sleep(0.05)
         fill(copies)
 
-    monkeypatch.setattr(Learner, "update", noting)
+    monkeypatch.setattr(Replica, "update", noting)
     monkeypatch.setattr(StateCopies, "fill", late)
     keep_all = {"checkpoint": {"every_steps": 1, "keep_newest": 100, "replay": False}}
     job = job_for(home, small_version, settings(training={"epochs": 1}, **keep_all))

@@ -20,7 +20,7 @@ from training.storage.record_files import write_record
 from training.supervision.launch import launch
 from training.trainers.torch import replay
 from training.trainers.torch.replay_outcome import read_outcome
-from training.trainers.torch.replica import Learner
+from training.trainers.torch.replica import Replica
 from training.trainers.torch.unsaved_state import unsaved_differences
 
 UNCHECKED = {"checkpoint": {"every_steps": 1, "replay": False}, "tracking": {"log_every_steps": 1}}
@@ -184,7 +184,7 @@ def test_a_replay_that_fails_does_not_end_the_training(
         raise RuntimeError("no second model")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Learner, "load", fail)
+        patch.setattr(Replica, "load", fail)
         trained = launch(job)
     assert outcome(job, trained) == undisturbed
     assert trained.reproducible_reason == "not checked: the replay failed (RuntimeError: no second model)"

@@ -19,7 +19,7 @@ from training.recipe import load
 from training.records import DatasetVersion
 from training.trainers.torch.feeds import Batch
 from training.trainers.torch.ranks import Ranks
-from training.trainers.torch.replica import Learner, build_module
+from training.trainers.torch.replica import Replica, build_module
 
 # A step without momentum or decay moves the weights by the gradient.
 PLAIN = {
@@ -41,18 +41,18 @@ def columns(small_version: DatasetVersion) -> Columns:
 
 
 @pytest.fixture
-def learner(tmp_path: Path, small_version: DatasetVersion) -> Callable[..., Learner]:
-    """A learner of a model given as an expression, for the given rank; further arguments are training settings."""
+def replica(tmp_path: Path, small_version: DatasetVersion) -> Callable[..., Replica]:
+    """A replica of a model given as an expression, for the given rank; further arguments are training settings."""
 
     def made(
         model: str = LINEAR, rank: int = 0, world_size: int = 1, seed: int = 0, **training: Any
-    ) -> Learner:
+    ) -> Replica:
         recipe, _ = load(write_recipe(tmp_path, model, augmentation="shift=1, flip=True"))
         settings = tiny_settings(
             seed=seed, training={"augment": False, "warmup_share": 0.0, **PLAIN, **training}
         )
         ranks = Ranks(rank, world_size, torch.device("cpu"), distributed=False)
-        return Learner(recipe, small_version, settings, ranks, total_steps=100)
+        return Replica(recipe, small_version, settings, ranks, total_steps=100)
 
     return made
 
@@ -63,22 +63,22 @@ def batch(columns: Columns, rows: range | np.ndarray = range(31), global_rows: i
     return Batch(images, labels, chosen, global_rows or len(chosen))
 
 
-def weights(learner: Learner) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten().clone() for parameter in learner.module.parameters()])
+def weights(replica: Replica) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten().clone() for parameter in replica.module.parameters()])
 
 
-def moved(learner: Learner, one: Batch, epoch: int = 0, step: int = 0) -> torch.Tensor:
+def moved(replica: Replica, one: Batch, epoch: int = 0, step: int = 0) -> torch.Tensor:
     """By how much a step changes the weights."""
-    before = weights(learner)
-    learner.step(one, epoch, step)
-    return weights(learner) - before
+    before = weights(replica)
+    replica.step(one, epoch, step)
+    return weights(replica) - before
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_a_step_goes_down_the_gradient_of_the_mean_loss(
-    learner: Callable[..., Learner], columns: Columns, small_version: DatasetVersion, smoothing: float
+    replica: Callable[..., Replica], columns: Columns, small_version: DatasetVersion, smoothing: float
 ) -> None:
-    found, one = learner(label_smoothing=smoothing, learning_rate=0.5), batch(columns)
+    found, one = replica(label_smoothing=smoothing, learning_rate=0.5), batch(columns)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     model.load_state_dict(found.module.state_dict())
     pixels = (one.images.double() / 255 - small_version.mean[0]) / small_version.std[0]
@@ -96,60 +96,60 @@ def test_a_step_goes_down_the_gradient_of_the_mean_loss(
 
 @pytest.mark.parametrize("passes", [2, 3, 7])
 def test_accumulation_does_not_change_a_step(
-    learner: Callable[..., Learner], columns: Columns, passes: int
+    replica: Callable[..., Replica], columns: Columns, passes: int
 ) -> None:
     # 42 rows a batch divide by all; a rest of 31 does not.
     size = {"global_batch_size": 42}
     for rows in (range(42), range(31)):
-        whole = moved(learner(**size), batch(columns, rows))
-        parts = moved(learner(**size, accumulation_steps=passes), batch(columns, rows))
+        whole = moved(replica(**size), batch(columns, rows))
+        parts = moved(replica(**size, accumulation_steps=passes), batch(columns, rows))
         assert torch.allclose(parts, whole, atol=1e-6)
         assert whole.abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_the_mean_over_ranks_is_the_step_of_one(
-    learner: Callable[..., Learner], columns: Columns, world_size: int
+    replica: Callable[..., Replica], columns: Columns, world_size: int
 ) -> None:
     """31 rows give ranks unequal shares; DDP averages gradients over ranks, as is done here by hand."""
-    alone = moved(learner(), batch(columns))
+    alone = moved(replica(), batch(columns))
     shares = np.array_split(np.arange(31), world_size)
     each = [
-        moved(learner(rank=rank, world_size=world_size), batch(columns, share, 31))
+        moved(replica(rank=rank, world_size=world_size), batch(columns, share, 31))
         for rank, share in enumerate(shares)
     ]
     assert torch.allclose(torch.stack(each).mean(0), alone, atol=1e-6)
     assert alone.abs().max() > 1e-3
 
 
-def test_gradients_are_clipped_to_the_norm(learner: Callable[..., Learner], columns: Columns) -> None:
-    free = moved(learner(), batch(columns))
+def test_gradients_are_clipped_to_the_norm(replica: Callable[..., Replica], columns: Columns) -> None:
+    free = moved(replica(), batch(columns))
     assert free.norm() > 0.1
     assert torch.allclose(
-        moved(learner(clip_norm=0.1), batch(columns)), free * (0.1 / free.norm()), atol=1e-6
+        moved(replica(clip_norm=0.1), batch(columns)), free * (0.1 / free.norm()), atol=1e-6
     )
-    assert torch.allclose(moved(learner(clip_norm=1000.0), batch(columns)), free)
+    assert torch.allclose(moved(replica(clip_norm=1000.0), batch(columns)), free)
 
 
-def test_the_learning_rate_is_that_of_the_step(learner: Callable[..., Learner], columns: Columns) -> None:
-    early = moved(learner(schedule="step"), batch(columns), step=0)
-    late = moved(learner(schedule="step"), batch(columns), step=50)
+def test_the_learning_rate_is_that_of_the_step(replica: Callable[..., Replica], columns: Columns) -> None:
+    early = moved(replica(schedule="step"), batch(columns), step=0)
+    late = moved(replica(schedule="step"), batch(columns), step=50)
     assert torch.allclose(late, early / 10, atol=1e-6)
 
 
-def test_initial_weights_depend_on_the_seed_alone(learner: Callable[..., Learner]) -> None:
+def test_initial_weights_depend_on_the_seed_alone(replica: Callable[..., Replica]) -> None:
     torch.manual_seed(123)
-    first = weights(learner(seed=1))
+    first = weights(replica(seed=1))
     torch.rand(7)
-    assert torch.equal(weights(learner(seed=1, rank=1, world_size=2)), first)
-    assert not torch.equal(weights(learner(seed=2)), first)
+    assert torch.equal(weights(replica(seed=1, rank=1, world_size=2)), first)
+    assert not torch.equal(weights(replica(seed=2)), first)
 
 
 def test_dropout_depends_on_seed_step_and_rank_and_on_nothing_before(
-    learner: Callable[..., Learner], columns: Columns
+    replica: Callable[..., Replica], columns: Columns
 ) -> None:
     def change(step: int = 3, **options: Any) -> torch.Tensor:
-        return moved(learner(DROPOUT, **options), batch(columns), step=step)
+        return moved(replica(DROPOUT, **options), batch(columns), step=step)
 
     first = change()
     torch.rand(11)
@@ -158,19 +158,19 @@ def test_dropout_depends_on_seed_step_and_rank_and_on_nothing_before(
     assert not torch.allclose(change(rank=1, world_size=2) / 2, first, atol=1e-4)
 
 
-def test_augmentation_is_of_the_epoch(learner: Callable[..., Learner], columns: Columns) -> None:
-    first = moved(learner(augment=True), batch(columns), epoch=0)
-    assert torch.equal(moved(learner(augment=True), batch(columns), epoch=0), first)
-    assert not torch.allclose(moved(learner(augment=True), batch(columns), epoch=1), first, atol=1e-4)
-    assert not torch.allclose(moved(learner(), batch(columns), epoch=0), first, atol=1e-4)
+def test_augmentation_is_of_the_epoch(replica: Callable[..., Replica], columns: Columns) -> None:
+    first = moved(replica(augment=True), batch(columns), epoch=0)
+    assert torch.equal(moved(replica(augment=True), batch(columns), epoch=0), first)
+    assert not torch.allclose(moved(replica(augment=True), batch(columns), epoch=1), first, atol=1e-4)
+    assert not torch.allclose(moved(replica(), batch(columns), epoch=0), first, atol=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
 def test_going_on_from_a_state_is_going_on(
-    learner: Callable[..., Learner], columns: Columns, optimizer: str
+    replica: Callable[..., Replica], columns: Columns, optimizer: str
 ) -> None:
     options = {"optimizer": optimizer, "momentum": 0.9, "learning_rate": 0.01}
-    first = learner(DROPOUT, **options)
+    first = replica(DROPOUT, **options)
     for step in range(3):
         first.step(batch(columns), 0, step)
     copies = StateCopies()
@@ -178,7 +178,7 @@ def test_going_on_from_a_state_is_going_on(
     for step in range(3, 6):
         first.step(batch(columns), 0, step)
     assert weights_digest(state["model"]) == weights_digest(kept["model"])
-    second = learner(DROPOUT, seed=0, **options)
+    second = replica(DROPOUT, seed=0, **options)
     second.load(state)
     for step in range(3, 6):
         second.step(batch(columns), 0, step)
@@ -187,9 +187,9 @@ def test_going_on_from_a_state_is_going_on(
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_state_may_be_copied_until_the_update(
-    learner: Callable[..., Learner], columns: Columns, optimizer: str
+    replica: Callable[..., Replica], columns: Columns, optimizer: str
 ) -> None:
-    found = learner(NORMED, optimizer=optimizer, momentum=0.9, learning_rate=0.01)
+    found = replica(NORMED, optimizer=optimizer, momentum=0.9, learning_rate=0.01)
     for step in range(3):
         found.step(batch(columns), 0, step)
     at_once, later = StateCopies(), StateCopies()
@@ -209,7 +209,7 @@ def test_a_state_may_be_copied_until_the_update(
 
 @pytest.mark.parametrize("quietly", [True, False])
 def test_weights_that_a_forward_pass_changes_are_copied_at_once(
-    learner: Callable[..., Learner], columns: Columns, quietly: bool
+    replica: Callable[..., Replica], columns: Columns, quietly: bool
 ) -> None:
     def clamp(module: torch.nn.Module, _inputs: object) -> None:
         for parameter in module.parameters():
@@ -219,16 +219,16 @@ def test_weights_that_a_forward_pass_changes_are_copied_at_once(
                 with torch.no_grad():
                     parameter.clamp_(-100, 100)
 
-    found = learner()
+    found = replica()
     found.module.register_forward_pre_hook(clamp)
     found.step(batch(columns), 0, 0)
     assert found.changed_by_update_alone() == set()
 
 
 def test_validation_is_the_mean_over_the_rows_without_dropout(
-    learner: Callable[..., Learner], columns: Columns, small_version: DatasetVersion
+    replica: Callable[..., Replica], columns: Columns, small_version: DatasetVersion
 ) -> None:
-    found, rows = learner(DROPOUT), np.arange(0, 200, 3)
+    found, rows = replica(DROPOUT), np.arange(0, 200, 3)
     loss, accuracy = found.validate(columns, rows)
     assert (loss, accuracy) == found.validate(columns, rows)
     assert found.module.training
@@ -243,26 +243,26 @@ def test_validation_is_the_mean_over_the_rows_without_dropout(
 
 
 def test_validation_in_several_batches_is_the_same(
-    learner: Callable[..., Learner], columns: Columns, monkeypatch: pytest.MonkeyPatch
+    replica: Callable[..., Replica], columns: Columns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = learner().validate(columns, np.arange(200))
+    whole = replica().validate(columns, np.arange(200))
     monkeypatch.setattr("training.trainers.torch.replica._VALIDATION_ROWS", 33)
-    assert learner().validate(columns, np.arange(200)) == pytest.approx(whole, rel=1e-6)
+    assert replica().validate(columns, np.arange(200)) == pytest.approx(whole, rel=1e-6)
 
 
-def test_half_precision_keeps_whole_weights(learner: Callable[..., Learner], columns: Columns) -> None:
-    half = learner(precision="bfloat16")
+def test_half_precision_keeps_whole_weights(replica: Callable[..., Replica], columns: Columns) -> None:
+    half = replica(precision="bfloat16")
     change = moved(half, batch(columns))
-    whole = moved(learner(), batch(columns))
+    whole = moved(replica(), batch(columns))
     assert {parameter.dtype for parameter in half.module.parameters()} == {torch.float32}
     assert not torch.equal(change, whole)
     assert torch.allclose(change, whole, atol=0.02)
 
 
-def test_channels_last_is_the_same_step(learner: Callable[..., Learner], columns: Columns) -> None:
+def test_channels_last_is_the_same_step(replica: Callable[..., Replica], columns: Columns) -> None:
     model = "nn.Sequential(nn.Conv2d(shape[0], 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, classes))"
-    plain = moved(learner(model), batch(columns))
-    assert torch.allclose(moved(learner(model, channels_last=True), batch(columns)), plain, atol=1e-5)
+    plain = moved(replica(model), batch(columns))
+    assert torch.allclose(moved(replica(model, channels_last=True), batch(columns)), plain, atol=1e-5)
 
 
 @pytest.mark.parametrize(

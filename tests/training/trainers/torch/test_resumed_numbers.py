@@ -28,7 +28,7 @@ def resumed(rank: int, world_size: int) -> Loop:
     loop.metrics = SimpleNamespace(rewind=lambda _: None)  # type: ignore[assignment]
     loop.replay = SimpleNamespace(enter=lambda _: None)  # type: ignore[assignment]
     loop.total_steps = 2
-    loop.learner = SimpleNamespace(load=lambda _: None)  # type: ignore[assignment]
+    loop.replica = SimpleNamespace(load=lambda _: None)  # type: ignore[assignment]
     loop.ranks = Ranks(rank, world_size, torch.device("cpu"), distributed=False)
     loop.carried = Sums()
     loop.resume()

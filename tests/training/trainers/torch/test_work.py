@@ -30,7 +30,7 @@ from training.storage.paths import Home
 from training.supervision.launch import launch
 from training.trainers.torch.feeds import MemoryFeed
 from training.trainers.torch.ranks import Ranks
-from training.trainers.torch.replica import Learner
+from training.trainers.torch.replica import Replica
 
 _opened: list[list[str]] = []
 
@@ -133,8 +133,8 @@ def test_a_step_is_one_forward_and_one_backward_pass(
     tmp_path: Path, digits_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
-        counted(monkeypatch, Learner, "_backward") as passes,
-        counted(monkeypatch, Learner, "_inputs") as built,
+        counted(monkeypatch, Replica, "_backward") as passes,
+        counted(monkeypatch, Replica, "_inputs") as built,
     ):
         _, result = trained(Home(tmp_path / "home"), digits_version)
     assert (passes["_backward"], built["_inputs"]) == (result.steps, result.steps)
@@ -144,7 +144,7 @@ def test_the_replay_check_makes_five_steps_more_at_the_most_and_reads_one_checkp
     tmp_path: Path, digits_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Home(tmp_path / "home")
-    with counted(monkeypatch, Learner, "_backward") as passes, opened_files() as paths:
+    with counted(monkeypatch, Replica, "_backward") as passes, opened_files() as paths:
         _, result = trained(home, digits_version, checkpoint={"replay": True})
     assert 1 <= passes["_backward"] - result.steps <= 5
     states = Counter(path for path in paths if path.endswith("state.pt") and ".tmp/" not in path)
