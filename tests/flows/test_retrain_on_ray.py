@@ -1,5 +1,6 @@
 """The flow with two Ray Train workers on one shared cluster: what only shows with real processes."""
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from training.attempts.heartbeat import read_beats
 from training.attempts.history import read_attempts
 from training.errors import TrainingError
 from training.records import Release
-from training.storage.paths import Home, RunPaths
+from training.storage.paths import HOME_VARIABLE, Home, RunPaths
+from training.storage.paths import home as home_of_environment
 
 pytestmark = pytest.mark.usefixtures("prefect_harness", "ray_session")
 
@@ -69,13 +71,26 @@ def test_a_killed_worker_changes_nothing_but_the_time(
     assert calm.goodput.total_s == pytest.approx(sum(calm.goodput.parts.values()))
 
 
+@pytest.fixture
+def odd_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A home whose path has 200 bytes, and characters that have a meaning in addresses and URIs."""
+    outer = tmp_path / "h?#% ü"
+    place = outer / ("x" * (199 - len(os.fsencode(outer))))
+    monkeypatch.setenv(HOME_VARIABLE, str(place))
+    return home_of_environment()
+
+
 @pytest.mark.parametrize("feed", ["stream", "loader"])
-def test_rows_may_come_by_ray_data_or_a_data_loader(home: Home, feed: str) -> None:
-    processes = 1 if feed == "loader" else 0
+def test_rows_may_come_by_ray_data_or_a_data_loader(odd_home: Home, feed: str) -> None:
+    """From a home with an unusual path, in which everything that the run writes lies."""
+    home, processes = odd_home, 1 if feed == "loader" else 0
     release = run(data={"feed": feed, "loader_processes": processes}, training={"epochs": 2})
     assert release.metrics["accuracy"] > 0.5
     assert release.reproducible is True, release.reproducible_reason
     assert len(points(home, release, "validation/loss")) == 2
+    assert Path(release.report).is_relative_to(home.root)
+    assert list(home.mlflow_artifacts.rglob("model.pt2"))
+    assert list(home.root.parent.iterdir()) == [home.root]
 
 
 def test_what_a_recipe_does_wrong_is_not_tried_again(home: Home, tmp_path: Path) -> None:

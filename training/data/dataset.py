@@ -7,7 +7,6 @@ times as much.
 """
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,8 +109,11 @@ def ray_dataset(version: DatasetVersion, split: Split) -> "Dataset":
     Ray's reader verifies no checksums: :func:`find` has hashed the files before.
     """
     import ray.data
+    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-    paths = [str(Path(version.path) / part.path) for part in version.parts[split]]
+    paths = [part.path for part in version.parts[split]]
+    # Ray takes what follows a question mark in a path for a query, and finds no file with a Parquet file's ending.
+    files = SubTreeFileSystem(version.path, LocalFileSystem())
     shape = version.shape
     marked = split == "train" and version.validation_rows is not None
 
@@ -123,5 +125,5 @@ def ray_dataset(version: DatasetVersion, split: Split) -> "Dataset":
         } | ({"validation": table["validation"].to_numpy()} if marked else {})
 
     columns = ["image", "label", "digest", *(["validation"] if marked else [])]
-    dataset = ray.data.read_parquet(paths, columns=columns)
+    dataset = ray.data.read_parquet(paths, filesystem=files, columns=columns)
     return dataset.map_batches(to_tensors, batch_format="pyarrow", zero_copy_batch=True)
