@@ -14,6 +14,7 @@ from tasks.flow_retries import failures_of_this_flow_run
 from tasks.flow_runs import artifact_key
 from tasks.step import step
 from tasks.terminal.progress import Bar, ProgressArtifact, TelemetryLog, terminal
+from tasks.trackers.fan_out import also_tracked
 from tasks.trackers.mlflow_run import Publisher, connect_once, open_run, record_inputs
 from training.attempts.history import Attempt, Failure
 from training.attempts.metrics import MetricsFile, Point
@@ -48,7 +49,8 @@ def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
     job = make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version)
     with (
         shown_progress(plan.settings.training.epochs) as listener,
-        publisher.running(listener, ProgressArtifact(artifact_key(plan.recipe.name, "training"))),
+        also_tracked(plan) as others,
+        publisher.running(listener, ProgressArtifact(artifact_key(plan.recipe.name, "training")), *others),
     ):
         return launch(job, failures_of_this_flow_run(plan.paths))
 

@@ -94,6 +94,7 @@ OTHERS = {
     "tracking.model": "other",
     "tracking.log_every_steps": 1,
     "tracking.system_metrics": True,
+    "tracking.also": ["tensorboard"],
     "ray.address": "127.0.0.1:6379",
     "ray.num_cpus": 1,
     "ray.dashboard": True,

@@ -6,7 +6,15 @@ Before any work starts, :mod:`training.settings.overrides` refuses unknown keys,
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    model_validator,
+)
 
 from training.redaction import SecretUrl
 
@@ -28,6 +36,14 @@ def _named(rule: str, spelled: str) -> AfterValidator:
 
 ModelName = Annotated[str, _named(r"\w[\w .-]{0,199}", "letters, digits, spaces and `_.-`")]
 ExperimentName = Annotated[str, _named(r"/?\w[\w ./@-]{0,199}", "letters, digits, spaces and `_./@-`")]
+
+
+AlsoTracked = Literal["tensorboard"]
+
+
+def _listed(value: object) -> object:
+    """Names with commas between them as a list, as `--set` gives them."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
 class Section(BaseModel):
@@ -247,6 +263,10 @@ class TrackingSettings(Section):
         600.0, description="Longest wait for an MLflow server that is away; training itself does not wait"
     )
     system_metrics: bool = Field(True, description="Record CPU, memory and GPU use with the run")
+    also: Annotated[tuple[AlsoTracked, ...], BeforeValidator(_listed)] = Field(
+        (),
+        description="Further trackers that get the metric points: tensorboard (event files in the run's folder)",
+    )
 
 
 class RaySettings(Section):

@@ -1,0 +1,93 @@
+"""Metric points on their way to trackers beside MLflow: from a thread for each tracker, which no training waits for."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from queue import Empty, SimpleQueue
+
+from tasks.trackers.base import RunInfo, Status, Tracker, new_tracker
+from training.attempts.metrics import Point
+from training.errors import StopRequestedError
+from training.plan import RunPlan
+from training.redaction import redact
+from training.settings.overrides import describe
+
+log = logging.getLogger("evergreen.tracking")
+
+END_S = 10.0  # for the last points of a tracker, once the training is over
+
+
+class FanOut:
+    """Hands each step of each metric to one tracker once. A tracker that fails gets no more points."""
+
+    def __init__(self, name: str, tracker: Tracker, run: RunInfo):
+        self.name, self._tracker, self._run = name, tracker, run
+        self._waiting: SimpleQueue[Point | Status] = SimpleQueue()
+        self._sent: set[tuple[int, str]] = set()
+        self._thread = threading.Thread(target=self._work, name=f"evergreen-{name}", daemon=True)
+
+    def __call__(self, point: Point) -> None:
+        """Take a point; returns at once."""
+        self._waiting.put(point)
+
+    @contextmanager
+    def running(self) -> Iterator["FanOut"]:
+        """Track in the background; the last points are waited for, for :data:`END_S` seconds."""
+        self._thread.start()
+        status: Status = "FINISHED"
+        try:
+            yield self
+        except BaseException as error:
+            stopped = isinstance(error, StopRequestedError) or not isinstance(error, Exception)
+            status = "KILLED" if stopped else "FAILED"
+            raise
+        finally:
+            self._waiting.put(status)
+            self._thread.join(END_S)
+            if self._thread.is_alive():
+                log.warning("tracking.also: %s did not take the last points within %g s", self.name, END_S)
+
+    def _work(self) -> None:
+        try:
+            log.info("%s: %s", self.name, self._tracker.begin(self._run))
+            ended: Status | None = None
+            while ended is None:
+                batch, ended = self._next_batch()
+                if batch:
+                    self._tracker.points(batch)
+            self._tracker.end(ended)
+        except Exception as error:
+            log.warning(
+                "tracking.also: %s failed and gets no more points (%s: %s); all points are in %s and in MLflow",
+                self.name, type(error).__name__, redact(str(error)), self._run.folder / "metrics.jsonl",
+            )  # fmt: skip
+
+    def _next_batch(self) -> tuple[list[Point], Status | None]:
+        """The points that wait, at least one or the end of the run."""
+        batch: list[Point] = []
+        found: Point | Status = self._waiting.get()
+        while isinstance(found, Point):
+            values = {
+                name: value for name, value in found.values.items() if (found.step, name) not in self._sent
+            }
+            self._sent |= {(found.step, name) for name in values}
+            if values:
+                batch.append(found.model_copy(update={"values": values}))
+            try:
+                found = self._waiting.get_nowait()
+            except Empty:
+                return batch, None
+        return batch, found
+
+
+@contextmanager
+def also_tracked(plan: RunPlan) -> Iterator[list[FanOut]]:
+    """The trackers that `tracking.also` names, running."""
+    settings = {name: redact(str(value)) for name, value in describe(plan.settings).items()}
+    run = RunInfo(plan.recipe.name, plan.run_key, plan.paths.root, settings)
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(FanOut(name, new_tracker(name), run).running())
+            for name in plan.settings.tracking.also
+        ]

@@ -1,0 +1,41 @@
+"""TensorBoard: event files in the run's folder `tensorboard`; `tensorboard --logdir EVERGREEN_HOME/runs` shows all runs."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tasks.trackers.base import RunInfo, Status
+from training.attempts.metrics import Point
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
+
+
+class TensorBoard:
+    """Writes a run's points as scalars with the points' own times, and its settings as text."""
+
+    def __init__(self) -> None:
+        self._writer: SummaryWriter | None = None
+
+    def begin(self, run: RunInfo) -> str:
+        """Open a new event file, which hides the steps that earlier event files of the run show."""
+        from tensorboardX import SummaryWriter
+
+        folder = run.folder / "tensorboard"
+        self._writer = SummaryWriter(str(folder), purge_step=0)
+        rows = [f"| `{name}` | `{value}` |" for name, value in run.settings.items()]
+        self._writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *rows]), 0)
+        return str(folder)
+
+    def points(self, batch: Sequence[Point]) -> None:
+        """Write the points to the event file."""
+        assert self._writer is not None
+        for point in batch:
+            for name, value in point.values.items():
+                self._writer.add_scalar(name, value, point.step, walltime=point.at)
+        self._writer.flush()
+
+    def end(self, status: Status) -> None:
+        """Write how the run ended, and close the event file."""
+        assert self._writer is not None
+        self._writer.add_text("status", status, 0)
+        self._writer.close()

@@ -1,0 +1,111 @@
+"""Trackers beside MLflow get each step once, and neither hold nor end a training."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from tracker_contract import point
+
+from tasks.trackers import fan_out
+from tasks.trackers.base import TRACKERS, RunInfo, Status
+from tasks.trackers.fan_out import FanOut
+from training.attempts.metrics import Point
+from training.errors import StopRequestedError
+from training.settings.schema import AlsoTracked, Settings
+
+
+class Recorder:
+    """Keeps what it gets; waits before it begins until `may_begin`, and fails at the step `fails_at`."""
+
+    def __init__(self, fails_at: int = 0) -> None:
+        self.may_begin, self.taken, self.ended, self.fails_at = threading.Event(), list[Point](), "", fails_at
+
+    def begin(self, run: RunInfo) -> str:  # noqa: ARG002
+        self.may_begin.wait()
+        return "here"
+
+    def points(self, batch: Sequence[Point]) -> None:
+        if any(one.step == self.fails_at for one in batch):
+            raise OSError("the disk is full")
+        self.taken += batch
+
+    def end(self, status: Status) -> None:
+        self.ended = status
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunInfo:
+    return RunInfo("digits", "a" * 64, tmp_path, {})
+
+
+def test_points_that_a_resumed_training_computes_again_are_sent_once(run: RunInfo) -> None:
+    recorder = Recorder()
+    recorder.may_begin.set()
+    with FanOut("recorder", recorder, run).running() as listener:
+        for one in (
+            point(1, loss=2.0),
+            point(2, loss=1.0),
+            point(2, loss=1.0, accuracy=0.5),
+            point(3, loss=0.5),
+        ):
+            listener(one)
+    assert [(one.step, one.values) for one in recorder.taken] == [
+        (1, {"loss": 2.0}),
+        (2, {"loss": 1.0}),
+        (2, {"accuracy": 0.5}),
+        (3, {"loss": 0.5}),
+    ]
+    assert recorder.ended == "FINISHED"
+
+
+def test_a_tracker_that_fails_is_left_out_with_one_warning(
+    run: RunInfo, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(fails_at=1)
+    recorder.may_begin.set()
+    with caplog.at_level(logging.WARNING), FanOut("recorder", recorder, run).running() as listener:
+        for step in range(1, 50):
+            listener(point(step, loss=1.0))
+    assert recorder.taken == []
+    (warning,) = [one.getMessage() for one in caplog.records]
+    assert "tracking.also: recorder failed" in warning
+    assert "the disk is full" in warning
+    assert "metrics.jsonl" in warning
+
+
+def test_a_tracker_that_hangs_is_not_waited_for(
+    run: RunInfo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fan_out, "END_S", 0.1)
+    recorder = Recorder()
+    with caplog.at_level(logging.WARNING), FanOut("recorder", recorder, run).running() as listener:
+        listener(point(1, loss=1.0))
+    assert "recorder did not take the last points within 0.1 s" in caplog.text
+    recorder.may_begin.set()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ValueError("no"), "FAILED"),
+        (StopRequestedError("stopped"), "KILLED"),
+        (KeyboardInterrupt(), "KILLED"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_the_tracker_hears_how_the_run_ended(run: RunInfo, error: BaseException, status: str) -> None:
+    recorder = Recorder()
+    recorder.may_begin.set()
+    with pytest.raises(type(error)), FanOut("recorder", recorder, run).running():
+        raise error
+    assert recorder.ended == status
+
+
+def test_the_setting_names_the_trackers_that_there_are() -> None:
+    assert set(get_args(AlsoTracked)) == set(TRACKERS)
+    assert Settings.model_validate({"tracking": {"also": "tensorboard"}}).tracking.also == ("tensorboard",)
+    assert Settings.model_validate({"tracking": {"also": ["tensorboard"]}}).tracking.also == ("tensorboard",)
+    assert Settings().tracking.also == ()

@@ -1,0 +1,41 @@
+"""TensorBoard's event files, read as TensorBoard reads them."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tracker_contract import Shown, TrackerContract
+
+from tasks.trackers.base import RunInfo
+
+
+def events(file: Path) -> Iterator[Event]:
+    """The records of an event file: length, its checksum, content, checksum of the content."""
+    content, start = file.read_bytes(), 0
+    while start < len(content):
+        (length,) = struct.unpack_from("<Q", content, start)
+        event = Event()
+        event.ParseFromString(content[start + 12 : start + 12 + length])
+        yield event
+        start += 16 + length
+
+
+class TestTensorBoard(TrackerContract):
+    name = "tensorboard"
+
+    def shown(self, run: RunInfo) -> Shown:
+        """Scalars of all event files; the start of a session hides what came before from its step on."""
+        found: Shown = {}
+        for file in sorted((run.folder / "tensorboard").iterdir(), key=lambda one: one.stat().st_mtime_ns):
+            for event in events(file):
+                if event.session_log.status == SessionLog.START:
+                    found = {
+                        name: [row for row in rows if row[0] < event.step] for name, rows in found.items()
+                    }
+                for value in event.summary.value:
+                    if value.HasField("simple_value"):
+                        found.setdefault(value.tag, []).append(
+                            (event.step, value.simple_value, event.wall_time)
+                        )
+        return {name: rows for name, rows in found.items() if rows}
