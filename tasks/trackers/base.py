@@ -1,8 +1,8 @@
 """Trackers beside MLflow: programs in which people follow the metric points of a run, such as TensorBoard.
 
 MLflow gets the points of every run: the registry and `evergreen verify` rely on it. The setting `tracking.also` names
-further trackers. To add a tracker: one file here, one line in :data:`TRACKERS`, the name in `tracking.also`, and a test file
-that runs the contract of `tests/tasks/trackers/tracker_contract.py`.
+further trackers. To add a tracker: one file here, one line in :data:`TRACKERS`, the name in `tracking.also`, and a test
+file that runs the contract of `tests/tasks/trackers/tracker_contract.py`.
 """
 
 from collections.abc import Sequence

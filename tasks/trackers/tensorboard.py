@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the run's folder `tensorboard`; `tensorboard --logdir EVERGREEN_HOME/runs` shows all runs."""
+"""TensorBoard: event files in a run's folder `tensorboard`; `tensorboard --logdir EVERGREEN_HOME/runs` shows them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
