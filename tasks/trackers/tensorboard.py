@@ -9,6 +9,10 @@ from training.attempts.metrics import Point
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
 
+_FLUSH_S = (
+    1  # between writes to the event file; what a killed process had not written follows at its next start
+)
+
 
 class TensorBoard:
     """Writes a run's points as scalars with the points' own times, and its settings as text."""
@@ -21,7 +25,7 @@ class TensorBoard:
         from tensorboardX import SummaryWriter
 
         folder = run.folder / "tensorboard"
-        self._writer = SummaryWriter(str(folder), purge_step=0)
+        self._writer = SummaryWriter(str(folder), purge_step=0, flush_secs=_FLUSH_S)
         rows = [f"| `{name}` | `{value}` |" for name, value in run.settings.items()]
         self._writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *rows]), 0)
         return str(folder)
@@ -32,7 +36,6 @@ class TensorBoard:
         for point in batch:
             for name, value in point.values.items():
                 self._writer.add_scalar(name, value, point.step, walltime=point.at)
-        self._writer.flush()
 
     def end(self, status: Status) -> None:
         """Write how the run ended, and close the event file."""

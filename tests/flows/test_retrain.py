@@ -349,7 +349,9 @@ def test_a_recipe_file_of_the_users_own(home: Home, tmp_path: Path) -> None:
     )
     first = run(str(recipe))
     assert run(str(recipe)).reused
-    layers.write_text(layers.read_text() + "# a change of the code that computes\n")
+    layers.write_text(layers.read_text() + "# a comment\n")
+    assert run(str(recipe)).reused
+    layers.write_text(layers.read_text().replace("nn.Flatten(), ", "nn.Flatten(), nn.Identity(), "))
     second = run(str(recipe))
     assert (first.model, second.version) == ("flat", "2")
 

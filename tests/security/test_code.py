@@ -81,7 +81,7 @@ def test_unpickling_of_models_is_off_whatever_the_user_has_set(
 def test_no_other_code_touches_that_switch() -> None:
     name = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
     found = {str(file.relative_to(ROOT)) for file in CODE if name in file.read_text(encoding="utf-8")}
-    assert found == {"tasks/registry/safe_loading.py"}
+    assert found == {"tasks/trackers/mlflow_store.py"}
 
 
 def test_importing_all_of_evergreen_sets_no_variable_of_rays_loaders() -> None:

@@ -163,7 +163,7 @@ def columns_flipped(subject: Subject) -> None:
 
 def recipe_changed(subject: Subject) -> None:
     file = subject.paths.recipe / "digits.py"
-    file.write_text(file.read_text() + "# changed\n")
+    file.write_text(file.read_text() + "changed = True\n")
 
 
 def temporary_file_in_run(subject: Subject) -> None:

@@ -173,7 +173,9 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.rollback, "connect", lambda *_: client)
     monkeypatch.setattr(flows.retrain, "register", register_patiently)
     monkeypatch.setattr(tasks.registry.reign, "read_outcomes", outcomes)
-    monkeypatch.setattr(tasks.gate.verdict, "_choice", lambda *_: None)  # takes most of the time, decides nothing
+    monkeypatch.setattr(
+        tasks.gate.verdict, "_choice", lambda *_: None
+    )  # takes most of the time, decides nothing
     for name in ("serving_module", "reload", "check_same", "load_version", "log_final", "keep_digest"):
         monkeypatch.setattr(tasks.register, name, lambda *_: None)
     for name in (

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import time
 from abc import abstractmethod
 from pathlib import Path
 
@@ -53,9 +54,13 @@ class TrackerContract:
             tracker.end("KILLED" if last == 2 else "FINISHED")
         assert [step for step, _, _ in self.shown(run)["loss"]] == [1, 2, 3, 4]
 
-    def test_what_a_killed_process_has_sent_is_shown(self, subject: Tracker, run: RunInfo) -> None:
+    def test_points_are_shown_while_the_run_goes_on(self, subject: Tracker, run: RunInfo) -> None:
         subject.begin(run)
         subject.points([point(1, loss=2.0)])
+        deadline = time.monotonic() + 60
+        while not self.shown(run).get("loss") and time.monotonic() < deadline:
+            time.sleep(0.1)
+            subject.points([])
         assert [step for step, _, _ in self.shown(run)["loss"]] == [1]
         subject.end("KILLED")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]
 _GROUPS = Path("/sys/fs/cgroup/memory")
 _LIMIT = 700 * 2**20
 _BLOCK, _BLOCKS = 50_000, 30  # 1.2 GB of images

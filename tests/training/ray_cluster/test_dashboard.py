@@ -11,7 +11,7 @@ import pytest
 from training.records import DatasetVersion
 from training.storage.paths import Home
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]
 _TOKEN = "0123456789abcdef" * 4  # one that a person has chosen, to type it into the page
 
 

@@ -15,7 +15,7 @@ from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import launch
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]
 
 
 def run(scenario: str, step_s: str, home: Home, version: DatasetVersion, folder: Path) -> dict[str, Any]:

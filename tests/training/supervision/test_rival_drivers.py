@@ -16,7 +16,7 @@ from training.records import DatasetVersion
 from training.storage.paths import Home, RunPaths
 from training.supervision.launch import launch
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]
 _LIMIT_S = 300.0
 
 

@@ -289,7 +289,7 @@ def test_a_changed_copy_of_the_recipe_is_refused(home: Home, small_version: Data
     job = job_for(home, small_version, settings(**SAVE_EACH_STEP), write_recipe(home.root / "own"))
     crashed(job, 3)
     with (job.paths.recipe / "plain.py").open("a") as out:
-        out.write("# changed\n")
+        out.write("changed = True\n")
     with pytest.raises(SettingError, match="the copy kept with the run was changed"):
         launch(job)
 

@@ -53,9 +53,7 @@ def alone(small_version: DatasetVersion, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize(
-    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow), 4]
-)
+@pytest.mark.parametrize("workers", [2, *(pytest.param(more, marks=pytest.mark.slow) for more in (1, 3, 4))])
 def test_any_number_of_workers_gives_the_same_bits(
     small_version: DatasetVersion, home: Home, alone: Outcome, workers: int
 ) -> None:
