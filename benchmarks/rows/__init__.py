@@ -6,10 +6,34 @@ from benchmarks.harness.row import Row
 
 # As a run may be cut off, what docs/performance.md speaks of comes first.
 _MODULES = (
-    "n1", "p8", "p7", "p4", "p3b", "p13", "p14_rows", "p10", "p1a", "p1b", "p2", "p3a", "p12", "p5", "n2",
-    "p14_again", "p11", "p16", "p6", "p15", "p14_versions", "p14_runs", "s1", "n3", "p14_cluster",
-    "g1", "g2",
-)  # fmt: skip
+    "first_run_against_earlier_commit",
+    "whole_run_against_bare_script",
+    "launch_to_first_step",
+    "reading_images",
+    "ingest_alone",
+    "metric_points",
+    "growth_in_rows",
+    "recovery_after_kill",
+    "loop_against_torchrun",
+    "default_path_against_guides",
+    "durability_cost",
+    "feeding_cost",
+    "checkpoint_wait",
+    "preparation_time",
+    "replay_check_cost",
+    "growth_in_retrainings",
+    "resume_inside_epoch",
+    "goodput_under_kills",
+    "flow_overhead",
+    "scoring_speed",
+    "growth_in_versions",
+    "growth_in_runs",
+    "virtual_shards_cost",
+    "start_at_size",
+    "growth_in_retrainings_on_cluster",
+    "gpu_feeding",
+    "gpu_epoch",
+)
 
 
 def all_rows() -> list[Row]:
