@@ -143,7 +143,7 @@ def create_version(
         RUN_KEY_TAG: plan.run_key,
         DATASET_TAG: version.fingerprint,
         "evergreen.recipe": plan.ingredients["recipe"]["source"],
-        "evergreen.code": plan.ingredients["code"],
+        "evergreen.code": digest_json(plan.ingredients["code"]),
         "evergreen.settings": digest_json(plan.ingredients["settings"]),
         WEIGHTS_TAG: trained.weights_digest,
         **reproducible_tags(trained),

@@ -30,6 +30,8 @@ _ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",  # which Ray Train's controller does
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers stay in the folder where the command was given
+    # Ray starts workers with a low priority (15): they would wait for whatever else the machine computes.
+    "RAY_worker_niceness": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",  # for a dashboard that is not there; MLflow has the metrics
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",  # until it is noticed that the workers have ended; 2 by default

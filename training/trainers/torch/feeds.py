@@ -121,9 +121,11 @@ class MemoryFeed:
 
 
 def shards_of(virtual_shards: int, rank: int, world_size: int) -> slice:
-    """Which of the virtual shards `rank` computes: equally many consecutive ones each, the last ranks maybe fewer."""
-    each = -(-virtual_shards // world_size)
-    return slice(rank * each, min(virtual_shards, (rank + 1) * each))
+    """Which virtual shards `rank` computes: consecutive ones, whose number differs by one at most between ranks.
+
+    With at least as many shards as ranks, each rank has one.
+    """
+    return slice(rank * virtual_shards // world_size, (rank + 1) * virtual_shards // world_size)
 
 
 @dataclass(frozen=True)

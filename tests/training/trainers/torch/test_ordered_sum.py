@@ -58,3 +58,13 @@ def test_another_order_would_show() -> None:
     for shard in reversed(range(SHARDS)):
         backwards += vector(0, shard)
     assert not torch.equal(backwards, expected(0))
+
+
+@pytest.mark.parametrize("world", range(1, 9))
+def test_every_rank_computes_a_shard_and_no_shard_is_computed_twice(world: int) -> None:
+    for shards in range(world, 20):
+        of_ranks = [range(shards)[shards_of(shards, rank, world)] for rank in range(world)]
+        assert [shard for of_rank in of_ranks for shard in of_rank] == list(range(shards))
+        sizes = {len(of_rank) for of_rank in of_ranks}
+        assert min(sizes) >= 1
+        assert max(sizes) - min(sizes) <= 1
