@@ -113,9 +113,11 @@ class ShardedReplica(Replica):
 
     def _in_order(self, mine: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
         """Sum of all workers' vectors in the order of the shards, the same on every rank."""
-        each = -(-self.shards // self.ranks.world_size)
-        padded = torch.stack([*mine, *(torch.zeros_like(like) for _ in range(each - len(mine)))])
+        world = self.ranks.world_size
+        counts = [len(range(self.shards)[shards_of(self.shards, rank, world)]) for rank in range(world)]
+        padded = torch.stack([*mine, *(torch.zeros_like(like) for _ in range(max(counts) - len(mine)))])
         total = torch.zeros_like(like)
-        for vector in torch.cat(self.ranks.gather(padded))[: self.shards]:
-            total += vector
+        for vectors, count in zip(self.ranks.gather(padded), counts, strict=True):
+            for vector in vectors[:count]:
+                total += vector
         return total
