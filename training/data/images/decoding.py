@@ -1,4 +1,4 @@
-"""Convert raw rows to pixels: decode, convert, resize, check. A row that can't be used is reported with the reason."""
+"""Convert raw rows to pixels: decode, convert, resize, check. An unusable row is reported with the reason."""
 
 from dataclasses import dataclass
 from io import BytesIO

@@ -1,6 +1,6 @@
-"""Numbers in messages for people."""
+"""Text of numbers in messages for people."""
 
 
 def counted(number: int, noun: str, several: str = "") -> str:
-    """A number with its noun, such as "1 byte" or "1,024 bytes"; `several` is the plural where no s makes it."""
+    """A number with its noun, such as "1 byte" or "1,024 bytes"; `several` is an irregular plural."""
     return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
