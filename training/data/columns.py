@@ -154,7 +154,7 @@ def _parts_digest(version: DatasetVersion, split: Split) -> str:
 def _checksums(file: Path) -> list[int]:
     """Size in bytes, then the crc32 of each 8 MiB block; an empty list when the file is missing.
 
-    crc32 takes half the time of sha256, and detects accidental damage, which no attacker has crafted.
+    crc32 takes half the time of sha256. It detects accidental damage, but not deliberate changes.
     """
 
     def block(start: int) -> int:

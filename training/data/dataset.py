@@ -1,6 +1,6 @@
 """Immutable dataset versions on disk: their schema and fingerprint, and functions that find and read them.
 
-A dataset version is a folder `<name>/<first digits of the fingerprint>/` with `{train,test}/part-*.parquet` and
+A dataset version is a folder `<name>/<first 16 digits of the fingerprint>/` with `{train,test}/part-*.parquet` and
 `manifest.json`. A folder without a manifest, or with files that differ from the manifest, is not a dataset version.
 An image is one fixed-width binary value, channels first: reading a column of images copies one buffer, which takes a
 fifteenth of the time of Arrow's list-based tensor type.

@@ -78,8 +78,8 @@ class SampleOrder:
     """Sample order of one training: the rows of range(rows) that each step of an epoch uses, and each rank's share.
 
     Step s uses positions [s*B, (s+1)*B) of the epoch's permutation, where B is `global_batch_size`; the last step
-    uses the remainder. A remainder smaller than B/4 is added to the step before it, so that no worker gets a batch of
-    one or two rows, with which batch normalisation can't work. Every row is used exactly once per epoch.
+    uses the remainder. A remainder smaller than max(2, B // 4) is added to the step before it, so that no worker gets
+    one or two rows, which are too few for batch normalisation. Every row is used exactly once per epoch.
     """
 
     rows: int

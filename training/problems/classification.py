@@ -2,7 +2,7 @@
 
 Throughout, `labels` is int64 of shape (rows,), and `probabilities` is float32 of shape (rows, classes), each row of
 which is a distribution (softmax outputs, not logits). A row's predicted class is the class with the largest
-probability; of several, the first.
+probability, and the first of these if several are equal.
 """
 
 import math

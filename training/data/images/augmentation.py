@@ -1,4 +1,4 @@
-"""Normalisation and augmentation of image batches, on the training device, before the model sees them."""
+"""Normalisation and augmentation: convert batches of uint8 images to the model's input, on the training device."""
 
 import math
 from dataclasses import dataclass

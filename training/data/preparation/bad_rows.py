@@ -1,4 +1,4 @@
-"""Rows that can't be read or converted: left out up to a share of `data.max_dropped_share`, above that an error."""
+"""Rows that can't be read or converted: they are left out, or an error above a share of `data.max_dropped_share`."""
 
 import csv
 import logging

@@ -92,7 +92,7 @@ def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: 
     target = folder / f"raw-{shard.index:05d}.parquet"
     if not _is_whole(target):
         rows = selected_rows(files, shard, settings)
-        with atomic_file(target, durable=False) as aside:  # temporary, and its sha256 is checked
+        with atomic_file(target, durable=False) as aside:  # temporary; a later attempt checks its sha256
             with pq.ParquetWriter(
                 aside, RAW_SCHEMA, compression="none", use_dictionary=_REPEATED, write_page_checksum=True
             ) as writer:
@@ -195,8 +195,9 @@ def make_version(
 ) -> DatasetVersion:
     """Transform all raw shards and atomically commit the dataset version at `place`.
 
-    Raises :class:`DataError` that names the first rows which break a rule; nothing is left at `place` then. The CSV
-    file `listing` then lists all of these rows, but not unusable rows if there are 5 or fewer: the error names them.
+    Raises :class:`DataError` that names the first rows which break a rule, or classes without rows; then nothing is
+    left at `place`. The CSV file `listing` lists all rows that break a rule, except if the error names them all
+    because they are at most 5 unusable rows.
     """
     with atomic_folder(place) as staging:
         for split in SPLITS:

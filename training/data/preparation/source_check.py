@@ -1,4 +1,4 @@
-"""Check a sample of a source's rows before preparation: finds in about a second what preparation may refuse.
+"""Check a sample of a source's rows before preparation, to find unusable and duplicate images in about a second.
 
 Preparation checks every row. This check decodes at most 256 rows of each split, and searches the listing of an image
 folder, which has the sha256 of each file, for equal files in different splits or classes.

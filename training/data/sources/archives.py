@@ -1,7 +1,7 @@
 """Unpack an untrusted archive: only plain files and folders, only inside the target folder, within limits.
 
-This module checks and writes every member itself: Python 3.11's extraction filter can be bypassed, whereas a plain
-write into a new folder meets no links. When an archive is refused or damaged, nothing of it is left on disk.
+This module checks and writes every member itself: Python 3.11's extraction filter can be bypassed, whereas a new
+folder has no links that a plain write could follow. When an archive is refused or damaged, no file is left on disk.
 """
 
 import errno
@@ -27,7 +27,7 @@ SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".zip")
 
 _BLOCK = 512
 _CHUNK = 1 << 20
-_FREE_BYTES = 1 << 20  # allowed beyond the ratio, which means nothing for few bytes
+_FREE_BYTES = 1 << 20  # allowed on top of the ratio, which means little for a small archive
 _BROKEN = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -210,7 +210,7 @@ def _decompressed(archive: Path) -> Iterator[IO[bytes]]:
 
 @dataclass
 class _Metered:
-    """A stream that stops a decompression bomb in headers, which the sizes of members do not include."""
+    """A stream with a limit on its bytes: the sizes of members do not reveal a decompression bomb in headers."""
 
     stream: IO[bytes]
     guard: _Guard

@@ -46,7 +46,7 @@ def fetch_file(
 ) -> None:
     """Download `url` to `target`, unless a file with the given digests is there already.
 
-    `size` is in bytes, digests are in hex. `timeout_s` limits each wait for the server in seconds; a transfer may take
+    `size` is in bytes, digests are in hex. `timeout_s` limits each wait for the server; a transfer may take at most
     `timeout_s` plus one second per KiB received. Raises :class:`SettingError` for a URL that isn't https (or http to
     this machine), :class:`TransientError` for a failure that may pass (network, 5xx, an incomplete transfer) and
     :class:`DataError` for a failure that a retry can't fix (404, wrong or too many bytes, a redirect to another host,

@@ -32,7 +32,7 @@ class Packed:
     place: Path
 
     def fetch(self, folder: Path) -> SourceFiles:
-        """Fetch the inner source; its files are unpacked again when their digest differs from the first fetch's."""
+        """Fetch the inner source; unpack its files again when they have changed since the first fetch."""
         note = self.place.with_name(f"{self.place.name}.json")
         name = digest_json([type(self.source).__name__, _options(self.source)])
         try:

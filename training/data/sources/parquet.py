@@ -44,8 +44,8 @@ _BATCH_BYTES = 64 << 20
 class ParquetImages:
     """A Parquet file, a folder of Parquet files, or a folder with train/ and test/.
 
-    A column `split` gives the splits of rows, too.
-    `image` and `label` name the columns. Labels are strings, or integers k that stand for `classes[k]`.
+    A column `split` gives the splits of rows, too. `image` and `label` name the columns of images and labels. Labels
+    are strings, or integers k that stand for `classes[k]`.
     """
 
     path: str | Path | None = None

@@ -154,7 +154,7 @@ def _channels_last(values: UInt8) -> UInt8:
 
 
 def _order(shape: tuple[int, ...]) -> str:
-    """The meaning of an image's axes: 1 or 3 as last axis, then as first, then 4 as last or first is the channels."""
+    """The meaning of an image's axes: the channel axis is the last or else the first of length 1 or 3, else of 4."""
     if not all(shape):
         raise CellError(f"has shape {shape}, which holds no pixels")
     if len(shape) == 2:

@@ -18,7 +18,7 @@ class Digests(RootModel[dict[str, str]]):
 
 
 def given_path(path: str | Path | None, what: str) -> Path:
-    """The absolute path that the user gave for `what`.
+    """The absolute path that the user gave for a source; `what` names the source in messages.
 
     Raises :class:`SettingError` when the user gave no path, or nothing exists at the path.
     """

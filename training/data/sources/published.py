@@ -101,8 +101,8 @@ _PINNED = {"MNIST": MNIST, "FashionMNIST": FASHION_MNIST}
 def publication(name: str) -> Publication:
     """The publication of a data set of idx files, by the name of its class in torchvision.
 
-    Files without a digest above are checked only against torchvision's md5, and fetched only by https. Raises
-    :class:`DataError` when torchvision has no such data set either.
+    Files of data sets that are not listed above are checked only against torchvision's md5, and fetched only over
+    https. Raises :class:`DataError` when torchvision has no such data set either.
     """
     if name in _PINNED:
         return _PINNED[name]
