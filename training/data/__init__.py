@@ -1,1 +1,1 @@
-"""Data: sources, preparation, dataset versions, and the order in which their rows are used."""
+"""Image data: sources, preparation, immutable dataset versions, and the order in which training uses their rows."""

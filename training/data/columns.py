@@ -1,7 +1,7 @@
-"""The columns of a dataset version, unpacked from its Parquet files into memory-mapped arrays, and checked.
+"""The columns of a dataset version: unpacked from its Parquet files, memory-mapped, and checked for damage.
 
-`.columns-<split>` beside the part files holds an array a file and `checksums.json`. Workers of a node share the page
-cache. Whatever was changed is unpacked again.
+The folder `.columns-<split>` of a dataset version holds one file per array, and `checksums.json`. Worker processes of
+a node share the page cache. When a file no longer matches its checksums, all arrays of the split are unpacked again.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from training.storage.files import atomic_folder, canonical_json, digest_json, w
 
 log = logging.getLogger("evergreen.dataset")
 
-_THREADS = min(8, os.cpu_count() or 1)  # hashing leaves Python's lock alone
+_THREADS = min(8, os.cpu_count() or 1)  # crc32 releases the global interpreter lock (GIL)
 _IMAGES = "images.npy"
 _COLUMNS = (_IMAGES, "labels.npy", "digests.npy")
 _CHECKSUMS = "checksums.json"
@@ -39,10 +39,11 @@ _GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 @dataclass(frozen=True)
 class Columns:
-    """A split in memory, shared between processes: images (rows, channels, height, width) uint8, labels int64.
+    """A split as memory-mapped arrays: images (rows, channels, height, width) uint8, labels int64.
 
-    `validation` marks the rows that the source itself keeps for validation, where it has such rows. `unchecked` marks
-    the rows whose images were not compared with their digests yet, where :meth:`read` is to do that.
+    `digests` holds the first 8 bytes of each image's sha256. `validation` marks the rows of the source's own
+    validation split; None when the source has no such rows. `unchecked` marks the rows whose images :meth:`read` has
+    yet to compare with their digests; None when :func:`open_columns` has checked all images.
     """
 
     images: Pixels
@@ -56,13 +57,13 @@ class Columns:
         return len(self.labels)
 
     def selected(self, rows: npt.NDArray[np.bool_]) -> "Columns":
-        """Some of the rows, copied."""
+        """A copy of the rows that the mask `rows` selects."""
         return Columns(self.images[rows], self.labels[rows], self.digests[rows])
 
     def read(self, rows: npt.NDArray[np.int64]) -> Pixels:
-        """A copy of the images of `rows`; an unchecked row is compared with its digest, once.
+        """A copy of the images of the row numbers `rows`; each unchecked image is compared with its digest once.
 
-        Raises :class:`TransientError` for a damaged row: the next :func:`open_columns` unpacks the split again.
+        Raises :class:`TransientError` for a damaged image: the next :func:`open_columns` unpacks the split again.
         """
         images: Pixels = self.images[rows]
         if self.unchecked is not None:
@@ -82,18 +83,19 @@ class Columns:
 
 
 def open_columns(version: DatasetVersion, split: Split, check_images: bool = True) -> Columns:
-    """Memory-map a split, unpacking its Parquet files once a machine; workers then share the page cache.
+    """Memory-map a split; the first call unpacks its Parquet files, and worker processes share the page cache.
 
-    The unpacked files are checked each time, at some 2 GB/s and thread, and unpacked again when they were changed.
-    Without `check_images`, each image is checked by :meth:`Columns.read` instead: a worker of many reads few images.
-    Raises :class:`DataError` when a part file is damaged, too.
+    Each call checks the unpacked files, at about 2 GB/s per thread, and unpacks the split again when a file has
+    changed. Without `check_images`, :meth:`Columns.read` checks each image that it reads instead, because one worker
+    of many reads few images. Raises :class:`DataError` when a part file is damaged, or when the unpacked files are
+    still damaged after being unpacked again.
     """
     folder = Path(version.path) / f".columns-{split}"
     for _ in range(_ATTEMPTS):
         seen = _stamp(folder)
         damaged = _damaged_column(folder, version, split, check_images)
         if damaged is None:
-            # As plain arrays over the mapping: each read through np.memmap makes another one of it.
+            # Plain arrays over the mapping: indexing an np.memmap creates another np.memmap object each time.
             files = _files(version, split)
             arrays: dict[str, Any] = {
                 Path(name).stem: np.load(folder / name, mmap_mode="r") for name in files
@@ -104,7 +106,7 @@ def open_columns(version: DatasetVersion, split: Split, check_images: bool = Tru
                 return columns
             return replace(columns, unchecked=np.ones(len(columns), bool), folder=folder)
         with FileLock(f"{folder}.lock"):
-            if _stamp(folder) == seen:  # else another process has just unpacked it
+            if _stamp(folder) == seen:  # otherwise another process has just unpacked the split
                 _unpack_anew(folder, damaged, version, split)
     raise DataError(f"{damaged}: damaged again right after it was written. Check the disk of {version.path}.")
 
@@ -116,7 +118,7 @@ def _files(version: DatasetVersion, split: Split) -> tuple[str, ...]:
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:
-    """What differs between two folders of the same name."""
+    """Inode and change time: they differ between a folder and its replacement of the same name."""
     try:
         found = folder.stat()
     except FileNotFoundError:
@@ -125,7 +127,7 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
 
 
 def _damaged_column(folder: Path, version: DatasetVersion, split: Split, check_images: bool) -> Path | None:
-    """The first file of unpacked columns that is not what was written, or None."""
+    """The first file of the unpacked columns that differs from its recorded checksums, or None when all match."""
     try:
         noted = dict(json.loads((folder / _CHECKSUMS).read_bytes()))
     except (*_GONE, ValueError, TypeError):
@@ -150,9 +152,9 @@ def _parts_digest(version: DatasetVersion, split: Split) -> str:
 
 
 def _checksums(file: Path) -> list[int]:
-    """Size in bytes and crc32 of each 8 MiB block; nothing when there is no file.
+    """Size in bytes, then the crc32 of each 8 MiB block; an empty list when the file is missing.
 
-    It takes half of sha256's time and is enough against damage, which has no intention.
+    crc32 takes half the time of sha256. It detects accidental damage, but not deliberate changes.
     """
 
     def block(start: int) -> int:
@@ -172,9 +174,8 @@ def _unpack_anew(folder: Path, damaged: Path, version: DatasetVersion, split: Sp
     if folder.exists():
         log.warning("%s: not what was written; unpacked anew from the dataset's Parquet files", damaged)
         shutil.rmtree(folder)
-    for left in folder.parent.glob(
-        f".{folder.name}.*.tmp"
-    ):  # by a process that was killed: this one has the lock
+    # Left by a killed process: this process holds the lock, so no other process is unpacking.
+    for left in folder.parent.glob(f".{folder.name}.*.tmp"):
         shutil.rmtree(left)
     with atomic_folder(folder) as aside:
         _unpack(version, split, aside)
@@ -189,7 +190,8 @@ def _unpack(version: DatasetVersion, split: Split, folder: Path) -> None:
     marked = "validation.npy" in _files(version, split)
     columns = ["image", "label", "digest", *(["validation"] if marked else [])]
     start = 0
-    # Written, not mapped: on a full disk writing is an error, and a write to mapped memory kills the process.
+    # Written to a file, not to a memory map: on a full disk, a file write raises an error, but a write to mapped
+    # memory kills the process.
     with (folder / _IMAGES).open("wb") as images:
         header = {"descr": "|u1", "fortran_order": False, "shape": (rows, *version.shape)}
         np.lib.format.write_array_header_1_0(images, header)

@@ -1,9 +1,9 @@
-"""An immutable dataset version on disk: its identity, and how it is found.
+"""Immutable dataset versions on disk: their schema and fingerprint, and functions that find and read them.
 
-`<store>/<name>/<fingerprint>/{train,test}/part-*.parquet` and `manifest.json`; a folder without its manifest
-does not exist, and one whose files are not what the manifest lists is none. An image is one fixed-width binary
-value, channels first: reading it is a copy of one buffer, where Arrow's list-based tensor type costs fifteen
-times as much.
+A dataset version is a folder `<name>/<first 16 digits of the fingerprint>/` with `{train,test}/part-*.parquet` and
+`manifest.json`. A folder without a manifest, or with files that differ from the manifest, is not a dataset version.
+An image is one fixed-width binary value, channels first: reading a column of images copies one buffer, which takes a
+fifteenth of the time of Arrow's list-based tensor type.
 """
 
 import logging
@@ -35,17 +35,18 @@ _SETTINGS = {"image_size", "channels", "max_train_rows", "max_test_rows", "max_d
 
 
 def part_schema(width: int, marked: bool = False) -> pa.Schema:
-    """Schema of a part file whose images have `width` bytes; `marked` where the source has a validation split."""
+    """Schema of a part file whose images have `width` bytes each.
+
+    `marked` adds the column `validation`, for a source that has a validation split.
+    """
     schema = pa.schema(
         [
             pa.field("image", pa.binary(width), nullable=False),
             pa.field("label", pa.int32(), nullable=False),
-            pa.field(
-                "digest", pa.binary(16), nullable=False
-            ),  # first half of the sha256 of the image's bytes
-            pa.field(
-                "source", pa.binary(16), nullable=False
-            ),  # first half of the sha256 of the source's row, before it is decoded and resized
+            # First half of the sha256 of the image's bytes.
+            pa.field("digest", pa.binary(16), nullable=False),
+            # First half of the sha256 of the source's row, before decoding and resizing.
+            pa.field("source", pa.binary(16), nullable=False),
             pa.field("where", pa.string(), nullable=False),
         ]
     )
@@ -53,9 +54,9 @@ def part_schema(width: int, marked: bool = False) -> pa.Schema:
 
 
 def fingerprint(files: SourceFiles, settings: DataSettings) -> str:
-    """sha256 over the source's content, the settings and the code that turn it into the dataset.
+    """sha256 over the source's content, and over the settings and the code that turn the source into the dataset.
 
-    `test_share` and `validation_split` count only for sources that divide no rows, or have a validation split.
+    `test_share` counts only when the source has no splits; `validation_split` only when it has a validation split.
     """
     splits = reader(files).splits(files)
     used = _SETTINGS | ({"test_share"} if "" in splits else set())
@@ -71,14 +72,15 @@ def fingerprint(files: SourceFiles, settings: DataSettings) -> str:
 
 
 def transform_modules(files: SourceFiles) -> tuple[str, ...]:
-    """The modules that read these source files and make a dataset of their rows."""
+    """Names of the modules that read these source files and convert their rows into a dataset."""
     return ("training.data.preparation.prepare", type(reader(files)).__module__)
 
 
 def find(home: Home, name: str, identity: str) -> DatasetVersion | None:
-    """The finished version with this fingerprint, every file of it checked against its sha256.
+    """The dataset version with this fingerprint, after a check of every file against its sha256.
 
-    None when there is none, or it is damaged: then the log says which file is, and the dataset is to be made anew.
+    None when there is no such version, or when it is damaged: then the log names the damaged file, and the caller has
+    to prepare the dataset again.
     """
     folder = home.dataset(name, identity)
     if not folder.is_dir():
@@ -93,26 +95,28 @@ def find(home: Home, name: str, identity: str) -> DatasetVersion | None:
 
 
 def is_validation(digests: npt.NDArray[np.uint64], share: float) -> npt.NDArray[np.bool_]:
-    """Which training rows are kept back for validation.
+    """Mask of the training rows that are held out for validation: about `share` of them.
 
-    The image's content decides, not its position: a row stays on its side as the data grow, and copies of an
-    image never stand on both sides. The test split uses the digest's second half, this the first.
+    The image's content decides, not its position: a row keeps its role as the data grow, and all copies of an image
+    have the same role. `digests` holds the first 8 bytes of each row's digest; the last 8 bytes decide which rows
+    belong to the test split.
     """
     return (digests % np.uint64(2**24)).astype(np.float64) < share * 2**24
 
 
 def ray_dataset(version: DatasetVersion, split: Split) -> "Dataset":
-    """A split as a Ray Dataset with a uint8 tensor column `image`, and `label`, `digest` as numbers.
+    """A split as a Ray Dataset with a uint8 tensor column `image` and the numeric columns `label` and `digest`.
 
-    Training rows have a boolean column `validation` as well where the source has a validation split.
+    The train split also has a boolean column `validation` when the source has a validation split.
 
-    Ray's reader verifies no checksums: :func:`find` has hashed the files before.
+    Ray's reader verifies no checksums; :func:`find` has checked the files before.
     """
     import ray.data
     from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
     paths = [part.path for part in version.parts[split]]
-    # Ray takes what follows a question mark in a path for a query, and finds no file with a Parquet file's ending.
+    # Paths relative to the version's folder: Ray takes the part of a path after a question mark for a URL's query,
+    # and then finds no file whose name ends in .parquet.
     files = SubTreeFileSystem(version.path, LocalFileSystem())
     shape = version.shape
     marked = split == "train" and version.validation_rows is not None

@@ -1,7 +1,7 @@
-"""What makes a folder a dataset version: its manifest, and part files that are what the manifest lists.
+"""The manifest of a dataset version: write it, read it, and check the part files against it.
 
-In: a version's folder. Out: the version, or its rows, once every byte was checked. A file that is missing, changed or
-not listed is a DataError that names it.
+In: a version's folder. Out: the version, or its rows, after every byte was checked. Fails with a DataError that names
+the first file which is missing, changed or not listed in the manifest.
 """
 
 import hashlib
@@ -20,17 +20,20 @@ from training.storage.files import digest_file, digest_json, write_text
 
 MANIFEST = "manifest.json"
 _DIGEST = "sha256_of_the_rest"  # a field of the manifest
-_THREADS = min(8, os.cpu_count() or 1)  # hashing leaves Python's lock alone
+_THREADS = min(8, os.cpu_count() or 1)  # hashing releases the global interpreter lock (GIL)
 
 
 def write_manifest(version: DatasetVersion, folder: Path) -> None:
-    """Write the manifest of the files in `folder`, which makes them a version. It comes last."""
+    """Write the manifest of the files in `folder`. Call it last: the manifest makes the folder a dataset version."""
     content = version.model_dump(mode="json")
     write_text(folder / MANIFEST, json.dumps(content | {_DIGEST: digest_json(content)}, indent=1))
 
 
 def read_manifest(folder: Path, identity: str) -> DatasetVersion:
-    """Raises :class:`DataError` when the manifest is missing or is not what was written."""
+    """The dataset version that `folder` holds, with the fingerprint `identity`; its part files are not checked.
+
+    Raises :class:`DataError` when the manifest is missing, damaged, or belongs to another dataset version.
+    """
     manifest = folder / MANIFEST
     try:
         content = dict(json.loads(manifest.read_bytes()))
@@ -46,7 +49,10 @@ def read_manifest(folder: Path, identity: str) -> DatasetVersion:
 
 
 def check_parts(version: DatasetVersion) -> None:
-    """Hash all part files. Raises :class:`DataError` that names the first which is not what the manifest lists."""
+    """Hash all part files and compare them with the manifest.
+
+    Raises :class:`DataError` that names a part file which is missing, changed, or not listed in the manifest.
+    """
     root = Path(version.path)
     parts = [part for split in version.parts.values() for part in split]
     listed = {root / part.path for part in parts}
@@ -69,7 +75,10 @@ def _unlike(file: Path) -> str:
 
 
 def _content(file: Path) -> pa.Buffer:
-    """A file's bytes, in memory that Arrow keeps for the next one: fresh memory takes several times as long."""
+    """A file's bytes, in a buffer of Arrow's memory pool, which reuses freed memory.
+
+    Reading into newly allocated memory takes several times as long.
+    """
     buffer = pa.allocate_buffer(file.stat().st_size)
     with file.open("rb", buffering=0) as stream:
         stream.readinto(memoryview(buffer))
@@ -77,9 +86,9 @@ def _content(file: Path) -> pa.Buffer:
 
 
 def read_parts(version: DatasetVersion, split: Split, columns: list[str]) -> Iterator[pa.Table]:
-    """Tables of the part files in order, out of the very bytes that the manifest's sha256 was held against.
+    """Tables of the part files in order, parsed from the same bytes whose sha256 was checked against the manifest.
 
-    Memory is one file, 64 MiB or so. Raises :class:`DataError` that names the damaged file.
+    Memory use is one part file, about 64 MiB. Raises :class:`DataError` that names the damaged file.
     """
     for part in version.parts[split]:
         file = Path(version.path) / part.path

@@ -1,8 +1,8 @@
-"""Which rows a dataset version has, by digest: to find rows of one version in another.
+"""Digests of a dataset version's rows, to find rows of one version in another.
 
-A row is known by the digest of its image's pixels and by that of the source's row, before decoding and resizing. Rows
-are the same when either agrees: the pixels when a file was stored in another format, the source's row when images are
-resized otherwise. Digests are the first 8 bytes, of a sha256.
+Each row has two digests: one of its image's pixels, and one of the source's row before decoding and resizing. Two
+rows are the same when either digest agrees: the pixel digest still agrees when a file was stored in another format,
+the source digest when images were resized to another size. A digest here is the first 8 bytes of a sha256.
 """
 
 from pathlib import Path
@@ -20,9 +20,10 @@ Digests = npt.NDArray[np.uint64]
 
 
 def known_rows(version: DatasetVersion, split: Split) -> Digests:
-    """Sorted digests of both kinds of all rows of a split, 16 bytes a row; pixels alone for an older version.
+    """Sorted pixel and source digests of all rows of a split, at most 16 bytes per row.
 
-    Raises :class:`DataError` when a part file can't be read.
+    An older dataset version, without the column `source`, has pixel digests only. Raises :class:`DataError` when a
+    part file can't be read.
     """
     kinds = _digests(version, split)
     found: Digests = np.unique(np.concatenate(list(kinds.values())))
@@ -30,12 +31,15 @@ def known_rows(version: DatasetVersion, split: Split) -> Digests:
 
 
 def row_digests(version: DatasetVersion, split: Split) -> Digests:
-    """Digests of the rows' pixels in the order of the columns. Raises :class:`DataError` as :func:`known_rows`."""
+    """Pixel digests of a split, in row order. Raises :class:`DataError` when a part file can't be read."""
     return _digests(version, split)["digest"]
 
 
 def rows_among(version: DatasetVersion, split: Split, known: Digests) -> npt.NDArray[np.bool_]:
-    """Which rows of a split are among the `known` ones. Raises :class:`DataError` as :func:`known_rows`."""
+    """Mask of the rows of a split that have a digest in `known`, which :func:`known_rows` of another version gives.
+
+    Raises :class:`DataError` when a part file can't be read.
+    """
     kinds = _digests(version, split)
     among = np.zeros(version.rows(split), bool)
     for digests in kinds.values():

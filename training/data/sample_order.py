@@ -1,9 +1,9 @@
-"""Which row is trained on when: a pure function of (seed, epoch, step), entered anywhere at the same cost.
+"""Sample order: the rows that each training step uses, as a pure function of (seed, epoch, step).
 
-`shuffled(positions)` maps positions of an epoch to row numbers through a format-preserving permutation: a
-balanced Feistel network over the next even power of two, walked until it lands inside the range (J. Black and
-P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Nothing is stored and nothing is shuffled, so
-step s costs the same whether it is entered from step s-1 or after a crash, and no matter who computes it.
+:class:`Permutation` maps positions in an epoch to row numbers by format-preserving encryption: a balanced Feistel
+network over the next power of two with an even exponent, applied again while its result is out of range (cycle
+walking; J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). No shuffled list is stored,
+so step s costs the same after step s-1 as after a restart, and any process can compute it.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _Words = npt.NDArray[np.uint64]
 
 _ROUNDS = 6
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# An array, as numpy warns of wrap-around in products of scalars.
+# An array, because numpy warns about overflow in products of scalars.
 _ROUND_KEYS = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * _GOLDEN
 
 
@@ -32,7 +32,7 @@ def mix(words: _Words) -> _Words:
 
 
 def stream_key(*parts: int) -> np.uint64:
-    """One 64-bit key out of several integers, order mattering."""
+    """A 64-bit key derived from several integers; it depends on their order."""
     key = np.zeros(1, dtype=np.uint64)
     for part in parts:
         key = mix(key + _GOLDEN + np.array([part % 2**64], dtype=np.uint64))
@@ -40,7 +40,7 @@ def stream_key(*parts: int) -> np.uint64:
 
 
 def uniforms(key: np.uint64, rows: Rows, draws: int) -> npt.NDArray[np.float32]:
-    """Numbers in [0, 1) of shape (len(rows), draws) that depend on `key` and each row number alone."""
+    """Random numbers in [0, 1), shape (len(rows), draws); a row's numbers depend on `key` and its row number only."""
     lanes = mix(key + _GOLDEN * (np.arange(draws, dtype=np.uint64) + np.uint64(1)))
     words = mix(mix(rows.astype(np.uint64)[:, None] + lanes[None, :]) + key)
     return ((words >> np.uint64(40)).astype(np.float32)) * np.float32(2.0**-24)
@@ -48,16 +48,16 @@ def uniforms(key: np.uint64, rows: Rows, draws: int) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Permutation:
-    """A permutation of range(n), keyed by `key`, evaluated only where it is asked."""
+    """A permutation of range(n), keyed by `key`; it is computed only for the positions that a call passes."""
 
     n: int
     key: np.uint64
 
     def __call__(self, positions: Rows) -> Rows:
-        """Images of `positions`, each in range(n)."""
+        """The numbers in range(n) to which the permutation maps `positions`."""
         half = np.uint64(max(1, (max(1, self.n - 1).bit_length() + 1) // 2))
         image = self._encipher(positions.astype(np.uint64), half)
-        # The domain is less than 4 n wide, so a walk takes four turns on average at the most.
+        # The Feistel network permutes at most 4 n values, so cycle walking takes at most four iterations on average.
         while (outside := image >= np.uint64(self.n)).any():
             image[outside] = self._encipher(image[outside], half)
         return image.astype(np.int64)
@@ -75,11 +75,11 @@ class Permutation:
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """The steps of one training: which rows of range(rows) step s of an epoch takes, and who computes which.
+    """Sample order of one training: the rows of range(rows) that each step of an epoch uses, and each rank's share.
 
-    Step s takes positions [s*B, (s+1)*B) of the epoch's permutation, B being `global_batch_size`; the last step
-    takes what is left. A rest smaller than B/4 joins the step before it, so that no worker is left with a row or
-    two, which batch normalisation can't use. Every row is used exactly once an epoch.
+    Step s uses positions [s*B, (s+1)*B) of the epoch's permutation, where B is `global_batch_size`; the last step
+    uses the remainder. A remainder smaller than max(2, B // 4) is added to the step before it, so that no worker gets
+    one or two rows, which are too few for batch normalisation. Every row is used exactly once per epoch.
     """
 
     rows: int
@@ -88,12 +88,12 @@ class SampleOrder:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of one epoch."""
+        """Number of optimizer steps in one epoch."""
         full, rest = divmod(self.rows, self.global_batch_size)
         return max(1, full + (rest >= max(2, self.global_batch_size // 4)))
 
     def bounds(self, step: int) -> tuple[int, int]:
-        """Positions [start, stop) of step `step` (0 for an epoch's first)."""
+        """Positions [start, stop) in the epoch's permutation that step `step` uses (0 is an epoch's first step)."""
         start = step * self.global_batch_size
         last = step == self.steps_per_epoch - 1
         return start, self.rows if last else start + self.global_batch_size
@@ -104,22 +104,25 @@ class SampleOrder:
         span = max(1, _BLOCK // self.global_batch_size) * self.global_batch_size
         first = start - start % span
         permutation = _permutation(self.rows, self.seed, epoch)
-        # A batch more, as the epoch's last step may take the rest along.
+        # One batch more, because the epoch's last step may include the remainder.
         block = _block(permutation, first, min(self.rows, first + span + self.global_batch_size))
         return block[start - first : stop - first]
 
     def share(self, epoch: int, step: int, rank: int, world_size: int) -> Rows:
-        """The part of :meth:`global_batch` that `rank` computes; parts differ by one row at most."""
+        """The part of :meth:`global_batch` that `rank` computes; part sizes differ by at most one row."""
         return _part(self.global_batch(epoch, step), rank, world_size)
 
     def parts(self, epoch: int, step: int, count: int) -> list[Rows]:
-        """:meth:`global_batch` in `count` consecutive parts; they differ by one row at most."""
+        """:meth:`global_batch` in `count` consecutive parts; part sizes differ by at most one row."""
         batch = self.global_batch(epoch, step)
         return [_part(batch, number, count) for number in range(count)]
 
 
 def _part(rows: Rows, number: int, count: int) -> Rows:
-    """One of the parts that `np.array_split` would give, without making the others: it takes as long as a gather."""
+    """Part `number` of `np.array_split(rows, count)`, without creating the others.
+
+    `np.array_split` itself would take as long as a gather of the batch.
+    """
     each, more = divmod(len(rows), count)
     start = number * each + min(number, more)
     return rows[start : start + each + (number < more)]
@@ -132,16 +135,17 @@ def _permutation(rows: int, seed: int, epoch: int) -> Permutation:
 
 @lru_cache(maxsize=4)
 def _block(permutation: Permutation, start: int, stop: int) -> Rows:
-    """Rows of many steps at once: numpy takes as long for a small array as for one of some hundred elements."""
+    """Row numbers of many steps at once, because numpy takes as long for a few elements as for some hundred."""
     rows = permutation(np.arange(start, stop, dtype=np.int64))
-    rows.setflags(write=False)  # it is handed out again
+    rows.setflags(write=False)  # the cache returns the same array again
     return rows
 
 
 def checksum(rows: Rows) -> int:
-    """A number below 2^24 * len(rows) that tells one multiset of rows from another, whatever their order.
+    """Checksum of a multiset of row numbers, independent of their order, below 2^24 * len(rows).
 
-    Sums of it stay exact as float64 for up to 2^29 rows.
+    Different multisets have different checksums, except by rare coincidence. Sums of checksums are exact in float64
+    for up to 2^29 rows.
     """
     return int((mix(rows.astype(np.uint64) + _GOLDEN) >> np.uint64(40)).sum())
 

@@ -1,1 +1,1 @@
-"""Problems: what is learned, and how two models are compared."""
+"""Learning problems: how the predictions of a model are scored, and how two models are compared."""

@@ -1,7 +1,8 @@
-"""What a model's probabilities are worth on labelled rows: pure statistics on numpy arrays.
+"""Classification metrics: score a model's probabilities on labelled rows, as pure functions of numpy arrays.
 
-Throughout, `labels` is int64 of shape (rows,), `probabilities` is float32 of shape (rows, classes) whose rows
-are distributions (softmax outputs, not logits), and a row's predicted class is its first largest probability.
+Throughout, `labels` is int64 of shape (rows,), and `probabilities` is float32 of shape (rows, classes), each row of
+which is a distribution (softmax outputs, not logits). A row's predicted class is the class with the largest
+probability, and the first of these if several are equal.
 """
 
 import math
@@ -18,14 +19,14 @@ Labels = npt.NDArray[np.int64]
 Probabilities = npt.NDArray[np.float32]
 
 CALIBRATION_BINS = 15
-_SUM_TOLERANCE = 1e-2  # a softmax in bfloat16 misses 1 by up to 0.4 %; logits miss it by far more
+_SUM_TOLERANCE = 1e-2  # a bfloat16 softmax sums to 1 within 0.4 %; logits miss 1 by far more
 
 
 class Paired(Record):
-    """Rows by which of two models got them right; the fields are named as in :class:`Evaluation`.
+    """Counts of rows by which of two models predicted the right class; fields are named as in :class:`Evaluation`.
 
-    `class_changes[k]` counts the rows of class k that only the candidate, only the champion got right.
-    Without a champion all counts are 0 and `class_changes` is empty.
+    `class_changes[k]` is a pair: the rows of class k that only the candidate got right, and those that only the
+    champion got right. Without a champion all counts are 0 and `class_changes` is empty.
     """
 
     both_right: int = 0
@@ -43,13 +44,13 @@ def score(
     latency_ms: float,
     images_per_s: float,
 ) -> Score:
-    """All numbers of one model; `low` and `high` are Wilson's interval for the accuracy at `confidence`.
+    """All scores of one model; `low` and `high` are Wilson's interval for the accuracy at `confidence`.
 
-    A class with no test rows, or never predicted, scores 0 where its precision, recall or F1 is undefined and
-    counts as such in `macro_f1`. `log_loss` is in nats.
+    The precision, recall or F1 of a class is 0 where it is undefined, because the class has no test rows or is never
+    predicted; `macro_f1` includes these zeros. `log_loss` is in nats.
 
     Raises :class:`TrainingError` when a probability is NaN or infinite, and ValueError when shapes, labels or
-    `confidence` are impossible or a row of `probabilities` is no distribution.
+    `confidence` are impossible or a row of `probabilities` is not a distribution.
     """
     _check(labels, probabilities)
     if len(classes) != probabilities.shape[1]:
@@ -74,10 +75,10 @@ def score(
 
 
 def paired(labels: Labels, candidate: Probabilities, champion: Probabilities | None) -> Paired:
-    """On which rows two models, given by their probabilities for the same rows, agree with the labels.
+    """Count the rows that both, one or none of two models predict correctly, from their probabilities for these rows.
 
-    Raises :class:`TrainingError` and ValueError as :func:`score` does, and ValueError when the two models
-    have different numbers of classes.
+    Raises :class:`TrainingError` and ValueError as :func:`score` does, and ValueError when the two models have
+    different numbers of classes or rows.
     """
     _check(labels, candidate)
     if champion is None:
@@ -103,9 +104,9 @@ def paired(labels: Labels, candidate: Probabilities, champion: Probabilities | N
 def worst_mistakes(
     labels: Labels, probabilities: Probabilities, classes: Sequence[str], limit: int = 24
 ) -> tuple[Mistake, ...]:
-    """At most `limit` wrong rows, those first whose wrong class got the most probability; ties by row number.
+    """At most `limit` wrongly classified rows, by descending probability of the predicted class, then by row number.
 
-    Raises as :func:`score` does.
+    Raises :class:`TrainingError` and ValueError as :func:`score` does.
     """
     _check(labels, probabilities)
     predicted = probabilities.argmax(axis=1)
@@ -148,9 +149,10 @@ def _check_distributions(probabilities: Probabilities) -> None:
 def _by_class(
     labels: Labels, predicted: npt.NDArray[np.int64], classes: Sequence[str]
 ) -> tuple[tuple[ClassScore, ...], tuple[tuple[int, ...], ...]]:
-    """Scores of each class, and the confusion matrix: true classes in rows, predicted ones in columns.
+    """Scores of each class, and the confusion matrix: rows are true classes, columns are predicted classes.
 
-    In NumPy, as the imports of scikit-learn's metrics and scipy's statistics take as long as a small evaluation.
+    Written in NumPy, because importing scikit-learn's metrics and scipy's statistics takes as long as a small
+    evaluation.
     """
     count = len(classes)
     confusion = np.bincount(labels * count + predicted, minlength=count * count).reshape(count, count)
@@ -164,13 +166,16 @@ def _by_class(
 
 
 def _shares(parts: Labels, wholes: Labels) -> list[float]:
-    """`parts` / `wholes`, 0 where nothing is the whole."""
+    """`parts` / `wholes` by element, and 0 where `wholes` is 0."""
     shares: list[float] = (parts / np.maximum(wholes, 1)).tolist()
     return shares
 
 
 def _wilson(right: int, rows: int, confidence: float) -> tuple[float, float]:
-    """Wilson's score interval for a share: equation 4 of R. G. Newcombe, Statistics in Medicine 17 (1998), 857-872."""
+    """Wilson's score interval of a proportion.
+
+    Equation 4 of R. G. Newcombe, Statistics in Medicine 17 (1998), 857-872.
+    """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     share, scale = right / rows, 2 * (rows + z * z)
     centre = (2 * right + z * z) / scale
@@ -181,7 +186,8 @@ def _wilson(right: int, rows: int, confidence: float) -> tuple[float, float]:
 def _log_loss(labels: Labels, probabilities: Probabilities) -> float:
     """Mean of -ln(probability of the true class), in nats, clipped at float32's epsilon as scikit-learn does.
 
-    scikit-learn's own builds a one-hot (rows, classes) matrix, which a large test split can't afford.
+    scikit-learn's `log_loss` builds a one-hot (rows, classes) matrix, which takes too much memory for a large test
+    split.
     """
     truth = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     smallest = float(np.finfo(np.float32).eps)
@@ -189,7 +195,7 @@ def _log_loss(labels: Labels, probabilities: Probabilities) -> float:
 
 
 def _calibration_error(right: npt.NDArray[np.bool_], top: npt.NDArray[np.float32]) -> float:
-    """Expected calibration error: mean over rows of |accuracy - confidence| of the bin that the row falls in.
+    """Expected calibration error: the mean over rows of |accuracy - confidence| of the row's confidence bin.
 
     Equation 3 of C. Guo et al., "On Calibration of Modern Neural Networks", ICML 2017; bins are (low, high].
     """

@@ -1,1 +1,1 @@
-"""Recipes that come with Evergreen, one short file each."""
+"""Recipes included with Evergreen, one short file each."""

@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 photographs of 32x32 pixels, and ResNet-18 with a stem for small images."""
+"""Recipe for CIFAR-10 (60,000 photographs of 32x32 pixels): ResNet-18 with a stem for small images."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def build_model(shape: ImageShape, classes: int) -> "nn.Module":
-    """ResNet-18 (He et al. 2016) whose first convolution is 3x3 with stride 1 and no pooling behind it."""
+    """ResNet-18 (He et al. 2016) whose first convolution is 3x3 with stride 1, without the max pooling after it."""
     from torch import nn
     from torchvision import models
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 with torchvision's VisionTransformer: patches of 4x4, 12 layers, 8 heads, width 384."""
+"""Recipe for CIFAR-10: torchvision's VisionTransformer with 4x4 patches, 12 layers, 8 heads and width 384."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def build_model(shape: ImageShape, classes: int) -> "nn.Module":
-    """VisionTransformer (Dosovitskiy et al. 2021) of 14.3 million weights, from scratch."""
+    """VisionTransformer (Dosovitskiy et al. 2021) with 14.3 million weights, randomly initialised."""
     from torchvision.models import VisionTransformer
 
     model: nn.Module = VisionTransformer(

@@ -1,4 +1,4 @@
-"""Handwritten digits: 1,797 real scans of 8x8 pixels that come with scikit-learn, and a small convolutional network."""
+"""Recipe for scikit-learn's handwritten digits (1,797 real scans of 8x8 pixels): a small convolutional network."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def build_model(shape: ImageShape, classes: int) -> "nn.Module":
-    """Three 3x3 convolutions with batch normalisation, global average, one linear layer (about 95,000 weights)."""
+    """Three 3x3 convolutions with batch normalisation, global average pool, linear layer (about 95,000 weights)."""
     from torch import nn
 
     def block(inputs: int, outputs: int) -> list[nn.Module]:

@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 70,000 pictures of clothes, 28x28 grey, and ResNet-18 with a one-channel stem."""
+"""Recipe for Fashion-MNIST (70,000 grey pictures of clothes, 28x28 pixels): ResNet-18 with a one-channel stem."""
 
 from evergreen import Augmentation, GateSettings, IdxFiles, Recipe, Settings, TrainingSettings
 from training.recipes.mnist import resnet18

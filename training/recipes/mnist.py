@@ -1,4 +1,4 @@
-"""MNIST: 70,000 handwritten digits, 28x28 grey, and ResNet-18 with a one-channel stem."""
+"""Recipe for MNIST (70,000 grey handwritten digits, 28x28 pixels): ResNet-18 with a one-channel stem."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def resnet18(shape: ImageShape, classes: int) -> "nn.Module":
-    """torchvision's ResNet-18 whose first convolution takes as many channels as the images have."""
+    """torchvision's ResNet-18, whose first convolution has as many input channels as the images."""
     from torch import nn
     from torchvision import models
 

@@ -1,1 +1,1 @@
-"""Images: decoding, and what happens to their pixels on the way to the model."""
+"""Images: decoding files to pixels, and normalisation and augmentation of pixels for the model."""

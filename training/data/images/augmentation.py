@@ -1,4 +1,4 @@
-"""Between stored bytes and the model: normalisation and augmentation, a batch at a time, on the training device."""
+"""Normalisation and augmentation: convert batches of uint8 images to the model's input, on the training device."""
 
 import math
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes to training images; each draw depends on (seed, epoch, row) alone.
+    """Random changes to training images; the change of a row depends on (seed, epoch, row) only.
 
-    `shift` is in pixels, `rotation` in degrees, `scale` a share of the size, each the largest change either way;
-    `flip` mirrors left and right with probability 1/2. Pixels from outside the image are black.
+    `shift` (in pixels), `rotation` (in degrees) and `scale` (as a share of the size) are the largest changes in
+    either direction. `flip` mirrors left and right with probability 1/2. Pixels from outside the image are black.
     """
 
     shift: int = 0
@@ -28,7 +28,10 @@ class Augmentation:
 
 
 def normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> "nn.Module":
-    """A module that maps uint8 images (rows, channels, height, width) to zero mean and unit deviation per channel."""
+    """A module that normalises uint8 images (rows, channels, height, width) to zero mean and unit deviation.
+
+    `mean` and `std` are per channel, of pixel/255. The output is float32.
+    """
     import torch
     from torch import nn
 
@@ -45,7 +48,7 @@ def normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> "nn.Module":
             )
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
-            # In place on the copy: fresh memory for each step of the sum takes twice the time.
+            # In place on the copy: allocating memory for each intermediate result takes twice the time.
             return images.to(torch.float32, copy=True).mul_(self.scale).add_(self.shift)
 
     return Normalise()
@@ -54,9 +57,9 @@ def normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> "nn.Module":
 def augment(
     images: "torch.Tensor", rows: Rows, spec: Augmentation, seed: int, epoch: int, black: "torch.Tensor"
 ) -> "torch.Tensor":
-    """Randomly change normalised float images; row r's change depends on (seed, epoch, r) alone.
+    """Randomly change normalised float images; the change of row r depends on (seed, epoch, r) only.
 
-    `black` is what a black pixel is after normalisation, per channel: pixels from outside are filled with it.
+    `black` is the normalised value of a black pixel per channel; it fills pixels from outside the image.
     """
     import torch
 
@@ -83,7 +86,8 @@ def _affine(
     size = 1 + signed[:, 1] * spec.scale
     mirror = np.where(draws[:, 4] < 0.5, -1.0, 1.0) if spec.flip else np.ones(len(draws))
     theta = np.zeros((len(draws), 2, 3), np.float32)
-    # The grid's unit is half a side: turning an oblong image by it alone would shear it.
+    # Grid coordinates are in units of half a side: without the factors of height and width, a rotation would shear an
+    # image that is not square.
     theta[:, 0, 0], theta[:, 0, 1] = mirror * np.cos(angle) / size, -np.sin(angle) / size * (height / width)
     theta[:, 1, 0], theta[:, 1, 1] = mirror * np.sin(angle) / size * (width / height), np.cos(angle) / size
     theta[:, 0, 2] = signed[:, 2] * 2 * spec.shift / width
@@ -100,7 +104,7 @@ def _shift(
     limit: int,
     black: "torch.Tensor",
 ) -> "torch.Tensor":
-    """Move each image by whole pixels: pad, then gather a window a row (the usual padded random crop)."""
+    """Move each image by whole pixels: pad, then gather one window per image (the usual padded random crop)."""
     import torch
     import torch.nn.functional as functional
 

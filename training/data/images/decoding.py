@@ -1,4 +1,4 @@
-"""Raw rows to pixels: decode, convert, resize, check. What is wrong with a row is said, not guessed round."""
+"""Convert raw rows to pixels: decode, convert, resize, check. An unusable row is reported with the reason."""
 
 from dataclasses import dataclass
 from io import BytesIO
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 
-# Pillow knows dozens of formats; some start other programs, such as Ghostscript for EPS, whatever the file is called.
+# Only these formats: Pillow detects dozens of formats by content, whatever the file's name, and some of its decoders
+# start other programs, such as Ghostscript for EPS.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _MOST_PIXELS = 100_000_000
 
 
 @dataclass(frozen=True)
 class Target:
-    """What every image must become; `None` leaves a property as the first image has it."""
+    """Size, channels and shape that every image must get; with `None`, the first image's property applies to all."""
 
     image_size: int | None
     channels: int | None
@@ -32,7 +33,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Pixels of the good rows, (rows, channels, height, width), their numbers, and what is wrong with the others."""
+    """Pixels of the usable rows, (rows, channels, height, width), their row numbers, and why others can't be used."""
 
     pixels: Pixels
     good: npt.NDArray[np.int64]
@@ -40,11 +41,11 @@ class Decoded:
 
 
 class BadImage(Exception):
-    """Why one row's image can't be used."""
+    """A row's image can't be used; the message is the reason, without the row's location."""
 
 
 def first_shape(rows: pa.RecordBatch, target: Target) -> ImageShape | None:
-    """Shape that the first readable row gives under `target`, or None when no row is readable."""
+    """Shape of the first readable row's pixels, converted to `target`; None when no row is readable."""
     for index in range(rows.num_rows):
         try:
             return _decode_row(rows, index, target).shape
@@ -54,7 +55,7 @@ def first_shape(rows: pa.RecordBatch, target: Target) -> ImageShape | None:
 
 
 def decode(rows: pa.RecordBatch, target: Target) -> Decoded:
-    """All rows of a batch of raw rows (`training.data.sources.RAW_SCHEMA`) as pixels of `target.shape`."""
+    """Decode all rows of a batch of raw rows (`training.data.sources.RAW_SCHEMA`) to pixels of `target.shape`."""
     assert target.shape is not None
     if (fast := _all_raw(rows, target.shape)) is not None:
         return Decoded(fast, np.arange(len(fast)), ())
@@ -75,7 +76,7 @@ def decode(rows: pa.RecordBatch, target: Target) -> Decoded:
 
 
 def _all_raw(rows: pa.RecordBatch, shape: ImageShape) -> Pixels | None:
-    """One reshape for the whole batch when every row already holds pixels of the right shape."""
+    """Pixels of the whole batch by one reshape, or None when not every row holds raw pixels of the right shape."""
     channels, height, width = shape
     for name, wanted in (("height", height), ("width", width), ("channels", channels)):
         if rows.num_rows == 0 or not (rows[name].to_numpy() == wanted).all():
@@ -95,9 +96,10 @@ def _decode_row(rows: pa.RecordBatch, index: int, target: Target) -> Pixels:
 
 
 def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) -> "Image":
-    """An encoded file (height 0), or raw pixels of the given size, as a Pillow image.
+    """Open an encoded file (height 0), or raw pixels of the given size, as a Pillow image.
 
-    Raises :class:`BadImage` when the bytes are no whole image of a known format, or have over 100 million pixels.
+    Raises :class:`BadImage` when the bytes are not a complete image of a known format, when an encoded image has over
+    100 million pixels, or when raw pixels have another size.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -106,13 +108,13 @@ def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) 
     if not height:
         try:
             image = Image.open(BytesIO(data), formats=_FORMATS)
-            _check_size(*image.size)  # before the pixels take memory: a few bytes can ask for gigabytes
+            _check_size(*image.size)  # before pixels are allocated: a few bytes can declare gigabytes
             image.load()
         except BadImage:
             raise
         except UnidentifiedImageError:
             raise BadImage(f"is not a readable image (of no known format: {', '.join(_FORMATS)})") from None
-        except Exception as error:  # Pillow's decoders raise many kinds, down to struct.error
+        except Exception as error:  # Pillow's decoders raise many types, even struct.error
             raise BadImage(f"is not a readable image ({error})") from None
         return image
     if len(data) != height * width * channels:
@@ -131,7 +133,10 @@ def _check_size(width: int, height: int) -> None:
 
 
 def to_pixels(image: "Image", target: Target) -> Pixels:
-    """A Pillow image as uint8 of (channels, height, width), converted and resized as `target` asks."""
+    """Convert and resize a Pillow image as `target` asks; returns uint8 of shape (channels, height, width).
+
+    Raises :class:`BadImage` for a colour mode that `target` does not convert.
+    """
     from PIL import Image
 
     if target.channels:
@@ -147,7 +152,7 @@ def to_pixels(image: "Image", target: Target) -> Pixels:
 
 
 def _unlike_the_others(shape: tuple[int, ...], others: ImageShape) -> str:
-    """What differs, and the setting that makes all images alike."""
+    """Message text: how the shapes differ, and the settings that give all images the same shape."""
     remedies = []
     if shape[1:] != others[1:]:
         remedies.append("data.image_size resizes all images to one size")
@@ -161,7 +166,7 @@ def _words(shape: tuple[int, ...]) -> str:
 
 
 def binary_to_numpy(column: pa.ChunkedArray, dtype: Any) -> npt.NDArray[Any]:
-    """A fixed-width binary column as one array of (rows, width / itemsize), without looking at single values."""
+    """A fixed-width binary column as one array of shape (rows, width / itemsize), without a loop over values."""
     width = column.type.byte_width
     chunks = [
         np.frombuffer(chunk.buffers()[1], np.uint8)[

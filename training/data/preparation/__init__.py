@@ -1,1 +1,1 @@
-"""From rows of a source to the part files of a dataset version."""
+"""Preparation: converts the rows of a source into the part files of a dataset version."""

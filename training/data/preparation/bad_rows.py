@@ -1,4 +1,4 @@
-"""Rows that can't be read or converted: refused, or left out up to `data.max_dropped_share`."""
+"""Rows that can't be read or converted: they are left out, or an error above a share of `data.max_dropped_share`."""
 
 import csv
 import logging
@@ -16,9 +16,9 @@ _SHOWN = 5
 
 
 def check_bad_rows(outcomes: Sequence[ShardOutcome], limit: float, listing: Path | None) -> None:
-    """Log each row that is left out. Raises :class:`DataError` when their share of all rows is above `limit`.
+    """Log each bad row as left out. Raises :class:`DataError` when the share of bad rows is above `limit`.
 
-    The error names the first rows; the file `listing`, where one is given, then lists all of them.
+    The error names the first 5 bad rows; when there are more, all are written to the CSV file `listing`, if given.
     """
     bad = [row for outcome in outcomes for row in outcome.bad]
     kept = sum(sum(counts) for outcome in outcomes for counts in outcome.label_counts.values())

@@ -1,7 +1,7 @@
-"""Images that a dataset has twice where they must not be: in two splits, or under two labels.
+"""Duplicate images in a dataset that break a rule: copies in two splits, or copies with different labels.
 
-Two rows are copies of one image when their pixels are equal after conversion and resizing, as their `digest` columns
-say. In: part files of a dataset version. Out: the copies, and a CSV file that lists all of them for a person.
+Two rows are copies of one image when their `digest` columns are equal: the same pixels after conversion and resizing.
+In: part files of a dataset version. Out: the copies, and a CSV file that lists all of them for a person.
 """
 
 import csv
@@ -28,7 +28,7 @@ _SHOWN = 5
 
 
 class CopiedRow(NamedTuple):
-    """One row whose image the dataset has more than once; `digest` groups the copies of an image."""
+    """A row whose image occurs more than once in the dataset; all copies of an image have the same `digest`."""
 
     rule: str
     digest: bytes
@@ -39,17 +39,17 @@ class CopiedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Copies:
-    """All rows of images that break a rule, and by split the digests of the rows that `data.duplicates=drop` removes.
+    """All copies of images that break a rule, and per split the digests of rows that `data.duplicates=drop` removes.
 
-    Of an image in two splits, the copy goes that would flatter the model: the test copy, or else the validation copy.
-    Of an image under two labels, all rows go.
+    Removed are the copies that would make the model look better than it is: test copies of training or validation
+    images, and validation copies of training images. Of an image with two labels, all rows are removed.
     """
 
     rows: tuple[CopiedRow, ...]
     unwanted: dict[str, pa.Array]
 
     def reasons(self) -> tuple[str, ...]:
-        """Why each row was left out, in words."""
+        """For each row that `data.duplicates=drop` removes, its location and the reason."""
         gone = {split: set(digests.to_pylist()) for split, digests in self.unwanted.items()}
         return tuple(f"{row.where}: {_WHY[row.rule]}" for row in self.rows if row.digest in gone[row.split])
 
@@ -63,7 +63,7 @@ _WHY = {
 def find_copies(
     folder: Path, parts: Mapping[Split, Sequence[PartFile]], classes: Sequence[str]
 ) -> Copies | None:
-    """Images of the part files in `folder` that are in two splits or under two labels, or None without any."""
+    """Copies in the part files in `folder` that are in two splits or have two labels; None when there are none."""
     keys = _by_split(folder, parts)
     two_labels = _with_two_labels(
         pa.concat_tables(table.select(["digest", "label"]) for table in keys.values())
@@ -85,7 +85,7 @@ def find_copies(
 
 
 def refuse(copies: Copies, origin: str, listing: Path | None) -> DataError:
-    """The error that names the first copies and the file `listing`, which then lists all of them."""
+    """The error to raise for `copies`. It names the first images, and the CSV file `listing` of all, if given."""
     shown = [_sentence(rows, rule) for rule in (TWO_SPLITS, TWO_LABELS) if (rows := _of_rule(copies, rule))]
     where = ""
     if listing is not None:
@@ -109,7 +109,7 @@ def write_listing(file: Path, copies: Copies) -> None:
 
 
 def _of_rule(copies: Copies, rule: str) -> list[list[CopiedRow]]:
-    """The rows that break `rule`, those of one image together."""
+    """The rows that break `rule`, grouped by image."""
     groups: dict[bytes, list[CopiedRow]] = {}
     for row in copies.rows:
         if row.rule == rule:
@@ -118,7 +118,7 @@ def _of_rule(copies: Copies, rule: str) -> list[list[CopiedRow]]:
 
 
 def _sentence(images: list[list[CopiedRow]], rule: str) -> str:
-    """How many images break `rule`, and the rows of the first few."""
+    """Message text: how many images break `rule`, and the rows of the first few images."""
     count = counted(len(images), "image is", "images are")
     said = {
         TWO_SPLITS: f"{count} in more than one split, which would flatter the model",
@@ -129,21 +129,21 @@ def _sentence(images: list[list[CopiedRow]], rule: str) -> str:
 
 
 def _group(rows: Sequence[CopiedRow]) -> str:
-    """The copies of one image, the train rows first; labels only where they differ."""
+    """Message text for the copies of one image, train rows first; it gives the labels when they differ."""
     ordered = sorted(rows, key=lambda row: (SPLITS.index(row.split), row.where))
     differ = len({row.label for row in rows}) > 1
     return " and ".join(f"{row.where} ({row.label})" if differ else row.where for row in ordered[:_SHOWN])
 
 
 def _by_split(folder: Path, parts: Mapping[Split, Sequence[PartFile]]) -> dict[str, pa.Table]:
-    """Digest and label of the rows of train, val and test."""
+    """Tables with the digest and label of each row of train, val and test."""
     train, test = (_read(folder, parts[split], ["digest", "label"]) for split in ("train", "test"))
     is_marked = train["validation"]
     return {TRAIN: train.filter(pc.invert(is_marked)), VALIDATION: train.filter(is_marked), TEST: test}
 
 
 def _read(folder: Path, parts: Sequence[PartFile], columns: list[str]) -> pa.Table:
-    """Columns of the part files, and whether each row is one of the source's own validation rows."""
+    """Columns of the part files, and a column `validation` that marks the source's own validation rows."""
     tables = [part_schema(1, marked=True).empty_table().select([*columns, "validation"])]
     for part in parts:
         names = pq.read_schema(folder / part.path).names
@@ -163,7 +163,7 @@ def _in_both(digests: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.Array:
 
 
 def _with_two_labels(keys: pa.Table) -> pa.Array:
-    """Digests that stand beside more than one label."""
+    """Digests that occur with more than one label."""
     digests = keys["digest"]
     none = pa.array([], digests.type)
     if len(pc.unique(digests)) == len(digests):
@@ -182,7 +182,7 @@ def _rows(
     digests: pa.Array,
     classes: Sequence[str],
 ) -> Iterator[CopiedRow]:
-    """The rows of the images with these digests, read file by file."""
+    """The rows that have one of `digests`, read from one part file at a time."""
     for split, listed in parts.items() if len(digests) else ():
         for part in listed:
             table = _read(folder, [part], ["digest", "label", "where"])

@@ -1,6 +1,6 @@
-"""From source files to a dataset version: raw rows as typed Parquet, then decoded, validated, split and committed.
+"""Prepare a dataset version: write raw rows as typed Parquet, then decode, validate, split and commit them.
 
-Shards are cut by row number, so the parts of a version are the same however many processes made them.
+Shards are cut by row number, so the part files of a version do not depend on the number of processes.
 """
 
 import logging
@@ -40,15 +40,15 @@ log = logging.getLogger("evergreen.prepare")
 
 _SHARD_ROWS = 8192
 _SHARD_BYTES = 64 << 20
-_SUBSET = 7  # stream of the permutation that picks a subset of rows
-_MIXED = 6  # order of rows whose source sorts them by class
+_SUBSET = 7  # random stream of the permutation that picks a subset of rows
+_MIXED = 6  # random stream that shuffles the rows of a source sorted by class
 _SHOWN = 5
-_FEW = 64  # raw rows at a time, where the first that can be read is enough
-_REPEATED = ["height", "width", "channels", "label", "split"]  # columns of few values
+_FEW = 64  # raw rows per batch when only the first readable row is needed
+_REPEATED = ["height", "width", "channels", "label", "split"]  # columns with few distinct values
 
 
 class Shard(Record):
-    """Rows number [start, stop) of the selected rows of one source split."""
+    """Rows [start, stop) of the selected rows of one source split."""
 
     index: int
     split: str
@@ -57,7 +57,10 @@ class Shard(Record):
 
 
 def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
-    """Cut the source's rows into shards of at most 8,192 rows and about 64 MiB."""
+    """Cut the source's rows into shards of at most 8,192 rows and about 64 MiB.
+
+    Raises :class:`DataError` when the source has no rows.
+    """
     source = reader(files)
     splits = _used_splits(files, settings)
     total = sum(source.count(files, split) for split in splits)
@@ -76,20 +79,20 @@ def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
 
 
 def _used_splits(files: SourceFiles, settings: DataSettings) -> tuple[str, ...]:
-    """Splits of the source without a validation split that is to be ignored."""
+    """Splits of the source, without the validation split when `data.validation_split` is "ignore"."""
     ignored = {VALIDATION} if settings.validation_split == "ignore" else set()
     return tuple(split for split in reader(files).splits(files) if split not in ignored)
 
 
 def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: Path) -> RawShard:
-    """Write one shard of raw rows as Parquet, or find it there as it was written.
+    """Write one shard of raw rows as Parquet, or keep the intact file of an earlier attempt.
 
     Raises :class:`DataError` when a source file is damaged.
     """
     target = folder / f"raw-{shard.index:05d}.parquet"
     if not _is_whole(target):
         rows = selected_rows(files, shard, settings)
-        with atomic_file(target, durable=False) as aside:  # it has its sha256, and an end
+        with atomic_file(target, durable=False) as aside:  # temporary; a later attempt checks its sha256
             with pq.ParquetWriter(
                 aside, RAW_SCHEMA, compression="none", use_dictionary=_REPEATED, write_page_checksum=True
             ) as writer:
@@ -109,12 +112,12 @@ def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: 
 
 
 def _note(shard: Path) -> Path:
-    """Where the sha256 of a shard of raw rows stands; written after it."""
+    """The file with the sha256 of a shard of raw rows, which is written after the shard."""
     return shard.with_suffix(".sha256")
 
 
 def _is_whole(shard: Path) -> bool:
-    """Whether an earlier attempt left this shard of raw rows, and it is as it was written."""
+    """Whether an earlier attempt wrote this shard of raw rows, and the file still has its recorded sha256."""
     if not shard.is_file() or not _note(shard).is_file():
         return False
     whole = digest_file(shard).encode() == _note(shard).read_bytes()
@@ -126,7 +129,10 @@ def _is_whole(shard: Path) -> bool:
 def plan_transform(
     raw: list[RawShard], files: SourceFiles, settings: DataSettings, staging: Path
 ) -> list[ShardPlan]:
-    """Fix classes and image shape once, from the first readable row, for all shards."""
+    """Plan the transform of all shards, with the same classes and the image shape of the first readable row.
+
+    Raises :class:`DataError` when no image can be read.
+    """
     classes = files.classes or tuple(sorted({label for shard in raw for label in shard.labels}))
     target = Target(settings.image_size, settings.channels)
     shape = next(
@@ -157,12 +163,12 @@ def plan_transform(
 
 
 def run_transform(plans: list[ShardPlan], with_ray: bool) -> list[ShardOutcome]:
-    """All shards through :func:`transform_shard`, as a Ray Data pipeline or by threads of this process.
+    """Run :func:`transform_shard` on all shards, as a Ray Data pipeline or in threads of this process.
 
-    A single shard is left to this process: Ray Data's worker and two actors would take 5 CPU seconds of imports.
+    A single shard runs in this process: Ray Data's worker and two actors would spend 5 CPU seconds on imports.
     """
     if not with_ray or len(plans) == 1:
-        # Decoding and Parquet leave Python's lock alone; hashing does for images of 2 KiB or more.
+        # Decoding and Parquet release the global interpreter lock; hashing does for images of 2 KiB or more.
         with ThreadPoolExecutor(available_cpus()) as pool:
             return list(pool.map(transform_shard, plans))
     import ray.data
@@ -187,10 +193,11 @@ def make_version(
     with_ray: bool,
     listing: Path | None = None,
 ) -> DatasetVersion:
-    """Transform all raw shards and commit the version at `place`, complete or not at all.
+    """Transform all raw shards and atomically commit the dataset version at `place`.
 
-    Raises :class:`DataError` that names the first rows which break a rule; nothing is left at `place` then, and the
-    file `listing` lists all of these rows.
+    Raises :class:`DataError` that names the first rows which break a rule, or classes without rows; then nothing is
+    left at `place`. The CSV file `listing` lists all rows that break a rule, except if the error names them all
+    because they are at most 5 unusable rows.
     """
     with atomic_folder(place) as staging:
         for split in SPLITS:
@@ -203,7 +210,7 @@ def make_version(
         _check_classes(version)
         write_manifest(version, staging)
     if listing is not None:
-        listing.unlink(missing_ok=True)  # of an earlier attempt
+        listing.unlink(missing_ok=True)  # left by an earlier attempt
     return version
 
 
@@ -214,9 +221,9 @@ def _without_copies(
     settings: DataSettings,
     listing: Path | None,
 ) -> tuple[list[ShardOutcome], tuple[str, ...]]:
-    """The outcomes without rows that are copies, and why each row was left out.
+    """The outcomes after copies were removed, and the reason for each removed row.
 
-    Raises :class:`DataError` where there are copies that `data.duplicates` refuses.
+    Raises :class:`DataError` when there are copies and `data.duplicates` is "refuse".
     """
     parts: dict[Split, list[PartFile]] = {
         split: [outcome.parts[split] for outcome in outcomes if split in outcome.parts] for split in SPLITS
@@ -283,7 +290,7 @@ def _check_classes(version: DatasetVersion) -> None:
 def _limit(split: str, settings: DataSettings) -> int | None:
     if split:
         return settings.max_test_rows if split == TEST else settings.max_train_rows
-    # Content decides the split later, so the limits can be met on average only.
+    # The source has no splits: image content decides the split later, so the limits hold on average only.
     if settings.max_train_rows and settings.max_test_rows:
         return settings.max_train_rows + settings.max_test_rows
     if settings.max_train_rows:
@@ -293,17 +300,18 @@ def _limit(split: str, settings: DataSettings) -> int | None:
     return None
 
 
-@lru_cache(maxsize=1)  # 8 bytes a row; a process that writes many shards draws once
+@lru_cache(maxsize=1)  # 8 bytes per row; a process that writes many shards draws the subset once
 def _subset(total: int, limit: int) -> Rows:
-    """`limit` of `total` row numbers, drawn at random, always the same, in ascending order."""
+    """A pseudo-random subset of `limit` of `total` row numbers, the same in every run, in ascending order."""
     return np.sort(Permutation(total, stream_key(_SUBSET))(np.arange(limit, dtype=np.int64)))
 
 
 def selected_rows(files: SourceFiles, shard: Shard, settings: DataSettings) -> list[int]:
-    """Row numbers of a shard: of all rows, or of a fixed random subset.
+    """Source row numbers of a shard, out of all rows or out of the fixed random subset that the settings ask for.
 
-    They are in the source's order, except for image folders: these are listed class by class, and readers that go
-    through a dataset in its order (`data.feed=stream`) would train on one class after the other.
+    The row numbers are in the source's order, except for image folders. An image folder is listed class by class, so
+    its rows are shuffled: training that reads a dataset in its order (`data.feed=stream`) would otherwise see one
+    class after another.
     """
     total = reader(files).count(files, shard.split)
     limit = min(total, _limit(shard.split, settings) or total)

@@ -1,6 +1,6 @@
-"""One shard on its way into a dataset version: decode, validate, split, count and write.
+"""Transform one shard of raw rows into part files of a dataset version: decode, validate, split, count and write.
 
-A shard needs nothing of the others, so it is what runs in parallel; memory use is one batch.
+Shards are independent of each other, so one shard is the unit of parallel work. Memory use is one batch of rows.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ from training.records import ImageShape, PartFile, Record, Split
 from training.storage.files import digest_file
 
 SPLITS: tuple[Split, Split] = ("train", "test")
-_BATCH_BYTES = 8 << 20  # of pixels: a row group and a page, large enough to be read at the speed of the disk
+_BATCH_BYTES = 8 << 20  # of pixels per row group and page: large enough to read at the speed of the disk
 _BATCH_ROWS = 8192
-_MOMENTS_VALUES = 1 << 17  # widened, this much stays in the processor's cache
+_MOMENTS_VALUES = 1 << 17  # this many values, widened to 16 bits, fit the processor's cache
 
 
 class ShardPlan(Record):
-    """All that one transform task needs to know."""
+    """The input of one transform task."""
 
     raw: str
     index: int
@@ -42,9 +42,10 @@ class ShardPlan(Record):
 
 
 class ShardOutcome(Record):
-    """What one transform task wrote and counted; `sums` and `squares` are exact integers per channel.
+    """The part files and counts of one transform task.
 
-    A split without rows has no part.
+    `sums` and `squares` are the exact sums of pixels and squared pixels per channel, over the train split. `parts`
+    has no entry for a split without rows. `bad` gives the location and the reason of each row that can't be used.
     """
 
     index: int
@@ -57,7 +58,7 @@ class ShardOutcome(Record):
 
 
 def transform_shard(plan: ShardPlan) -> ShardOutcome:
-    """Decode, validate, split and write one shard; memory use is a batch, whatever the shard's size."""
+    """Decode, validate, split and write one shard; memory use is one batch, whatever the shard's size."""
     folder, width = Path(plan.folder), math.prod(plan.shape)
     target = Target(plan.image_size, plan.channels, plan.shape)
     counts = {split: np.zeros(len(plan.classes), np.int64) for split in SPLITS}
@@ -92,7 +93,7 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
 
 
 def without_rows(plan: ShardPlan, outcome: ShardOutcome, unwanted: Mapping[str, pa.Array]) -> ShardOutcome:
-    """The outcome of a shard after the rows with the digests `unwanted[role]` were removed from its part files.
+    """Remove the rows with the digests `unwanted[role]` from a shard's part files; returns the updated outcome.
 
     The role of a row is "train", "val" or "test".
     """
@@ -133,35 +134,35 @@ def without_rows(plan: ShardPlan, outcome: ShardOutcome, unwanted: Mapping[str, 
 
 
 def _marked(rows: pa.Table) -> int:
-    """How many of the rows are the source's own validation rows."""
+    """Number of rows that belong to the source's own validation split."""
     return int(pc.sum(rows["validation"], min_count=0).as_py()) if "validation" in rows.column_names else 0
 
 
 def _rows_per_batch(width: int) -> int:
-    """Rows of a row group, for images of `width` bytes."""
+    """Number of rows in a row group, for images of `width` bytes."""
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // width))
 
 
 def raw_batches(
     raw: str, columns: list[str] | None = None, rows: int = _BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Raw rows of one shard, at most so many at a time, of all or some columns.
+    """Raw rows of one shard in batches of at most `rows` rows, with all columns or only `columns`.
 
-    Raises :class:`DataError` when they are not what was written.
+    Raises :class:`DataError` when the file is damaged.
     """
     try:
         with pq.ParquetFile(raw, page_checksum_verification=True) as file:
             yield from file.iter_batches(batch_size=rows, columns=columns)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the machine's trouble, not the file's
+            raise  # an I/O error of the machine, not a damaged file
         raise DataError(
             f"{raw}: damaged since it was written ({error}). Run the same command again: it is written anew."
         ) from error
 
 
 def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[pa.Table, Pixels, list[str]]:
-    """The usable rows of a batch in the schema of a part file, their pixels, and what is wrong with the others."""
+    """The usable rows of a batch in the schema of a part file, their pixels, and why the other rows can't be used."""
     decoded = decode(rows, target)
     numbers = {name: number for number, name in enumerate(plan.classes)}
     names: list[str] = rows["label"].to_pylist()
@@ -198,9 +199,9 @@ def _hash_rows(pixels: Pixels) -> Pixels:
 
 
 def _hash_sources(rows: pa.RecordBatch) -> Pixels:
-    """(rows, 16) digests of rows as the source has them: the file, or raw pixels with their size.
+    """(rows, 16) bytes: digests of rows as the source stores them, over the image file, or raw pixels and their size.
 
-    Equal for the same row in another dataset version, whatever its image size, file name, split or label.
+    A row has the same digest in every dataset version, whatever its image size, file name, split or label.
     """
     sizes = np.stack([rows[name].to_numpy() for name in ("height", "width", "channels")], axis=1).astype(
         "<i4"
@@ -213,7 +214,7 @@ def _hash_sources(rows: pa.RecordBatch) -> Pixels:
 
 
 def _binary(rows: Pixels) -> pa.Array:
-    """(rows, width) bytes as one fixed-width binary array, without a copy."""
+    """(rows, width) uint8 values as one fixed-width binary array, without a copy."""
     flat = np.ascontiguousarray(rows)
     return pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(rows.shape[1]), len(rows), [None, pa.py_buffer(flat)]
@@ -221,7 +222,7 @@ def _binary(rows: Pixels) -> pa.Array:
 
 
 def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Split, npt.NDArray[np.bool_]]:
-    """Which rows of `table` belong to which split: as the source says, or else by the image's content."""
+    """Masks of the rows of `table` per split: as the source divides the rows, else by the image's content."""
     if rows.num_rows and (given := rows["split"][0].as_py()):
         everything = np.ones(len(table), bool)
         return {"test": everything} if given == TEST else {"train": everything}
@@ -233,7 +234,7 @@ def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Sp
 def _add_moments(
     pixels: Pixels, sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], sign: int = 1
 ) -> None:
-    """Add exact per-channel sums, or subtract them with sign -1; the square of a byte fits 16 bits."""
+    """Add exact sums of pixels and squared pixels per channel; sign -1 subtracts. A byte's square fits 16 bits."""
     rows = max(1, _MOMENTS_VALUES // max(1, math.prod(pixels.shape[2:])))
     for channel in range(pixels.shape[1]):
         for start in range(0, len(pixels), rows):
@@ -243,7 +244,8 @@ def _add_moments(
 
 
 def _open_writer(path: Path, width: int, marked: bool) -> pq.ParquetWriter:
-    # Pixels as they are: unpacking them takes longer than the copy that reading comes down to (docs/performance.md).
+    # No compression of pixels: reading uncompressed pixels is a plain copy, and decompressing them takes longer than
+    # that copy (docs/performance.md).
     return pq.ParquetWriter(
         path,
         part_schema(width, marked),
@@ -257,7 +259,7 @@ def _open_writer(path: Path, width: int, marked: bool) -> pq.ParquetWriter:
 
 
 def _part(folder: Path, path: Path) -> PartFile | None:
-    """A written file as the manifest lists it; one without rows is removed."""
+    """The manifest entry of a written file; a file without rows is deleted and has no entry."""
     if not (rows := pq.read_metadata(path).num_rows):
         path.unlink()
         return None

@@ -1,7 +1,7 @@
-"""A look at a few rows of a source before anything is prepared: what preparation would refuse, in about a second.
+"""Check a sample of a source's rows before preparation, to find unusable and duplicate images in about a second.
 
-Preparation checks every row. Here 256 rows of each split are decoded, and the listing of an image folder, which has the
-sha256 of each file, is searched for equal files.
+Preparation checks every row. This check decodes at most 256 rows of each split, and searches the listing of an image
+folder, which has the sha256 of each file, for equal files in different splits or classes.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,15 @@ from training.errors import DataError
 from training.records import ImageShape, SourceFiles
 from training.settings.schema import DataSettings
 
-_ROWS, _SHARDS = 256, 4  # of each split
+_ROWS, _SHARDS = 256, 4  # per split
 _SHOWN = 5
 
 
 def check_source(files: SourceFiles, settings: DataSettings, refused: Path) -> ImageShape:
     """The shape that prepared images will have.
 
-    Raises :class:`DataError` for rows that preparation would refuse, or did refuse: then the file `refused` lists them.
+    Raises :class:`DataError` for rows that preparation would refuse, and when the file `refused` exists: an earlier
+    preparation wrote the rows that it refused to this file.
     """
     if refused.is_file():
         raise DataError(
@@ -51,7 +52,7 @@ def check_source(files: SourceFiles, settings: DataSettings, refused: Path) -> I
 
 
 def _sample(files: SourceFiles, settings: DataSettings) -> Iterator[pa.RecordBatch]:
-    """Rows of a few shards of each split, as preparation selects them."""
+    """Raw rows from at most 4 shards of each split, out of the rows that preparation selects."""
     shards = plan_shards(files, settings)
     for split in dict.fromkeys(shard.split for shard in shards):
         own = [shard for shard in shards if shard.split == split]
@@ -72,7 +73,7 @@ def _shape(files: SourceFiles, settings: DataSettings, batches: list[pa.RecordBa
 def _check_listing(files: SourceFiles, settings: DataSettings) -> None:
     """Raises :class:`DataError` when files with equal content are in two splits or two classes."""
     if settings.max_train_rows or settings.max_test_rows:
-        return  # the copies may not be among the chosen rows
+        return  # the copies may be outside the subset of rows
     table = pa.Table.from_batches([read_listing(files)])
     if settings.validation_split == "ignore":
         table = table.filter(pc.not_equal(table["split"], VALIDATION))

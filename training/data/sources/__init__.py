@@ -1,7 +1,7 @@
-"""Where images come from: one reader a kind of source, all giving the same raw rows.
+"""Sources of images: one reader per kind of source; all readers give raw rows of the same schema.
 
-A source is fetched first: its files lie complete and checked on this machine, with a digest of their content.
-Then it is read in shards of raw rows (:data:`RAW_SCHEMA`), in an order that depends on content alone.
+A source is fetched first: then its files are complete and checked on this machine, with a digest of their content.
+After that, the source is read in shards of raw rows (:data:`RAW_SCHEMA`), in an order that depends only on content.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ import pyarrow as pa
 from training.records import SourceFiles
 
 # `image` holds either an encoded file (JPEG, PNG ...: `height` is 0) or raw uint8 pixels, row by row with the
-# channel last. `where` names the row for a person: a file, or a file and a row number.
+# channel last. `where` tells a person where the row comes from: a file, or a file and a row number.
 RAW_SCHEMA = pa.schema(
     [
         pa.field("image", pa.binary(), nullable=False),
@@ -28,20 +28,21 @@ RAW_SCHEMA = pa.schema(
 
 
 class Source(Protocol):
-    """Where a recipe's images come from."""
+    """The interface of a source, from which a recipe's images are fetched and read."""
 
     def fetch(self, folder: Path) -> SourceFiles:
-        """Bring all files into `folder`, whole and checked, or find them there; returns what lies there.
+        """Get all files and check them; returns their location and digest.
 
-        Raises :class:`training.errors.DataError` for wrong bytes and
-        :class:`training.errors.TransientError` for a network that may come back.
+        Files that the source downloads, unpacks or derives are written to `folder`, and reused if they exist there.
+        Raises :class:`training.errors.DataError` for wrong content and :class:`training.errors.TransientError` for a
+        network failure that a retry may overcome.
         """
 
     def count(self, files: SourceFiles, split: str) -> int:
-        """Number of rows of `split` ("train", "test", or "" for rows that the source does not divide)."""
+        """Number of rows of `split`: "train", "val" or "test", or "" when the source has no splits."""
 
     def splits(self, files: SourceFiles) -> Sequence[str]:
-        """The splits that the source has: ("train", "test") or ("",)."""
+        """The splits of the source: ("train", "test"), ("train", "val", "test"), or ("",) when it has none."""
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Raw rows with the given row numbers, in that order, in batches of :data:`RAW_SCHEMA`."""
+        """Raw rows with the row numbers `rows`, in the order of `rows`, in batches of :data:`RAW_SCHEMA`."""

@@ -1,7 +1,7 @@
-"""Unpack an archive that nobody vouches for: plain files and folders only, inside only, within limits.
+"""Unpack an untrusted archive: only plain files and folders, only inside the target folder, within limits.
 
-Every member is checked here and written by this module: Python 3.11's extraction filter can be escaped, and
-a plain write into a fresh folder has no links to follow. A damaged archive leaves nothing behind.
+This module checks and writes every member itself: Python 3.11's extraction filter can be bypassed, whereas a new
+folder has no links that a plain write could follow. When an archive is refused or damaged, no file is left on disk.
 """
 
 import errno
@@ -27,7 +27,7 @@ SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".zip")
 
 _BLOCK = 512
 _CHUNK = 1 << 20
-_FREE_BYTES = 1 << 20  # below this the compression ratio says nothing
+_FREE_BYTES = 1 << 20  # allowed on top of the ratio, which means little for a small archive
 _BROKEN = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -42,7 +42,7 @@ _UNSAFE = re.compile(r"[\x00-\x1f\\]|^/|^[A-Za-z]:")
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may unpack to; `ratio` is unpacked bytes to archive bytes, `depth` names in a member's path."""
+    """Limits of an archive: `ratio` is unpacked bytes per archive byte, `depth` the number of names in a path."""
 
     members: int = 2_000_000
     depth: int = 32
@@ -51,15 +51,15 @@ class Limits:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the file's name is that of an archive that :func:`unpack` reads."""
+    """Whether the file's name has a suffix of an archive that :func:`unpack` supports."""
     return path.name.lower().endswith(SUFFIXES)
 
 
 def unpack(archive: Path, folder: Path, limits: Limits = Limits()) -> None:
-    """Unpack `archive` into the new folder `folder`, whole or not at all.
+    """Atomically unpack `archive` into the new folder `folder`.
 
-    Raises :class:`DataError` that names the archive and the member for anything that is not a plain file or
-    folder inside `folder`, appears twice, breaks `limits`, or is damaged or cut short.
+    Raises :class:`DataError` that names the archive, and the member if known, when a member is not a plain file or
+    folder inside `folder`, appears twice or breaks `limits`, or when the archive is damaged, truncated or empty.
     """
     if not is_archive(archive):
         raise DataError(f"{archive}: not an archive that can be unpacked; take one of {', '.join(SUFFIXES)}.")
@@ -73,9 +73,9 @@ def unpack(archive: Path, folder: Path, limits: Limits = Limits()) -> None:
                 f"{archive}: damaged or cut short ({type(error).__name__}: {error}). Fetch it anew."
             ) from error
         except (OSError, NotImplementedError, RuntimeError) as error:
-            # EINVAL: a damaged zip file sends the reader to before its beginning.
+            # EINVAL: a damaged zip file makes the reader seek to a negative offset.
             if isinstance(error, OSError) and error.errno not in {None, errno.ENAMETOOLONG, errno.EINVAL}:
-                raise  # the machine's trouble, not the archive's
+                raise  # an I/O error of the machine, not a damaged archive
             raise DataError(
                 f"{archive}: can't be unpacked ({error}). Fetch it anew, or repack it plainly."
             ) from error
@@ -85,7 +85,7 @@ def unpack(archive: Path, folder: Path, limits: Limits = Limits()) -> None:
 
 @dataclass
 class _Guard:
-    """Decides on each member, and keeps count."""
+    """Checks and writes each member, and counts files and bytes against the limits."""
 
     archive: Path
     root: Path
@@ -99,7 +99,7 @@ class _Guard:
         return DataError(f"{self.archive}: member {name!r} {rule}; nothing was unpacked.")
 
     def place(self, name: str, is_folder: bool) -> Path:
-        """Where a member goes; its name is checked."""
+        """Check a member's name and return the path to write the member to."""
         path = PurePosixPath(name)
         if _UNSAFE.search(name) or ".." in path.parts:
             raise self.refuse(name, "has a path that may lead outside of the folder")
@@ -118,7 +118,7 @@ class _Guard:
         return target
 
     def _collides(self, path: PurePosixPath, is_folder: bool) -> bool:
-        # Folders that only paths implied are no members yet: `a/` may follow `a/b`.
+        # A folder that was only implied by a path is not a member yet: member `a/` may follow member `a/b`.
         if path in self.seen:
             return True
         if not is_folder and self.root.joinpath(*path.parts).exists():
@@ -126,11 +126,11 @@ class _Guard:
         return any(self.seen.get(parent) is False for parent in path.parents)
 
     def folder(self, name: str) -> None:
-        """Make a folder."""
+        """Create the folder of a member."""
         self.place(name, is_folder=True).mkdir(parents=True, exist_ok=True)
 
     def file(self, name: str, size: int, source: IO[bytes]) -> None:
-        """Write a plain file of `size` bytes."""
+        """Write a member that is a plain file of `size` bytes."""
         target = self.place(name, is_folder=False)
         self.count(name, size)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ class _Guard:
         self.files += 1
 
     def count(self, name: str, size: int) -> None:
-        """Add `size` bytes to what was unpacked, before they are written."""
+        """Add `size` to the number of unpacked bytes, and check the limits, before the bytes are written."""
         self.unpacked += size
         if size < 0 or self.unpacked > self.limits.bytes:
             raise self.refuse(
@@ -163,7 +163,7 @@ class _Guard:
 
 
 def _read_tar(archive: Path, guard: _Guard) -> None:
-    # As a stream: a header that leads backwards is an error instead of an endless loop.
+    # Read as a stream: a header that points backwards is then an error instead of an endless loop.
     with _decompressed(archive) as stream, _tar_stream(_Metered(stream, guard)) as tar:
         for member in tar:
             if member.isdir():
@@ -176,16 +176,16 @@ def _read_tar(archive: Path, guard: _Guard) -> None:
                 source = tar.extractfile(member)
                 assert source is not None
                 guard.file(member.name, member.size, source)
-            cast(Any, tar).members.clear()  # tarfile would keep each header
+            cast(Any, tar).members.clear()  # otherwise tarfile keeps every header in memory
         _check_end(tar, archive)
 
 
 def _tar_stream(stream: "_Metered") -> tarfile.TarFile:
-    return tarfile.open(fileobj=cast(Any, stream), mode="r|")  # of a stream it uses `read` alone
+    return tarfile.open(fileobj=cast(Any, stream), mode="r|")  # tarfile only calls `read` of a stream
 
 
 def _check_end(tar: tarfile.TarFile, archive: Path) -> None:
-    """tarfile takes a broken header for the end; a true end is followed by zeros only."""
+    """Raise DataError unless only zeros follow: tarfile mistakes a broken header for the end of the archive."""
     read = cast(Callable[[int], bytes], cast(Any, tar.fileobj).read)
     total = 0
     while chunk := read(_CHUNK):
@@ -210,7 +210,7 @@ def _decompressed(archive: Path) -> Iterator[IO[bytes]]:
 
 @dataclass
 class _Metered:
-    """A stream that stops a bomb hidden in headers, which no member's size shows."""
+    """A stream with a limit on its bytes: the sizes of members do not reveal a decompression bomb in headers."""
 
     stream: IO[bytes]
     guard: _Guard
@@ -219,7 +219,7 @@ class _Metered:
     def read(self, amount: int) -> bytes:
         chunk = self.stream.read(amount)
         self.total += len(chunk)
-        # Headers and padding take at most three blocks a member with a short name.
+        # Headers and padding take at most three blocks per member with a short name.
         slack = _FREE_BYTES + 8 * _BLOCK * (len(self.guard.seen) + 1)
         if self.total > self.guard.limits.ratio * self.guard.archive_bytes + slack:
             raise DataError(

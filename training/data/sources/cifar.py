@@ -1,4 +1,4 @@
-"""CIFAR-10 in its binary version. The Python version is made of pickles, which Evergreen never loads.
+"""The source CIFAR-10, in its binary version. Evergreen never loads the Python version, which consists of pickles.
 
 In: the six files, or a download. Out: raw rows of 32x32x3 pixels.
 """
@@ -21,7 +21,7 @@ from training.storage.files import digest_file, digest_json
 
 FILES = {"train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)), "test": ("test_batch.bin",)}
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-# The first address is the authors' own; it has begun to redirect to the second, another host.
+# The first address is the authors' own, which now redirects to the second, on another host.
 URLS = (
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     "https://cave.cs.toronto.edu/kriz/cifar-10-binary.tar.gz",
@@ -31,12 +31,12 @@ SIZE = 170_052_171
 
 _FOLDER = "cifar-10-batches-bin"
 _SIDE, _CHANNELS = 32, 3
-_RECORD = 1 + _SIDE * _SIDE * _CHANNELS  # a label, then the red, green and blue plane
+_RECORD = 1 + _SIDE * _SIDE * _CHANNELS  # bytes: a label, then the red, green and blue planes
 
 
 @dataclass(frozen=True)
 class Cifar10:
-    """CIFAR-10; `path` is a folder with the .bin files, and without it they are downloaded from `urls`."""
+    """CIFAR-10; `path` is a folder with the .bin files. Without `path`, the files are downloaded from `urls`."""
 
     path: str | Path | None = None
     classes: tuple[str, ...] = CLASSES
@@ -45,7 +45,7 @@ class Cifar10:
     size: int | None = SIZE
 
     def fetch(self, folder: Path) -> SourceFiles:
-        """Find or download the six files, and check lengths and labels."""
+        """Find or download the six files, and check their lengths and labels."""
         if self.path is None:
             root, origin = self._downloaded(folder), self.urls[0]
         else:
@@ -67,16 +67,16 @@ class Cifar10:
         )
 
     def count(self, files: SourceFiles, split: str) -> int:
-        """Number of records in the split's files."""
+        """Number of records in the files of `split`."""
         return sum(len(_open(file)) for file in _files(Path(files.root), split))
 
     def splits(self, files: SourceFiles) -> Sequence[str]:
-        """Always divided."""
+        """("train", "test"): CIFAR-10 always has both splits."""
         del files
         return tuple(FILES)
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Raw rows in the files' order, one file after the other."""
+        """Raw rows with the row numbers `rows`; rows are numbered through the files of the split, in file order."""
         batches = [_open(file) for file in _files(Path(files.root), split)]
         ends = np.cumsum([len(batch) for batch in batches])
         numbers = checked_rows(rows, int(ends[-1]))
@@ -110,13 +110,13 @@ class Cifar10:
 
 
 def locate(place: Path) -> Path | None:
-    """The folder at or under `place` that holds CIFAR-10's .bin files; None without one."""
+    """The folder, `place` or `cifar-10-batches-bin` in it, that holds any of CIFAR-10's .bin files; or None."""
     names = [name for names in FILES.values() for name in names]
     return next((at for at in (place, place / _FOLDER) if any((at / name).is_file() for name in names)), None)
 
 
 def is_pickled(place: Path) -> bool:
-    """Whether `place` holds the Python version, which can't be read without running what it contains."""
+    """Whether `place` holds the Python version, which can't be read without running code that it may contain."""
     return any((at / "data_batch_1").is_file() for at in (place, place / "cifar-10-batches-py"))
 
 
@@ -129,7 +129,7 @@ def _files(root: Path, split: str) -> list[Path]:
 
 
 def _open(file: Path) -> UInt8:
-    """Records, memory-mapped, of shape (rows, 3073)."""
+    """The records of a file, memory-mapped, of shape (rows, 3073). Raises DataError for a partial record."""
     size = file.stat().st_size
     if size == 0 or size % _RECORD:
         raise DataError(

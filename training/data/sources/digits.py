@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1,797 grey scans of 8x8 pixels, installed with Evergreen."""
+"""The source of scikit-learn's handwritten digits: 1,797 grey scans of 8x8 pixels, installed with Evergreen."""
 
 import gzip
 import hashlib
@@ -18,18 +18,18 @@ from training.records import SourceFiles
 
 _FILE = "digits.csv.gz"
 _SIDE = 8
-_FULL = 16  # the scans count dark pixels in 4x4 blocks: 0 to 16
+_FULL = 16  # largest value: a scan counts the dark pixels in 4x4 blocks
 CLASSES = tuple("0123456789")
 
 
 @dataclass(frozen=True)
 class Digits:
-    """The digits, undivided; raw rows of 8x8x1 pixels, scaled from 0..16 to 0..255."""
+    """The digits, without splits; raw rows of 8x8x1 pixels, scaled from 0..16 to 0..255."""
 
     classes: tuple[str, ...] = CLASSES
 
     def fetch(self, folder: Path) -> SourceFiles:
-        """The file that is installed with scikit-learn; nothing is copied to `folder`."""
+        """Find and check the file that is installed with scikit-learn; nothing is copied to `folder`."""
         del folder
         file = _installed_file()
         digest = hashlib.sha256(_content(file)).hexdigest()
@@ -44,17 +44,17 @@ class Digits:
         )
 
     def count(self, files: SourceFiles, split: str) -> int:
-        """1,797, unless scikit-learn changes its file."""
+        """Number of rows: 1,797, unless scikit-learn changes its file."""
         _check_split(split)
         return len(_table(files))
 
     def splits(self, files: SourceFiles) -> Sequence[str]:
-        """Undivided."""
+        """("",): the digits have no splits."""
         del files
         return ("",)
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Raw rows in the file's order."""
+        """Raw rows with the row numbers `rows`; rows are numbered as in the file."""
         _check_split(split)
         table = _table(files)
         numbers = checked_rows(rows, len(table))
@@ -74,7 +74,7 @@ def _check_split(split: str) -> None:
 
 
 def _installed_file() -> Path:
-    # Importing scikit-learn takes longer than all the rest of an unchanged run.
+    # Not imported: importing scikit-learn takes longer than all the rest of a run in which nothing changed.
     spec = importlib.util.find_spec("sklearn")
     places = (spec.submodule_search_locations if spec else None) or ()
     for place in places:
@@ -97,10 +97,13 @@ def _content(file: Path) -> bytes:
 
 
 def _table(files: SourceFiles) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
-    """Rows of 64 pixels (0..16) and a label."""
+    """The file's table: each row has 64 pixels (0..16) and a label.
+
+    Raises :class:`DataError` when the file is not such a table.
+    """
     file = Path(files.root) / _FILE
     try:
-        # Published with decimals, all zero.
+        # Read as float, because the numbers have decimals, all of which are zero.
         values = np.loadtxt(io.BytesIO(_content(file)), delimiter=",", ndmin=2)
     except ValueError as error:
         raise DataError(f"{file}: not a table of numbers ({error}). Install scikit-learn anew.") from error

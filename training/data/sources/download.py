@@ -1,8 +1,8 @@
-"""Download a file over HTTP: whole and checked, or not at all.
+"""Download a file over https, check it, and put it under its final name atomically.
 
-In: a URL, what its content must be. Out: a file under its final name. Nothing is retried here; an error says
-whether a retry makes sense. Bytes are never taken from another host than the one named, nor over plain http, but
-from this machine itself.
+In: a URL, and the size and digests of its content. Out: a file under its final name. Nothing is retried here; the
+type of an error tells whether a retry may help. A download comes only from the host in the URL, and only over https;
+plain http is allowed only to this machine itself.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _ELSEWHERE = "If the file is on this machine already, set data.path to it"
 _AGAIN = "Run the same command again"
-_MAX_BYTES = 64 << 30  # of a file whose size nobody told
+_MAX_BYTES = 64 << 30  # limit for a file of unknown size
 _SLOWEST = 1024  # bytes per second, on average
 _PORTS = {"https": 443, "http": 80}
 
@@ -44,12 +44,13 @@ def fetch_file(
     md5: str | None = None,
     timeout_s: float = 30.0,
 ) -> None:
-    """Bring `url` to `target`, unless a file with the given digest is there already.
+    """Download `url` to `target`, unless a file with the given digests is there already.
 
-    `size` is in bytes, digests are in hex; `timeout_s` bounds each wait for the server, and a transfer that is
-    still slower than 1 KiB/s after it. Raises :class:`SettingError` for a URL that isn't https (or http to this
-    machine), :class:`TransientError` for what may pass (network, 5xx, a transfer cut short) and
-    :class:`DataError` for what won't (404, wrong or too many bytes, a redirect to another host).
+    `size` is in bytes, digests are in hex. `timeout_s` limits each wait for the server; a transfer may take at most
+    `timeout_s` plus one second per KiB received. Raises :class:`SettingError` for a URL that isn't https (or http to
+    this machine), :class:`TransientError` for a failure that may pass (network, 5xx, an incomplete transfer) and
+    :class:`DataError` for a failure that a retry can't fix (404, wrong or too many bytes, a redirect to another host,
+    an invalid certificate).
     """
     _check_address(url)
     expected = {"sha256": sha256, "md5": md5}
@@ -76,10 +77,10 @@ def fetch_any(
     md5: str | None = None,
     timeout_s: float = 30.0,
 ) -> None:
-    """:func:`fetch_file` from the first of several mirrors that works.
+    """Download a file with :func:`fetch_file` from the first of several mirrors that works.
 
-    Raises :class:`TransientError` when at least one mirror may work later, else :class:`DataError`; both list
-    what each mirror answered.
+    Raises :class:`TransientError` when at least one mirror may work later, else :class:`DataError`; the message lists
+    the error of each mirror.
     """
     failures: list[EvergreenError] = []
     for url in urls:
@@ -117,7 +118,7 @@ class _Origin(NamedTuple):
 
 
 def _origin(url: str) -> _Origin | None:
-    """Whom a URL asks, or None when it is not a whole http(s) URL."""
+    """Scheme, host and port of a URL, or None when it is not a complete http(s) URL."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS[parts.scheme]
@@ -127,7 +128,7 @@ def _origin(url: str) -> _Origin | None:
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect on the same host only: what answers in its stead is not what was trusted."""
+    """Follows a redirect only to the same scheme, host and port: the user has not chosen to trust another host."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
@@ -147,7 +148,7 @@ def _opener(url: str) -> urllib.request.OpenerDirector:
 
 
 def _transfer(url: str, target: Path, size: int | None, timeout_s: float) -> int:
-    """Write what `url` answers to `target`; returns the number of bytes."""
+    """Write the response of `url` to `target`; returns the number of bytes."""
     request = urllib.request.Request(url, headers={"User-Agent": "evergreen"})
     response = _from_network(url, lambda: _opener(url).open(request, timeout=timeout_s))
     with response:
@@ -167,7 +168,7 @@ def _transfer(url: str, target: Path, size: int | None, timeout_s: float) -> int
 
 
 def _announced(url: str, response: Any) -> int | None:
-    """Number of bytes that the server says it sends, if it does."""
+    """Number of bytes that the server announces (Content-Length), or None when it announces none."""
     value: str | None = response.headers.get("Content-Length")
     if value is None:
         return None
@@ -177,13 +178,13 @@ def _announced(url: str, response: Any) -> int | None:
 
 
 def _bounded(url: str, response: Any, limit: int, grace_s: float) -> Callable[[int], bytes]:
-    """A `read` over `response` that stops a server which sends more than `limit` bytes, or next to nothing."""
+    """A `read` of `response` that fails when the server sends more than `limit` bytes, or sends too slowly."""
     received, began = 0, time.monotonic()
 
     def read(amount: int) -> bytes:
         nonlocal received
-        # Only the network is inside: a full disk must stay what it is. What has arrived comes at once, so that a
-        # server which sends a byte now and then is noticed.
+        # Only the network read is wrapped, so that a full disk is not reported as a network error. `read1` returns
+        # bytes as soon as they arrive, so that a server which sends a byte now and then is detected.
         chunk: bytes = _from_network(url, lambda: response.read1(amount))
         received += len(chunk)
         if received > limit:
@@ -222,12 +223,12 @@ def _answer(url: str, error: urllib.error.HTTPError) -> EvergreenError:
 
 
 def _wrong_digests(path: Path, expected: dict[str, str | None]) -> dict[str, tuple[str, str]]:
-    """For each digest that differs: what it should be and what it is."""
+    """For each digest that differs, by name: the expected and the actual value."""
     wrong = {}
     for name, wanted in expected.items():
         if wanted:
             with path.open("rb") as stream:
-                # md5 is what many publishers give; it guards against damage, not against its own publisher.
+                # Many publishers give only md5, which protects against damage, not against a malicious publisher.
                 got = hashlib.file_digest(
                     stream, partial(hashlib.new, name, usedforsecurity=False)
                 ).hexdigest()

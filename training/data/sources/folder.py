@@ -1,4 +1,4 @@
-"""A folder of image files, one sub-folder a class; read where they lie, if they still are what was listed."""
+"""An image folder with one sub-folder per class; images are read in place if they still have their listed digest."""
 
 import hashlib
 import json
@@ -20,23 +20,23 @@ from training.records import SourceFiles
 from training.storage.files import atomic_file
 
 _LISTING = "listing.arrow"
-_SPLITS = b"rows of each split"  # in the listing's metadata: the first row and the end of each split
+_SPLITS = b"rows of each split"  # key in the listing's metadata: rows [start, stop) of each split
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """`train/<class>/` and `test/<class>/` with image files, or `<class>/` alone, to be divided.
+    """Image files in `train/<class>/` and `test/<class>/`, or in `<class>/` alone: then preparation divides the rows.
 
-    A folder `val/<class>/` (also `valid/` or `validation/`) beside them validates each epoch.
+    An optional folder `val/<class>/` (also `valid/` or `validation/`) has the images that validate each epoch.
 
-    `classes` fixes the classes and their order; without it they are the folders' names, sorted.
+    `classes` declares the classes and their order; without it, the classes are the folders' names, sorted.
     """
 
     path: str | Path | None = None
     classes: tuple[str, ...] = ()
 
     def fetch(self, folder: Path) -> SourceFiles:
-        """List and hash all images; the listing goes to `folder`, the images stay."""
+        """List and hash all images; the listing is written to `folder`, the images are not copied."""
         root = given_path(self.path, "an image folder")
         if not root.is_dir():
             raise DataError(f"{root}: not a folder.")
@@ -59,7 +59,7 @@ class ImageFolder:
         return int(_listing(files, split).num_rows)
 
     def splits(self, files: SourceFiles) -> Sequence[str]:
-        """("train", "test") with or without "val" between them, or ("",) where there are only class folders."""
+        """("train", "test"), with "val" between them if there is one, or ("",) when there are only class folders."""
         return in_order(_rows_of_splits(read_listing(files)))
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
@@ -79,7 +79,7 @@ class ImageFolder:
 
 
 def _write_listing(file: Path, images: list[ImageFile]) -> None:
-    """As one record batch, so that any rows are read without a look at the others."""
+    """Write the listing as one record batch, so that any rows can be read without reading the others."""
     kinds = {name: pa.int64() if name == "size" else pa.large_string() for name in ImageFile._fields}
     batch = pa.record_batch({n: pa.array([getattr(one, n) for one in images], k) for n, k in kinds.items()})
     counts = Counter(image.split for image in images)
@@ -102,8 +102,10 @@ def _listing(files: SourceFiles, split: str) -> pa.RecordBatch:
 
 
 def read_listing(files: SourceFiles) -> pa.RecordBatch:
-    """The listed images, one row each with the columns of :class:`ImageFile`; memory-mapped, so that a shard of rows
-    costs the same however many there are.
+    """The listed images, one row each, with the columns of :class:`ImageFile`.
+
+    The listing is memory-mapped, so the cost of reading a shard of rows does not depend on the number of images.
+    Raises :class:`DataError` when the listing is missing.
     """
     file = Path(files.root) / _LISTING
     if not file.is_file():
@@ -113,7 +115,7 @@ def read_listing(files: SourceFiles) -> pa.RecordBatch:
 
 
 def _content(image: ImageFile) -> bytes:
-    # A dataset that says which bytes it was made of must not be made of others.
+    # The dataset's fingerprint covers the listed bytes, so the dataset must not contain other bytes.
     try:
         content = read_plain(Path(image.path))
     except FileNotFoundError as error:

@@ -1,6 +1,7 @@
-"""Find, check and hash the images of a folder with one sub-folder a class.
+"""Find, check and hash the images of a folder with one sub-folder per class.
 
-Order and digest come from content alone: renaming, touching or moving files changes neither.
+Order and digest depend only on each image's split, class and content. Renaming or touching an image file, or moving
+the whole folder, changes neither.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ _PER_TASK = 256
 
 
 class ImageFile(NamedTuple):
-    """One image; the fields before `path` are what order and digest see."""
+    """One image; the digest covers the fields before `path`, and these fields also decide the order."""
 
     split: str
     label: str
@@ -35,10 +36,10 @@ class ImageFile(NamedTuple):
 
 
 def list_images(root: Path, classes: tuple[str, ...]) -> tuple[list[ImageFile], tuple[str, ...]]:
-    """All images under `root` in their lasting order, and the class names.
+    """All images under `root` in an order that depends only on content, and the class names.
 
-    `root` holds `train/<class>/`, `test/<class>/` and perhaps `val/<class>/`, or `<class>/` alone (split ""). Raises
-    :class:`DataError` that names the first file or folder which breaks a rule.
+    `root` holds `train/<class>/`, `test/<class>/` and optionally `val/<class>/`, or `<class>/` alone (split "").
+    Raises :class:`DataError` that names the first file or folder which breaks a rule.
     """
     found: list[tuple[str, str, str]] = []
     per_split: dict[str, set[str]] = {}
@@ -48,7 +49,7 @@ def list_images(root: Path, classes: tuple[str, ...]) -> tuple[list[ImageFile], 
         for label, folder in folders.items():
             found += [(split, label, path) for path in _image_paths(folder)]
     names = _agreed_classes(root, per_split, classes)
-    # A tuple sorts by split, class and content first; the path only settles which twin comes first.
+    # Tuples sort by split, class and content first; the path only decides the order of copies of one image.
     return sorted(_hashed(found)), names
 
 
@@ -61,14 +62,14 @@ def listing_digest(images: list[ImageFile]) -> str:
 
 
 def holds_images(root: Path) -> bool:
-    """Whether `root` looks like a folder of class folders, divided or not."""
+    """Whether `root` looks like a folder of class folders, with or without folders of splits above them."""
     folders = [Path(entry.path) for entry in visible(root) if entry.is_dir()]
     places = [*folders, *(Path(inner.path) for name in NAMES for inner in _sub_folders(root / name))]
     return any(_is_image(entry) for place in places for entry in visible(place))
 
 
 def visible(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """What lies in `folder`, without what systems leave there unasked."""
+    """The entries of `folder`, without hidden files and files such as Thumbs.db, which operating systems add."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if not entry.name.startswith(".") and entry.name.lower() not in _STRAY:
@@ -84,7 +85,7 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """The folder of each split. A class may be called train, too: then it holds images, not folders."""
+    """The folder of each split. A folder `train` without sub-folders is a class of that name, not a split."""
     divided = [name for name in NEEDED if _sub_folders(root / name)]
     if not divided:
         return {"": root}
@@ -108,7 +109,7 @@ def _split_folders(root: Path) -> dict[str, Path]:
 
 
 def _remedy(root: Path, missing: str, found: dict[str, Path]) -> str:
-    """How to get the split that is missing beside those that were found."""
+    """Message text: how to provide the split `missing`, given the splits that exist."""
     if missing == TEST and VALIDATION in found:
         return (
             f"Rename {found[VALIDATION].name}/ to test/: then its images decide about promotion, and "
@@ -154,7 +155,7 @@ def _image_paths(folder: Path) -> list[str]:
 
 
 def _agreed_classes(root: Path, per_split: dict[str, set[str]], declared: tuple[str, ...]) -> tuple[str, ...]:
-    """The class names, each checked to have a folder in every split but the validation split."""
+    """The class names. Raises DataError for a class without a folder in a split other than the validation split."""
     wanted = set(declared).union(*per_split.values())
     for split, present in per_split.items():
         if (missing := sorted(wanted - present)) and split != VALIDATION:

@@ -1,7 +1,7 @@
-"""MNIST and its kin: images and labels in idx files, as their authors publish them.
+"""MNIST and other data sets in its format: images and labels in idx files, as their authors publish them.
 
-In: a folder with the files, or a download. Out: raw rows of height x width x 1 pixels, by memory map. A file
-whose header and length disagree, or a label without a class, is refused when the source is fetched.
+In: a folder with the files, or a download. Out: raw rows of height x width x 1 pixels, read through a memory map.
+Fetching the source fails for a file whose header and length disagree, and for a label without a class.
 """
 
 import gzip
@@ -31,16 +31,16 @@ FILES = {
     ("test", "labels"): "t10k-labels-idx1-ubyte",
 }
 _DIMENSIONS = {"images": 3, "labels": 1}
-_UNSIGNED_BYTE = 8  # the type code of the format
+_UNSIGNED_BYTE = 8  # the idx format's type code
 _MAX_UNPACKED = 8 << 30
 
 
 @dataclass(frozen=True)
 class IdxFiles:
-    """A data set of torchvision's MNIST family; `name` is its class there, such as FashionMNIST.
+    """A data set of torchvision's MNIST family; `name` is its class in torchvision, such as FashionMNIST.
 
-    `path` is a folder that holds the files, plain or as .gz; without it they are downloaded. `published` says from
-    where and what they must be; without it :func:`training.data.sources.published.publication` does.
+    `path` is a folder that holds the files, plain or as .gz; without `path`, the files are downloaded. `published`
+    has their addresses and digests; without it, :func:`training.data.sources.published.publication` provides them.
     """
 
     name: str
@@ -49,7 +49,7 @@ class IdxFiles:
     published: Publication | None = None
 
     def fetch(self, folder: Path) -> SourceFiles:
-        """Find or download the four files, and check each against its header."""
+        """Find or download the four files, and check their headers, lengths and labels."""
         if self.path is None:
             raw, origin = self._downloaded(folder), f"{self.name}, as published"
         else:
@@ -70,16 +70,16 @@ class IdxFiles:
         )
 
     def count(self, files: SourceFiles, split: str) -> int:
-        """Number of images in the split's files."""
+        """Number of images in the files of `split`."""
         return len(_open(Path(files.root), split, "labels"))
 
     def splits(self, files: SourceFiles) -> Sequence[str]:
-        """Always divided."""
+        """("train", "test"): idx files always have both splits."""
         del files
         return SPLITS
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Raw rows in the files' order."""
+        """Raw rows with the row numbers `rows`; rows are numbered as in the files."""
         images, labels = (_open(Path(files.root), split, part) for part in ("images", "labels"))
         numbers = checked_rows(rows, len(labels))
         name = FILES[split, "images"]
@@ -107,7 +107,7 @@ class IdxFiles:
 
 
 def locate(place: Path) -> Path | None:
-    """The folder at or under `place` with idx files, directly or as torchvision lays them out; or None."""
+    """The folder with idx files: `place`, its raw/, or raw/ in one of its folders, as torchvision has it; or None."""
     names = {suffixed for name in FILES.values() for suffixed in (name, f"{name}.gz")}
     candidates = [place, place / "raw", *sorted(place.glob("*/raw"))]
     return next((found for found in candidates if any((found / name).is_file() for name in names)), None)
@@ -135,7 +135,7 @@ def _present(file: Path) -> Path:
 
 
 def _unpack(packed: Sequence[Path], raw: Path) -> None:
-    """Unpack .gz files into the new folder `raw`, with a note of their checksums to notice later damage."""
+    """Unpack .gz files into the new folder `raw`, and record their checksums, which reveal later changes."""
     with atomic_folder(raw) as aside:
         checksums = {file.name.removesuffix(".gz"): _gunzip(file, aside) for file in packed}
         write_checksums(aside, checksums)
@@ -162,9 +162,9 @@ def _gunzip(packed: Path, folder: Path) -> str:
 
 
 def _open(raw: Path, split: str, part: str) -> UInt8:
-    """The file's content, memory-mapped: images (rows, height, width), labels (rows,).
+    """The file's content, memory-mapped: images (rows, height, width) or labels (rows,).
 
-    Raises :class:`DataError` when its header is wrong or does not agree with its length.
+    Raises :class:`DataError` when the header is wrong or does not agree with the file's length.
     """
     file, dimensions = raw / FILES[split, part], _DIMENSIONS[part]
     header_bytes = 4 + 4 * dimensions
@@ -193,7 +193,7 @@ def _open(raw: Path, split: str, part: str) -> UInt8:
 
 
 def _checked_classes(raw: Path, declared: tuple[str, ...]) -> tuple[str, ...]:
-    """Class names for all labels, each checked to have one; the numbers where none are declared."""
+    """The declared class names, or else the labels' numbers. Raises DataError for a label without a class name."""
     highest = 0
     for split in SPLITS:
         images, labels = _open(raw, split, "images"), _open(raw, split, "labels")

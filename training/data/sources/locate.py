@@ -1,4 +1,4 @@
-"""Which kind of source lies at a path, and which reader understands source files."""
+"""Recognise the kind of source at a path, and find the reader of source files."""
 
 import logging
 from dataclasses import replace
@@ -23,12 +23,12 @@ _MAX_DEPTH = 4
 
 
 def open_path(path: Path, folder: Path, classes: tuple[str, ...] = (), own: Source | None = None) -> Source:
-    """The source at `path`, by looking; an archive is unpacked under `folder` first, once for its content.
+    """The source at `path`, recognised by its files; an archive is first unpacked under `folder`, once per content.
 
-    `classes` fixes class names and order where they are declared. `own` is the recipe's source that this one takes
-    the place of: all its options stay, such as the names of Parquet columns, if it is of the same kind. Raises
-    :class:`training.errors.SettingError` when nothing is at `path`, :class:`DataError` when nothing there is
-    recognised or an archive is unsafe.
+    `classes`, if not empty, declares the class names and their order. `own` is the recipe's source, which the source
+    at `path` replaces: when both are of the same kind, all options of `own` apply, such as the names of Parquet
+    columns. Raises :class:`training.errors.SettingError` when nothing exists at `path`, and :class:`DataError` when
+    nothing there is recognised or an archive is unsafe.
     """
     place = given_path(path, "this source")
     inside = unpacked(place, folder) if place.is_file() and is_archive(place) else place
@@ -40,7 +40,10 @@ def open_path(path: Path, folder: Path, classes: tuple[str, ...] = (), own: Sour
 
 
 def reader(files: SourceFiles) -> Source:
-    """The source whose `count`, `splits` and `read` understand `files`, in any process."""
+    """The source whose `count`, `splits` and `read` understand `files`, in any process.
+
+    Raises :class:`DataError` when no reader has the kind of `files`.
+    """
     readers: dict[str, Source] = {
         "digits": Digits(),
         "idx": IdxFiles(Path(files.root).parent.name),
@@ -92,7 +95,7 @@ def _look(place: Path, classes: tuple[str, ...]) -> tuple[Source, str] | None:
 
 
 def _only_folder(place: Path) -> Path | None:
-    """The one folder in `place`, when there is nothing else that counts."""
+    """The only folder in `place`, or None when there is anything else that is visible."""
     if not place.is_dir():
         return None
     inner = list(folder_listing.visible(place))

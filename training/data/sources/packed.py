@@ -1,6 +1,6 @@
-"""A source that came in an archive: unpacked once for its content, and unpacked anew when that was changed since.
+"""A source in an archive: the archive is unpacked once, and again when the unpacked files have changed.
 
-In: an archive that the user named. Out: what the source inside gives, said to come from the archive.
+In: an archive that the user named. Out: the source files of the inner source, with the archive as their origin.
 """
 
 import logging
@@ -25,14 +25,14 @@ log = logging.getLogger("evergreen.sources")
 
 @dataclass(frozen=True)
 class Packed:
-    """`source` reads what was unpacked from `archive` to `place`."""
+    """A source in an archive: `source` reads the files that were unpacked from `archive` to `place`."""
 
     source: Source
     archive: Path
     place: Path
 
     def fetch(self, folder: Path) -> SourceFiles:
-        """What the source inside finds; the digest of its first fetch tells whether its files are still the same."""
+        """Fetch the inner source; unpack its files again when they have changed since the first fetch."""
         note = self.place.with_name(f"{self.place.name}.json")
         name = digest_json([type(self.source).__name__, _options(self.source)])
         try:
@@ -40,7 +40,7 @@ class Packed:
             files = self._same(folder, digests[name]) if name in digests else self.source.fetch(folder)
         except DamagedError as error:
             set_aside(note, error.what)
-            digests, files = {}, None  # nothing tells whether the files are still the same
+            digests, files = {}, None  # without the digest, the files may have changed
         if files is None:
             log.warning("%s: what was unpacked to %s was changed; unpacked anew", self.archive, self.place)
             shutil.rmtree(self.place)
@@ -51,7 +51,7 @@ class Packed:
         return files.model_copy(update={"origin": str(self.archive)})
 
     def _same(self, folder: Path, digest: str) -> SourceFiles | None:
-        """What the source inside finds, if it is what it found first."""
+        """Fetch the inner source; None when its files are damaged or their digest is not `digest`."""
         try:
             files = self.source.fetch(folder)
         except DataError as error:
@@ -60,20 +60,23 @@ class Packed:
         return files if files.digest == digest else None
 
     def count(self, files: SourceFiles, split: str) -> int:
-        """As the source inside."""
+        """Number of rows of `split` in the inner source."""
         return self.source.count(files, split)
 
     def splits(self, files: SourceFiles) -> Sequence[str]:
-        """As the source inside."""
+        """The splits of the inner source."""
         return self.source.splits(files)
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """As the source inside."""
+        """Raw rows of the inner source."""
         return self.source.read(files, split, rows)
 
 
 def unpacked(archive: Path, folder: Path) -> Path:
-    """Folder under `folder` with what `archive` holds; named by its content. Raises what :func:`unpack` raises."""
+    """Unpack `archive` to a folder under `folder` that is named by the archive's digest, unless that folder exists.
+
+    Raises :class:`DataError` as :func:`unpack` does.
+    """
     place = folder / "unpacked" / digest_file(archive)[:16]
     if not place.exists():
         log.info("%s: unpacking to %s", archive, place)
@@ -82,5 +85,5 @@ def unpacked(archive: Path, folder: Path) -> Path:
 
 
 def _options(source: Source) -> dict[str, Any]:
-    """What the source inside was told besides its place: it may count for the digest."""
+    """The options of the inner source except its path, because they may change the digest of its files."""
     return {name: value for name, value in asdict(cast(Any, source)).items() if name != "path"}

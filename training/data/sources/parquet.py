@@ -1,7 +1,7 @@
-"""Images and labels in Parquet: one file, a folder of them, or folders train/ and test/.
+"""The source of images and labels in Parquet: one file, a folder of files, or folders train/ and test/.
 
-In: the files, read where they lie. Out: raw rows, files ordered by content and rows as they stand in them.
-Keep row groups below some 10,000 rows: one is decoded from its start for each shard that begins inside it.
+In: the files, read in place. Out: raw rows; files are ordered by content, and rows as in their file. Keep row groups
+below about 10,000 rows: a row group is decoded from its start for each shard that begins inside it.
 """
 
 import logging
@@ -42,9 +42,10 @@ _BATCH_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class ParquetImages:
-    """A Parquet file, a folder of them, or one with train/ and test/; a `split` column divides rows, too.
+    """A Parquet file, a folder of Parquet files, or a folder with train/ and test/.
 
-    `image` and `label` name the columns. Labels are strings, or integers k that mean `classes[k]`.
+    A column `split` gives the splits of rows, too. `image` and `label` name the columns of images and labels. Labels
+    are strings, or integers k that stand for `classes[k]`.
     """
 
     path: str | Path | None = None
@@ -53,9 +54,9 @@ class ParquetImages:
     classes: tuple[str, ...] = ()
 
     def fetch(self, folder: Path) -> SourceFiles:
-        """Hash the files and check schema and labels; an index of rows goes to `folder`, the files stay."""
+        """Hash the files and check schema and labels; an index of rows is written to `folder`, no file is copied."""
         root = given_path(self.path, "a Parquet source")
-        # Sorted by content, so that names don't matter; of two equal files either may come first.
+        # Sorted by content, so that file names don't matter; the order of two equal files makes no difference.
         found = sorted(
             (split, digest_file(file), file.stat().st_size, file) for split, file in find_files(root)
         )
@@ -91,12 +92,12 @@ class ParquetImages:
         return len(_index(files, split, ["row"]))
 
     def splits(self, files: SourceFiles) -> Sequence[str]:
-        """("train", "test") with or without "val", or ("",) where neither files nor a column divide the rows."""
+        """("train", "test") with or without "val", or ("",) when neither files nor a column `split` give splits."""
         found = pq.read_table(Path(files.root) / _INDEX, columns=["split"])["split"].unique().to_pylist()
         return in_order(found)
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Raw rows, encoded or as pixels, as the files have them; the fewest passes when `rows` ascend."""
+        """Raw rows, encoded or as pixels as in the files; ascending `rows` need the fewest passes over the files."""
         index = _index(files, split, ["file", "row", "label"])
         chosen = index.take(pa.array(checked_rows(rows, len(index))))
         notes = _read_notes(files)
@@ -116,7 +117,7 @@ class ParquetImages:
 
 
 class _Notes(Record):
-    """What reading needs besides the index: the image column, and path and size in bytes of each file."""
+    """The facts besides the index that reading needs: the image column, and path and size in bytes of each file."""
 
     image: str
     files: list[str]
@@ -146,7 +147,7 @@ def _check_divided(root: Path, splits: set[str]) -> None:
 
 
 def _check_images(file: Path, column: str) -> None:
-    """Refuse a column type that holds no images, and say how the rest is understood."""
+    """Raise DataError for a column type that can't hold images, else log how the column is interpreted."""
     with readable(file):
         field = pq.read_schema(file).field(column)
     try:
@@ -181,7 +182,7 @@ def _read_notes(files: SourceFiles) -> _Notes:
 
 
 def _in_order(notes: _Notes, files: Numbers, rows: Numbers) -> Iterator[_Found]:
-    """The wanted images in the order asked; ascending ones flow through, others are sorted by chunks."""
+    """The images of `rows` of `files`, in this order; rows that don't ascend are read in sorted chunks."""
     keys = files * (int(rows.max(initial=0)) + 1) + rows
     if (np.diff(keys) > 0).all():
         yield from _ascending(notes, files, rows)
@@ -201,7 +202,7 @@ def _ascending(notes: _Notes, files: Numbers, rows: Numbers) -> Iterator[_Found]
 
 
 def _from_file(file: Path, column: str, rows: Numbers) -> Iterator[_Found]:
-    """Images of ascending row numbers; row groups without any are skipped."""
+    """The images of ascending row numbers; row groups without any of these rows are skipped."""
     with readable(file):
         parquet = pq.ParquetFile(file, memory_map=True)
     start = 0
@@ -227,7 +228,7 @@ def _from_group(
                 return
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the machine's trouble, not the file's
+            raise  # an I/O error of the machine, not a damaged file
         row = begin + _readable_rows(parquet, group, column)
         raise DataError(
             f"{file} row {row}: column {column!r} can't be decoded ({error}): the file is damaged, or the "
@@ -243,7 +244,7 @@ def _found(cell: Cell, position: int, where: str, column: str) -> _Found:
 
 
 def _readable_rows(parquet: pq.ParquetFile, group: int, column: str) -> int:
-    """Number of rows of a group that can be decoded before the first that can't."""
+    """Number of rows of a row group that come before the first row that can't be decoded."""
     count = 0
     with suppress(pa.ArrowException, OSError):
         for _ in parquet.iter_batches(1, row_groups=[group], columns=[column]):

@@ -1,4 +1,4 @@
-"""Which rows the Parquet files of a source have: split, file, row, label of each. Pixels are not read."""
+"""Index the rows of a source's Parquet files: split, file, row number and label. Pixels are not read."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _SPLIT_COLUMN = "split"
 
 
 class IndexedRow(NamedTuple):
-    """Row number `row` (from 0) of file number `file`."""
+    """An entry of the index: row number `row` (from 0) of file number `file`, with its split and label."""
 
     split: str
     file: int
@@ -27,23 +27,24 @@ class IndexedRow(NamedTuple):
 
 @contextmanager
 def readable(file: Path) -> Iterator[None]:
-    """Say which file it was that Arrow could not read."""
+    """Turn an error of Arrow in the block into a :class:`DataError` that names `file`."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(f"{file}: not a whole Parquet file ({error}). Write or fetch it anew.") from error
-    except (ValueError, TypeError) as error:  # from Ray's types, where Ray was imported
+    except (ValueError, TypeError) as error:  # raised by Ray's column types, if Ray is imported
         raise DataError(
             f"{file}: a column is of a type that can't be read ({error}). Write it anew, with plain columns."
         ) from error
 
 
 def find_files(root: Path) -> list[tuple[str, Path]]:
-    """Parquet files with the split that their place or name gives them; "" where it gives none.
+    """The Parquet files under `root`, each with the split that its folder or name gives, or "".
 
-    Raises :class:`DataError` when there are none, or only some say which split they are.
+    Raises :class:`DataError` when there are no files, or the splits are incomplete: some files have a split and
+    others have none, or train or test is missing.
     """
     if root.is_file():
         return [("", root)]
@@ -69,9 +70,9 @@ def find_files(root: Path) -> list[tuple[str, Path]]:
 def index_file(
     number: int, file: Path, split: str, image: str, label: str, classes: tuple[str, ...]
 ) -> list[IndexedRow]:
-    """All rows of `file`; labels are checked, and integers turned into class names.
+    """Index entries of all rows of `file`; labels are checked, and integer labels converted to class names.
 
-    Raises :class:`DataError` that names file and row.
+    Raises :class:`DataError` that names the file, and the row if one is at fault.
     """
     with readable(file):
         parquet = pq.ParquetFile(file)
@@ -109,7 +110,7 @@ def declared_names(file: Path, label: str) -> tuple[str, ...]:
 
 
 def class_order(labels: set[str]) -> tuple[str, ...]:
-    """Labels in order: by number when all are numbers, else by name."""
+    """Labels in the order of classes: by number when all labels are numbers, else by name."""
     return tuple(
         sorted(labels, key=(lambda name: (int(name), name)) if all(map(_is_number, labels)) else None)
     )
@@ -158,7 +159,7 @@ def _labels(column: pa.ChunkedArray, file: Path, name: str, classes: tuple[str, 
 
 
 def _splits(table: pa.Table, file: Path, given: str) -> list[str]:
-    """Each row's split; a column and the file's place must not contradict each other."""
+    """Each row's split. Raises DataError when the column `split` contradicts the file's folder or name."""
     if _SPLIT_COLUMN not in table.column_names:
         return [given] * len(table)
     values: list[str] = table[_SPLIT_COLUMN].to_pylist()

@@ -1,7 +1,7 @@
-"""One cell of a Parquet image column -> one raw image.
+"""Convert the cells of a Parquet image column to raw images.
 
-Understood are encoded files (binary, or Hugging Face's struct of bytes and path) and numbers 0..255, as
-fixed-shape tensors or nested lists: height x width, height x width x channels or channels x height x width.
+Supported are encoded files (binary, or Hugging Face's struct of bytes and path) and numbers 0..255, as fixed-shape
+tensors or nested lists: height x width, height x width x channels or channels x height x width.
 """
 
 import math
@@ -20,11 +20,11 @@ Cell = Callable[[int], RawImage]
 
 
 class CellError(ValueError):
-    """A cell breaks a rule; the text says which, and the caller adds file and row."""
+    """A cell breaks a rule; the message says which rule, and the caller adds file and row."""
 
 
 def describe(kind: pa.DataType) -> str:
-    """What images a column of type `kind` holds, for people; raises CellError when it holds none."""
+    """Describe for people the images in a column of type `kind`; raises CellError when it can't hold images."""
     if _is_binary(kind):
         return "encoded image files"
     if (
@@ -51,9 +51,9 @@ def describe(kind: pa.DataType) -> str:
 
 
 def cells(column: pa.Array, shape: ImageShape | None = None) -> Cell:
-    """A function from position in `column` to the image there; it raises :class:`CellError`.
+    """A function that returns the image at a position in `column`, or raises :class:`CellError`.
 
-    `shape` (channels, height, width) is what fixed-width binary holds, which does not say so itself.
+    `shape` (channels, height, width) is the shape of images in fixed-width binary, whose type does not include it.
     """
     kind = column.type
     if pa.types.is_fixed_size_binary(kind) and shape is not None:
@@ -68,10 +68,10 @@ def cells(column: pa.Array, shape: ImageShape | None = None) -> Cell:
 
 
 def all_pixels(column: pa.Array, shape: ImageShape) -> UInt8 | None:
-    """All images of `column` at once, (rows, channels, height, width), when they are uint8 of `shape` already.
+    """All images of `column` at once, (rows, channels, height, width), when they already are uint8 of `shape`.
 
-    Understood are fixed-shape tensors, and fixed-width binary with the channel first, as a dataset version has it.
-    None when rows have to be looked at one by one.
+    Supported are fixed-shape tensors, and fixed-width binary with the channel first, as in a dataset version. None
+    when the rows have to be converted one by one.
     """
     kind = column.type
     if pa.types.is_fixed_size_binary(kind):
@@ -154,7 +154,7 @@ def _channels_last(values: UInt8) -> UInt8:
 
 
 def _order(shape: tuple[int, ...]) -> str:
-    """What the axes of an image mean; where both ends could be channels, grey and RGB last come first."""
+    """The meaning of an image's axes: the channel axis is the last or else the first of length 1 or 3, else of 4."""
     if not all(shape):
         raise CellError(f"has shape {shape}, which holds no pixels")
     if len(shape) == 2:

@@ -1,4 +1,4 @@
-"""Where a source's files lie: what the user named, and where a listing of it is kept."""
+"""Paths of a source: the path that the user gave, the folder for its listing, and checksums of unpacked files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,13 +14,13 @@ _OWNER = "source"
 
 
 class Digests(RootModel[dict[str, str]]):
-    """sha256 by name."""
+    """sha256 digests by file name."""
 
 
 def given_path(path: str | Path | None, what: str) -> Path:
-    """The absolute path that the user named for `what`.
+    """The absolute path that the user gave for a source; `what` names the source in messages.
 
-    Raises :class:`SettingError` when none was named or nothing is there.
+    Raises :class:`SettingError` when the user gave no path, or nothing exists at the path.
     """
     if path is None:
         raise SettingError(
@@ -35,22 +35,23 @@ def given_path(path: str | Path | None, what: str) -> Path:
 
 
 def listing_folder(folder: Path, source: Path, digest: str) -> Path:
-    """Folder under `folder` for what was found out about the files at `source` with content `digest`.
+    """Folder under `folder` for the listing or index of the files at `source` with content `digest`.
 
-    Both are in the name: the same content at two places has two listings, each with its own paths.
+    Its name depends on both path and digest: the same content at two paths has two listings, each with its own paths.
     """
     return folder / "listings" / digest_json([str(source), digest])[:16]
 
 
 def write_checksums(folder: Path, digests: Mapping[str, str]) -> None:
-    """Note the sha256 of files just unpacked into `folder`, by name."""
+    """Record the sha256 of files that were just unpacked into `folder`, by file name."""
     write_record(folder / _CHECKSUMS, Digests(dict(digests)), _OWNER)
 
 
 def check_unchanged(folder: Path, digests: Mapping[str, str]) -> None:
-    """Hold files against the note in `folder`; without a note there is nothing to hold them against.
+    """Compare the digests of files with those that :func:`write_checksums` recorded in `folder`.
 
-    Raises :class:`DataError` that names the file which is not what was unpacked, or the note when that is damaged.
+    A folder without recorded checksums passes. Raises :class:`DataError` that names a file which changed since it was
+    unpacked, or the file of checksums when that is damaged.
     """
     note = folder / _CHECKSUMS
     remedy = f"Remove the folder {folder} and run again."

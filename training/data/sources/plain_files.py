@@ -1,6 +1,6 @@
-"""Files that others made, read only when they are plain files of a sane size.
+"""Read untrusted files only if they are plain files of limited size.
 
-A pipe would be waited for without end, and a device such as /dev/zero never ends; both can stand behind a link.
+Reading a pipe can block forever, and a device such as /dev/zero has no end; a link can lead to either.
 """
 
 import os
@@ -9,19 +9,19 @@ from pathlib import Path
 
 from training.errors import DataError
 
-MOST_BYTES = 256_000_000  # of one image file
+MOST_BYTES = 256_000_000  # per image file
 
 
 class NotPlainError(Exception):
-    """Why a file is not read; the message does not name the file."""
+    """A file is not read; the message is the reason, without the file's name."""
 
 
 def read_plain(path: Path) -> bytes:
     """Content of an image file.
 
-    Raises :class:`NotPlainError` for what is no plain file or has more than 256 MB, and OSError as `open` does.
+    Raises :class:`NotPlainError` when `path` is not a plain file or has more than 256 MB, and OSError as `open` does.
     """
-    # Without waiting: to open a pipe that nobody writes to would take for ever.
+    # O_NONBLOCK, because opening a pipe without a writer would otherwise block forever.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
         status = os.fstat(stream.fileno())
         _check_kind(status)
@@ -33,7 +33,7 @@ def read_plain(path: Path) -> bytes:
 
 
 def check_plain(path: Path) -> None:
-    """Raises :class:`DataError` when `path` leads to something else than a plain file."""
+    """Raises :class:`DataError` when `path`, or the target of a link, is not a plain file."""
     try:
         _check_kind(path.stat())
     except NotPlainError as error:

@@ -1,7 +1,7 @@
-"""Where data sets are published, and what their files must be: nothing else is taken from there.
+"""Download addresses of published data sets, with the sizes and digests that their files must have.
 
-Sizes and sha256 are those that TensorFlow Datasets records for the publishers' own files (its `url_checksums`);
-the md5 are those of the publishers and of torchvision.
+Sizes and sha256 are the values that TensorFlow Datasets records for the publishers' own files (its `url_checksums`);
+the md5 values are from the publishers and torchvision.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from training.errors import DataError
 
 @dataclass(frozen=True)
 class Download:
-    """A published file: `size` in bytes, digests in hex; what is unknown is not checked."""
+    """A published file: `size` in bytes, digests in hex; a size or digest of None is not checked."""
 
     name: str
     md5: str | None = None
@@ -21,7 +21,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Publication:
-    """The files of a data set, and https addresses of folders that each hold all of them."""
+    """The files of a data set, and its mirrors: https addresses of folders that each hold all files."""
 
     mirrors: tuple[str, ...]
     files: tuple[Download, ...]
@@ -60,8 +60,8 @@ MNIST = Publication(
     ),
 )
 
-# torchvision's address, the website of a bucket, speaks plain http only. These are the same bytes: the authors'
-# repository, and their bucket itself.
+# torchvision's address is the website of an S3 bucket, which supports plain http only. These https mirrors have the
+# same bytes: the authors' repository, and the bucket itself.
 FASHION_MNIST = Publication(
     mirrors=(
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
@@ -99,16 +99,17 @@ _PINNED = {"MNIST": MNIST, "FashionMNIST": FASHION_MNIST}
 
 
 def publication(name: str) -> Publication:
-    """Of a data set of idx files, by its class in torchvision. Raises :class:`DataError` when nobody knows it.
+    """The publication of a data set of idx files, by the name of its class in torchvision.
 
-    Files that are not pinned above are held against torchvision's md5 alone, and fetched by https or not at all.
+    Files of data sets that are not listed above are checked only against torchvision's md5, and fetched only over
+    https. Raises :class:`DataError` when torchvision has no such data set either.
     """
     if name in _PINNED:
         return _PINNED[name]
-    # Takes seconds, but only before a download.
+    # This import takes seconds, but happens only before a download.
     from torchvision import datasets
 
-    known = vars(getattr(datasets, name, object))  # what it inherits are the files of MNIST
+    known = vars(getattr(datasets, name, object))  # own attributes only: inherited ones are MNIST's
     if "mirrors" not in known or not isinstance(known.get("resources"), list):
         raise DataError(f"torchvision has no data set {name!r} of idx files; set data.path to its files.")
     return Publication(

@@ -1,4 +1,4 @@
-"""Batches of raw rows, of bounded size."""
+"""Build batches of raw rows, of bounded size."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ _MAX_BYTES = 64 << 20
 
 
 class RawImage(NamedTuple):
-    """One image: an encoded file (sizes 0), or raw uint8 pixels row by row with the channel last."""
+    """One image: an encoded file (height, width, channels are 0), or raw uint8 pixels, row by row, channel last."""
 
     content: bytes
     height: int = 0
@@ -26,7 +26,7 @@ class RawImage(NamedTuple):
 
 
 def raw_pixels(pixels: UInt8) -> RawImage:
-    """An image of shape (height, width, channels)."""
+    """The raw image of a pixel array of shape (height, width, channels)."""
     height, width, channels = pixels.shape
     return RawImage(pixels.tobytes(), height, width, channels)
 
@@ -34,7 +34,7 @@ def raw_pixels(pixels: UInt8) -> RawImage:
 def raw_batch(
     images: Sequence[RawImage], labels: Sequence[str], split: str, where: Sequence[str]
 ) -> pa.RecordBatch:
-    """Rows in the schema of all sources."""
+    """A batch of images in the schema of raw rows (`RAW_SCHEMA`)."""
     content, heights, widths, channels = zip(*images, strict=True)
     columns = [content, heights, widths, channels, labels, [split] * len(images), where]
     arrays = [pa.array(values, kind) for values, kind in zip(columns, RAW_SCHEMA.types, strict=True)]
@@ -42,7 +42,7 @@ def raw_batch(
 
 
 def pixel_batch(pixels: UInt8, labels: Sequence[str], split: str, where: Sequence[str]) -> pa.RecordBatch:
-    """Rows of images of one size, (rows, height, width, channels), without looking at single images."""
+    """A batch of images of one size, (rows, height, width, channels), without a loop over images."""
     rows, *size = pixels.shape
     flat = np.ascontiguousarray(pixels)
     width = flat.nbytes // max(1, rows)
@@ -56,7 +56,7 @@ def pixel_batch(pixels: UInt8, labels: Sequence[str], split: str, where: Sequenc
 
 
 def checked_rows(rows: Sequence[int], count: int) -> Numbers:
-    """Row numbers as an array; raises IndexError outside of range(count), a bug of the caller."""
+    """Row numbers as an array. Raises IndexError, which is the caller's bug, for a number outside range(count)."""
     numbers = np.asarray(rows, dtype=np.int64)
     if numbers.size and not 0 <= numbers.min() <= numbers.max() < count:
         raise IndexError(f"row numbers from {numbers.min()} to {numbers.max()} asked of {count} rows")

@@ -1,4 +1,4 @@
-"""Names of the splits that a source may have: train and test, and perhaps a validation split beside them."""
+"""Names of the splits that a source may have: train and test, and optionally a validation split."""
 
 from collections.abc import Iterable
 
@@ -9,16 +9,16 @@ NAMES = tuple(_NAMES)
 
 
 def split_named(name: str) -> str:
-    """The split that a folder, file or value called `name` means, or "" when it means none."""
+    """The split that the name of a folder or file, or a value of a column, stands for; "" for any other name."""
     return _NAMES.get(name, "")
 
 
 def in_order(found: Iterable[str]) -> tuple[str, ...]:
-    """The splits of a source in their lasting order; ("",) for rows that the source does not divide."""
+    """The splits of a source in the fixed order train, val, test; ("",) when the source has no splits."""
     present = set(found)
     return ("",) if present == {""} else tuple(name for name in (TRAIN, VALIDATION, TEST) if name in present)
 
 
 def is_divided(found: Iterable[str]) -> bool:
-    """Whether the rows are divided as they must be: not at all, or into train and test, with or without val."""
+    """Whether the splits are a valid set: none at all (""), or train and test, with or without val."""
     return set(found) - {VALIDATION} == set(NEEDED) or set(found) == {""}
