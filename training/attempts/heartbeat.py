@@ -20,8 +20,8 @@ STACKS_SIGNAL = signal.SIGUSR1  # a worker that receives it dumps its threads' s
 class Beat(Record):
     """A worker's last heartbeat: `step` steps are done.
 
-    `gap_s` is the mean number of seconds between two calls of :meth:`Heartbeat.beat`, about one call a step. `started`
-    is the start time of the worker's process, which distinguishes it from a later process with the same pid.
+    `gap_s` is the mean number of seconds between two calls of :meth:`Heartbeat.beat`, about one call a step.
+    `started` is the start time of the worker's process, which distinguishes it from a later process with this pid.
     """
 
     attempt: int

@@ -52,7 +52,7 @@ class Manifest(Record):
 
 @dataclass(frozen=True)
 class Position:
-    """Progress of a training: `step` optimizer steps in total, `step_in_epoch` of them in `epoch` (0 for the first)."""
+    """Progress of a training: `step` optimizer steps done, `step_in_epoch` of them in `epoch` (0 for the first)."""
 
     epoch: int
     step_in_epoch: int
