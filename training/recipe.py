@@ -176,7 +176,7 @@ def _sources(path: Path) -> list[Path]:
 
 
 def _import_file(path: Path, files: list[Path]) -> ModuleType:
-    """Execute a recipe file. `files` are the Python files that it imports; those in its folder become importable."""
+    """Execute a recipe file. `files` are its Python files; the files in the recipe's folder become importable."""
     name = f"evergreen_recipe_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

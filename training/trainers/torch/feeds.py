@@ -197,10 +197,10 @@ class LoaderFeed:
 
 
 def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks: Ranks) -> LoaderFeed:
-    """Build a :class:`LoaderFeed` over the rows `learn` of `dataset`; with several workers, Ray Train prepares it.
+    """Build a :class:`LoaderFeed` over the rows `learn` of `dataset`.
 
-    The global random generators are seeded from (seed, epoch, row) before each row is read, also in the processes of
-    the loader.
+    With several workers, Ray Train's `prepare_data_loader` prepares the loader. The global random generators are
+    seeded from (seed, epoch, row) before each row is read, also in the loader's processes.
     """
     from torch.utils.data import DataLoader, Dataset, DistributedSampler
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Rank and device of this process. If `distributed` is False, there is one process and no process group."""
+    """Rank and device of this process. If `distributed` is False, no other process takes part."""
 
     rank: int
     world_size: int

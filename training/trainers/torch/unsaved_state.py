@@ -19,10 +19,8 @@ import torch  # noqa: TID253 - imported by processes that train
 from torch import nn  # noqa: TID253
 
 _DEEPEST = 6  # levels of nested objects
-_MOST_PARTS, _LARGEST_BYTES = (
-    10_000,
-    1 << 26,
-)  # more parts of a container, and larger arrays, are not compared
+# Further parts of a container, and larger arrays, are not compared.
+_MOST_PARTS, _LARGEST_BYTES = 10_000, 1 << 26
 _TORCHS_OWN = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _NOT_STATE = (type, FunctionType, ModuleType, nn.Module, nn.Parameter)
