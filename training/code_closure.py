@@ -1,8 +1,9 @@
-"""Which of Evergreen's modules count for a run key: those that compute. Imports are read without executing them.
+"""Import closure of the training code: the digests of all Evergreen modules whose code can change the weights.
 
-A module counts when a root imports it, directly or through other modules, and it lies in a computing room. The other
-modules of `training/` (supervision, checkpoints, storage, records and so on) move the same numbers about; they
-change no weight. A module counts by its syntax tree without comments, docstrings, layout and blocks for type checkers.
+The closure holds the roots and all modules of the packages in :data:`COMPUTING` that the roots import, directly or
+through other modules of the closure. Imports are read from the source without executing it. The other modules of
+`training/` (supervision, checkpoints, storage, records and so on) store and transfer numbers, but change no weight.
+The digest of a module is over its syntax tree, without comments, docstrings, layout and `if TYPE_CHECKING:` blocks.
 """
 
 import ast
@@ -14,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 COMPUTING = ("training.data.", "training.problems.", "training.trainers.")
-# These name all kinds of a thing, to choose one; the one that is chosen is a root.
+# Not followed: this module imports every kind of source to choose one. The caller passes the chosen module as a root.
 _CHOOSING = frozenset({"training.data.sources.locate"})
 _PACKAGE = Path(__file__).parent
 
 
 def code_digests(*roots: str) -> dict[str, str]:
-    """Digest of each module that computes for `roots`, by the module's name.
+    """Digest of each module in the import closure of `roots`, by module name.
 
-    Raises :class:`ValueError` for a root that is no module of `training/`.
+    Raises :class:`ValueError` for a root that is not a module of `training/`.
     """
     found: dict[str, str] = {}
     queue = list(roots)
@@ -36,9 +37,9 @@ def code_digests(*roots: str) -> dict[str, str]:
 
 
 def source_digest(text: str) -> str:
-    """sha256 over the syntax tree of a Python text without comments, docstrings, layout and `if TYPE_CHECKING:`.
+    """sha256 over the syntax tree of Python source, without comments, docstrings, layout and `if TYPE_CHECKING:`.
 
-    Raises :class:`SyntaxError` for a text that is no Python.
+    Raises :class:`SyntaxError` if `text` is not valid Python.
     """
     tree = json.dumps(_reduced(ast.parse(text)), separators=(",", ":"))
     return hashlib.sha256(tree.encode()).hexdigest()
@@ -46,7 +47,7 @@ def source_digest(text: str) -> str:
 
 @cache
 def _read(name: str) -> tuple[str, tuple[str, ...]]:
-    """Digest of a module of `training/`, and the modules of `training/` that it imports."""
+    """Digest of a module of `training/`, and the names of the modules of `training/` that it imports."""
     file = _file(name)
     if file is None:
         raise ValueError(f"{name} is no module of {_PACKAGE}")
@@ -63,7 +64,7 @@ def _file(name: str) -> Path | None:
 
 
 def _imported(node: ast.AST) -> Iterator[str]:
-    """Modules of `training/` that a node imports, with the packages around them, which Python executes first."""
+    """Modules of `training/` that a node imports, with their parent packages, which Python executes first."""
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom) and node.module:
@@ -77,7 +78,7 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a tree, without the blocks that only type checkers read."""
+    """All nodes of a tree, without `if TYPE_CHECKING:` blocks."""
     for node in ast.iter_child_nodes(tree):
         if not _is_for_type_checkers(node):
             yield node
@@ -85,7 +86,7 @@ def _executed(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _reduced(node: Any) -> Any:
-    """A node as lists and texts: its kind and its fields, empty ones left out, as versions of Python add fields."""
+    """A node as JSON: its kind and its fields, without empty fields, as newer Python versions add such fields."""
     if isinstance(node, ast.Constant):
         return ["Constant", type(node.value).__name__, repr(node.value)]
     if isinstance(node, ast.AST):
@@ -97,7 +98,7 @@ def _reduced(node: Any) -> Any:
 
 
 def _is_text(node: Any) -> bool:
-    """Whether a node is a docstring, or another text that stands for itself."""
+    """Whether a node is a docstring, or another statement that is only a string literal."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

@@ -1,4 +1,4 @@
-"""The run key: the hash of everything that the weights depend on, and what changed when it changed."""
+"""The run key: a hash of everything that the weights depend on; and which ingredients differ between two runs."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,8 +16,8 @@ from training.storage.files import digest_json
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
 
-# Of the other sections nothing changes the weights; of `scaling`, the workers and threads do, as they set the
-# order in which gradients are summed.
+# The number of workers and threads sets the order in which gradients are summed; other settings of `scaling` do not
+# change the weights.
 _SCALING = {"num_workers", "threads_per_worker"}
 _TRAINER = "training.trainers.torch.worker"
 _NOT_THERE = {"versions.": "not recorded", "code.": "not used"}
@@ -25,7 +25,7 @@ Ingredients = dict[str, Any]
 
 
 def code_of(files: SourceFiles) -> dict[str, str]:
-    """Digests of the modules that compute the weights of a recipe with these source files, by module."""
+    """Digests of Evergreen's modules that compute the weights from these source files, by module name."""
     return code_digests(_TRAINER, *dataset.transform_modules(files))
 
 
@@ -38,16 +38,15 @@ def ingredients(
 ) -> Ingredients:
     """The ingredients of the run key, as JSON.
 
-    `fingerprint` is that of the dataset, `code` comes from :func:`code_of`. `nonce` makes a forced run differ from all
-    others.
+    `fingerprint` identifies the dataset version; `code` comes from :func:`code_of`. `nonce`, a random text, gives a
+    forced run its own run key. Settings that do not change the weights are left out.
     """
     values = settings.model_dump(
         mode="json",
         include={"seed": True, "data": {"feed", "validation_share"}, "training": True, "scaling": _SCALING},
     )
-    if (
-        settings.training.virtual_shards is not None
-    ):  # then the weights are the same for any number of workers
+    # With virtual shards, the weights are the same for any number of workers.
+    if settings.training.virtual_shards is not None:
         values["scaling"]["num_workers"] = "any"
     made: Ingredients = {
         "data": fingerprint,
@@ -60,7 +59,7 @@ def ingredients(
 
 
 def unfinished_force(home: Home, recipe: str, parts: Ingredients) -> str | None:
-    """Nonce of the newest forced run with these ingredients that came to no end, or None when there is none."""
+    """Nonce of the newest unfinished forced run with these ingredients, or None if there is none."""
     for run, before in _kept(home, recipe):
         nonce: str | None = before.pop("forced", None)
         if nonce and before == parts and not run.release.is_file():
@@ -74,39 +73,40 @@ def run_key(parts: Ingredients) -> str:
 
 
 def latest_ingredients(home: Home, recipe: str) -> Ingredients | None:
-    """Ingredients of the newest run of `recipe`, or None when there was none."""
+    """Ingredients of the newest run of `recipe` whose plan can be read, or None if there is none."""
     return next((parts for _, parts in _kept(home, recipe)), None)
 
 
 def runs_of(home: Home, recipe: str) -> list[RunPaths]:
-    """All runs of a recipe, the newest last."""
+    """All runs of a recipe, newest last."""
     return [RunPaths(file.parent) for file in reversed(_plans(home, recipe))]
 
 
 class _Plan(BaseModel):
-    """What counts here of a run's plan, which another version of Evergreen may have written."""
+    """The one field read here of a run's plan, whose other fields may be those of another version of Evergreen."""
 
     ingredients: Ingredients
 
 
 def _kept(home: Home, recipe: str) -> Iterator[tuple[RunPaths, Ingredients]]:
-    """A recipe's runs and their ingredients, the newest first. A damaged plan of an old run stops no new one."""
+    """A recipe's runs and their ingredients, newest first. Runs with a damaged plan are skipped with a warning."""
     for file in _plans(home, recipe):
         if (plan := find_record(file, _Plan, file.parent.name)) is not None:
             yield RunPaths(file.parent), plan.ingredients
 
 
 def _plans(home: Home, recipe: str) -> list[Path]:
-    """Plans of a recipe's runs, the newest first."""
+    """Plan files of a recipe's runs, newest first."""
     files = home.runs(recipe).glob("*/ingredients.json")
     return sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
 def changes(before: Ingredients, after: Ingredients, prefix: str = "") -> list[str]:
-    """Which ingredients differ, for people: `settings.training.epochs: 5 -> 3`; digests are shortened.
+    """Lines for people that name each ingredient that differs: `settings.training.epochs: 5 -> 3`; digests are cut.
 
-    A version that only one of the two runs has is `not recorded` in the other: that run's recipe did not import the
-    library, or an older version of Evergreen did not record it.
+    A library version that only one of the two runs has is `not recorded` in the other run: its recipe did not import
+    the library, or an older version of Evergreen did not record it. A module that only one run has is `not used` in
+    the other.
     """
     found = []
     absent = _NOT_THERE.get(prefix)

@@ -1,6 +1,6 @@
-"""Which libraries a recipe imports, and their versions: an upgraded one may change the weights.
+"""Versions of the libraries that a recipe imports. They are part of the run key: an upgrade may change the weights.
 
-Imports are read from the source without executing it: at the top of a file, inside functions, and calls of
+Imports are read from the source without executing it: import statements anywhere in a file, and calls of
 `importlib.import_module` and `__import__` with a literal name. A library that is not installed is left out.
 """
 
@@ -18,16 +18,16 @@ from pathlib import Path
 
 from training.recipe import RecipeRef
 
-ALWAYS = ("torch", "torchvision", "numpy")  # whether imported or not; builds for CPUs and GPUs count as equal
+ALWAYS = ("torch", "torchvision", "numpy")  # recorded even if not imported; CPU and GPU builds count as equal
 _OURS = {"evergreen", "training", "tasks", "flows"}
 _IMPORTERS = {"import_module", "__import__"}
 
 
 def library_versions(ref: RecipeRef) -> dict[str, str]:
-    """Version of each distribution that a recipe or a file beside it imports, by the distribution's name; and Python's.
+    """Version of Python and of each distribution that the recipe's Python files import, by distribution name.
 
-    An editable installation, and a package that belongs to no distribution, keep their version when their code changes:
-    they count by the text of their Python files, as `sha256:...`.
+    An editable installation keeps its version when its code changes, and a package without a distribution has no
+    version: for both, the value is a digest of their Python files, as `sha256:...`.
     """
     sources = [file for file in map(Path, ref.files) if file.suffix == ".py"]
     names = {name for file in sources for name in imported_packages(file.read_text(encoding="utf-8"))}
@@ -46,7 +46,7 @@ def _beside(ref: RecipeRef, sources: list[Path]) -> set[str]:
 
 
 def imported_packages(source: str) -> set[str]:
-    """Top-level names of all modules that a source text imports, relative imports left out."""
+    """Top-level names of all modules that Python source imports, without relative imports."""
     return {name.partition(".")[0] for node in ast.walk(ast.parse(source)) for name in _imports(node)} - {""}
 
 
@@ -68,10 +68,10 @@ def _called(function: ast.expr) -> str:
 
 
 def _versions(package: str) -> dict[str, str]:
-    """Versions of the distributions that provide a top-level package; several share a namespace package."""
+    """Versions of the distributions that provide a top-level package; a namespace package may have several."""
     found = {}
     for name in _distributions().get(package, ()):
-        with suppress(importlib.metadata.PackageNotFoundError):  # its folder is named differently; see below
+        with suppress(importlib.metadata.PackageNotFoundError):  # its metadata folder has another name
             distribution = importlib.metadata.distribution(name)
             found[name] = _digest(package) if _is_editable(distribution) else distribution.version
     if not found and (digest := _digest(package)):
@@ -81,18 +81,18 @@ def _versions(package: str) -> dict[str, str]:
 
 @cache
 def _distributions() -> Mapping[str, list[str]]:
-    """Distributions by top-level package; reading all metadata takes 0.3 s."""
+    """Distributions by top-level package. Cached, as reading all metadata takes 0.3 s."""
     return importlib.metadata.packages_distributions()
 
 
 def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
-    """Whether the code lies in a working tree (PEP 610)."""
+    """Whether the distribution is an editable installation, as its `direct_url.json` says (PEP 610)."""
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     return bool(origin.get("dir_info", {}).get("editable"))
 
 
 def _digest(package: str) -> str:
-    """sha256 over the Python files of a top-level package or module; empty when there is none."""
+    """sha256 over the Python files of a top-level package or module; empty if there are no such files."""
     spec = importlib.util.find_spec(package)
     if spec is None:
         return ""

@@ -1,4 +1,4 @@
-"""A retraining run before it has run: what goes in, its run key, and what is there already."""
+"""The plan of a retraining run: resolved inputs, run key, and changes since the recipe's last run."""
 
 import secrets
 from pathlib import Path
@@ -15,7 +15,10 @@ from training.storage.record_files import find_record
 
 
 class RunPlan(Record):
-    """One retraining run, identified. Paths follow from `home`, the recipe's name and the run key."""
+    """Resolved inputs and run key of one retraining run. `home`, recipe name and run key determine its paths.
+
+    `changes` lists the ingredients that differ from the recipe's last run; `first` says that there was no such run.
+    """
 
     home: str
     recipe: RecipeRef
@@ -38,12 +41,12 @@ class RunPlan(Record):
         return self.settings.tracking.model or self.recipe.name
 
     def find_dataset(self) -> DatasetVersion | None:
-        """The dataset version, when it is prepared already."""
+        """The dataset version if it is prepared already, else None."""
         return dataset.find(Home(Path(self.home)), self.recipe.name, self.fingerprint)
 
 
 def choose_source(recipe: Recipe, settings: Settings, home: Home) -> Source:
-    """The recipe's own source, or what `data.path` points to."""
+    """The source at `data.path` if that is set, else the recipe's own source."""
     if settings.data.path is None:
         return recipe.source
     classes = getattr(recipe.source, "classes", ())
@@ -53,9 +56,10 @@ def choose_source(recipe: Recipe, settings: Settings, home: Home) -> Source:
 def identify(
     home: Home, ref: RecipeRef, settings: Settings, files: SourceFiles, force: bool = False
 ) -> RunPlan:
-    """Work out the run key and what changed since the recipe's last run.
+    """Plan a run: compute its run key, and what changed since the recipe's last run.
 
-    `force` makes it a run of its own, or goes on with a forced one of the same ingredients that came to no end.
+    `force` gives the run a new run key even if nothing changed; an unfinished forced run with the same ingredients is
+    resumed instead.
     """
     fingerprint = dataset.fingerprint(files, settings.data)
     code = identity.code_of(files)
@@ -78,9 +82,9 @@ def identify(
 
 
 def recipe_argument(home: Home, recipe: str, run_key: str) -> str:
-    """How a command line names the recipe of a run: a recipe of Evergreen's by its name, a user's by its file.
+    """The recipe argument of a command line for a run: the name of a built-in recipe, or the path of a user's recipe.
 
-    `path/to/NAME.py` when the run left no readable plan, or the file lies elsewhere by now.
+    The path is `path/to/NAME.py` if the run has no readable plan, or if the recipe file is no longer there.
     """
     run = home.run(recipe, run_key)
     plan = find_record(run.ingredients, RunPlan, run.root.name)

@@ -1,7 +1,7 @@
-"""A recipe: what one model is made of, in one short Python file.
+"""Recipes: one short Python file that defines a model, its data and its settings.
 
-A recipe file defines `recipe = Recipe(...)`. It imports torch inside `build_model`, so that listing, planning
-and a run that finds its work done stay fast.
+A recipe file defines `recipe = Recipe(...)`. It imports torch inside `build_model`, so that commands that do not
+train (listing, planning, a run whose results all exist) start fast.
 """
 
 import ast
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _OWN_PACKAGES = ("evergreen", "flows", "tasks", "training", "deployments")
-_RECIPES = "training.recipes."  # modules that one recipe may take from another
+_RECIPES = "training.recipes."  # a recipe may import the modules of these recipes
 BUILT_IN = ("digits", "fashion-mnist", "mnist", "cifar10-resnet", "cifar10-vit")
-_folders: set[Path] = set()  # of the recipes with files beside them that this process has loaded
+_folders: set[Path] = set()  # of loaded recipes that import files beside them
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A model, its data and its settings.
 
-    `build_model(shape, classes)` returns a fresh module that maps float images of (rows, channels, height, width),
-    normalised per channel, to logits of (rows, classes). `dataset(version, split)` may return a map-style torch
-    Dataset of (uint8 image, label) pairs for `data.feed=loader`; by default it reads the dataset version. `files`
-    names other files that `build_model` reads, relative to the recipe: they count for the run key and go with it.
+    `build_model(shape, classes)` returns a new module that maps float images (rows, channels, height, width),
+    normalised per channel, to logits (rows, classes). `dataset(version, split)`, if given, returns a map-style torch
+    Dataset of (uint8 image, label) pairs for `data.feed=loader`; by default the rows of the dataset version are used.
+    `files` lists the other files that `build_model` reads, relative to the recipe file: they are part of the run key
+    and are copied into the run's folder.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Recipe:
 
 
 class RecipeRef(Record):
-    """Where a recipe's source lies and what it was when it was hashed; passes between processes."""
+    """Reference to a recipe, passed between processes: its files, and the digest of their content at planning."""
 
     name: str
     path: str
@@ -66,14 +67,14 @@ class RecipeRef(Record):
 
 
 def is_built_in(ref: RecipeRef) -> bool:
-    """Whether the recipe comes with Evergreen."""
+    """Whether `ref` is one of Evergreen's own recipes."""
     return ref.name in BUILT_IN and Path(ref.path).parent == Path(__file__).parent / "recipes"
 
 
 def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
-    """The recipe called `name_or_path`: one of :data:`BUILT_IN`, or a path ending in `.py`.
+    """Load a recipe, given as one of the names in :data:`BUILT_IN` or as a path ending in `.py`.
 
-    Raises :class:`SettingError` when there is no such recipe or its file does not define one.
+    Raises :class:`SettingError` if there is no such recipe, or its file or the files that it names are not valid.
     """
     if name_or_path.endswith(".py"):
         path = Path(name_or_path).expanduser().resolve()
@@ -105,9 +106,9 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
 
 
 def reload(ref: RecipeRef, folder: Path) -> Recipe:
-    """The recipe that `ref` names, from the copy that the run keeps in `folder`.
+    """Load the recipe of `ref` from the run's copy in `folder`.
 
-    Raises :class:`SettingError` when it is not what was hashed; then nothing of it is executed.
+    Raises :class:`SettingError` if the digest of the copy is not that in `ref`; then no code of the copy is executed.
     """
     path = folder / Path(ref.path).name
     files = [_kept(ref, Path(file), folder) for file in ref.files]
@@ -121,9 +122,10 @@ def reload(ref: RecipeRef, folder: Path) -> Recipe:
 
 @contextmanager
 def modules_set_aside(folder: Path) -> Iterator[None]:
-    """Inside the block, a recipe in `folder` and its helpers are imported again; afterwards the old modules are back.
+    """Within the block, imports of the recipe in `folder` and of its helpers execute their code again.
 
-    What their global variables hold inside the block is what a new process would start with.
+    So their global variables begin with the values that they have in a new process. After the block, the old modules
+    are restored.
     """
     before = {name: module for name, module in sys.modules.items() if _is_from(module, folder)}
     for name in before:
@@ -140,9 +142,9 @@ def _is_from(module: ModuleType, folder: Path) -> bool:
 
 
 def keep_copy(ref: RecipeRef, folder: Path) -> None:
-    """Copy the recipe's files into `folder`, so that every attempt of a run executes what was hashed.
+    """Copy the recipe's files into `folder`, so that every attempt of a run executes the code that was hashed.
 
-    Raises :class:`SettingError` when they were changed since.
+    Does nothing if `folder` exists. Raises :class:`SettingError` if the files have changed since `ref` was created.
     """
     if folder.is_dir():
         return
@@ -156,7 +158,7 @@ def keep_copy(ref: RecipeRef, folder: Path) -> None:
 
 
 def _kept(ref: RecipeRef, file: Path, folder: Path) -> Path:
-    """Where `file` lies in a run's copy: files of other recipes that come with Evergreen stay where they are."""
+    """Path of `file` in a run's copy. Files outside the recipe's folder (Evergreen's own recipes) are not copied."""
     base = Path(ref.path).parent
     return folder / file.relative_to(base) if _is_inside(file, base) else file
 
@@ -166,7 +168,7 @@ def _is_inside(file: Path, folder: Path) -> bool:
 
 
 def _sources(path: Path) -> list[Path]:
-    """A recipe file and the files that it imports. Raises :class:`SettingError` when one can't be parsed."""
+    """A recipe file and the files that it imports. Raises :class:`SettingError` if a file can't be parsed."""
     try:
         return sorted(_local_files(path, path.parent))
     except (SyntaxError, ValueError) as error:
@@ -174,13 +176,13 @@ def _sources(path: Path) -> list[Path]:
 
 
 def _import_file(path: Path, files: list[Path]) -> ModuleType:
-    """Execute a recipe file; `files` are those of its folder that it imports."""
+    """Execute a recipe file. `files` are its Python files; the files in the recipe's folder become importable."""
     name = f"evergreen_recipe_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # lets classes that the recipe defines be pickled within the process
+    sys.modules[name] = module  # so that classes of the recipe can be pickled in this process
     try:
         _make_importable(path, [file for file in files if _is_inside(file, path.parent)])
         spec.loader.exec_module(module)
@@ -192,7 +194,7 @@ def _import_file(path: Path, files: list[Path]) -> ModuleType:
 
 
 def _clash(path: Path, error: Exception) -> str:
-    """The remedy when a recipe imports something from Evergreen's packages that is not there."""
+    """The end of the error message if a recipe imports a name that Evergreen's packages lack; empty otherwise."""
     top = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     beside = path.parent / top
     if top not in _OWN_PACKAGES:
@@ -209,9 +211,10 @@ def _clash(path: Path, error: Exception) -> str:
 
 
 def _make_importable(path: Path, files: list[Path]) -> None:
-    """Let a recipe import the files beside it as they are now, inside its functions too.
+    """Make the files beside a recipe importable in their current version, also for imports inside functions.
 
-    Python keeps modules by name alone: it would take another recipe's file of that name, or an older text.
+    Python caches modules by name alone: without this, a recipe would get another recipe's module of the same name, or
+    an older version of its own.
     """
     folder = path.parent
     names = {file.relative_to(folder).parts[0].removesuffix(".py") for file in files if file != path}
@@ -227,7 +230,7 @@ def _make_importable(path: Path, files: list[Path]) -> None:
 
 
 def _local_files(path: Path, folder: Path) -> set[Path]:
-    """`path` and the files beside it that it imports, directly or through each other."""
+    """`path` and the files that it imports, directly or indirectly: files beside it, and Evergreen's own recipes."""
     found, queue = {path}, [path]
     while queue:
         for node in ast.walk(ast.parse(queue.pop().read_text(encoding="utf-8"))):
@@ -264,7 +267,7 @@ def _digest(files: list[Path]) -> str:
 
 
 def _what_counts(file: Path) -> bytes:
-    """Of Python files all but comments, docstrings and layout; of other files every byte."""
+    """The content to hash: a Python file without comments, docstrings and layout; every byte of any other file."""
     content = file.read_bytes()
     if file.suffix == ".py":
         with suppress(SyntaxError, ValueError):

@@ -1,1 +1,1 @@
-"""What an attempt leaves on disk and is told: its history, its fence, heartbeats, metric points and worker logs."""
+"""Files of a training attempt: its job, the history, the fence, heartbeats, metric points and worker logs."""

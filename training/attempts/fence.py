@@ -1,7 +1,8 @@
-"""The fence: a newer attempt of a run stops older ones from writing.
+"""Fencing: a newer attempt of a run prevents older attempts from writing.
 
-A worker that was given up may live on for a minute, for example because its node was cut off or its controller died. So
-each commit of a checkpoint, a metric point or the finished model first checks that its attempt is still the newest.
+A worker that the driver has given up may still run for a minute, for example after its node lost the network or its
+Ray controller died. So each write of a checkpoint, a metric point or the finished model first checks that its attempt
+is still the newest.
 """
 
 import os
@@ -19,21 +20,21 @@ from training.storage.paths import RunPaths
 
 
 class SupersededError(TransientError):
-    """A newer attempt of the run has begun; this one must not write any more."""
+    """A newer attempt of the run, or a newer group of workers, has begun; this one must not write any more."""
 
 
 class RivalDriverError(SupersededError):
-    """A driver in another process trains the same run; this one ends, or they would take the run from each other."""
+    """A driver in another process trains the same run; this driver ends, or each would keep fencing out the other."""
 
     final = True
 
 
 @dataclass(frozen=True)
 class Fence:
-    """Who may write: the newest attempt of the newest driver, and of that attempt the newest group of workers.
+    """Fencing token: only the newest attempt, and only its newest group of workers, may write.
 
-    The file holds both numbers and the driver, as in `3.1 node7/4711/9f86d081`. The driver is empty in a file of an
-    earlier version of Evergreen.
+    `file` holds the attempt's number, the group's number and the driver's name, as in `3.1 node7/4711/9f86d081`. The
+    driver's name is empty in a file of an earlier version of Evergreen.
     """
 
     file: Path
@@ -43,15 +44,15 @@ class Fence:
 
     @classmethod
     def begin(cls, paths: RunPaths, driver: str = "") -> Self:
-        """`driver` starts a new attempt: from here on, all older ones are refused."""
+        """Start a new attempt as `driver`: from here on, all older attempts are fenced out."""
         number = max([_read(paths.fence)[0], *(attempt.number for attempt in read_attempts(paths))]) + 1
         return cls(paths.fence, number, driver=driver)._written()
 
     @classmethod
     def enter(cls, paths: RunPaths, number: int, driver: str = "") -> Self:
-        """The first worker starts: a group that Ray replaced by this one is refused from here on.
+        """Start a group of workers, called by its first worker: the groups that Ray replaced are fenced out.
 
-        Raises :class:`SupersededError` when another attempt than this driver's `number` has begun.
+        Raises :class:`SupersededError` if the newest attempt is not attempt `number` of this driver.
         """
         newest, group, by = _read(paths.fence)
         if (newest, by) != (number, driver):
@@ -63,7 +64,7 @@ class Fence:
         return self
 
     def check(self) -> None:
-        """Raises :class:`SupersededError` when a newer attempt or group has begun."""
+        """Raises :class:`SupersededError` if another attempt or group of workers began after this one."""
         now = _read(self.file)
         if now != (self.number, self.group, self.driver):
             raise SupersededError(
@@ -72,7 +73,7 @@ class Fence:
             )
 
     def check_driver(self) -> None:
-        """Raises :class:`RivalDriverError` when another driver has begun an attempt after this one."""
+        """Raises :class:`RivalDriverError` if another driver has begun an attempt since this attempt began."""
         number, _, driver = _read(self.file)
         if number >= self.number and driver != self.driver:
             raise RivalDriverError(
@@ -84,12 +85,12 @@ class Fence:
 
 
 def new_driver() -> str:
-    """A name for one driver: host, process and what no other driver has."""
+    """A unique name for a driver: host, process id and a random part."""
     return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
 
 
 def _read(fence: Path) -> tuple[int, int, str]:
-    """Attempt, group and driver; zeros when there are none, or a crash of the machine cut them short."""
+    """Attempt, group and driver; zeros and no driver if the file is missing, or a machine crash truncated it."""
     with suppress(OSError, ValueError):
         numbers, _, driver = fence.read_text(encoding="utf-8").partition(" ")
         number, _, group = numbers.partition(".")

@@ -1,4 +1,4 @@
-"""Heartbeats: each worker writes its step and process once a second, so that the driver notices workers that hang."""
+"""Heartbeats: each worker writes its step and process id once a second, so that the driver detects hung workers."""
 
 import os
 import signal
@@ -14,13 +14,14 @@ from training.records import Record
 from training.storage.paths import RunPaths
 from training.storage.record_files import DamagedError, read_record, record_text
 
-STACKS_SIGNAL = signal.SIGUSR1  # a worker that gets it writes the stacks of its threads to `stacks/`
+STACKS_SIGNAL = signal.SIGUSR1  # a worker that receives it dumps its threads' stacks to `stacks/`
 
 
 class Beat(Record):
-    """A worker's last sign of life after `step` steps; `gap_s` is the mean time between two.
+    """A worker's last heartbeat: `step` steps are done.
 
-    `started` is the start of its process, which tells it from a later one of equal pid.
+    `gap_s` is the mean number of seconds between two calls of :meth:`Heartbeat.beat`, about one call a step.
+    `started` is the start time of the worker's process, which distinguishes it from a later process with this pid.
     """
 
     attempt: int
@@ -35,7 +36,7 @@ class Beat(Record):
 
 @dataclass
 class Heartbeat:
-    """Leaves a worker's sign of life in a file, at most one a second."""
+    """Writes a worker's heartbeat to a file, at most once in `interval_s` seconds."""
 
     file: Path
     attempt: int
@@ -61,10 +62,10 @@ class Heartbeat:
         self.file.parent.mkdir(parents=True, exist_ok=True)
 
     def beat(self, step: int) -> None:
-        """`step` steps are done."""
+        """Record that `step` steps are done."""
         now = time.monotonic()
         self._beats += 1
-        if self._beats <= 2:  # until the first step is done, all time is start-up
+        if self._beats <= 2:  # the time before the end of the first step is start-up, not part of the mean
             self._began = now
         if now - self._written < self.interval_s:
             return
@@ -77,7 +78,7 @@ class Heartbeat:
 
     @contextmanager
     def kept_beating(self, step: int) -> Iterator[None]:
-        """Signs of life from a thread, while the block waits for a disk or for others' disks."""
+        """Send heartbeats from a thread while the block waits for a disk, or for other workers' disks."""
         done = threading.Event()
 
         def work() -> None:
@@ -94,21 +95,21 @@ class Heartbeat:
 
 
 def _run_of(beats: Path) -> str:
-    """Name of the folder of the run whose sign of life lies in `beats`."""
+    """Name of the run's folder, given a heartbeat file in it."""
     return beats.parent.parent.name
 
 
 def furthest_step(paths: RunPaths) -> int:
-    """The last step that a worker is known to have done; an attempt that begins forgets those before it."""
+    """The last step that a worker has reported. A new attempt overwrites the heartbeats of the attempts before it."""
     return max((beat.step for beat in read_beats(paths)), default=0)
 
 
 def read_beats(paths: RunPaths) -> list[Beat]:
-    """The last sign of life of each worker, of whatever attempt."""
+    """The last heartbeat of each worker, of any attempt."""
     found = []
     for file in sorted(paths.beats.glob("rank-*.json")):
         try:
             found.append(read_record(file, Beat, _run_of(file)))
         except (OSError, DamagedError):
-            continue  # removed at this moment, or damaged: the next one comes in a second
+            continue  # removed meanwhile, or damaged: the next heartbeat comes in a second
     return found

@@ -1,6 +1,6 @@
-"""The history of a run's attempts: which attempts began, how far training had come, and which ended early.
+"""History of a run's attempts: which attempts started, at which step, and which failed.
 
-Each start of the workers is an attempt with an increasing number.
+Each time the driver starts the workers, the attempt number increases; a newer attempt fences out older attempts.
 """
 
 from pathlib import Path
@@ -11,11 +11,11 @@ from training.storage.record_files import append_record, read_lines
 
 
 class Attempt(Record):
-    """One start of the loop, told by its first worker; `began` and `ready` are seconds since 1970.
+    """One start of the training loop, recorded by its first worker; `began` and `ready` are seconds since 1970.
 
-    `number` counts the driver's attempts, `group` the times that Ray started its workers, to change how many they are.
-    Training entered at `first_step`; `reached` is the step that was known to be done before, so that
-    `reached - first_step` steps were computed twice.
+    `number` is the attempt's number in the run. `group` counts the worker groups within the attempt: Ray starts a new
+    group to change the number of workers. Training started at `first_step`; `reached` is the last step that workers
+    had reported before, so `reached - first_step` steps were computed twice.
     """
 
     number: int
@@ -29,7 +29,7 @@ class Attempt(Record):
 
 
 class Failure(Record):
-    """The end of an attempt before its time."""
+    """An attempt that ended before the model was finished; `at` is in seconds since 1970."""
 
     number: int
     at: float
@@ -37,15 +37,15 @@ class Failure(Record):
 
 
 def read_attempts(paths: RunPaths) -> list[Attempt]:
-    """Starts of the loop so far, oldest first."""
+    """Starts of the training loop so far, oldest first; damaged records are left out with a warning."""
     return read_lines(paths.attempts, Attempt, paths.root.name).undamaged()
 
 
 def read_failures(paths: RunPaths) -> list[Failure]:
-    """Failures so far, oldest first."""
+    """Failures so far, oldest first; damaged records are left out with a warning."""
     return read_lines(paths.failures, Failure, paths.root.name).undamaged()
 
 
 def note(file: Path, record: Record) -> None:
-    """Add a record to one of the two files, which lie in the run's folder."""
+    """Append a record to `file`: the run's file of attempts or of failures."""
     append_record(file, record, file.parent.name)

@@ -1,4 +1,4 @@
-"""What a training process is told: one JSON record that crosses from the driver to the workers."""
+"""The training job: the JSON record that the driver sends to each worker."""
 
 from pathlib import Path
 from typing import Literal
@@ -10,7 +10,7 @@ from training.storage.paths import RunPaths
 
 
 class TrainingJob(Record):
-    """One training: its identity, where it keeps its state, how rows are fed, and which driver's attempt this is."""
+    """One attempt of a training: run key, run folder, recipe, settings, dataset, feed, attempt number and driver."""
 
     run_key: str
     root: str

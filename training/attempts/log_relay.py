@@ -1,4 +1,4 @@
-"""Warnings of the workers reach the driver's log: Ray keeps their output in files of its own that nobody reads."""
+"""Relay of the workers' warnings to the driver's log: otherwise only Ray's own log files hold them."""
 
 import json
 import logging
@@ -21,12 +21,12 @@ class _JsonLines(logging.Formatter):
 
 @contextmanager
 def recorded(file: Path) -> Iterator[None]:
-    """Write this process's warnings, and Evergreen's own log, to `file` for as long as the block lasts."""
+    """Within the block, write this process's Python warnings and Evergreen's log to `file`, as JSON lines."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(file)
     handler.setFormatter(_JsonLines())
     logging.captureWarnings(capture=True)
-    warnings.simplefilter("default")  # each place once
+    warnings.simplefilter("default")  # report each warning once per location
     for name in _LOGGERS:
         logging.getLogger(name).addHandler(handler)
     logging.getLogger("evergreen").setLevel(logging.INFO)
@@ -40,7 +40,7 @@ def recorded(file: Path) -> Iterator[None]:
 
 @dataclass
 class Relay:
-    """Repeats what workers warn of, once, however many of them say it."""
+    """Logs the workers' warnings in the driver; each text is logged once, even if several workers log it."""
 
     paths: RunPaths
     _read: dict[Path, int] = field(default_factory=dict)
@@ -50,17 +50,16 @@ class Relay:
         self._read = {file: file.stat().st_size for file in self._files()}
 
     def pump(self) -> None:
-        """Log what is new since the last call."""
+        """Log the warnings written since the last call, or since this object was created."""
         for file in self._files():
             with file.open("rb") as stream:
                 stream.seek(self._read.get(file, 0))
                 new = stream.read()
-            whole = new[: new.rfind(b"\n") + 1]  # the rest is being written
+            whole = new[: new.rfind(b"\n") + 1]  # a worker is still writing the rest
             self._read[file] = self._read.get(file, 0) + len(whole)
             for line in whole.splitlines():
-                with suppress(
-                    ValueError, KeyError, TypeError
-                ):  # a damaged log is no reason to end a training
+                # A damaged log must not end a training.
+                with suppress(ValueError, KeyError, TypeError):
                     self._say(file.stem, json.loads(line))
 
     def _files(self) -> list[Path]:

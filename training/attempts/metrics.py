@@ -1,7 +1,7 @@
-"""Metric points of a run: an append-only file beside the checkpoints, each (name, step) once.
+"""Metric points of a run: an append-only file beside the checkpoints, with each (name, step) once.
 
-The first worker writes, anyone may read. A resumed training drops the points after the step it resumes from and
-writes them again with equal values, so readers never see a gap or a double.
+Only the first worker writes the file; any process may read it. A resumed training removes the points after the step
+from which it resumes and writes them again with equal values, so readers see no gap and no duplicate.
 """
 
 import math
@@ -25,7 +25,7 @@ from training.storage.record_files import (
 
 
 class Point(Record):
-    """Values at one optimizer step (`step` of `total_steps` done); `at` is the clock in seconds since 1970."""
+    """Metric values after optimizer step `step` of `total_steps`; `at` is the time in seconds since 1970."""
 
     step: int
     total_steps: int
@@ -36,14 +36,17 @@ class Point(Record):
 
 @dataclass(frozen=True)
 class MetricsFile:
-    """Points of one run, in `path`."""
+    """The metric points of one run, in the file `path`."""
 
     path: Path
     total_steps: int = 0
-    fence: Fence | None = None  # of the attempt that writes; readers need none
+    fence: Fence | None = None  # of the attempt that writes; None for readers
 
     def rewind(self, step: int) -> None:
-        """Forget all points after `step`; :meth:`has_all` has said that those up to it are sound."""
+        """Remove all points after `step`. Before, :meth:`has_all` must have confirmed the points up to `step`.
+
+        Raises :class:`training.attempts.fence.SupersededError` if this attempt may not write any more.
+        """
         if self.fence is not None:
             self.fence.check()
         found = self.lines()
@@ -53,7 +56,7 @@ class MetricsFile:
         write_records(self.path, [point for point in sound if point.step <= step], self._run)
 
     def has_all(self, step: int, count: int | None) -> bool:
-        """Whether all points up to `step` are there and undamaged; `count` is their number, where it is known."""
+        """Whether all points up to `step` are present and undamaged; `count` is their number, None if not known."""
         found = self.lines()
         sound = found.records[: found.sound]
         if count is not None:
@@ -61,24 +64,28 @@ class MetricsFile:
         return not found.damage or bool(sound and sound[-1].step > step)
 
     def check(self) -> None:
-        """Raises :class:`TransientError` when points are damaged: the next attempt computes them again."""
+        """Raises :class:`TransientError` if points are damaged: the next attempt computes them again."""
         if damage := self.lines().damage:
             raise TransientError(
                 f"{self.path}: damaged ({damage}); the points from there on are computed again."
             )
 
     def count(self) -> int:
-        """Number of points that were written."""
+        """Number of points written, damaged ones included."""
         return count_lines(self.path, self._run)
 
     def sync(self) -> None:
-        """Make all points durable, as a checkpoint that comes after them will be."""
+        """Sync all points to disk, so that they are as durable as the checkpoint committed after them."""
         if self.path.is_file():
             with self.path.open("rb") as stream:
                 os.fsync(stream.fileno())
 
     def append(self, step: int, epoch: int, values: dict[str, float]) -> None:
-        """Add a point. Raises :class:`TrainingError` when a value is not a finite number."""
+        """Add a point.
+
+        Raises :class:`TrainingError` if a value is not a finite number, and
+        :class:`training.attempts.fence.SupersededError` if this attempt may not write any more.
+        """
         for name, value in values.items():
             if not math.isfinite(value):
                 raise TrainingError(
@@ -91,15 +98,15 @@ class MetricsFile:
         append_record(self.path, point, self._run)
 
     def read(self) -> list[Point]:
-        """All points in order, damaged ones left out with a warning."""
+        """All points in order; damaged points are left out with a warning."""
         return self.lines().undamaged()
 
     def lines(self) -> Lines[Point]:
-        """The points, and what is wrong with the file."""
+        """The points, with a description of the damage if the file is damaged."""
         return read_lines(self.path, Point, self._run)
 
     def tail(self) -> LineTail[Point]:
-        """A reader of the points that are still to come."""
+        """A reader that polls the file: it returns each point once, first the existing points and then new ones."""
         return LineTail(self.path, Point, self._run)
 
     @property

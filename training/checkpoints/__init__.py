@@ -1,1 +1,1 @@
-"""Checkpoints as a commit log, and the weights of a finished model."""
+"""Checkpoints of a training, kept as a commit log, and the weights files of finished models."""

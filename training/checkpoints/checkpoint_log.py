@@ -1,9 +1,10 @@
-"""Checkpoints as a commit log: a new folder each, complete and digested or not there at all.
+"""Checkpoints as a commit log: each checkpoint is a new folder that appears complete, with its digest, or not at all.
 
-A folder holds `state.pt` (loaded with `weights_only=True`: nothing is unpickled) and `MANIFEST.json` with the
-sha256 and size of it. It is written aside, synced and renamed. The newest folder whose manifest verifies is the
-one to resume from; a damaged one is skipped with a warning, as is one whose metric points are damaged: the steps are
-then computed again, and the points with them. Ray's own bookkeeping is never asked.
+A folder holds `state.pt` (loaded with `weights_only=True`, so no code is unpickled) and `MANIFEST.json` with the
+sha256 and size of `state.pt`. The folder is written under a temporary name, synced to disk and renamed. Training
+resumes from the newest folder that matches its manifest. A damaged checkpoint is skipped with a warning, and so is a
+checkpoint whose metric points are damaged: the steps after the checkpoint before it, and their points, are computed
+again. Ray's own record of checkpoints is not used.
 """
 
 import logging
@@ -32,9 +33,9 @@ STATE = "state.pt"
 
 
 class Manifest(Record):
-    """What makes a folder a checkpoint: whose state it is, at which step, and its bytes.
+    """Manifest of a checkpoint: the run key, the step, and the digest and size of the state file.
 
-    `points` is how many metric points had been written; checkpoints of earlier versions do not say.
+    `points` is the number of metric points written before the checkpoint; None in checkpoints of earlier versions.
     """
 
     format: int
@@ -51,7 +52,7 @@ class Manifest(Record):
 
 @dataclass(frozen=True)
 class Position:
-    """How far a training is: `step` optimizer steps in all, `epoch` (0 for the first) and the step inside it."""
+    """Progress of a training: `step` optimizer steps done, `step_in_epoch` of them in `epoch` (0 for the first)."""
 
     epoch: int
     step_in_epoch: int
@@ -65,11 +66,11 @@ class CheckpointLog:
     folder: Path
     settings: CheckpointSettings
     run_key: str
-    conditions: dict[str, str] = field(default_factory=dict)  # of this attempt, besides those of its process
-    before_commit: Callable[[], None] = lambda: None  # what must have happened before a checkpoint may count
-    progress: Callable[[], None] = lambda: None  # called each second while a write is waited for
-    pinned: int | None = None  # step of a checkpoint that is needed still
-    metrics: MetricsFile | None = None  # of the run
+    conditions: dict[str, str] = field(default_factory=dict)  # of this attempt, added to contract()
+    before_commit: Callable[[], None] = lambda: None  # called before the rename; an error prevents the commit
+    progress: Callable[[], None] = lambda: None  # called each second while `wait` waits for a write
+    pinned: int | None = None  # step of a checkpoint that must not be pruned
+    metrics: MetricsFile | None = None  # the run's metric points, checked against each checkpoint
     _damaged: list[Path] = field(default_factory=list, repr=False)
     _writer: threading.Thread | None = field(default=None, repr=False)
     _copied: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -77,7 +78,7 @@ class CheckpointLog:
     _copies: StateCopies = field(default_factory=StateCopies, repr=False)
 
     def entries(self) -> list[Path]:
-        """Folders of finished checkpoints, oldest first."""
+        """Folders of complete checkpoints, oldest first."""
         return sorted(path for path in self.folder.glob("step-*") if (path / MANIFEST).is_file())
 
     def save(
@@ -87,15 +88,16 @@ class CheckpointLog:
         score: float | None,
         steady: Set[int] = frozenset(),
     ) -> None:
-        """Copy `state` and commit it while training goes on.
+        """Copy `state` and write the copy as a checkpoint in a background thread.
 
-        `score` is the validation loss when the checkpoint ends an epoch; lower is better. Tensors at the addresses
-        in `steady` are copied while training goes on, too, and may change after :meth:`wait_until_copied`: the next
-        forward and backward pass leaves them alone, as in CheckFreq (J. Mohan et al., FAST 2021). A write that is
-        still under way is waited for first, and an error of it raised here.
+        `score` is the validation loss if the checkpoint ends an epoch (lower is better), else None. Tensors whose
+        addresses are in `steady` are copied in the background, and the caller may change them only after
+        :meth:`wait_until_copied`; all others are copied before this method returns. `steady` is for tensors that the
+        next forward and backward pass does not change, as in CheckFreq (J. Mohan et al., FAST 2021). Waits for the
+        previous write before it starts the next write, and raises the error of the previous write.
         """
         self.wait_until_copied()
-        copied = self._copies.take(state, steady)  # beside the one that may still be written
+        copied = self._copies.take(state, steady)  # into other memory than the copy still being written
         self.wait()
         self._copied.clear()
         points = self.metrics.count() if self.metrics is not None else None
@@ -105,12 +107,12 @@ class CheckpointLog:
         self._writer.start()
 
     def wait_until_copied(self) -> None:
-        """Return when all that was given to :meth:`save` may change."""
+        """Wait until the state given to :meth:`save` is copied, so that the caller may change it."""
         if self._writer is not None:
             self._copied.wait()
 
     def wait(self) -> None:
-        """Return when nothing is being written; raises what a write raised."""
+        """Wait until no checkpoint is being written. Raises the error of the last write, if it failed."""
         if self._writer is not None:
             while self._writer.is_alive():
                 self._writer.join(timeout=1.0)
@@ -121,11 +123,11 @@ class CheckpointLog:
 
     @property
     def busy(self) -> bool:
-        """Whether a write is under way."""
+        """Whether a checkpoint is being written."""
         return self._writer is not None and self._writer.is_alive()
 
     def load_newest(self) -> "tuple[Position, dict[str, Any]] | None":
-        """The newest checkpoint that verifies, with all metric points up to it, or None."""
+        """Position and state of the newest undamaged checkpoint with all metric points up to it, or None."""
         for path in reversed(self.entries()):
             try:
                 manifest = self._verified(path)
@@ -148,10 +150,11 @@ class CheckpointLog:
             finally:
                 self._copied.set()
             self._make_way(target)
-            while self._damaged:  # they would be kept for the newest, and good ones given up for them
+            # _prune counts folders: it would keep damaged checkpoints as the newest, and remove good ones.
+            while self._damaged:
                 remove_folder(self._damaged.pop())
             with atomic_folder(target) as aside:
-                with (aside / STATE).open("wb") as out:  # a file of torch's own hides why a write failed
+                with (aside / STATE).open("wb") as out:  # torch's own file object hides why a write failed
                     digested = DigestedStream(out)
                     with _without_crc():
                         torch.save(state | {"position": astuple(position)}, cast(IO[bytes], digested))
@@ -170,7 +173,7 @@ class CheckpointLog:
                 (aside / MANIFEST).write_text(record_text(MANIFEST, manifest, target.name))
                 self.before_commit()
             self._prune()
-        except BaseException as error:  # handed to the training thread, which decides
+        except BaseException as error:  # raised in the training thread by `wait`
             self._failure.append(error)
 
     def _load(self, path: Path, manifest: Manifest) -> tuple[Position, dict[str, Any]]:
@@ -192,7 +195,7 @@ class CheckpointLog:
         return position, state
 
     def _verified(self, path: Path) -> Manifest:
-        """The manifest of a whole checkpoint of this run. Raises :class:`DataError` for any other."""
+        """Manifest of a checkpoint of this run. Raises :class:`DataError` if damaged, or of another run or format."""
         try:
             manifest = read_manifest(path)
         except (OSError, DataError) as error:
@@ -203,14 +206,17 @@ class CheckpointLog:
         return manifest
 
     def _check_points(self, path: Path, manifest: Manifest) -> None:
-        """Raises :class:`DataError` when metric points before the checkpoint would be missing for good."""
+        """Raises :class:`DataError` if metric points up to the checkpoint are missing or damaged.
+
+        A training that resumed there would never compute them again.
+        """
         if self.metrics is not None and not self.metrics.has_all(manifest.step, manifest.points):
             raise DataError(
                 f"checkpoint {path}: metric points up to it are missing or damaged in {self.metrics.path}"
             )
 
     def _make_way(self, path: Path) -> None:
-        """Remove a damaged checkpoint: the one that takes its place would else be given up for it."""
+        """Remove a damaged checkpoint at `path`: :func:`atomic_folder` would keep it and drop the new checkpoint."""
         try:
             if path.exists():
                 self._verified(path)
@@ -218,7 +224,7 @@ class CheckpointLog:
             remove_folder(path)
 
     def _prune(self) -> None:
-        """Keep the newest, the best and the pinned one."""
+        """Remove all checkpoints but the newest, the best and the pinned one, as the settings say."""
         entries = self.entries()
         scored = sorted((score, path) for path in entries if (score := _score(path)) is not None)
         keep = set(entries[-self.settings.keep_newest :]) | {
@@ -231,15 +237,15 @@ class CheckpointLog:
                 remove_folder(path)
 
     def load_at(self, step: int) -> dict[str, Any]:
-        """State of the checkpoint at `step`. Raises :class:`DataError` when it is damaged or gone."""
+        """State of the checkpoint at `step`. Raises :class:`DataError` if it is damaged or missing."""
         path = self.folder / _name(step)
         return self._load(path, self._verified(path))[1]
 
     def load_step(self, step: int) -> dict[str, Any]:
         """State of the checkpoint at `step`.
 
-        Raises :class:`TransientError` when it is damaged or gone; then it and all later ones are gone too, so that
-        the next attempt computes them again.
+        Raises :class:`TransientError` if it is damaged or missing. It then removes this checkpoint and all later
+        ones, so that the next attempt computes their steps again.
         """
         try:
             return self.load_at(step)
@@ -251,15 +257,15 @@ class CheckpointLog:
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
-    """The manifest in a checkpoint's folder.
+    """Read the manifest in a checkpoint's folder, without checking the state file.
 
-    Raises :class:`training.storage.record_files.DamagedError`, and FileNotFoundError when there is none.
+    Raises :class:`training.storage.record_files.DamagedError`, and FileNotFoundError if there is no manifest.
     """
     return read_record(checkpoint / MANIFEST, Manifest, checkpoint.name)
 
 
 def contract() -> dict[str, str]:
-    """What bit-identical results depend on beside the run key."""
+    """Conditions of this process, besides the run key, on which bit-identical results depend."""
     import torch
 
     return {
@@ -272,7 +278,7 @@ def contract() -> dict[str, str]:
 
 @contextmanager
 def _without_crc() -> Iterator[None]:
-    """Let torch write no CRC of each tensor, a quarter of the writing: the whole file has its sha256."""
+    """Turn off torch's CRC of each tensor, a quarter of the write time: a sha256 already covers the whole file."""
     from torch.serialization import get_crc32_options, set_crc32_options
 
     before = get_crc32_options()
@@ -284,7 +290,7 @@ def _without_crc() -> Iterator[None]:
 
 
 def _score(path: Path) -> float | None:
-    """Validation loss at a checkpoint, if it has one and its manifest can be read."""
+    """Validation loss at a checkpoint; None if it has none or its manifest can't be read."""
     manifest = find_record(path / MANIFEST, Manifest, path.name)
     return manifest.score if manifest is not None else None
 

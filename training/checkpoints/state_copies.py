@@ -1,4 +1,4 @@
-"""The state of a training as it was at one step, kept apart so that training may go on while it is written."""
+"""Copies of the training state at one step, so that training continues while the copy is written to disk."""
 
 from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING, Any
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
 
 
 class StateCopies:
-    """Copies of nested state, one after the other, in two sets of memory that take turns.
+    """Double buffer for copies of nested state: dicts, lists and tuples with tensors in them.
 
-    Fresh memory costs several times the copy itself. The newest copy is left alone while the next one is taken; the
-    one before it must not be needed any more.
+    Buffers are reused, because allocating memory takes several times as long as the copy itself. A new copy does not
+    overwrite the previous copy, but the copy before the previous: the caller must no longer need that.
     """
 
     def __init__(self) -> None:
@@ -19,10 +19,10 @@ class StateCopies:
         self._outstanding: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def take(self, value: Any, steady: Set[int] = frozenset()) -> Any:
-        """A copy whose tensors live in ordinary memory.
+        """A copy of `value` with its tensors in CPU memory, pinned for tensors from a GPU.
 
-        Tensors at the addresses in `steady` are filled in by :meth:`fill`, in any thread; until it has returned,
-        they may not change.
+        Tensors whose addresses are in `steady` are copied later, by :meth:`fill`, which any thread may call; they
+        must not change until :meth:`fill` has returned.
         """
         self._outstanding = []
         kept = self._kept.pop(0)
@@ -32,7 +32,7 @@ class StateCopies:
         return copied
 
     def fill(self) -> None:
-        """Copy what the newest :meth:`take` left out."""
+        """Copy the `steady` tensors that the newest :meth:`take` skipped."""
         while self._outstanding:
             place, tensor = self._outstanding.pop()
             place.copy_(tensor)

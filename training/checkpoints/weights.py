@@ -1,4 +1,4 @@
-"""The weights of a finished training: written and read without pickle, and known by their digest."""
+"""Weights of a finished training: safetensors files, written and read without pickle, and their digest."""
 
 import hashlib
 from pathlib import Path
@@ -26,14 +26,14 @@ def weights_digest(weights: "dict[str, torch.Tensor]") -> str:
 
 
 def save_weights(weights: "dict[str, torch.Tensor]", path: Path) -> None:
-    """Write tensors as safetensors: no code in the file, nothing to unpickle."""
+    """Write tensors to a safetensors file, which holds no code: reading it unpickles nothing."""
     from safetensors.torch import save_file
 
     save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}, path)
 
 
 def load_weights(path: Path) -> "dict[str, torch.Tensor]":
-    """Tensors of a safetensors file. Raises :class:`DataError` when it is damaged."""
+    """Read the tensors of a safetensors file. Raises :class:`DataError` if it is damaged or can't be read."""
     from safetensors.torch import load_file
 
     try:

@@ -1,1 +1,1 @@
-"""Trainers: how the weights come about on a group of workers."""
+"""Trainers: the code that computes the weights on one or more workers."""

@@ -1,1 +1,1 @@
-"""Evergreen's own PyTorch loop, alone or on several workers (DDP)."""
+"""Evergreen's own PyTorch training loop, in one process or data-parallel on several workers (DDP)."""

@@ -1,4 +1,4 @@
-"""What the loop adds up: seconds by part, losses and hits by interval and epoch, and which rows were used."""
+"""Accumulators of the training loop: seconds per part, losses and hits per interval and epoch, checksums of rows."""
 
 import time
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ _POINTS_PER_EPOCH, _MOST_STEPS_A_POINT = 10, 50
 
 @dataclass
 class Clock:
-    """Seconds by part of the loop."""
+    """Accumulates the seconds that each part of the loop takes, by the part's name."""
 
     parts: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Add the block's seconds to `part`, but for those that are booked to others inside it."""
+        """Add the block's exclusive time in seconds to `part`: time added to parts inside the block is subtracted."""
         booked, began = sum(self.parts.values()), time.perf_counter()
         try:
             yield
@@ -32,7 +32,7 @@ class Clock:
 
 @dataclass
 class Sums:
-    """Loss, hits and rows of some steps; `checksum` tells which rows they were."""
+    """Sums of losses, hits and rows over some steps; `checksum` identifies the rows, whatever their order."""
 
     loss: float = 0.0
     hits: float = 0.0
@@ -45,7 +45,7 @@ class Sums:
 
 @dataclass
 class Interval:
-    """This worker's sums since the last metric point; tensors stay on the device until then."""
+    """This worker's sums since the last metric point; tensors stay on the device until the next point."""
 
     losses: Any = 0.0
     hits: Any = 0
@@ -59,16 +59,16 @@ class Interval:
 
     @property
     def share_here(self) -> float:
-        """Share of the rows that this attempt computed itself; the others' sums came with a checkpoint."""
+        """Share of the rows that this attempt computed; the sums of the other rows came from the checkpoint."""
         return 1 - self._carried / self.rows if self.rows else 1.0
 
     def add(self, losses: Any, hits: Any, rows: Rows) -> None:
-        """Count a step: sum of its losses, its hits, and its rows on this worker."""
+        """Add one step: the sum of losses, the number of hits and the rows on this worker."""
         self.losses, self.hits = self.losses + losses, self.hits + hits
         self.rows, self.checksum = self.rows + len(rows), self.checksum + checksum(rows)
 
     def as_tensor(self, ranks: Ranks) -> Any:
-        """The four sums as one float64 tensor on the rank's device."""
+        """The four sums (losses, hits, rows, checksum) as one float64 tensor on the rank's device."""
         import torch
 
         values = (self.losses, self.hits, self.rows, self.checksum)
@@ -76,7 +76,7 @@ class Interval:
 
 
 def metric_interval(settings: Settings, steps_per_epoch: int) -> int:
-    """Steps between two metric points of an epoch."""
+    """Steps between metric points: `tracking.log_every_steps`, by default a tenth of an epoch, from 1 to 50."""
     return settings.tracking.log_every_steps or max(
         1, min(_MOST_STEPS_A_POINT, steps_per_epoch // _POINTS_PER_EPOCH)
     )

@@ -1,7 +1,7 @@
-"""How rows reach a worker: from memory-mapped columns, from Ray Data shards, or from a torch DataLoader.
+"""Feeds: the training rows of a worker, from memory-mapped columns, Ray Data shards or a torch DataLoader.
 
-All three give :class:`Batch`es of this worker's share of each global step. Only `memory` is exact: it can be
-entered at any step, and every row is used exactly once an epoch.
+For each step, all three yield a :class:`Batch` with this worker's rows. Only the `memory` feed is exact: an epoch can
+start at any step, and each row is used exactly once per epoch.
 """
 
 from collections.abc import Iterator
@@ -30,18 +30,18 @@ _DATASET = 5  # stream of random numbers, see training.data.sample_order
 class Batch:
     """This worker's share of one step: uint8 images (rows, channels, height, width) and labels on its device.
 
-    `rows` identifies each row for the random draws of augmentation; `global_rows` counts the step's rows on all
-    workers, by which the loss is divided.
+    `rows` holds an identifier per row, which keys the random numbers of augmentation. `global_rows` is the number of
+    rows of the step on all workers, by which the loss is divided.
     """
 
     images: "torch.Tensor"
     labels: "torch.Tensor"
     rows: Rows
     global_rows: int
-    pieces: tuple[int, ...] = ()  # sizes of the virtual shards that these rows are, in order
+    pieces: tuple[int, ...] = ()  # sizes of the virtual shards in this batch, in order
 
     def split(self) -> "Iterator[Batch]":
-        """The virtual shards of this batch, each a batch of its own."""
+        """Yield each virtual shard of this batch as a separate batch."""
         start = 0
         for size in self.pieces:
             part = slice(start, start + size)
@@ -50,24 +50,24 @@ class Batch:
 
 
 class Feed(Protocol):
-    """Training rows in steps."""
+    """Training rows, grouped into steps."""
 
     @property
     def exact(self) -> bool:
-        """Whether an epoch can be entered at any step."""
+        """Whether an epoch can start at any step; otherwise it starts at step 0."""
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of one pass."""
+        """Optimizer steps of one epoch."""
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
         """This worker's batches of an epoch, from step `first_step` on (0 unless the feed is exact)."""
 
 
 def training_rows(columns: Columns, settings: Settings) -> tuple[Rows, Rows]:
-    """Row numbers of the train split to learn from, and those kept back for validation.
+    """Row numbers of the train split: the rows to learn from, and the rows kept back for validation.
 
-    Raises :class:`SettingError` when either is too small to work with.
+    Raises :class:`SettingError` if fewer than 2 rows per worker are left to learn from, or none to validate on.
     """
     kept_back = columns.validation
     if kept_back is None:
@@ -85,7 +85,7 @@ def training_rows(columns: Columns, settings: Settings) -> tuple[Rows, Rows]:
 
 @dataclass(frozen=True)
 class MemoryFeed:
-    """Rows gathered from memory-mapped columns in the order that (seed, epoch, step) gives."""
+    """Gathers rows from memory-mapped columns, in an order that is a function of (seed, epoch, step)."""
 
     columns: Columns
     learn: Rows
@@ -112,7 +112,7 @@ class MemoryFeed:
             yield Batch(_to(images, self.ranks), _to(labels, self.ranks), rows, stop - start, pieces)
 
     def _share(self, epoch: int, step: int) -> tuple[Rows, tuple[int, ...]]:
-        """This worker's positions of a step: an even part, or whole virtual shards."""
+        """This worker's part of a step, as indices into `learn`, and the sizes of its virtual shards, if any."""
         if self.virtual_shards is None:
             return self.order.share(epoch, step, self.ranks.rank, self.ranks.world_size), ()
         shards = self.order.parts(epoch, step, self.virtual_shards)
@@ -121,19 +121,19 @@ class MemoryFeed:
 
 
 def shards_of(virtual_shards: int, rank: int, world_size: int) -> slice:
-    """Which virtual shards `rank` computes: consecutive ones, whose number differs by one at most between ranks.
+    """The virtual shards that `rank` computes: consecutive shards, whose number differs by at most one between ranks.
 
-    With at least as many shards as ranks, each rank has one.
+    With at least as many shards as ranks, each rank has a shard.
     """
     return slice(rank * virtual_shards // world_size, (rank + 1) * virtual_shards // world_size)
 
 
 @dataclass(frozen=True)
 class StreamFeed:
-    """Ray Data shards, decoded and filtered on other CPUs than training's; resumes at whole epochs.
+    """Streams rows of a Ray Data shard, decoded and filtered on other CPUs than training's; resumes at whole epochs.
 
-    Every worker takes the same number of whole batches, so no rank waits for a step that another lacks; the
-    shuffle buffer holds eight batches, as a buffer below two gives ranks different numbers of batches.
+    Every worker takes the same number of whole batches, so that no rank waits in a step for a rank without a batch.
+    The shuffle buffer holds eight batches: with fewer than two, ranks get different numbers of batches.
     """
 
     shard: "DataIterator"
@@ -144,7 +144,7 @@ class StreamFeed:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches that every worker has."""
+        """Optimizer steps of one epoch: the whole batches that every worker has."""
         return self.learn_count // self.ranks.world_size // self.settings.local_batch_size
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
@@ -159,16 +159,17 @@ class StreamFeed:
             local_shuffle_seed=self.settings.seed + epoch,
         )
         for batch in islice(stream, first_step, self.steps_per_epoch):
-            # A row's content names it, as its place in the stream is not fixed.
+            # The digest of its content identifies a row, as its position in the stream varies.
             rows = batch["digest"].cpu().numpy().view(np.int64)
             yield Batch(batch["image"], batch["label"], rows, size * self.ranks.world_size)
 
 
 @dataclass(frozen=True)
 class LoaderFeed:
-    """A torch DataLoader over a map-style Dataset, sharded by DistributedSampler; resumes at whole epochs.
+    """Reads rows from a torch DataLoader over a map-style Dataset; resumes at whole epochs.
 
-    The sampler repeats up to world_size - 1 rows an epoch so that all ranks have as many.
+    A DistributedSampler splits the rows; it repeats up to world_size - 1 rows per epoch, so that all ranks have the
+    same number of rows.
     """
 
     loader: "DataLoader[Any]"
@@ -177,7 +178,7 @@ class LoaderFeed:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of one worker."""
+        """Optimizer steps of one epoch: the batches of one worker."""
         return len(self.loader)
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
@@ -195,14 +196,15 @@ class LoaderFeed:
 
 
 def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks: Ranks) -> LoaderFeed:
-    """A :class:`LoaderFeed` over rows `learn` of `dataset`, through Ray Train's `prepare_data_loader` on Ray.
+    """Build a :class:`LoaderFeed` over the rows `learn` of `dataset`.
 
-    Before each row, the global random generators are seeded from (seed, epoch, row), in loader processes as well.
+    With several workers, Ray Train's `prepare_data_loader` prepares the loader. The global random generators are
+    seeded from (seed, epoch, row) before each row is read, also in the loader's processes.
     """
     from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
     class Numbered(Dataset[Any]):
-        """Pairs of the wrapped dataset with their row numbers, which augmentation needs."""
+        """Adds to each pair of the wrapped dataset its row number, which augmentation needs."""
 
         epoch = 0
 
@@ -230,7 +232,7 @@ def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks:
 
 
 def columns_dataset(columns: Columns) -> "Dataset[Any]":
-    """The dataset version's rows as a map-style torch Dataset of (uint8 image, label)."""
+    """A map-style torch Dataset of (uint8 image, label) pairs over the rows of the dataset version."""
     import torch
     from torch.utils.data import Dataset
 

@@ -1,7 +1,7 @@
-"""The global generators of random numbers in a training process: torch's, NumPy's and Python's, seeded together.
+"""The global random generators of a training process (those of torch, NumPy and Python), seeded together.
 
-A model or a dataset of a recipe may draw from any of them. Each step and each row of a recipe's dataset seeds all three
-from its key, so there is no generator state that a checkpoint would have to hold.
+A recipe's model or dataset may draw from any of the three. All three are seeded before each part of a step and before
+each row of a recipe's dataset, from a key of that part or row. So checkpoints need not hold the generators' state.
 """
 
 import random
@@ -12,9 +12,9 @@ import numpy as np
 
 
 def seed_generators(key: np.uint64, on_gpu: bool = False) -> None:
-    """Seed all three from a 64-bit key; `on_gpu` includes torch's generators of the GPUs.
+    """Seed all three generators from a 64-bit key; `on_gpu` also seeds torch's generators of the GPUs.
 
-    On a CPU this takes 10 µs. `torch.manual_seed` takes 190 µs there: it formats the call stack for a CUDA that is not
+    On a CPU this takes 10 µs. `torch.manual_seed` takes 190 µs there, as it formats the call stack when CUDA is not
     initialised.
     """
     import torch
@@ -25,12 +25,12 @@ def seed_generators(key: np.uint64, on_gpu: bool = False) -> None:
     else:
         torch.default_generator.manual_seed(number)
     random.seed(number)
-    np.random.seed(number % 2**32)  # the only seeding of the global generator that NumPy has
+    np.random.seed(number % 2**32)  # NumPy has no other way to seed its global generator
 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Put the state of all three generators back after the block."""
+    """Restore the state of all three generators after the block."""
     import torch
 
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]

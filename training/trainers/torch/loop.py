@@ -1,4 +1,4 @@
-"""The training loop: runs in every worker, serves one device and many, and goes on where a checkpoint left off."""
+"""The training loop: runs in every worker, on one device or many, and resumes from the newest checkpoint."""
 
 import logging
 import math
@@ -28,8 +28,8 @@ from training.trainers.torch.schedule import learning_rate
 
 log = logging.getLogger("evergreen.loop")
 
-_SAVE, _STOP = 1, 2  # wishes between steps
-_LOOK_S = 0.2  # between two looks whether it is time to save or to stop
+_SAVE, _STOP = 1, 2  # requests of the first rank; the larger takes precedence
+_LOOK_S = 0.2  # seconds between two checks whether to save or stop
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Loop:
     replica: Replica
     total_steps: int
     heartbeat: Heartbeat
-    fence: Fence  # asked by the first rank, which alone writes
+    fence: Fence  # checked on the first rank, which writes checkpoints, points and the model
     rebuild: Rebuild
     clock: Clock = field(default_factory=Clock)
     history: list[EpochMetrics] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Loop:
     carried: Sums = field(default_factory=Sums)
     saved_at: float = field(default_factory=time.perf_counter)
     looked_at: float = 0.0
-    done: int = 0  # steps
+    done: int = 0  # steps, for heartbeats
 
     def __post_init__(self) -> None:
         job, settings = self.job, self.job.settings
@@ -78,7 +78,7 @@ class Loop:
         )  # fmt: skip
 
     def run(self, position: Position) -> None:
-        """Train from `position` to the end; the first rank leaves the finished model in `paths.model`."""
+        """Train from `position` to the end; the first rank writes the finished model to `paths.model`."""
         while position.step < self.total_steps:
             position = self.run_epoch(position)
         with self.heartbeat.kept_beating(position.step):
@@ -88,10 +88,13 @@ class Loop:
             self.ranks.barrier()
 
     def resume(self) -> Position:
-        """Load the newest checkpoint that verifies, if there is one."""
+        """Load the newest undamaged checkpoint, if there is one, and return the position to train from.
+
+        Raises :class:`TrainingError` if the ranks found different checkpoints.
+        """
         found = self.checkpoints.load_newest()
         position = found[0] if found else Position(0, 0, 0)
-        # Ranks read the same folder, but a damaged file may be seen by one alone: agree before anyone steps.
+        # Ranks read the same folder, but one rank alone may read a damaged file: compare before the first step.
         if not self.ranks.all_equal(position.step):
             raise TrainingError(
                 "workers found different checkpoints; is the run's folder on storage that all of them share?"
@@ -111,11 +114,11 @@ class Loop:
         shares = [Sums(*share) for share in state["interval_sums"]]
         if len(shares) == self.ranks.world_size:
             self.carried = shares[self.ranks.rank]
-        elif self.ranks.is_first:  # another number of workers: only the sum over all of them counts
+        elif self.ranks.is_first:  # the number of workers has changed: only the sum over all workers matters
             self.carried = sum(shares, start=Sums())
 
     def run_epoch(self, position: Position) -> Position:
-        """All steps of an epoch from `position` on, then its validation and checkpoint."""
+        """Run the steps of an epoch from `position` on, validate and save; return the next epoch's start."""
         began = time.perf_counter()
         step, since, rows = position.step, self._interval(), 0
         batches = self.feed.batches(position.epoch, position.step_in_epoch)
@@ -128,7 +131,7 @@ class Loop:
                 since.add(losses, hits, batch.rows)
             self._book_communication(before)
             if self.replay.watching:
-                away = self.replay.watch(batch, losses, hits)  # seconds, which no speed counts
+                away = self.replay.watch(batch, losses, hits)  # seconds, left out of all speeds
                 began, since.began = began + away, since.began + away
             step, rows = step + 1, rows + batch.global_rows
             self.done = step
@@ -154,7 +157,10 @@ class Loop:
         )
 
     def _between_steps(self, position: Position, since: Interval) -> None:
-        """Save when it is time to, end when that is wished; all ranks do so after the same step."""
+        """Save a checkpoint if one is due, and stop if that was requested; all ranks do so after the same step.
+
+        Raises :class:`StopRequestedError` to stop, once the newest checkpoint is written.
+        """
         wish = self.agreement.exchange(self._wish())
         every = self.job.settings.checkpoint.every_steps
         due = wish >= _SAVE or (every is not None and position.step % every == 0)
@@ -174,7 +180,7 @@ class Loop:
             )
 
     def _wish(self) -> int:
-        """What the first rank wants next: nothing, a checkpoint, or the end."""
+        """This rank's request: 0, `_SAVE` or `_STOP`; always 0 on other ranks than the first."""
         now = time.perf_counter()
         if not self.ranks.is_first or now - self.looked_at < _LOOK_S:
             return 0
@@ -188,11 +194,11 @@ class Loop:
             due = True
         if not (due and self.feed.exact) or self.checkpoints.busy:
             return 0
-        self.saved_at = now  # the answer comes a step later; a wish is told once
+        self.saved_at = now  # request each save once; the reply arrives one step later
         return _SAVE
 
     def _before_commit(self) -> None:
-        """The points up to a checkpoint are as durable as itself, and it still is this attempt's to write."""
+        """Make the metric points as durable as the checkpoint, and check that this attempt may still write."""
         self.metrics.sync()
         self.fence.check()
 
@@ -202,7 +208,7 @@ class Loop:
         self.clock.parts["compute"] -= exposed
 
     def _report(self, since: Interval, step: int, epoch: int) -> None:
-        """Reduce the interval's sums over all ranks and write them as one metric point."""
+        """All-reduce the interval's sums over all ranks and write them as one metric point."""
         with self.clock.time("compute"):
             self.ranks.synchronize()
         with self.clock.time("communication"):
@@ -220,7 +226,7 @@ class Loop:
         self._write(step, epoch, values)
 
     def _write(self, step: int, epoch: int, values: dict[str, float]) -> None:
-        """Write a point on the first rank; every rank stops when a value is not finite, before the next step."""
+        """Write a metric point on the first rank. Every rank raises before the next step if a value is not finite."""
         if self.ranks.is_first:
             self.metrics.append(step, epoch + 1, values)
         elif not all(map(math.isfinite, values.values())):
@@ -260,7 +266,8 @@ class Loop:
                 "epoch_sums": list(astuple(self.epoch_sums)),
                 "interval_sums": interval_sums,
             }
-            # The end of an epoch may become the model: its bits hang on no guess of what a forward pass changes.
+            # Epoch-end checkpoints may become the model, so their state is copied synchronously: the copy must not
+            # depend on the assumption that forward passes leave weights unchanged.
             steady = self.replica.changed_by_update_alone() if score is None else frozenset[int]()
             self.checkpoints.save(position, state, score, steady)
         self.saved_at = time.perf_counter()
@@ -270,9 +277,9 @@ class Loop:
             self.checkpoints.wait_until_copied()
 
     def finish(self) -> None:
-        """Write the selected epoch's weights and the record of the training, together.
+        """Write the selected epoch's weights and the record of the training, in one atomic rename.
 
-        Raises :class:`training.errors.TransientError` when metric points were damaged meanwhile.
+        Raises :class:`training.errors.TransientError` if metric points or the checkpoint were damaged meanwhile.
         """
         self.metrics.check()
         chosen = self.history[-1]

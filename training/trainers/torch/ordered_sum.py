@@ -1,4 +1,4 @@
-"""A sum of vectors over all workers whose order is that of the vectors, not that of the workers."""
+"""An all-reduce with a fixed order: vectors are added in the order of virtual shards, for any number of workers."""
 
 import torch  # noqa: TID253 - imported by processes that train, never by ones that plan or list
 import torch.distributed as dist  # noqa: TID253
@@ -8,10 +8,11 @@ from training.trainers.torch.ranks import Ranks
 
 
 class OrderedSum:
-    """Adds up one float32 vector of `size` numbers for each of `shards` virtual shards, the same on every rank.
+    """Adds one float32 vector of `size` numbers per virtual shard, with the same result on every rank.
 
-    Each rank adds up one slice of all vectors, in the order of the shards, and then gives it to the others. A vector
-    goes out while the next one is computed. All memory is kept: fresh memory costs several times a copy.
+    Each rank adds one slice of all vectors, in the order of the shards; an all-gather then distributes the slices. A
+    vector is sent while the next vector is computed. Buffers are reused, because allocating memory takes several
+    times as long as a copy.
     """
 
     def __init__(self, ranks: Ranks, shards: int, size: int):
@@ -27,20 +28,20 @@ class OrderedSum:
         self._pending: list[dist.Work] = []
 
     def vector(self, number: int) -> torch.Tensor:
-        """Where the vector of this rank's `number`-th shard is to be put (size,)."""
+        """The send buffer (size,) for the vector of this rank's shard `number` (0 for its first)."""
         return self._sent[number].view(-1)[: self._size]
 
     def send(self, number: int) -> None:
-        """Hand out the vector of this rank's `number`-th shard; it must not be changed until :meth:`total`."""
+        """Start to send the vector of this rank's shard `number`; it must not change until :meth:`total` returns."""
         if self._ranks.distributed:
             work = dist.all_to_all_single(self._received[number], self._sent[number], async_op=True)
             assert work is not None
             self._pending.append(work)
 
     def total(self) -> torch.Tensor:
-        """The sum (size,), in memory that the next call uses again."""
+        """The sum (size,) of all vectors, in a buffer that the next call overwrites."""
         for number in range(self._counts[self._ranks.rank], len(self._sent)):
-            self.send(number)  # others have one more shard, and an exchange takes all ranks
+            self.send(number)  # all ranks must join each exchange; other ranks may have more shards
         while self._pending:
             self._pending.pop(0).wait()
         self._slice.zero_()

@@ -1,4 +1,4 @@
-"""Who computes what: one value that names rank, world size and device, and the few collectives the loop needs."""
+"""Rank, world size and device of a training process, and the collective operations that the training loop uses."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place in the training. `world_size` 1 with `distributed` False needs no process group."""
+    """Rank and device of this process. If `distributed` is False, no other process takes part."""
 
     rank: int
     world_size: int
@@ -21,19 +21,19 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this process is rank 0, which writes the files that only one rank may write."""
         return self.rank == 0
 
     @classmethod
     def of_this_process(cls, use_gpu: bool) -> "Ranks":
-        """The only process of a training without Ray."""
+        """For a training without Ray: this process is the only one."""
         import torch
 
         return cls(0, 1, torch.device("cuda" if use_gpu else "cpu"), distributed=False)
 
     @classmethod
     def of_ray_worker(cls) -> "Ranks":
-        """This Ray Train worker's place."""
+        """For a Ray Train worker: its rank and device; sets its GPU as the current CUDA device."""
         import ray.train
         import ray.train.torch
         import torch
@@ -46,7 +46,7 @@ class Ranks:
         return cls(context.get_world_rank(), size, device, distributed=size > 1)
 
     def add_up(self, *values: "float | torch.Tensor") -> list[float]:
-        """Sum each value over all ranks; every rank gets the sums."""
+        """All-reduce: the sum of each value over all ranks (float64), on every rank."""
         import torch
         import torch.distributed
 
@@ -59,7 +59,7 @@ class Ranks:
         return sums
 
     def all_equal(self, value: int) -> bool:
-        """Whether every rank has the same `value`: the smallest of all is also the largest. Exact up to 2**63."""
+        """Whether all ranks have the same `value`: the minimum equals the maximum. Exact below 2**63."""
         import torch
         import torch.distributed
 
@@ -71,7 +71,7 @@ class Ranks:
         return bool(largest == -smallest)
 
     def gather(self, values: "torch.Tensor") -> "list[torch.Tensor]":
-        """Each rank's `values` (a tensor of the same shape and type on all), in the order of ranks."""
+        """All-gather: the `values` of each rank (of the same shape and dtype on all ranks), in the order of ranks."""
         import torch
         import torch.distributed
 
@@ -82,14 +82,14 @@ class Ranks:
         return found
 
     def synchronize(self) -> None:
-        """Wait for this rank's own device, so that its work is not booked on whoever asks for a result first."""
+        """Wait for this rank's GPU, so that its work is not timed as part of the next call that needs a result."""
         import torch
 
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Wait until all ranks have called this method."""
         import torch.distributed
 
         if self.distributed:
@@ -97,24 +97,27 @@ class Ranks:
 
 
 def device_name(ranks: Ranks) -> str:
-    """What this rank computes on: the model of its GPU, or `cpu`."""
+    """Name of the device that this rank computes on: the model of its GPU, or `cpu`."""
     import torch
 
     return torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "cpu"
 
 
 class ControlConsensus:
-    """The largest of all ranks' wishes, known one step later, so that no step waits to hear it."""
+    """Agrees on the maximum of all ranks' requests; the result arrives one call later, so no step waits for it."""
 
     def __init__(self, ranks: Ranks):
         import torch.distributed
 
-        # A group of its own on CPUs: on GPUs, a look at the answer would wait for all work that is queued.
+        # A separate process group on CPUs: on GPUs, reading the result would wait for all queued work.
         self._group: Any = torch.distributed.new_group(backend="gloo") if ranks.distributed else None
         self._pending: Any = None
 
     def exchange(self, wish: int) -> int:
-        """Tell this rank's wish; returns what all ranks agreed on the call before (0 at first)."""
+        """Send this rank's request `wish`; returns the maximum over all ranks of the previous call, 0 at first.
+
+        With a single process, returns `wish` at once.
+        """
         import torch
         import torch.distributed
 
@@ -137,7 +140,7 @@ class ControlConsensus:
 
 
 def prepare_process(threads: int, deterministic: str) -> None:
-    """Set threads and determinism of torch for this process."""
+    """Set torch's number of threads and its determinism (`off`, `warn` or `refuse`) in this process."""
     import torch
 
     torch.set_num_threads(threads)
@@ -145,14 +148,14 @@ def prepare_process(threads: int, deterministic: str) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True, warn_only=deterministic == "warn")
-        # Against models that read memory which nobody wrote; it costs up to a sixth of a step on CPUs.
+        # For models that read uninitialised memory. Filling it costs up to a sixth of a step on CPUs.
         options: Any = torch.utils.deterministic
         options.fill_uninitialized_memory = deterministic == "refuse"
 
 
 @contextmanager
 def process_settings_kept() -> Iterator[None]:
-    """Put threads, determinism and random generators back after a training in the caller's process."""
+    """Restore threads, determinism and random generators after a training in the caller's process."""
     import torch
 
     from training.trainers.torch.generators import generators_kept

@@ -1,11 +1,12 @@
-"""Whether an interrupted run ends with the same bits: checked once a run, by replaying steps from its first checkpoint.
+"""Replay check: would an interrupted run end with the same bits? Checked once per run, by replaying a few steps.
 
-The steps after the first checkpoint of an attempt are watched. Then a new model, made by a new import of the recipe,
-loads that checkpoint as a resumed attempt would and makes the same steps; its state is compared bit by bit with that of
-the training. The training's own model, optimizer, random generators and feed stay as they are.
+The training records checksums of the steps after the first checkpoint of an attempt. Then the recipe is imported
+again, and a new model loads that checkpoint as a resumed attempt would and runs the same steps. Its state is compared
+bit by bit with the state of the training. The training's own model, optimizer, random generators and feed do not
+change.
 
-All ranks take part, as steps are collective. An attempt that dies during the replay resumes like any other, and replays
-again; after a second death the run goes on without the check.
+All ranks take part, as steps are collective. If an attempt dies during the replay, the next attempt resumes as always
+and replays again; if that attempt dies in the replay too, the run continues without the check.
 """
 
 import logging
@@ -43,14 +44,14 @@ from training.trainers.torch.unsaved_state import differing_globals, globals_of,
 log = logging.getLogger("evergreen.replay")
 
 _MOST_STEPS = 5
-_SECONDS = 0.3  # that the replayed steps may take, unless a single step takes longer
-Sums = tuple[tuple[str, ...], torch.Tensor]  # names, and a number for each
+_SECONDS = 0.3  # time limit for the replayed steps, which sets their number; at least one step is replayed
+Sums = tuple[tuple[str, ...], torch.Tensor]  # names of tensors, and a checksum for each
 Rebuild = Callable[[], tuple[Feed | None, Replica]]
 
 
 @dataclass(frozen=True)
 class _Watched:
-    """What a step of the training left behind: a checksum of each tensor, and its batch if no feed gives it again."""
+    """Record of one training step: a checksum of each tensor, and the batch if the feed can't provide it again."""
 
     sums: Sums
     batch: Batch | None
@@ -58,10 +59,10 @@ class _Watched:
 
 @dataclass
 class Replay:
-    """The check of one attempt.
+    """The replay check of one attempt.
 
-    `rebuild` imports the recipe and makes a new replica of it, and a feed unless rows come in a stream that can't be
-    entered twice.
+    `rebuild` imports the recipe again and builds a new replica and a new feed. The feed is None for a stream of rows,
+    which can't be read twice.
     """
 
     job: TrainingJob
@@ -81,14 +82,14 @@ class Replay:
     _watched: list[_Watched] = field(default_factory=list)
 
     def enter(self, step: int) -> None:
-        """Training goes on from `step`; all ranks agree on whether to check."""
+        """Called when training starts at `step`: all ranks agree on whether to check the run."""
         wanted = self.ranks.is_first and not self._left_out and not is_decided(read_outcome(self.job.paths))
         self._wanted = bool(self.ranks.add_up(float(wanted))[0])
         self._entered_at = step, time.perf_counter()
 
     @property
     def _left_out(self) -> str:
-        """Why this run is not checked; empty if it is."""
+        """Why the settings exclude this run from the check; empty if they do not."""
         if not self.job.settings.checkpoint.replay:
             return "checkpoint.replay is off"
         if self.job.settings.training.compile:
@@ -97,17 +98,20 @@ class Replay:
 
     @property
     def watching(self) -> bool:
-        """Whether :meth:`watch` is to be called after the next step."""
+        """Whether the caller must call :meth:`watch` after the next step."""
         return self._start is not None
 
     def needs_checkpoint(self, step: int) -> bool:
-        """Whether to save after `step`: else a training of one epoch may have no checkpoint before its end."""
+        """Whether to save a checkpoint after `step`, halfway through a training of at most one epoch.
+
+        Otherwise such a training may have no checkpoint before its end, so no steps to replay.
+        """
         return (
             self._wanted and self.total_steps <= self.steps_per_epoch and step == (self.total_steps + 1) // 2
         )
 
     def saved(self, position: Position) -> None:
-        """A checkpoint at `position` is being saved; called on all ranks."""
+        """Called on all ranks when a checkpoint at `position` is being saved: start to record the next steps."""
         steps = min(
             self.steps_per_epoch - position.step_in_epoch, self.total_steps - position.step, _MOST_STEPS
         )
@@ -120,9 +124,9 @@ class Replay:
         self.checkpoints.pinned = position.step
 
     def watch(self, batch: Batch, losses: torch.Tensor, hits: torch.Tensor) -> float:
-        """The training has made a step; after the last one that counts, replay all and compare.
+        """Record the step that the training has just done; after the last recorded step, replay all and compare.
 
-        Returns the seconds that it took, which belong to no step.
+        Returns the seconds that this call took, which the caller leaves out of speeds.
         """
         assert self._start is not None
         began = time.perf_counter()
@@ -138,7 +142,7 @@ class Replay:
         return time.perf_counter() - began
 
     def outcome(self) -> ReplayOutcome:
-        """What the run's replay found, or why there was none."""
+        """The outcome of the run's replay check, or why there was no replay."""
         reason = self._left_out or "no step followed a checkpoint within one attempt"
         return read_outcome(self.job.paths) or unchecked(reason)
 
@@ -152,7 +156,8 @@ class Replay:
             outcome = self._replayed(start)
         except Exception as error:
             failed, outcome = True, unchecked(f"the replay failed ({type(error).__name__}: {error})")
-            # First: where this rank fails alone, the others wait for it inside a step, until they time out.
+            # Written before the collective call below: if only this rank fails, the others wait in a step for it,
+            # until they time out.
             self._write(outcome)
         if self.ranks.add_up(float(failed))[0] and not failed:
             outcome = unchecked("the replay failed on another worker")
@@ -186,7 +191,7 @@ class Replay:
         return different(start.step, self._count, first, differing, unsaved)
 
     def _read(self, start: Position) -> dict[str, Any] | None:
-        """State of the checkpoint, or None on all ranks when one of them can't read it."""
+        """State of the checkpoint, or None on all ranks if any rank can't read it."""
         state = None
         try:
             state = self.checkpoints.load_at(start.step)
@@ -195,15 +200,15 @@ class Replay:
         return None if self.ranks.add_up(float(state is None))[0] else state
 
     def _memory_lacks(self, state: dict[str, Any]) -> bool:
-        """Whether a second model does not fit beside the first on any rank."""
+        """Whether any rank lacks the memory for a second model beside the first."""
         import psutil
 
-        # With gradients, and a copy while the state is loaded.
+        # Twice the state: for gradients, and for a copy while the state is loaded.
         needed = 2 * sum(tensor.nbytes for tensor in _tensors(state))
         if self.ranks.device.type == "cuda":
             device = self.ranks.device
             allocated = torch.cuda.memory_allocated(device)
-            needed += torch.cuda.max_memory_allocated(device) - allocated  # what a step takes besides
+            needed += torch.cuda.max_memory_allocated(device) - allocated  # temporary memory of a step
             free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - allocated
         else:
             free = psutil.virtual_memory().available // self.ranks.world_size
@@ -212,7 +217,7 @@ class Replay:
     def _first_difference(
         self, start: Position, feed: Feed | None, replica: Replica
     ) -> tuple[int | None, list[str]]:
-        """The first step after which anything differs, and what; every rank makes all steps."""
+        """The first step after which anything differs, and the names of what differs; every rank runs all steps."""
         found: tuple[int | None, list[str]] = None, []
         for number, batch in enumerate(self._batches(start, feed)):
             losses, hits = replica.step(batch, start.epoch, start.step + number)
@@ -230,9 +235,9 @@ class Replay:
 
 
 def _checksums(replica: Replica, batch: Batch, losses: torch.Tensor, hits: torch.Tensor, last: bool) -> Sums:
-    """A sum over the bits of everything that a step depends on or leaves; taken on the device, without waiting.
+    """A checksum of each tensor that a step uses or changes, computed on the device without waiting for it.
 
-    After the last step, the state is left out: the two models are there to be compared bit by bit.
+    After the last step, the state is left out: both models still hold it, so it is compared bit by bit.
     """
     named = {} if last else _state(replica)
     named |= {"the loss": losses, "the number of hits": hits}
@@ -266,7 +271,7 @@ def _state(replica: Replica) -> dict[str, torch.Tensor]:
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """The bits of a tensor as integers: comparing them tells -0.0 from 0.0, and finds equal NaNs equal."""
+    """The bits of a tensor as integers: so -0.0 and 0.0 compare as different, and NaNs with equal bits as equal."""
     flat = tensor.detach().contiguous().flatten()
     flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
     return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])

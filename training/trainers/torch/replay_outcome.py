@@ -1,4 +1,4 @@
-"""The outcome of the replay check (:mod:`training.trainers.torch.replay`): its record, and its text for people."""
+"""Outcomes of the replay check (:mod:`training.trainers.torch.replay`): reading and creating them, and their text."""
 
 from collections.abc import Sequence
 
@@ -20,17 +20,17 @@ _FIND_IT = (
 
 
 def read_outcome(paths: RunPaths) -> ReplayOutcome | None:
-    """The outcome that a run's workers wrote; None before the replay, and when the file is damaged."""
+    """The outcome that a run's workers wrote; None before the replay, or if the file is damaged."""
     return find_record(paths.replay, ReplayOutcome, paths.root.name)
 
 
 def is_decided(outcome: ReplayOutcome | None) -> bool:
-    """Whether no attempt of the run is to replay any more."""
+    """Whether the run's check is over: a replay has finished, or :data:`MOST_TRIES` replays were started."""
     return outcome is not None and (outcome.finished or outcome.tries >= MOST_TRIES)
 
 
 def begun(before: ReplayOutcome | None) -> ReplayOutcome:
-    """What is written before a replay, and stays when its worker dies inside it."""
+    """The outcome to write before a replay starts. It remains if the worker dies during the replay."""
     tries = 1 + (before.tries if before else 0)
     return ReplayOutcome(
         reproducible=None,
@@ -41,12 +41,12 @@ def begun(before: ReplayOutcome | None) -> ReplayOutcome:
 
 
 def unchecked(reason: str) -> ReplayOutcome:
-    """There was no replay, or it could not be finished."""
+    """The outcome if there was no replay, or if the replay failed; `reason` says why."""
     return ReplayOutcome(reproducible=None, reason=f"not checked: {reason}")
 
 
 def equal(from_step: int, steps: int) -> ReplayOutcome:
-    """The replay gave the same bits."""
+    """The outcome if the replay gave the same bits."""
     counted = "1 step" if steps == 1 else f"{steps} steps"
     return ReplayOutcome(
         reproducible=True,
@@ -59,7 +59,11 @@ def equal(from_step: int, steps: int) -> ReplayOutcome:
 def different(
     from_step: int, steps: int, first: int | None, differing: Sequence[str], unsaved: Sequence[str]
 ) -> ReplayOutcome:
-    """The replay gave other bits, or found state that the checkpoint does not hold."""
+    """The outcome if the replay gave other bits, or found state that the checkpoint does not hold.
+
+    `first` is the first step after which the tensors named in `differing` differ, or None; `unsaved` names the state
+    that is missing in the checkpoint.
+    """
     said = []
     if first is not None:
         where = f"a replay from the checkpoint at step {from_step} differs after step {first} in "
@@ -81,11 +85,11 @@ def different(
 
 
 def spelled(reproducible: bool | None, reason: str) -> str:
-    """Both fields of a record as one sentence for people."""
+    """The fields `reproducible` and `reason` of a record as one sentence for people."""
     return reason if reproducible is None else f"{'yes' if reproducible else 'NO'}: {reason}"
 
 
 def few(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """The first few names as text, and how many more there are."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Model, optimizer and the arithmetic of one step, the same for one device and for many."""
+"""Model, optimizer and the computation of one step, on one device or data-parallel on many."""
 
 import time
 from collections.abc import Callable
@@ -23,21 +23,24 @@ from training.trainers.torch.generators import seed_generators
 from training.trainers.torch.ranks import Ranks
 from training.trainers.torch.schedule import build_optimizer, learning_rate, set_learning_rate
 
-_INITIAL, _STEP = 3, 4  # streams of random numbers
+_INITIAL, _STEP = 3, 4  # streams of random numbers, see training.data.sample_order
 _VALIDATION_ROWS = 512
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass
 class CommunicationClock:
-    """Seconds in which a step waited for other workers after its own last gradient was ready."""
+    """Exposed communication time: seconds that steps waited for other workers after their own last gradient.
+
+    `last_bucket` is the time (`time.perf_counter`) at which DDP's last bucket of gradients was ready.
+    """
 
     last_bucket: float = 0.0
     exposed_s: float = 0.0
 
 
 class Replica:
-    """One replica of the model with its optimizer."""
+    """One worker's replica of the model, with its optimizer."""
 
     def __init__(
         self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks, total_steps: int
@@ -45,13 +48,14 @@ class Replica:
         self.settings, self.ranks, self.total_steps = settings, ranks, total_steps
         self.communication = CommunicationClock()
         self.before_update: Callable[[], None] = lambda: None
-        self._forward_keeps_weights: bool | None = None  # found in the first pass
+        self._forward_keeps_weights: bool | None = None  # measured in the first pass
         seed_generators(stream_key(settings.seed, _INITIAL), ranks.device.type == "cuda")
         self.module = build_module(recipe, version.shape, len(version.classes)).to(ranks.device)
         if settings.training.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
         if settings.training.compile:
-            # A program a shape: with one made general as shapes come, a step's bits hang on which shape came first.
+            # One compiled program per input shape. With dynamic shapes, the program, and so the bits of a step, would
+            # depend on which shape came first.
             self.module.compile(dynamic=False)
         self.normalise = normaliser(version.mean, version.std).to(ranks.device)
         self.black = self.normalise(
@@ -67,7 +71,7 @@ class Replica:
             self._rehearse(version.shape)
 
     def wrap(self) -> nn.Module:
-        """The module as the forward pass calls it: under DDP when there are several workers."""
+        """The module that forward passes call: wrapped in DDP if there are several workers."""
         if not self.ranks.distributed:
             return self.module
         from ray.train.torch import prepare_model
@@ -77,10 +81,10 @@ class Replica:
         return model  # type: ignore[no-any-return]
 
     def _rehearse(self, shape: tuple[int, int, int]) -> None:
-        """A pass whose gradients are thrown away.
+        """Run one forward and backward pass and discard its gradients.
 
-        DDP sorts its buckets anew after the first backward pass, and with them the order in which three or more
-        ranks add up: without a rehearsal, the first step after a resume would differ in its last bits.
+        After the first backward pass, DDP reorders its buckets, and so the order in which three or more ranks add
+        gradients. Without this pass, the first step after a resume would differ in its last bits.
         """
         buffers = [buffer.clone() for buffer in self.module.buffers()]
         images = torch.zeros(
@@ -94,10 +98,11 @@ class Replica:
         self.communication.exposed_s = 0.0
 
     def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """One optimizer step; returns the sum of the losses and the number of hits over this worker's rows.
+        """Run one optimizer step; return the sum of losses and the number of hits over this worker's rows.
 
-        The loss is summed and divided by the step's rows on *all* workers; times the world size, since DDP
-        averages over ranks. So shares of unequal size and accumulation leave the mean over the global batch.
+        The loss is the sum over this worker's rows, divided by the step's rows on *all* workers and multiplied by the
+        world size, since DDP averages over ranks. So the gradient is that of the mean loss over the global batch,
+        also with shares of unequal size and with accumulation.
         """
         set_learning_rate(self.optimizer, learning_rate(self.settings.training, step, self.total_steps))
         weight = self.ranks.world_size / batch.global_rows
@@ -108,9 +113,12 @@ class Replica:
     def add_gradients(
         self, batch: Batch, epoch: int, step: int, part: int, weight: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Forward and backward passes over `batch`, which is part number `part` of the step's rows."""
+        """Run forward and backward passes over `batch`, part number `part` of the step's rows.
+
+        Adds the gradients of the sum of losses times `weight`; returns that sum, unweighted, and the number of hits.
+        """
         options = self.settings.training
-        # Dropout and all else that draws depend on (seed, step, part): nothing to save, nothing to restore.
+        # Random numbers (such as for dropout) depend on (seed, step, part) alone: checkpoints hold no generators.
         seed_generators(stream_key(self.settings.seed, _STEP, step, part), self.ranks.device.type == "cuda")
         images = self._inputs(batch, epoch)
         before = self._fingerprints() if self._forward_keeps_weights is None else None
@@ -140,7 +148,7 @@ class Replica:
     def validate(
         self, columns: Columns, rows: Rows, progress: Callable[[], None] = lambda: None
     ) -> tuple[float, float]:
-        """Mean loss and accuracy over `rows`, computed by all ranks together; `progress` is called each batch."""
+        """Mean loss and accuracy over `rows`, computed by all ranks together; calls `progress` after each batch."""
         self._same_buffers()
         mine = rows[self.ranks.rank :: self.ranks.world_size]
         loss, hits = self.losses_and_hits(columns, mine, progress)
@@ -150,7 +158,7 @@ class Replica:
     def losses_and_hits(
         self, columns: Columns, rows: Rows, progress: Callable[[], None]
     ) -> tuple[torch.Tensor, int]:
-        """Sum of the losses (float64) and number of hits over `rows`, without augmentation or gradients."""
+        """Sum of losses (float64) and number of hits over `rows`, without augmentation and gradients."""
         self.module.eval()
         loss = torch.zeros((), dtype=torch.float64)
         hits = 0
@@ -168,15 +176,15 @@ class Replica:
         return loss, hits
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next step depends on, as it is now: training goes on changing it."""
+        """The state that the next step depends on, as references to tensors: later steps change them in place."""
         parts: dict[str, Any] = {"model": self.module, "optimizer": self.optimizer, "scaler": self.scaler}
         return {name: part.state_dict() for name, part in parts.items()}
 
     def changed_by_update_alone(self) -> set[int]:
-        """Addresses of the tensors in :meth:`state` that stay as they are until :meth:`update`.
+        """Addresses of the tensors in :meth:`state` that only :meth:`update` changes.
 
-        Those are the weights and the optimizer's state, unless the model was seen to write to weights in its first
-        pass, as some that clamp or renormalise them do.
+        These are the weights and the optimizer's state. The set is empty before the first pass, and if the model
+        changed its weights in that pass, as models that clamp or renormalise weights do.
         """
         if not self._forward_keeps_weights:
             return set()
@@ -186,11 +194,11 @@ class Replica:
         return {tensor.data_ptr() for tensor in found}
 
     def _fingerprints(self) -> list[tuple[int, float]]:
-        """Of each weight what changes when it is written to, and, as `.data` evades that, its norm."""
+        """For each weight, torch's version counter and, since writes through `.data` do not count, the norm."""
         return [(one._version, float(one.detach().norm())) for one in self.module.parameters()]
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Restore the state that :meth:`state` returned."""
         self.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
@@ -221,7 +229,7 @@ class Replica:
             self.communication.exposed_s += time.perf_counter() - self.communication.last_bucket
 
     def update(self) -> None:
-        """Let the optimizer use the gradients."""
+        """Apply the gradients with the optimizer, clipped if `training.clip_norm` is set, and clear them."""
         self.before_update()
         if self.settings.training.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
@@ -231,16 +239,17 @@ class Replica:
         self.optimizer.zero_grad(set_to_none=True)
 
     def _same_buffers(self) -> None:
-        """Give all ranks the first one's running statistics, which is what the checkpoint holds."""
+        """Broadcast the first rank's buffers (running statistics), which the checkpoint holds, to all ranks."""
         if self.ranks.distributed:
             for buffer in self.module.buffers():
                 dist.broadcast(buffer, src=0)
 
 
 def build_module(recipe: Recipe, shape: ImageShape, classes: int) -> nn.Module:
-    """A fresh model of the recipe, checked to give one logit a class.
+    """Build a new model of the recipe, and check that it gives one logit per class.
 
-    Raises :class:`training.errors.TrainingError` when it does not fit the data.
+    Raises :class:`training.errors.TrainingError` if the model does not fit the data, or reads a file that is not kept
+    with the run.
     """
     from training.errors import TrainingError
 

@@ -1,4 +1,4 @@
-"""Learning rate and optimizer. The rate is a function of the step alone, so there is no scheduler state to lose."""
+"""Learning rate and optimizer. The rate is a function of the step alone, so checkpoints hold no scheduler state."""
 
 import math
 from collections.abc import Iterable
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 def learning_rate(settings: TrainingSettings, step: int, total_steps: int) -> float:
     """Learning rate of optimizer step `step` (0 for the first) out of `total_steps`.
 
-    It rises linearly over the first `warmup_share` of all steps and then follows `schedule`: `cosine` falls to 0
-    (Loshchilov and Hutter 2017), `one_cycle` rises over at least 30 % of the steps and falls to 0 (Smith 2018),
-    `step` is divided by ten after 1/2 and after 3/4 of the steps (He et al. 2016).
+    The rate rises linearly over the first `warmup_share` of all steps and then follows `schedule`: `constant` stays
+    at the peak, `cosine` falls to 0 (Loshchilov and Hutter 2017), `one_cycle` rises over at least 30 % of all steps
+    and then falls to 0 as `cosine` does (Smith 2018), `step` divides the rate by ten after 1/2 and again after 3/4 of
+    the steps that follow the warm-up (He et al. 2016).
     """
     peak, schedule = settings.learning_rate, settings.schedule
     warmup = max(settings.warmup_share, 0.3) if schedule == "one_cycle" else settings.warmup_share
@@ -32,11 +33,12 @@ def learning_rate(settings: TrainingSettings, step: int, total_steps: int) -> fl
 
 
 def build_optimizer(settings: TrainingSettings, parameters: Iterable["nn.Parameter"]) -> "Optimizer":
-    """The optimizer that the settings name; its rate is set before each step."""
+    """Build the optimizer that the settings name; :func:`set_learning_rate` sets its rate before each step."""
     import torch
 
     rate, decay = settings.learning_rate, settings.weight_decay
-    # Fused, one pass over memory instead of ten: on CPUs a step of AdamW takes 8 ms instead of 27 to 54 for ResNet-18.
+    # `fused` makes one pass over memory instead of ten: for ResNet-18 on CPUs, a step of AdamW takes 8 ms instead of
+    # 27 to 54 ms.
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
             parameters, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=True
@@ -46,6 +48,6 @@ def build_optimizer(settings: TrainingSettings, parameters: Iterable["nn.Paramet
 
 
 def set_learning_rate(optimizer: "Optimizer", rate: float) -> None:
-    """Use `rate` from the next step on."""
+    """Set the learning rate of all parameter groups, from the next step on."""
     for group in optimizer.param_groups:
         group["lr"] = rate

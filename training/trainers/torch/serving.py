@@ -1,4 +1,4 @@
-"""The model as it is served: uint8 images in, class probabilities out, normalisation inside."""
+"""The serving model: it maps uint8 images to class probabilities and includes the normalisation."""
 
 import time
 from typing import TYPE_CHECKING
@@ -24,10 +24,10 @@ _LATENCY_TRIES = 20
 
 
 def serving_module(recipe: Recipe, version: DatasetVersion, trained: TrainedModel) -> "nn.Module":
-    """The trained weights behind normalisation and before a softmax, on the CPU, in evaluation mode.
+    """Build the serving model: normalisation, the trained model and a softmax, on the CPU, in evaluation mode.
 
-    It maps uint8 (rows, channels, height, width) to float32 probabilities (rows, classes) and needs nothing of
-    Evergreen once it is exported.
+    It maps uint8 images (rows, channels, height, width) to float32 probabilities (rows, classes). Once exported, it
+    does not need Evergreen. Raises :class:`training.errors.DataError` if the weights file is not what training wrote.
     """
     import torch
     from torch import nn
@@ -51,9 +51,9 @@ def serving_module(recipe: Recipe, version: DatasetVersion, trained: TrainedMode
 
 
 def load_weights_of(trained: TrainedModel) -> "dict[str, object]":
-    """Weights of a finished training, checked against their digest.
+    """Load the weights of a finished training and check their digest.
 
-    Raises :class:`training.errors.DataError` when the file is not what training wrote.
+    Raises :class:`training.errors.DataError` if the file is not what training wrote.
     """
     from pathlib import Path
 
@@ -69,7 +69,7 @@ def load_weights_of(trained: TrainedModel) -> "dict[str, object]":
 
 
 def predictor(module: "nn.Module") -> "Callable[[Pixels], Probabilities]":
-    """`module` as a function from uint8 images to probabilities, batch by batch without gradients."""
+    """A function that maps uint8 images to probabilities with `module`, in batches and without gradients."""
     import torch
 
     def predict(images: Pixels) -> Probabilities:
@@ -84,9 +84,9 @@ def predictor(module: "nn.Module") -> "Callable[[Pixels], Probabilities]":
 
 
 def latency_ms(predict: "Callable[[Pixels], Probabilities]", images: Pixels) -> float:
-    """Median milliseconds to score one image, one image a batch."""
+    """Median latency in milliseconds of `predict` on a batch of one image."""
     one = np.array(images[:1])
-    predict(one)  # the first call pays for set-up
+    predict(one)  # warm-up: the first call includes set-up
     taken = []
     for _ in range(_LATENCY_TRIES):
         began = time.perf_counter()

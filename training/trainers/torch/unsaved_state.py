@@ -1,7 +1,8 @@
-"""State of a model that its checkpoints do not hold, found by comparing two models that should be in the same state.
+"""Detection of model state that checkpoints do not hold, by comparing two models that should be in the same state.
 
-A module may keep a counter, a list or a generator as a plain attribute, a buffer with `persistent=False`, or a global
-variable of the recipe's file. None of them is in `state_dict`: a resumed training starts with those of a new model.
+A model may keep a counter, a list or a generator in a plain attribute, in a buffer with `persistent=False`, or in a
+global variable of the recipe's file. `state_dict` holds none of these, so a resumed training starts with the values
+of a new model.
 """
 
 import hashlib
@@ -17,8 +18,9 @@ import numpy as np
 import torch  # noqa: TID253 - imported by processes that train
 from torch import nn  # noqa: TID253
 
-_DEEPEST = 6  # of objects inside objects
-_MOST_PARTS, _LARGEST_BYTES = 10_000, 1 << 26  # more of a container, and larger arrays, are not looked at
+_DEEPEST = 6  # levels of nested objects
+# Further parts of a container, and larger arrays, are not compared.
+_MOST_PARTS, _LARGEST_BYTES = 10_000, 1 << 26
 _TORCHS_OWN = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _NOT_STATE = (type, FunctionType, ModuleType, nn.Module, nn.Parameter)
@@ -26,9 +28,9 @@ Globals = Mapping[str, Mapping[str, Any]]
 
 
 def unsaved_differences(one: nn.Module, other: nn.Module) -> list[str]:
-    """What differs between two models of the same recipe and is not in their `state_dict`.
+    """Names of the state that differs between two models of the same recipe and is not in their `state_dict`.
 
-    Each as the path of the module, the name, and what kind of state it is: `encoder.calls (attribute)`.
+    A name has the module's path, the attribute or buffer and the kind of state: `encoder.calls (attribute)`.
     """
     saved = one.state_dict().keys()
     buffers = dict(other.named_buffers())
@@ -46,7 +48,7 @@ def unsaved_differences(one: nn.Module, other: nn.Module) -> list[str]:
 
 
 def globals_of(folder: Path) -> Globals:
-    """Global variables of the loaded modules whose files lie in `folder`, by the file's name."""
+    """Global variables of the imported modules whose files are in `folder`, by file path relative to `folder`."""
     found = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -57,7 +59,7 @@ def globals_of(folder: Path) -> Globals:
 
 
 def differing_globals(one: Globals, other: Globals) -> list[str]:
-    """Global variables that differ, as `recipe.py: calls (global variable)`."""
+    """Names of the global variables that differ, as `recipe.py: calls (global variable)`."""
     return [
         f"{file}: {name} (global variable)"
         for file, names in one.items()
@@ -70,18 +72,17 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str
 
 
 def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, dict) and isinstance(
-        other, dict
-    ):  # often a cache, which a new model has not filled yet
+    # Dicts are compared by their common keys only: they are often caches, which a new model has not filled yet.
+    if isinstance(one, dict) and isinstance(other, dict):
         return all(_equal(one[key], other[key]) for key in one.keys() & other.keys())
     try:
         return one is other or bool(_value(one) == _value(other))
-    except Exception:  # an object of some library that can't be looked into is not known to differ
+    except Exception:  # objects of a library that can't be inspected count as equal
         return True
 
 
 def _value(value: Any, depth: int = 0, inside: tuple[int, ...] = ()) -> Any:
-    """The value in a form that can be compared; None for what is not state, such as functions and weights."""
+    """`value` in a form that can be compared; None if it is not state, such as functions and weights."""
     if isinstance(value, _PLAIN):
         return type(value).__name__, repr(value)
     if depth > _DEEPEST or id(value) in inside or isinstance(value, _NOT_STATE):
@@ -97,7 +98,7 @@ def _value(value: Any, depth: int = 0, inside: tuple[int, ...] = ()) -> Any:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What a container, a random generator or another object consists of."""
+    """The parts of a container, the state of a random generator, or the attributes of another object."""
     if isinstance(value, dict):
         return [part for pair in value.items() for part in pair]
     if isinstance(value, list | tuple | deque):

@@ -1,10 +1,10 @@
-"""The same weights, to the last bit, for any number of workers (`training.virtual_shards`).
+"""Virtual shards: bit-identical weights for any number of workers (`training.virtual_shards`).
 
-Floating-point sums depend on their order, and the order of an all-reduce on the number of ranks. So each step is
-computed in a fixed number of virtual shards, whoever computes them, and the gradients of all shards are added in the
-order of the shards. The idea is EasyScale's (M. Li et al., "EasyScale: Elastic Training with Consistent Accuracy and
-Improved Utilization on GPUs", SC 2023). It costs a message of gradients for each shard instead of an overlapped
-all-reduce of one, and smaller passes.
+A floating-point sum depends on the order of its terms, and the order in an all-reduce depends on the number of ranks.
+So each step is split into a fixed number of virtual shards, for any number of workers, and the gradients of all
+shards are added in the order of the shards. The method is that of EasyScale (M. Li et al., "EasyScale: Elastic
+Training with Consistent Accuracy and Improved Utilization on GPUs", SC 2023). Its cost: each shard's gradients are
+sent, instead of one overlapped all-reduce per step, and each forward and backward pass has fewer rows.
 """
 
 import time
@@ -23,23 +23,23 @@ from training.trainers.torch.schedule import learning_rate, set_learning_rate
 
 
 class ShardedReplica(Replica):
-    """A :class:`Replica` whose results do not depend on the number of workers."""
+    """A :class:`Replica` whose results are bit-identical for any number of workers."""
 
     _sum: OrderedSum | None = None
 
     def wrap(self) -> nn.Module:
-        """The bare module: gradients are exchanged here, not by DDP."""
+        """Return the module without DDP: this class exchanges the gradients itself."""
         return self.module
 
     @property
     def shards(self) -> int:
-        """Virtual shards of a step, over all workers."""
+        """Number of virtual shards of a step, over all workers."""
         count = self.settings.training.virtual_shards
         assert count is not None
         return count
 
     def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """One optimizer step; the first rank returns the sums over all workers' rows, the others zeros."""
+        """Run one optimizer step. The first rank returns the loss and hits of all workers' rows, the others zeros."""
         set_learning_rate(self.optimizer, learning_rate(self.settings.training, step, self.total_steps))
         first = shards_of(self.shards, self.ranks.rank, self.ranks.world_size).start
         before = [buffer.clone() for buffer in self.module.buffers()]
@@ -61,7 +61,7 @@ class ShardedReplica(Replica):
     def validate(
         self, columns: Columns, rows: Rows, progress: Callable[[], None] = lambda: None
     ) -> tuple[float, float]:
-        """Mean loss and accuracy over `rows`, in the same parts and order for every number of workers."""
+        """Mean loss and accuracy over `rows`, added in the same parts and order for any number of workers."""
         mine = np.array_split(rows, self.shards)[
             shards_of(self.shards, self.ranks.rank, self.ranks.world_size)
         ]
@@ -83,7 +83,7 @@ class ShardedReplica(Replica):
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def _running(self) -> list[torch.Tensor]:
-        """Statistics that a forward pass changes and that can be averaged."""
+        """Floating-point buffers: running statistics, which forward passes change and which can be averaged."""
         return [buffer for buffer in self.module.buffers() if buffer.is_floating_point()]
 
     def _restore(self, before: list[torch.Tensor]) -> None:
@@ -91,7 +91,7 @@ class ShardedReplica(Replica):
             buffer.copy_(value)
 
     def _take(self, vector: torch.Tensor) -> None:
-        """Put gradients and running statistics of the shard just computed into `vector`; gradients are zero after."""
+        """Copy the current shard's gradients and running statistics into `vector`, then clear the gradients."""
         grads = [
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for parameter in self._trained()
@@ -100,7 +100,7 @@ class ShardedReplica(Replica):
         self.optimizer.zero_grad(set_to_none=True)
 
     def _put(self, total: torch.Tensor) -> None:
-        """Set gradients to their sum and running statistics to their mean over the shards."""
+        """Set gradients to their sum and running statistics to their mean over all shards; `total` has the sums."""
         start = 0
         for parameter in self._trained():
             stop = start + parameter.numel()
@@ -112,7 +112,7 @@ class ShardedReplica(Replica):
             start = stop
 
     def _in_order(self, mine: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-        """Sum of all workers' vectors in the order of the shards, the same on every rank."""
+        """Sum of all workers' vectors, one per shard, added in the order of the shards; the same on every rank."""
         world = self.ranks.world_size
         counts = [len(range(self.shards)[shards_of(self.shards, rank, world)]) for rank in range(world)]
         padded = torch.stack([*mine, *(torch.zeros_like(like) for _ in range(max(counts) - len(mine)))])

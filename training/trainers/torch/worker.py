@@ -1,4 +1,4 @@
-"""What every training process does: set itself up, open the data, build the model, run the loop."""
+"""Entry point of a training process: set up the process, open the data, build the model, run the training loop."""
 
 import faulthandler
 import logging
@@ -35,7 +35,7 @@ _IMPORT = 6  # stream of random numbers, see training.data.sample_order
 
 
 def run_ray_worker(config: dict[str, Any]) -> None:
-    """Entry of a Ray Train worker; `config["job"]` is a :class:`TrainingJob` as JSON."""
+    """Entry point of a Ray Train worker; `config["job"]` is a :class:`TrainingJob` as JSON."""
     import ray
 
     job = TrainingJob.model_validate_json(config["job"])
@@ -51,11 +51,11 @@ def run_ray_worker(config: dict[str, Any]) -> None:
 
 
 def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
-    """Train. Raises :class:`TrainingError` when the training can't succeed."""
+    """Train to the end, as one worker. Raises :class:`TrainingError` if the training can't succeed."""
     from training.trainers.torch.loop import Loop
 
     began = time.time()
-    # How far an older attempt came is known before the first beat of this one.
+    # Read before the first heartbeat of this attempt, which overwrites those of older attempts.
     reached = furthest_step(job.paths)
     fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
     if ranks.is_first:
@@ -100,13 +100,13 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
 
 
 def import_recipe(job: TrainingJob) -> Recipe:
-    """The recipe from the run's copy; what it draws when it is imported depends on the seed alone."""
+    """Import the recipe from the run's copy. Random numbers that its import draws depend on the seed alone."""
     seed_generators(stream_key(job.settings.seed, _IMPORT))
     return reload(job.recipe, job.paths.recipe)
 
 
 def build_replica(recipe: Recipe, job: TrainingJob, ranks: Ranks, total_steps: int) -> "Replica":
-    """The replica of this worker."""
+    """Build the replica of the model for this worker: sharded if `training.virtual_shards` is set."""
     from training.trainers.torch.replica import Replica
     from training.trainers.torch.virtual_shards import ShardedReplica
 
@@ -115,7 +115,11 @@ def build_replica(recipe: Recipe, job: TrainingJob, ranks: Ranks, total_steps: i
 
 
 def build_feed(job: TrainingJob, recipe: Recipe, columns: Columns, learn: Rows, ranks: Ranks) -> Feed:
-    """The feed that the job names, for this worker."""
+    """Build this worker's feed, of the kind that the job names.
+
+    Raises :class:`TrainingError` if the last step of an epoch of the memory feed has fewer rows than workers or
+    virtual shards.
+    """
     if job.feed == "memory":
         order = SampleOrder(len(learn), job.settings.training.global_batch_size, job.settings.seed)
         shards = job.settings.training.virtual_shards
