@@ -1,4 +1,4 @@
-"""The Ray cluster of a run: connects to a cluster, or starts one, restarts it when it died, and stops it at the end."""
+"""The Ray cluster of a run: connects to a cluster or starts a local one, restarts a dead one, stops it at the end."""
 
 import logging
 import os
@@ -25,9 +25,9 @@ _PING_TIMEOUT_S = 60.0
 def ray_cluster(settings: Settings) -> Iterator[None]:
     """Connect the block to the cluster at `ray.address`, or to a local Ray that is started for the block.
 
-    A local Ray ends with the block. The cluster at `ray.address`, and a connection that this process already had, stay.
+    A local Ray ends with the block. A cluster at `ray.address`, and a connection that this process already had, stay.
     Raises :class:`TransientError` when `ray.address` does not answer or a local Ray does not start,
-    :class:`SettingError` when `ray.address` is not host:port, its token is missing, or RAY_ADDRESS contradicts it, and
+    :class:`SettingError` when `ray.address` is not host:port, its token is missing or RAY_ADDRESS contradicts it, and
     :class:`training.errors.ResourceError` when the folder of Ray's sessions is not this user's.
     """
     if _ahead:
@@ -162,7 +162,7 @@ def connection() -> object:
 
 
 def head_is_gone() -> bool:
-    """Whether the head (GCS) of this run's own cluster died. Ray notices after a minute, and then ends this process."""
+    """Whether the head (GCS) of this run's own cluster died. Ray notices after a minute, then ends this process."""
     return bool(_own_processes()) and not _runs("gcs_server")
 
 

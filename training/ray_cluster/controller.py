@@ -126,7 +126,7 @@ def _noting(reserved: Path) -> Any:
 
 
 def _inheriting() -> Any:
-    """Ray's worker group without a runtime environment, which would make Ray start each worker by another process."""
+    """Ray's worker group without a runtime environment: with it, Ray would start each worker by another process."""
     from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
     class Group(WorkerGroup):

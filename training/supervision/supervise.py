@@ -205,7 +205,7 @@ class _Deadlines:
 
 @contextmanager
 def _stop_on_signals(job: TrainingJob) -> Iterator[list[int]]:
-    """In the block, SIGTERM or SIGINT requests a last checkpoint; after the block, the previous handler gets the signal.
+    """In the block, SIGTERM or SIGINT requests a last checkpoint; after it, the previous handler gets the signal.
 
     Yields the list of received signals. A second signal raises KeyboardInterrupt at once. Outside the main thread,
     which alone receives signals, the list stays empty.
