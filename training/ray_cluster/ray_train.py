@@ -55,7 +55,8 @@ def fit(job: TrainingJob) -> None:
             # Evergreen resumes from its checkpoint log.
             name=f"attempt-{job.attempt}",
             storage_path=str(job.paths.ray),
-            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]  # Ray's stubs describe Train V1
+            # Ray's stubs describe Train V1.
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
         ),
         datasets=datasets,
         dataset_config=data_config,
@@ -99,7 +100,8 @@ def _trainer_class(
             import ray
 
             if not asks_for_nodes:
-                given["scaling_policy"] = AsItIs(self.scaling_config)  # type: ignore[arg-type]  # Ray's stubs describe V1
+                # Ray's stubs describe Train V1.
+                given["scaling_policy"] = AsItIs(self.scaling_config)  # type: ignore[arg-type]
             with controller_host(own_ray) as host:
                 return ray.get(host.run.remote(reserved, start_timeout_s, own_ray, given))
 

@@ -43,7 +43,7 @@ def validated(values: Mapping[str, Any]) -> Settings:
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     """Parse assignments such as `["training.epochs=3", ...]` into nested overrides.
 
-    A value is read as JSON, or else as plain text; `none` is null. Raises :class:`SettingError` for other assignments.
+    A value is read as JSON, or else as plain text; `none` is null. Raises :class:`SettingError` for malformed ones.
     """
     tree: dict[str, Any] = {}
     for assignment in assignments:
@@ -87,7 +87,7 @@ def setting_schema(dotted: str) -> dict[str, Any]:
 
 
 def settings_schema() -> dict[str, Any]:
-    """JSON schema of nested overrides, without `properties`: so Prefect's form shows all of them as one JSON field."""
+    """JSON schema of nested overrides, without `properties`, so that Prefect's form shows a single JSON field."""
     whole = Settings.model_json_schema()
     parts = {
         name: _section(whole, name) if "$ref" in field else field

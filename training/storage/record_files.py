@@ -130,9 +130,9 @@ def write_records(file: Path, records: Iterable[BaseModel], owner: str) -> None:
 def read_lines(file: Path, kind: type[R], owner: str, appended: bool = True) -> Lines[R]:
     """The records of a file of lines, and what is wrong with the file; no records when there is no file.
 
-    Lines are numbered. An unreadable line between two consecutive numbers is left from a write that was cut short, and
-    is skipped; where a number is missing, a line is damaged. A file that is not `appended` to was written atomically:
-    in it, an unfinished last line is damage, too.
+    Lines are numbered. An unreadable line between two consecutive numbers is left from a write that was cut short,
+    and is skipped; where a number is missing, a line is damaged. A file that is not `appended` to was written
+    atomically: in it, an unfinished last line is damage, too.
     """
     reader = LineReader(file, kind, owner)
     *whole, rest = _bytes_of(file).split(b"\n")
