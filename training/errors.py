@@ -70,11 +70,14 @@ class TransientError(EvergreenError):
 
 
 class OutageError(TransientError):
-    """A server did not answer for as long as the settings allow; the step that waited for it is not retried."""
+    """A server did not answer for as long as the settings allow; the step that waited is not retried.
+
+    A deployment may still retry the whole run.
+    """
 
 
 class StopRequestedError(TransientError):
-    """Training ended early on purpose, after a last checkpoint."""
+    """Training was stopped on request, after a last checkpoint if it was saved within `failure.stop_timeout_s`."""
 
     exit_status = EXIT_INTERRUPTED
     final = True

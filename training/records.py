@@ -166,7 +166,7 @@ class ClassScore(Record):
 
 
 class Score(Record):
-    """Scores of one model on the test rows; `low` and `high` bound the interval of its accuracy at `confidence`."""
+    """Scores of one model on the test rows; `low` to `high` is the interval of its accuracy at `confidence`."""
 
     accuracy: float
     low: float
@@ -260,7 +260,7 @@ class Look(Record):
 
 
 class Choice(Record):
-    """Gain and accuracy of a promoted candidate, as measured and corrected for selection by that measurement."""
+    """Measured gain and accuracy of a promoted candidate, and both corrected for selection bias (winner's curse)."""
 
     gain: float
     corrected_gain: float

@@ -30,7 +30,7 @@ def redact(text: str) -> str:
 
 
 def _of_environment() -> list[str]:
-    """Values of environment variables that hold secrets, longest first; an absolute path of a file is no secret."""
+    """Values of environment variables that hold secrets, longest first; absolute paths of files are no secrets."""
     found = {
         value
         for name, value in os.environ.items()

@@ -39,12 +39,9 @@ class Termination:
     def __init__(self, grace_s: float):
         # Kept as an attribute, to be compared by identity: each `self._on_sigterm` is another object.
         self.handler: Receiver = self._on_sigterm
-        self.errors: list[Callable[[], BaseException]] = [
-            TerminatedError
-        ]  # the last item creates the exception
-        self.receivers: list[
-            Receiver
-        ] = []  # the last receiver handles the signal, and no exception is raised
+        # The last receiver handles the signal; without receivers, the last item of `errors` creates the exception.
+        self.errors: list[Callable[[], BaseException]] = [TerminatedError]
+        self.receivers: list[Receiver] = []
         self.unready = 0  # number of active blocks in which the signal must not be repeated
         self._grace_s = grace_s
         self._over = threading.Event()
@@ -67,7 +64,7 @@ class Termination:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Run a watcher thread that ends the process if SIGTERM arrives in the block. In the main thread only."""
+        """Run a watcher thread that ends the process if SIGTERM arrives in the block; call in the main thread."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -111,10 +108,10 @@ def active() -> Termination | None:
 
 @contextmanager
 def ended_by_sigterm(grace_s: float = GRACE_S) -> Iterator[Termination]:
-    """In the block, SIGTERM raises :class:`TerminatedError` in the main thread. In the main thread only.
+    """Make SIGTERM raise :class:`TerminatedError` in the block, in the main thread. Call in the main thread only.
 
-    A process that has not ended `grace_s` seconds later is killed, with all processes that it started; its exit
-    status is 143.
+    A process that has not ended `grace_s` seconds after SIGTERM is killed, with all processes that it started; its
+    exit status is 143.
     """
     termination = Termination(grace_s)
     with termination.watched():
@@ -129,7 +126,7 @@ def ended_by_sigterm(grace_s: float = GRACE_S) -> Iterator[Termination]:
 
 @contextmanager
 def sigterm_to(receiver: Receiver) -> Iterator[None]:
-    """Make `receiver` handle SIGTERM in the block. In the main thread only."""
+    """Make `receiver` handle SIGTERM in the block. Call in the main thread only."""
     termination = active()
     if termination is not None and signal.getsignal(signal.SIGTERM) is termination.handler:
         termination.receivers.append(receiver)
@@ -176,9 +173,8 @@ def _end_at_once(grace_s: float) -> None:
     said = f"terminated; it did not end within {grace_s:.0f} s of SIGTERM, so it was killed"
     with suppress(OSError):  # file descriptor 2, as the main thread may hold the lock of sys.stderr
         os.write(2, f"\nevergreen: {said}; the same command goes on where it stopped\n".encode())
-    ending = threading.Thread(
-        target=_end_children, daemon=True
-    )  # its import may wait for one in the main thread
+    # In a thread with a time limit: the import of psutil may wait for an import in the main thread.
+    ending = threading.Thread(target=_end_children, daemon=True)
     ending.start()
     ending.join(_CHILDREN_S)
     os._exit(EXIT_TERMINATED)

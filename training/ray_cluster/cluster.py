@@ -175,7 +175,7 @@ def _runs(kind: str) -> bool:
 def _has_node() -> bool:
     """Whether Ray's head considers a node alive; the head checks nodes every few seconds.
 
-    Callers use it for a cluster of this run alone, whose only node is this machine.
+    Meant for a cluster of this run alone, whose only node is this machine.
     """
     import ray
 

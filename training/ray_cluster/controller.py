@@ -32,9 +32,9 @@ class TrainControllerHost:
     async def run(self, reserved: Path, start_timeout_s: float, own_ray: bool, given: dict[str, Any]) -> Any:
         """Run a controller with the arguments `given` and return Ray Train's result.
 
-        Its workers have `start_timeout_s` seconds to start. With `own_ray`, the workers inherit Ray's environment. The
-        ids of the placement groups that the controller reserves for the workers are appended to the file `reserved`:
-        Ray does not release them when this process dies, or when workers die during the rendezvous.
+        Its workers have `start_timeout_s` seconds to start. With `own_ray`, the workers inherit Ray's environment.
+        The ids of the placement groups that the controller reserves for the workers are appended to the file
+        `reserved`: Ray does not release them when this process dies, or when workers die during the rendezvous.
         """
         from ray.train.v2._internal.execution.controller import TrainController
 
@@ -50,9 +50,10 @@ class TrainControllerHost:
 
 @contextmanager
 def ray_for(settings: Settings, start_up: AbstractContextManager[None]) -> Iterator[None]:
-    """Connect the block to Ray, unless `scaling.num_workers` is 0; `start_up` measures the time of Ray's start.
+    """Connect the block to Ray and start a controller host, unless `scaling.num_workers` is 0.
 
-    Raises what :func:`ray_cluster` and :func:`check_accelerator` raise.
+    `start_up` is a context manager that measures the time of Ray's start. Raises the errors of :func:`ray_cluster`
+    and :func:`check_accelerator`.
     """
     if not settings.scaling.num_workers:
         yield

@@ -43,8 +43,8 @@ _MOST_SOCKET_BYTES = 107
 def prepare_environment(own: bool, dashboard: bool) -> None:
     """Set Ray's environment variables, except those that the user has set.
 
-    With `own`, for a Ray that the run starts, also set the limits of its start and restrict access to it. Without
-    `dashboard`, Ray Train keeps no records for its tab there: an actor keeps these records, which takes a process.
+    With `own`, for a Ray that the run starts, also set the limits of its start and restrict access to it. Only with
+    `dashboard`, Ray Train keeps records for its dashboard tab: they are kept by an actor, which takes a process.
     """
     tracking = {"RAY_TRAIN_ENABLE_STATE_TRACKING": str(int(dashboard))}
     for name, value in (_ENVIRONMENT | tracking | (LIMITS if own else {})).items():

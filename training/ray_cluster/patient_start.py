@@ -1,7 +1,7 @@
 """Waits for the start of Ray's processes on a busy machine while they live, instead of restarting them after 30 s.
 
 Ray gives its head and its node 30 s each to start, and then ends both. On a machine whose processors are busy with
-other work, they take longer, and a restart would take as long again. So the wait continues while the processes live,
+other work, both take longer, and a restart would take as long again. So the wait continues while the processes live,
 up to :data:`START_LIMIT_S`. In addition, Ray's raylet ends itself when its two agents have not reported their ports
 within 15 s, a limit that can't be set. The raylet does not wait for ports that it gets from :func:`agent_ports`.
 """

@@ -128,7 +128,8 @@ def _release(reserved: Path) -> None:
 def _scaling(job: TrainingJob, workers: int, cpus: float) -> "ScalingConfig":
     """Ray Train's scaling: a fixed number of `workers`, each with `cpus` CPUs.
 
-    With a smaller `scaling.min_workers`, Ray Train changes the number in this range as nodes come and go.
+    With `scaling.min_workers` below `scaling.num_workers`, Ray Train varies the number between these limits as nodes
+    come and go.
     """
     from ray.train import ScalingConfig
 

@@ -112,7 +112,7 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
 
 
 class DigestedStream:
-    """Writes to a binary stream and updates a SHA-256 digest with the bytes written."""
+    """Writes to a binary stream, counts the bytes in `bytes`, and updates the SHA-256 digest `sha256` with them."""
 
     def __init__(self, stream: IO[bytes]):
         self.stream = stream

@@ -15,7 +15,7 @@ class LineTail(Generic[R]):
     """Reads the new records of an append-only file; reads the file from its beginning when it was replaced.
 
     A writer that drops lines writes a new file and renames that file over the old file
-    (:func:`training.storage.record_files.write_records`). So a file with another inode, or with less bytes than were
+    (:func:`training.storage.record_files.write_records`). So a file with another inode, or with fewer bytes than were
     read, was replaced.
     """
 

@@ -34,7 +34,7 @@ def run_lock(home: Home, recipe: str) -> Iterator[None]:
 def check_no_run(home: Home, recipe: str) -> None:
     """Check that no run of a recipe is active, for a command that changes nothing, not even the lock's file.
 
-    A run may begin right after. Raises :class:`TransientError` when a run holds the lock.
+    A run may begin right after the check. Raises :class:`TransientError` when a run holds the lock.
     """
     file = _file(home, recipe)
     if not file.is_file():  # then no run has begun yet

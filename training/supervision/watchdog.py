@@ -1,8 +1,8 @@
 """Watchdog: the driver detects hung workers, logs their stacks, and kills all workers of the attempt.
 
 Neither Ray nor a collective operation notices a stopped process for minutes; the other workers wait for that process
-without an error. Each worker writes a heartbeat (:mod:`training.attempts.heartbeat`) at most once a second. The driver
-measures the time between heartbeats with its own clock, so that clocks of different machines do not matter.
+without an error. Each worker writes a heartbeat (:mod:`training.attempts.heartbeat`) at most once a second. The
+driver measures the time between heartbeats with its own clock, so that clocks of different machines do not matter.
 """
 
 import logging
