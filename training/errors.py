@@ -1,7 +1,7 @@
-"""The one place that says what kind of failure an error is, whether it is worth a retry, and the exit status.
+"""Error classes with their exit statuses, and the classification of any error: its kind, and whether to retry.
 
-Every error a user can meet is an :class:`EvergreenError` whose message names the field, file or row, the rule
-that was broken and the remedy. Anything else that escapes is a bug and exits with status 1.
+Every error that a user can meet is an :class:`EvergreenError` whose message names the field, file or row, the rule
+that was broken and the remedy. Any other error that escapes is a bug and exits with status 1.
 """
 
 import errno
@@ -18,14 +18,15 @@ EXIT_TRAINING_FAILED = 4
 EXIT_RESOURCE = 5
 EXIT_RETRY = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later
 EXIT_INTERRUPTED = 130
-EXIT_OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as a shell says of a program whose reader went away
-EXIT_TERMINATED = 143  # 128 + SIGTERM, which service managers take for a clean end
+EXIT_OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as a shell reports a program whose output pipe was closed
+EXIT_TERMINATED = 143  # 128 + SIGTERM, which service managers treat as a clean exit
 
 
 class EvergreenError(Exception):
-    """An error with a message for the user; `exit_status` is the process's, `transient` asks for a retry.
+    """Base class of errors with a message for the user.
 
-    After a `final` one, transient or not, nothing is tried again until somebody gives the command again.
+    The process exits with `exit_status`. A `transient` error may be retried. After a `final` error, transient or not,
+    nothing is retried until the user runs the command again.
     """
 
     exit_status = EXIT_BUG
@@ -33,12 +34,12 @@ class EvergreenError(Exception):
     final = False
 
     def __str__(self) -> str:
-        """The message, in which the names that others chose can't command a terminal."""
+        """The message, with control characters escaped: foreign names in it can't control the terminal."""
         return printable(super().__str__())
 
 
 class SettingError(EvergreenError):
-    """A setting is unknown, impossible, or contradicts another or the data; nothing was trained."""
+    """A setting is unknown, invalid, or contradicts another setting or the data; nothing was trained."""
 
     exit_status = EXIT_BAD_SETTING
 
@@ -56,24 +57,27 @@ class TrainingError(EvergreenError):
 
 
 class ResourceError(EvergreenError):
-    """The machine lacks something (disk, memory, a writable folder); mend it, then the same command resumes."""
+    """The machine lacks a resource (disk, memory, a writable folder); once fixed, the same command resumes."""
 
     exit_status = EXIT_RESOURCE
 
 
 class TransientError(EvergreenError):
-    """Network, a lost worker, a busy lock: the same command is likely to succeed later."""
+    """A temporary failure (network, lost worker, busy lock): the same command is likely to succeed later."""
 
     exit_status = EXIT_RETRY
     transient = True
 
 
 class OutageError(TransientError):
-    """A server was waited for as long as the settings allow; nothing waits for it again by itself."""
+    """A server did not answer for as long as the settings allow; the step that waited is not retried.
+
+    A deployment may still retry the whole run.
+    """
 
 
 class StopRequestedError(TransientError):
-    """Training ended early on purpose, after a last checkpoint."""
+    """Training was stopped on request, after a last checkpoint if it was saved within `failure.stop_timeout_s`."""
 
     exit_status = EXIT_INTERRUPTED
     final = True
@@ -89,12 +93,12 @@ _RESOURCE_ERRNO = {
     errno.EIO: "the disk reports an error",
     errno.ENOMEM: "memory is used up",
 }
-# Attributes in which Ray keeps the error that it wraps.
+# Attributes in which Ray stores the error that it wraps.
 _WRAPPED = ("cause", "_base_exc", "controller_failure")
 _TRACEBACK = "Traceback (most recent call last)"
-# Begins the line after a traceback's frames.
+# Start of the line that follows a traceback's frames and names the exception.
 _RAISED = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
-# A collective whose other side went away; gloo and NCCL say so with a plain RuntimeError.
+# Parts of the message when a peer of a collective operation has gone; gloo and NCCL raise a plain RuntimeError.
 _LOST_PEER = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
 _SHORT_OF = (
     "disk is full",
@@ -133,7 +137,7 @@ _TRANSIENT_NAMES = frozenset(
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what it came from, innermost last; Ray and Prefect wrap what a worker raised."""
+    """`error` and all errors that it wraps or came from, outermost first; Ray and Prefect wrap workers' errors."""
     seen: set[int] = set()
     queue: list[BaseException | None] = [error]
     while queue:
@@ -149,7 +153,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def classify(error: BaseException) -> EvergreenError | None:
-    """What `error` means to the user, or None for a bug that deserves its traceback."""
+    """The :class:`EvergreenError` that explains `error` to the user; None for a bug, which needs its traceback."""
     chain = list(causes(error))
     for one in chain:
         if isinstance(one, EvergreenError):
@@ -164,7 +168,7 @@ def classify(error: BaseException) -> EvergreenError | None:
 
 
 def _lacking(error: BaseException) -> ResourceError | None:
-    """What the machine lacks, when that is what `error` says."""
+    """The error to show when `error` means that the machine lacks a resource; else None."""
     if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNO:
         place = f" at {error.filename}" if error.filename else ""
         return ResourceError(
@@ -172,7 +176,7 @@ def _lacking(error: BaseException) -> ResourceError | None:
         )
     text = str(error).lower()
     named = type(error).__name__ in {"OutOfMemoryError", "OutOfDiskError"}
-    if named or isinstance(error, MemoryError) or "memoryerror" in text:  # torch and Ray wrap it
+    if named or isinstance(error, MemoryError) or "memoryerror" in text:  # torch and Ray wrap MemoryError
         return ResourceError(
             f"Out of memory or disk: {_gist(error)}. Lower training.global_batch_size or scaling.num_workers, "
             "or free some, and run the same command: it resumes."
@@ -186,7 +190,7 @@ def _lacking(error: BaseException) -> ResourceError | None:
 
 
 def _passing(error: BaseException) -> TransientError | None:
-    """What may be over at the next try, when that is what `error` says."""
+    """The error to show when `error` means a temporary failure, which a retry may avoid; else None."""
     text = str(error).lower()
     if type(error) is RuntimeError and any(sign in text for sign in _NO_SERVER):
         return TransientError(
@@ -200,9 +204,8 @@ def _passing(error: BaseException) -> TransientError | None:
         return TransientError(
             f"MLflow does not answer ({_first_line(error)}). Run the same command again: it resumes."
         )
-    if (
-        type(error).__name__ == "WorkerGroupStartupTimeoutError"
-    ):  # whose remedy is a variable that Evergreen sets
+    # The remedy in Ray's message is a variable that Evergreen sets, so it is cut off.
+    if type(error).__name__ == "WorkerGroupStartupTimeoutError":
         return TransientError(
             f"{_gist(error).partition(' Potential')[0]} Not enough is free on the cluster, or it is busy: free some, "
             "add nodes, or set failure.worker_start_timeout_s, and run the same command: it resumes."
@@ -217,7 +220,7 @@ def _passing(error: BaseException) -> TransientError | None:
 
 
 def _status(error: BaseException) -> int:
-    """HTTP status that an MLflow error stands for; its client says 500 when there is no answer at all."""
+    """HTTP status of an MLflow error, else 0; MLflow's client gives 500 when the server does not answer at all."""
     ask = getattr(error, "get_http_status_code", None)
     return int(ask()) if ask else 0
 
@@ -227,7 +230,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _gist(error: BaseException) -> str:
-    """The first line, and what a traceback ends with that Ray has put into the text, whole or cut short."""
+    """The first line of `error`, and the exception of a (maybe truncated) traceback that Ray put into the text."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     inner = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     if not inner:

@@ -1,8 +1,8 @@
-"""Text that others chose - names of files, classes, archive members, an error of a library - made safe to show.
+"""Makes foreign text safe to show: names of files, classes and archive members, and errors of libraries.
 
 A terminal obeys control characters: ESC [ moves the cursor and hides lines, and C1 controls do the same in one byte.
-Bidirectional controls show `gnp.exe` for `exe.png`. All of these are spelled out as \\uXXXX, which is also how JSON
-writes them, so that JSON stays JSON. Line feeds and tabs stay.
+Bidirectional controls show `gnp.exe` for `exe.png`. All of these characters are escaped as \\uXXXX, which is also how
+JSON writes them, so that JSON stays valid. Line feeds and tabs are kept.
 """
 
 import logging
@@ -10,16 +10,16 @@ import re
 
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 and C1 controls
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of writing
-    "\u2028\u2029\ufeff\ufff9-\ufffb"  # line ends and marks that few programs show
-    "\ud800-\udfff"  # halves of characters: names that are not UTF-8
-    "\U000e0000-\U000e007f]"  # tags: text that nobody sees
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # controls of the direction of writing
+    "\u2028\u2029\ufeff\ufff9-\ufffb"  # line separators, and marks that few programs show
+    "\ud800-\udfff"  # surrogates, which stand for bytes of names that are not UTF-8
+    "\U000e0000-\U000e007f]"  # tags: invisible text
 )
 _NEXT_LINE = re.compile(r"\n(?! {4})")
 
 
 def printable(text: str) -> str:
-    """`text` with each control character spelled out; safe text comes back as it is, as does text made safe before."""
+    """`text` with each control character escaped; safe text, also the result of an earlier call, stays as it is."""
     return _UNSAFE.sub(_spelled, text)
 
 
@@ -32,14 +32,14 @@ def _spelled(found: "re.Match[str]") -> str:
 
 
 def paragraph(text: str) -> str:
-    """:func:`printable`, with all lines but the first indented: a name with a line feed can't pass for a message."""
+    """:func:`printable`, with all lines after the first indented: a name with a line feed can't imitate a message."""
     return _NEXT_LINE.sub("\n    ", printable(text))
 
 
 class PrintableFilter(logging.Filter):
-    """Makes every message that a handler takes a :func:`paragraph`."""
+    """Logging filter that turns every message of a handler into a :func:`paragraph`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the message in place; it always passes."""
+        """Change the message of `record` in place; returns True, so every record passes."""
         record.msg, record.args = paragraph(record.getMessage()), None
         return True

@@ -1,4 +1,4 @@
-"""What passes between steps: small frozen JSON records of paths, digests and numbers, never data."""
+"""Records that steps pass to each other: small immutable JSON objects of paths, digests and numbers, never data."""
 
 from typing import Literal
 
@@ -11,13 +11,13 @@ ImageShape = tuple[int, int, int]  # channels, height, width
 
 
 class Record(BaseModel):
-    """Base of all records: immutable, no unknown fields, JSON both ways."""
+    """Base class of all records: immutable, unknown fields refused, convertible to and from JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class SourceFiles(Record):
-    """Source files that lie complete and checked on this machine (the outcome of `download`)."""
+    """Source files on this machine, complete and checked (the result of `download`)."""
 
     kind: str = Field(description="which reader understands them: digits, idx, cifar, folder or parquet")
     root: str = Field(description="folder that holds them")
@@ -31,7 +31,7 @@ class SourceFiles(Record):
 
 
 class RawShard(Record):
-    """One shard of raw rows, as typed Parquet (the outcome of `parquet`)."""
+    """One shard of raw rows, as typed Parquet (the result of `parquet`)."""
 
     path: str
     rows: int
@@ -49,10 +49,10 @@ class PartFile(Record):
 
 
 class DatasetVersion(Record):
-    """An immutable, validated dataset (the outcome of `transform`); its `manifest.json` is this record.
+    """An immutable, validated dataset (the result of `transform`); its `manifest.json` is this record.
 
-    Images are uint8, channels first: `shape` is (channels, height, width). `mean` and `std` are per channel,
-    of pixel/255, over the train split. `label_counts[split][k]` counts the rows of class `classes[k]`.
+    Images are uint8, channels first: `shape` is (channels, height, width). `mean` and `std` have one value per
+    channel, of pixel/255 over the train split. `label_counts[split][k]` is the number of rows of class `classes[k]`.
     """
 
     name: str
@@ -87,7 +87,7 @@ class DatasetVersion(Record):
 
 
 class EpochMetrics(Record):
-    """One epoch's numbers, reduced over all ranks; `train_*` over training rows, `validation_*` over rows kept back."""
+    """Metrics of one epoch over all ranks: `train_*` over training rows, `validation_*` over validation rows."""
 
     epoch: int = Field(description="1 for the first")
     step: int = Field(description="optimizer steps done when the epoch ended")
@@ -104,7 +104,7 @@ class EpochMetrics(Record):
 
 
 class Goodput(Record):
-    """Where the wall time of a run went, in seconds; the parts add up to `total_s`."""
+    """Wall time of a run by part, in seconds; the parts add up to `total_s`."""
 
     total_s: float
     parts: dict[str, float] = Field(description="seconds by part, in order of occurrence")
@@ -116,7 +116,7 @@ class Goodput(Record):
 
 
 class ReplayOutcome(Record):
-    """What a replay of steps from a run's first checkpoint showed; `replay.json` beside the run."""
+    """Result of a replay of steps from a run's first checkpoint; stored as `replay.json` in the run's folder."""
 
     reproducible: bool | None = Field(description="None: not checked")
     reason: str = Field(description="what was found, what follows from it and what to do, for people")
@@ -132,7 +132,7 @@ class ReplayOutcome(Record):
 
 
 class TrainedModel(Record):
-    """A finished training (the outcome of `train`): weights, their digest and how they came about."""
+    """A finished training (the result of `train`): weights, their digest, and the history of the training."""
 
     run_key: str
     weights: str = Field(description="path of the safetensors file with the selected epoch's weights")
@@ -151,7 +151,7 @@ class TrainedModel(Record):
     reproducible_reason: str = Field("not checked: an older version of Evergreen trained it")
 
     def selected(self) -> EpochMetrics:
-        """The epoch whose weights were kept."""
+        """Metrics of the epoch whose weights were kept."""
         return next(row for row in self.history if row.epoch == self.selected_epoch)
 
 
@@ -166,7 +166,7 @@ class ClassScore(Record):
 
 
 class Score(Record):
-    """What one model reached on the held-back test rows. `low` and `high` bound accuracy at `confidence`."""
+    """Scores of one model on the test rows; `low` to `high` is the interval of its accuracy at `confidence`."""
 
     accuracy: float
     low: float
@@ -182,7 +182,7 @@ class Score(Record):
 
 
 class Mistake(Record):
-    """A test row that the candidate got wrong with high confidence."""
+    """A test row to which the candidate gave a wrong class with high probability."""
 
     row: int = Field(description="row number in the test split")
     truth: str
@@ -191,10 +191,10 @@ class Mistake(Record):
 
 
 class Evaluation(Record):
-    """Candidate and champion on the same rows (the outcome of `evaluate`).
+    """Comparison of candidate and champion on the same test rows (the result of `evaluate`).
 
-    `predictions` is a Parquet file with one row per test row: label, candidate and champion class and
-    probability of the true class.
+    `predictions` is the path of a Parquet file with one row per test row: the label, and for candidate and champion
+    the predicted class and the probability of the true class.
     """
 
     rows: int
@@ -225,10 +225,11 @@ Measure = Literal["accuracy", "log_loss"]
 
 
 class Look(Record):
-    """One comparison in a reign: the time in which one model is the reference that candidates are compared with.
+    """One comparison (look) of a candidate with the reference model, within a reign.
 
-    `crossed` packs the numbers of the sign flips that this look spent. Differences and statistics are the candidate's
-    minus the reference's, so that a positive one speaks for the candidate.
+    A reign is the time in which one model is the reference with which candidates are compared. `crossed` is packed
+    text: the numbers of the sign flips that crossed the boundary at this look. Differences and statistics are
+    candidate minus reference, so that a positive value is in favour of the candidate.
     """
 
     question: Question
@@ -259,7 +260,7 @@ class Look(Record):
 
 
 class Choice(Record):
-    """What a promotion measured, and what is left after the correction for having been chosen by that measurement."""
+    """Measured gain and accuracy of a promoted candidate, and both corrected for selection bias (winner's curse)."""
 
     gain: float
     corrected_gain: float
@@ -268,7 +269,7 @@ class Choice(Record):
 
 
 class Rule(Record):
-    """One rule of the gate with its numbers: `value` was held against `limit`."""
+    """One rule of the gate with its numbers: the rule compares `value` with `limit`."""
 
     name: str
     passed: bool
@@ -278,7 +279,7 @@ class Rule(Record):
 
 
 class Verdict(Record):
-    """The gate's decision and every reason for it."""
+    """The gate's decision and all reasons for it."""
 
     promote: bool
     summary: str
@@ -292,7 +293,7 @@ class Verdict(Record):
 
 
 class Release(Record):
-    """What a retraining run left in the registry; also written as `release.json` beside the run."""
+    """The model version that a retraining run registered; also stored as `release.json` in the run's folder."""
 
     recipe: str
     run_key: str

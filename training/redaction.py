@@ -1,7 +1,7 @@
-"""Secrets kept out of what is written down: errors, logs, settings, MLflow, Prefect, files beside a run.
+"""Removes secrets from all text that is written: errors, logs, settings, MLflow, Prefect, files in a run's folder.
 
-Three kinds can be told by their looks: credentials in a URL, signatures in its query, and values of environment
-variables whose names say what they are.
+Three kinds of secrets are recognised: credentials in a URL, tokens and signatures in a URL's query, and values of
+environment variables whose names end like those of secrets (PASSWORD, TOKEN, KEY, ...).
 """
 
 import os
@@ -17,12 +17,12 @@ _QUERY = re.compile(
     re.I,
 )
 _SECRET_NAME = re.compile(r"(?:PASSWORD|PASSWD|SECRET|TOKEN|KEY|AUTH_STRING)$")
-_SHORTEST = 8  # what is shorter stands in ordinary text by chance
+_SHORTEST = 8  # shorter values occur in ordinary text by chance
 _HIDDEN = "***"
 
 
 def redact(text: str) -> str:
-    """`text` without what must not be written down; a URL stays usable but for its credentials."""
+    """`text` without secrets: credentials of URLs are removed, other secrets replaced by asterisks."""
     text = _QUERY.sub(rf"\1{_HIDDEN}", _CREDENTIALS.sub("", text))
     for secret in _of_environment():
         text = text.replace(secret, _HIDDEN)
@@ -30,7 +30,7 @@ def redact(text: str) -> str:
 
 
 def _of_environment() -> list[str]:
-    """Values that belong to secrets, longest first; a file's path is none."""
+    """Values of environment variables that hold secrets, longest first; absolute paths of files are no secrets."""
     found = {
         value
         for name, value in os.environ.items()
@@ -40,7 +40,7 @@ def _of_environment() -> list[str]:
 
 
 def hide_credentials(overrides: dict[str, Any]) -> dict[str, Any]:
-    """Nested overrides of the settings with `tracking.uri` wrapped, so that Prefect's records show asterisks."""
+    """Wrap `tracking.uri` in nested overrides of the settings, so that Prefect's records show asterisks."""
     tracking = overrides.get("tracking")
     if not isinstance(tracking, dict) or not isinstance(tracking.get("uri"), str):
         return overrides
@@ -48,14 +48,14 @@ def hide_credentials(overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_credentials(overrides: dict[str, Any]) -> dict[str, Any]:
-    """The overrides that :func:`hide_credentials` was given."""
+    """Undo :func:`hide_credentials`: unwrap `tracking.uri` in nested overrides."""
     tracking = overrides.get("tracking")
     if not isinstance(tracking, dict) or not isinstance(tracking.get("uri"), SecretStr):
         return overrides
     return overrides | {"tracking": tracking | {"uri": tracking["uri"].get_secret_value()}}
 
 
-# A text for people, never needed whole.
+# Text for people, from which secrets are removed in memory already: no code needs them.
 Redacted = Annotated[str, AfterValidator(redact), PlainSerializer(redact)]
-# A URL that may carry credentials: whole in memory, without them wherever it is written as JSON.
+# URL that may contain credentials: complete in memory, without the credentials when written as JSON.
 SecretUrl = Annotated[str, PlainSerializer(redact, return_type=str, when_used="json")]

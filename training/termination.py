@@ -1,10 +1,11 @@
-"""SIGTERM ends a command for certain, at whatever moment it comes.
+"""Guarantees that SIGTERM ends a command, at whatever moment the signal arrives.
 
-Python runs a signal's handler between two instructions of the main thread. That may be in the middle of an import, or
-in the callback of a weak reference, which drops what the handler raises; other code catches every exception. So a
-handler that raises can lose the signal. Here the handler raises only outside imports and callbacks. A thread, which
-Python's wakeup file descriptor tells of the signal, repeats it as long as no exception is on its way. A process that
-has not ended after a time of grace is ended by that thread: the next start goes on from what is on disk.
+Python runs a signal handler between two instructions of the main thread. That may be during an import, or in the
+callback of a weak reference, where Python drops the handler's exception; other code catches every exception. So a
+handler that raises can lose the signal. The handler here raises only outside imports and callbacks. A watcher thread,
+which Python's wakeup file descriptor notifies of the signal, repeats the signal while no exception of the handler is
+propagating. A process that has not ended after a grace period is killed by the watcher thread: the next start resumes
+from the files on disk.
 """
 
 import os
@@ -19,29 +20,29 @@ from types import FrameType
 
 from training.errors import EXIT_TERMINATED
 
-GRACE_S = 60.0  # from SIGTERM, or the end of the training that it stopped, until the process is ended
+GRACE_S = 60.0  # from SIGTERM, or from the end of the training that it stopped, until the process is killed
 
 _REPEAT_S = 0.1
 _CHILDREN_S = 5.0
-_CALLBACKS = ("weakref.py", "_weakrefset.py")  # of weak references
+_CALLBACKS = ("weakref.py", "_weakrefset.py")  # files with callbacks of weak references
 
 Receiver = Callable[[int, FrameType | None], None]
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM came; it ends the command as Ctrl-C does, so that what was started is ended and locks are freed."""
+    """SIGTERM arrived. Ends the command as Ctrl-C does, so that started processes end and locks are freed."""
 
 
 class Termination:
-    """What SIGTERM does to this process while :meth:`watched` is active; see :func:`ended_by_sigterm`."""
+    """How this process handles SIGTERM while :meth:`watched` is active; see :func:`ended_by_sigterm`."""
 
     def __init__(self, grace_s: float):
-        self.handler: Receiver = (
-            self._on_sigterm
-        )  # a name of its own: each `self._on_sigterm` is another object
-        self.errors: list[Callable[[], BaseException]] = [TerminatedError]  # the last one is raised
-        self.receivers: list[Receiver] = []  # the last one takes the signal instead
-        self.unready = 0  # blocks in which no signal must be repeated
+        # Kept as an attribute, to be compared by identity: each `self._on_sigterm` is another object.
+        self.handler: Receiver = self._on_sigterm
+        # The last receiver handles the signal; without receivers, the last item of `errors` creates the exception.
+        self.errors: list[Callable[[], BaseException]] = [TerminatedError]
+        self.receivers: list[Receiver] = []
+        self.unready = 0  # number of active blocks in which the signal must not be repeated
         self._grace_s = grace_s
         self._over = threading.Event()
         self._on_its_way: weakref.ref[BaseException] | None = None
@@ -50,7 +51,7 @@ class Termination:
         if self.receivers:
             self.receivers[-1](signum, frame)
         elif not self._is_under_way() and not _would_be_dropped(frame):
-            raise self._error()  # not kept in a name, as that would keep it alive when it is dropped
+            raise self._error()  # not assigned to a variable, which would keep a dropped exception alive
 
     def _error(self) -> BaseException:
         error = self.errors[-1]()
@@ -58,12 +59,12 @@ class Termination:
         return error
 
     def _is_under_way(self) -> bool:
-        """Whether the exception that was raised last is still alive, so that it has not been dropped."""
+        """Whether the exception that was raised last is still alive, which means that it was not dropped."""
         return self._on_its_way is not None and self._on_its_way() is not None
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Let a thread see to it that the process ends, should SIGTERM come in the block. In the main thread only."""
+        """Run a watcher thread that ends the process if SIGTERM arrives in the block; call in the main thread."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -79,14 +80,14 @@ class Termination:
             os.close(reader)
 
     def _watch(self, reader: int) -> None:
-        while received := os.read(reader, 64):  # nothing at the end
+        while received := os.read(reader, 64):  # empty once the pipe is closed
             if signal.SIGTERM in received:
                 self._see_to_it()
 
     def _see_to_it(self) -> None:
         deadline = time.monotonic() + self._grace_s
         while not self._over.wait(_REPEAT_S):
-            if self.receivers:  # a training saves a last checkpoint, within a limit of its own
+            if self.receivers:  # a training saves a last checkpoint, which has another time limit
                 deadline = time.monotonic() + self._grace_s
             elif time.monotonic() > deadline:
                 _end_at_once(self._grace_s)
@@ -101,13 +102,17 @@ _active: list[Termination] = []
 
 
 def active() -> Termination | None:
-    """What watches over SIGTERM in this process now."""
+    """The object that handles SIGTERM in this process now, or None."""
     return _active[-1] if _active else None
 
 
 @contextmanager
 def ended_by_sigterm(grace_s: float = GRACE_S) -> Iterator[Termination]:
-    """SIGTERM in the block raises :class:`TerminatedError` in the main thread, or ends the process after `grace_s`."""
+    """Make SIGTERM raise :class:`TerminatedError` in the block, in the main thread. Call in the main thread only.
+
+    A process that has not ended `grace_s` seconds after SIGTERM is killed, with all processes that it started; its
+    exit status is 143.
+    """
     termination = Termination(grace_s)
     with termination.watched():
         before = signal.signal(signal.SIGTERM, termination.handler)
@@ -121,7 +126,7 @@ def ended_by_sigterm(grace_s: float = GRACE_S) -> Iterator[Termination]:
 
 @contextmanager
 def sigterm_to(receiver: Receiver) -> Iterator[None]:
-    """Hand SIGTERM to `receiver` in the block. In the main thread only."""
+    """Make `receiver` handle SIGTERM in the block. Call in the main thread only."""
     termination = active()
     if termination is not None and signal.getsignal(signal.SIGTERM) is termination.handler:
         termination.receivers.append(receiver)
@@ -139,7 +144,7 @@ def sigterm_to(receiver: Receiver) -> Iterator[None]:
 
 @contextmanager
 def no_repeated_sigterm() -> Iterator[None]:
-    """Repeat no SIGTERM in the block, in which the process may have a handler that is not Python's."""
+    """Do not repeat SIGTERM in the block, in which the process may have a handler other than Python's."""
     termination = active()
     if termination is None:
         yield
@@ -152,7 +157,7 @@ def no_repeated_sigterm() -> Iterator[None]:
 
 
 def _would_be_dropped(frame: FrameType | None) -> bool:
-    """Whether the main thread imports a module or is in a callback, where an exception is dropped or does damage."""
+    """Whether the main thread is in an import, callback or `__del__`, where an exception is dropped or does harm."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith("<frozen importlib") or Path(code.co_filename).name in _CALLBACKS:
@@ -164,11 +169,12 @@ def _would_be_dropped(frame: FrameType | None) -> bool:
 
 
 def _end_at_once(grace_s: float) -> None:
-    """End this process and all that it has started."""
+    """Kill this process and all processes that it has started."""
     said = f"terminated; it did not end within {grace_s:.0f} s of SIGTERM, so it was killed"
-    with suppress(OSError):  # by its number, as Python's own stream may be locked by the main thread
+    with suppress(OSError):  # file descriptor 2, as the main thread may hold the lock of sys.stderr
         os.write(2, f"\nevergreen: {said}; the same command goes on where it stopped\n".encode())
-    ending = threading.Thread(target=_end_children, daemon=True)  # its imports may wait for the main thread's
+    # In a thread with a time limit: the import of psutil may wait for an import in the main thread.
+    ending = threading.Thread(target=_end_children, daemon=True)
     ending.start()
     ending.join(_CHILDREN_S)
     os._exit(EXIT_TERMINATED)

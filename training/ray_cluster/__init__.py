@@ -1,1 +1,1 @@
-"""The Ray cluster of a run, and one attempt of a training on Ray Train."""
+"""The Ray cluster of a run, and the execution of one training attempt on Ray Train."""

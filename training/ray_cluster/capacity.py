@@ -1,4 +1,4 @@
-"""Room for a run's workers, on this machine or the cluster: asked before anything waits for it."""
+"""Capacity for a run's workers on this machine or the cluster, checked before anything waits for resources."""
 
 import logging
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ log = logging.getLogger("evergreen.room")
 
 
 class NoCapacityError(SettingError):
-    """The workers do not fit the cluster as it is."""
+    """The present nodes of the cluster have too few CPUs or GPUs for the workers."""
 
 
 def resolve_here(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
-    """:func:`training.settings.overrides.resolve` for a run that starts on this machine.
+    """Resolve the settings of a run that starts on this machine; see :func:`training.settings.overrides.resolve`.
 
-    More workers than CPUs are refused first: the rule for batch sizes would only repeat their number. Raises
-    :class:`SettingError`.
+    More workers than CPUs are refused first: the batch-size rule would only report that the batch does not divide
+    among so many workers. Raises :class:`SettingError`.
     """
     values = merged(base, *overrides)
-    with suppress(ValidationError):  # which `validated` explains
+    with suppress(ValidationError):  # `validated` explains invalid values
         scaling = ScalingSettings.model_validate(values["scaling"])
         _check_workers_fit(scaling, RaySettings.model_validate(values["ray"]))
     return validated(values)
@@ -46,9 +46,9 @@ def _check_workers_fit(scaling: ScalingSettings, ray: RaySettings) -> None:
 
 
 def check_accelerator(options: ScalingSettings) -> None:
-    """Refuse an accelerator that the connected cluster does not have; Ray would wait for one to appear.
+    """Refuse an accelerator type that the connected cluster lacks; Ray would wait until such a node appears.
 
-    Raises :class:`SettingError`, which lists those that there are.
+    Raises :class:`SettingError`, which lists the accelerator types of the cluster.
     """
     import ray
 
@@ -67,15 +67,16 @@ def check_accelerator(options: ScalingSettings) -> None:
 
 
 def workers_with_gpus(options: ScalingSettings) -> int:
-    """How many workers the connected cluster has GPUs for, on nodes that have enough for one."""
+    """Number of workers for which the connected cluster has GPUs; all GPUs of a worker are on one node."""
     return sum(int(gpus / options.gpus_per_worker + 1e-9) for _, gpus in _nodes())
 
 
 def capacity_for_workers(settings: Settings, feed: str, use_gpu: bool = False) -> tuple[int, float]:
-    """How many workers to start on the cluster as it is now, and the CPUs to reserve for each.
+    """Number of workers to start on the present nodes of the cluster, and the CPUs to reserve for each worker.
 
-    With feed `stream`, one CPU at least is left to Ray Data: it gets only what the workers leave, and without any
-    it waits for ever without an error. Raises :class:`NoCapacityError` when not even `scaling.min_workers` fit.
+    With feed `stream`, at least one CPU stays free for Ray Data: Ray Data gets only the CPUs that the workers leave,
+    and without any CPU it waits forever without an error. Raises :class:`NoCapacityError` when not even
+    `scaling.min_workers` workers fit.
     """
     nodes, options = _nodes(), settings.scaling
     all_cpus = sum(cpus for cpus, _ in nodes)
@@ -110,7 +111,7 @@ def _nodes() -> list[tuple[float, float]]:
 
 
 def _fitting(node: tuple[float, float], cpus: float, gpus: float) -> int:
-    """How many workers of so many CPUs and GPUs a node can hold."""
+    """Number of workers, each with `cpus` CPUs and `gpus` GPUs, that fit on a node."""
     return min(int(have / each + 1e-9) for have, each in zip(node, (cpus, gpus), strict=True) if each)
 
 

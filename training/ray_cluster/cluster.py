@@ -1,4 +1,4 @@
-"""The Ray cluster of a run: found or started, brought back when it died, and ended with the run that started it."""
+"""The Ray cluster of a run: connects to a cluster or starts a local one, restarts a dead one, stops it at the end."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from training.settings.schema import Settings
 
 log = logging.getLogger("evergreen.cluster")
 
-_ahead: list[Settings] = []  # of a Ray that runs and that nobody uses yet
+_ahead: list[Settings] = []  # settings of a Ray that was started ahead and is not used yet
 
 _ANSWER_TIMEOUT_S = 5.0
 _PING_TIMEOUT_S = 60.0
@@ -23,14 +23,16 @@ _PING_TIMEOUT_S = 60.0
 
 @contextmanager
 def ray_cluster(settings: Settings) -> Iterator[None]:
-    """A connection to Ray for the block. A cluster that this call started ends with it; one it found stays.
+    """Connect the block to the cluster at `ray.address`, or to a local Ray that is started for the block.
 
-    Raises :class:`TransientError` when `ray.address` does not answer or a Ray of this run's own does not start, and
-    :class:`SettingError` when `ray.address` can't be meant.
+    A local Ray ends with the block. A cluster at `ray.address`, and a connection that this process already had, stay.
+    Raises :class:`TransientError` when `ray.address` does not answer or a local Ray does not start,
+    :class:`SettingError` when `ray.address` is not host:port, its token is missing or RAY_ADDRESS contradicts it, and
+    :class:`training.errors.ResourceError` when the folder of Ray's sessions is not this user's.
     """
     if _ahead:
         _ahead.clear()
-        restart_dead_ray(settings)  # while nobody used it, nobody would have noticed its end
+        restart_dead_ray(settings)  # nothing notices the death of an idle Ray
     elif not _prepared(settings):
         yield
         return
@@ -46,9 +48,10 @@ def ray_cluster(settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def ray_ahead(settings: Settings) -> Iterator[None]:
-    """Start Ray while there is time; the first :func:`ray_cluster` of the block takes it over.
+    """Start a local Ray early; the first :func:`ray_cluster` of the block takes it over.
 
-    One that can't be started is left to :func:`ray_cluster`, which says why.
+    Does nothing for a run without workers or with `ray.address`. If the start fails, :func:`ray_cluster` tries again
+    and raises the reason.
     """
     try:
         if settings.scaling.num_workers and not settings.ray.address and _prepared(settings):
@@ -67,7 +70,7 @@ def ray_ahead(settings: Settings) -> Iterator[None]:
 
 
 def _prepared(settings: Settings) -> bool:
-    """Set the environment up for Ray; returns whether this process has none yet."""
+    """Set Ray's environment variables; returns whether this process still lacks a connection to Ray."""
     prepare_environment(own=not settings.ray.address, dashboard=settings.ray.dashboard)
     import ray
 
@@ -82,7 +85,7 @@ def _start(settings: Settings) -> None:
         start_own(settings.ray)
     import ray.data
 
-    # Its import sets levels of its own; an execution plan a pipeline is nothing that a user can act on.
+    # The import sets log levels; at those, each pipeline logs an execution plan, which no user can act on.
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
 
@@ -108,9 +111,9 @@ def _connect(address: str) -> None:
 
 
 def check_answers(address: str) -> None:
-    """Refuse an address where nobody listens; Ray itself would try for minutes and then not name it.
+    """Check that a server listens at `address`; Ray itself would try for minutes and then not name the address.
 
-    Raises :class:`SettingError` for what is no address and :class:`TransientError` when nobody answers.
+    Raises :class:`SettingError` when `address` is not host:port, and :class:`TransientError` when no server answers.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
@@ -122,14 +125,14 @@ def check_answers(address: str) -> None:
 
 
 def restart_dead_ray(settings: Settings) -> None:
-    """Ray as usable as at the start: a cluster of this run that lost its head or its node is replaced.
+    """Make Ray usable again: a cluster of this run that lost its head or its node is restarted.
 
-    Raises :class:`TransientError` when `ray.address` does not answer any more, or Ray does not start anew.
+    Raises :class:`TransientError` when the cluster at `ray.address` no longer answers, or Ray does not restart.
     """
     import ray
 
     if _runs("gcs_server") and _runs("raylet") and _has_node():
-        return  # asking it for a task would take another second of each recovery
+        return  # a test task would add another second to each recovery
     if not _own_processes() and _answers():
         return
     if settings.ray.address:
@@ -137,7 +140,7 @@ def restart_dead_ray(settings: Settings) -> None:
     log.warning("Ray does not answer; starting it anew")
     left = _children_of_raylet()
     ray.shutdown()
-    for process in left:  # agents whose head is dead may wait for its answer for a while
+    for process in left:  # agents may wait for an answer of the dead head for a while
         with suppress(psutil.Error):
             process.kill()
     _start(settings)
@@ -152,39 +155,42 @@ def _children_of_raylet() -> list[psutil.Process]:
 
 
 def connection() -> object:
-    """What stands for this process's connection to Ray; another one after Ray was started anew."""
+    """An object that identifies this process's connection to Ray; after a restart of Ray it is another object."""
     from ray._private.worker import _global_node
 
     return _global_node
 
 
 def head_is_gone() -> bool:
-    """Whether the GCS of this run's own cluster died. Ray notices after a minute, and then ends this process."""
+    """Whether the head (GCS) of this run's own cluster died. Ray notices after a minute, then ends this process."""
     return bool(_own_processes()) and not _runs("gcs_server")
 
 
 def _runs(kind: str) -> bool:
-    """Whether this process has started a process of Ray's of this kind that is still there."""
+    """Whether this process started Ray processes of this kind, and all of them still run."""
     started = _own_processes().get(kind, [])
     return bool(started) and all(one.process.poll() is None for one in started)
 
 
 def _has_node() -> bool:
-    """Whether Ray's head takes this machine's node for alive; it asks it every few seconds."""
+    """Whether Ray's head considers a node alive; the head checks nodes every few seconds.
+
+    Meant for a cluster of this run alone, whose only node is this machine.
+    """
     import ray
 
     return any(node["Alive"] for node in ray.nodes())
 
 
 def _own_processes() -> dict[str, list[Any]]:
-    """Ray's processes that this process started; none on a cluster that it found."""
+    """Ray processes that this process started, by kind; empty on a cluster that already existed."""
     from ray._private.worker import _global_node
 
     return _global_node.all_processes if _global_node is not None else {}
 
 
 def _answers() -> bool:
-    """Whether a task still runs."""
+    """Whether Ray still executes a task within `_PING_TIMEOUT_S` seconds."""
     import ray
 
     def ping() -> None:

@@ -1,6 +1,6 @@
-"""Ray Train's controller, in a process that is kept: loaded while data are prepared, and there for the next attempt.
+"""Runs Ray Train's controller in a process that is started while data are prepared and reused by the next attempt.
 
-Ray Train starts an actor a training for it, whose imports would take 3 s of each start, and of each recovery.
+Ray Train starts an actor for the controller of each training; its imports would add 3 s to each start and recovery.
 """
 
 import os
@@ -14,31 +14,32 @@ from training.ray_cluster.cluster import connection, head_is_gone, ray_cluster
 from training.settings.schema import Settings
 from training.storage.files import append_line
 
-_ready: list[tuple[object, Any]] = []  # hosts that nobody uses, each with its connection to Ray
+_ready: list[tuple[object, Any]] = []  # idle hosts, each with its connection to Ray
 _ANSWER_TIMEOUT_S = 60.0
 
 
 class TrainControllerHost:
-    """An actor that runs one controller after the other."""
+    """Ray actor that runs Ray Train's controllers, one after the other."""
 
     def __init__(self) -> None:
         import ray.train.v2._internal.execution.controller
         import ray.train.v2.api.data_parallel_trainer  # noqa: F401
 
     async def answer(self) -> bool:
-        """Whether it is there."""
+        """Answer a liveness check."""
         return True
 
     async def run(self, reserved: Path, start_timeout_s: float, own_ray: bool, given: dict[str, Any]) -> Any:
-        """Ray Train's result of a controller made of `given`, whose workers have `start_timeout_s` to start.
+        """Run a controller with the arguments `given` and return Ray Train's result.
 
-        What the controller reserves for them is noted in the file `reserved`: when this process dies, or they do while
-        they meet, Ray does not give it back.
+        Its workers have `start_timeout_s` seconds to start. With `own_ray`, the workers inherit Ray's environment.
+        The ids of the placement groups that the controller reserves for the workers are appended to the file
+        `reserved`: Ray does not release them when this process dies, or when workers die during the rendezvous.
         """
         from ray.train.v2._internal.execution.controller import TrainController
 
         os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(start_timeout_s)
-        given["callbacks"].insert(0, _noting(reserved))  # before the one in which workers meet
+        given["callbacks"].insert(0, _noting(reserved))  # before the callback of the rendezvous
         _without_synchronization()
         controller = TrainController(**given)
         if own_ray:
@@ -49,7 +50,11 @@ class TrainControllerHost:
 
 @contextmanager
 def ray_for(settings: Settings, start_up: AbstractContextManager[None]) -> Iterator[None]:
-    """Ray for the block when there are workers to run on it; its start is booked on `start_up`."""
+    """Connect the block to Ray and start a controller host, unless `scaling.num_workers` is 0.
+
+    `start_up` is a context manager that measures the time of Ray's start. Raises the errors of :func:`ray_cluster`
+    and :func:`check_accelerator`.
+    """
     if not settings.scaling.num_workers:
         yield
         return
@@ -62,14 +67,14 @@ def ray_for(settings: Settings, start_up: AbstractContextManager[None]) -> Itera
 
 
 def start_host(own_ray: bool) -> None:
-    """Let a :class:`TrainControllerHost` start, unless one is there that nobody uses."""
+    """Start a :class:`TrainControllerHost` without waiting for it, unless this connection to Ray has an idle host."""
     if not any(where is connection() for where, _ in _ready):
         _ready[:] = [(connection(), _new_host(own_ray))]
 
 
 @contextmanager
 def controller_host(own_ray: bool) -> Iterator[Any]:
-    """A :class:`TrainControllerHost` for one training; it is kept when the block comes to its end."""
+    """Yield a :class:`TrainControllerHost` for one training; kept for the next training if the block succeeds."""
     import ray
 
     start_host(own_ray)
@@ -79,7 +84,7 @@ def controller_host(own_ray: bool) -> Iterator[Any]:
     try:
         yield host
     except BaseException:
-        if not head_is_gone():  # else nobody would answer
+        if not head_is_gone():  # without its head, Ray would not answer
             with suppress(Exception):
                 ray.kill(host)
         raise
@@ -96,10 +101,10 @@ def _answers(host: Any) -> bool:
 
 
 def _new_host(own_ray: bool) -> Any:
-    """A host that is starting."""
+    """Create a host on this node; returns the actor's handle while the host is still starting."""
     import ray
 
-    # A Ray of our own has inherited the environment, and has a spare process that fits then.
+    # A local Ray inherited this environment; an actor without its own environment can use Ray's spare process.
     environment: dict[str, Any] = {}
     if not own_ray:
         from ray.train.v2._internal.constants import get_env_vars_to_propagate
@@ -122,7 +127,7 @@ def _noting(reserved: Path) -> Any:
 
 
 def _inheriting() -> Any:
-    """Ray's group of workers that inherit their environment: given one, each would be started by another process."""
+    """Ray's worker group without a runtime environment: with it, Ray would start each worker by another process."""
     from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
     class Group(WorkerGroup):
@@ -134,7 +139,7 @@ def _inheriting() -> Any:
 
 
 class _Nobody:
-    """Stands where Ray Train has the actor through which workers meet in `ray.train.report`, which ours never call."""
+    """No-op replacement for Ray Train's SynchronizationActor: our workers never call `ray.train.report`."""
 
     @classmethod
     def options(cls, **_: Any) -> "type[_Nobody]":
@@ -146,7 +151,7 @@ class _Nobody:
 
 
 def _without_synchronization() -> None:
-    """Start no such actor from this process."""
+    """Make Ray Train in this process start no SynchronizationActor."""
     from ray.train.v2._internal.execution.worker_group import state, worker_group
 
     starting: Any = worker_group

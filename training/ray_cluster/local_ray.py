@@ -1,4 +1,4 @@
-"""A Ray of this run's own on this machine: closed to others, without processes that nobody looks at."""
+"""Starts a local Ray cluster for one run: closed to other users, without processes that the run does not need."""
 
 import importlib
 import logging
@@ -21,20 +21,20 @@ from training.termination import no_repeated_sigterm
 
 log = logging.getLogger("evergreen.cluster")
 
-# Set before the first import of Ray; a user's own values win.
+# Set before the first import of Ray; values that the user has set take precedence.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # `uv run` would rebuild the environment on each worker
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # A process more beside the workers; training.supervision.preemption hears of a node's end by itself.
+    # The watcher is another process beside the workers; training.supervision.preemption polls for draining nodes.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",  # which Ray Train's controller does
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers stay in the folder where the command was given
-    # Ray starts workers with a low priority (15): they would wait for whatever else the machine computes.
+    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",  # Ray Train's controller itself calls `get` in async code
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers keep the working directory of the command
+    # Ray starts workers with a low priority (15), so they wait for everything else that the machine computes.
     "RAY_worker_niceness": "0",
-    "RAY_TRAIN_METRICS_ENABLED": "0",  # for a dashboard that is not there; MLflow has the metrics
+    "RAY_TRAIN_METRICS_ENABLED": "0",  # they serve a dashboard that does not run; MLflow has the metrics
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",  # until it is noticed that the workers have ended; 2 by default
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",  # until Ray Train notices the workers' end; 2 by default
 }
 
 _START_TRIES = 3
@@ -43,9 +43,10 @@ _MOST_SOCKET_BYTES = 107
 
 
 def prepare_environment(own: bool, dashboard: bool) -> None:
-    """Set the environment up for Ray, and where the run starts its `own`, close that; a user's own values win.
+    """Set Ray's environment variables, except those that the user has set.
 
-    Ray Train keeps the records that its tab in the `dashboard` shows in an actor, which takes a process.
+    With `own`, for a Ray that the run starts, also set the limits of its start and restrict access to it. Only with
+    `dashboard`, Ray Train keeps records for its dashboard tab: they are kept by an actor, which takes a process.
     """
     tracking = {"RAY_TRAIN_ENABLE_STATE_TRACKING": str(int(dashboard))}
     for name, value in (_ENVIRONMENT | tracking | (LIMITS if own else {})).items():
@@ -55,15 +56,14 @@ def prepare_environment(own: bool, dashboard: bool) -> None:
 
 
 def _keep_to_ourselves() -> None:
-    """Let the cluster that is about to start listen to this machine alone, and to who has this run's token.
+    """Restrict the cluster that is about to start to the loopback address and to clients with this run's token.
 
-    Ray reads these variables at its import, which may lie behind us: what it made of them is set as well.
+    Ray reads these variables when it is imported. Ray may be imported already, so the values that Ray derives from
+    the variables are set as well.
     """
-    os.environ.setdefault(
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
-    )  # "0": its own address is the loopback one
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # "0": Ray uses the loopback address
     with_token = "RAY_AUTH_MODE" not in os.environ
-    if with_token:  # Ray's own would be kept in the home directory
+    if with_token:  # a token created by Ray would be kept in the home directory
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     from ray._private import ray_constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined] # compiled, without stubs
@@ -76,10 +76,10 @@ def _keep_to_ourselves() -> None:
 
 @contextmanager
 def sigterm_kept() -> Iterator[None]:
-    """Leave SIGTERM to this process's handler while Ray starts.
+    """Keep this process's SIGTERM handler while Ray starts in the block.
 
-    Ray sets one of its own in Python, which ends the process with status 15 and no word to Prefect, and another in C++
-    once it is connected, which aborts the process.
+    Ray would install a handler in Python, which ends the process with status 15 without notifying Prefect, and, once
+    connected, a handler in C++, which aborts the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -106,11 +106,11 @@ def sigterm_kept() -> Iterator[None]:
 
 
 def sessions_folder() -> Path:
-    """Where Ray keeps the sessions (logs, sockets) of the runs that this user starts.
+    """Folder in which Ray keeps the sessions (logs, sockets) of the runs that this user starts.
 
-    Ray lets every user of the machine read and write its folders, sockets included. So they lie inside of a folder
-    that only this user may enter; see :func:`_make_private`. Sockets have at most 107 bytes of path, of which Ray's
-    own part takes 64.
+    Ray lets every user of the machine read and write its folders, sockets included. So the sessions lie inside a
+    folder that only this user may enter; see :func:`_make_private`. The path of a socket has at most 107 bytes, of
+    which Ray's own part takes 66; where RAY_TMPDIR or TMPDIR is too long for that, the sessions lie under /tmp.
     """
     place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     private = f"ray-evergreen-{os.geteuid()}"
@@ -120,7 +120,10 @@ def sessions_folder() -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder that only this user may enter. Raises :class:`ResourceError` when another one has that name."""
+    """Create a folder that only this user may enter, or restrict this user's existing folder.
+
+    Raises :class:`ResourceError` when the path is a link, a file, or a folder of another user.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -134,10 +137,10 @@ def _make_private(folder: Path) -> None:
 
 
 def start_own(options: RaySettings) -> None:
-    """Start Ray and connect to it.
+    """Start a local Ray and connect to it, with up to `_START_TRIES` tries.
 
-    Raises :class:`SettingError` when `RAY_ADDRESS` names another one, :class:`ResourceError` when its folder is not
-    this user's, :class:`TransientError` when it does not start.
+    Raises :class:`SettingError` when `RAY_ADDRESS` names another cluster, :class:`ResourceError` when the folder of
+    the sessions is not this user's, and :class:`TransientError` when Ray does not start.
     """
     import ray
 
@@ -153,7 +156,7 @@ def start_own(options: RaySettings) -> None:
         try:
             _start_here(options, cpus)
             return
-        except Exception as error:  # Ray's own are plain Exceptions
+        except Exception as error:  # Ray raises plain Exceptions
             ray.shutdown()
             if not left:
                 raise TransientError(
@@ -174,7 +177,7 @@ def _start_here(options: RaySettings, cpus: int) -> None:
         nullcontext() if options.dashboard else _without_onlookers(),
     ):
         ray.init(
-            address="local",  # else Ray would connect to whatever cluster runs on this machine
+            address="local",  # else Ray would connect to any cluster that runs on this machine
             num_cpus=cpus,
             include_dashboard=options.dashboard,
             object_store_memory=options.object_store_mb * 2**20 if options.object_store_mb else None,
@@ -188,7 +191,7 @@ def _start_here(options: RaySettings, cpus: int) -> None:
 
 @contextmanager
 def _libraries_loading() -> Iterator[None]:
-    """Import what a run asks of Ray next, while the block waits 3 s for the agents of Ray's node."""
+    """Import the parts of Ray that a run needs next, while the block waits 3 s for the agents of Ray's node."""
     loading = threading.Thread(target=_load_libraries, name="evergreen-ray-libraries", daemon=True)
     loading.start()
     try:
@@ -198,17 +201,17 @@ def _libraries_loading() -> Iterator[None]:
 
 
 def _load_libraries() -> None:
-    with suppress(Exception):  # who needs what is missing imports it again, and says so
+    with suppress(Exception):  # the code that needs a missing module imports it again and reports the error
         importlib.import_module("ray.data")
         importlib.import_module("ray.train")
 
 
 @contextmanager
 def _without_onlookers() -> Iterator[None]:
-    """Let Ray start none of three processes in the block that a run on one machine has no use for.
+    """Make Ray start in the block without three processes that a run on one machine does not need.
 
-    Those are the autoscaler's monitor, the log monitor, which sends what workers print to a driver that wants it, and
-    the dashboard's server: without a dashboard, Ray has it collect usage statistics, and waits until it is up.
+    They are the autoscaler's monitor; the log monitor, which sends the workers' output to drivers that want it; and
+    the dashboard's server, which Ray starts even without a dashboard, to collect usage statistics, and waits for.
     """
     from ray._private.node import Node
 
@@ -223,7 +226,7 @@ def _without_onlookers() -> Iterator[None]:
 
 @contextmanager
 def _given(**more: Any) -> Iterator[None]:
-    """Add to what a Ray that is started in the block is told, and `ray.init` has no argument for."""
+    """Give a Ray that is started in the block the parameters `more`, for which `ray.init` has no argument."""
     from ray._private import parameter
 
     params = parameter.RayParams

@@ -1,9 +1,9 @@
-"""Ray's processes on a busy machine: waited for as long as they live, instead of begun again after 30 s.
+"""Waits for the start of Ray's processes on a busy machine while they live, instead of restarting them after 30 s.
 
-Ray gives its head and its node 30 s each to be there, and then ends both. On a machine whose processors are busy with
-other work they take longer, and would take as long the next time. So the wait goes on, while the processes live,
-up to :data:`START_LIMIT_S`. And Ray's raylet ends itself when its two agents have not told it their ports within 15 s,
-a limit that can't be set; it does not wait for ports that it is given.
+Ray gives its head and its node 30 s each to start, and then ends both. On a machine whose processors are busy with
+other work, both take longer, and a restart would take as long again. So the wait continues while the processes live,
+up to :data:`START_LIMIT_S`. In addition, Ray's raylet ends itself when its two agents have not reported their ports
+within 15 s, a limit that can't be set. The raylet does not wait for ports that it gets from :func:`agent_ports`.
 """
 
 import logging
@@ -21,35 +21,38 @@ log = logging.getLogger("evergreen.cluster")
 
 START_LIMIT_S = 300.0
 _SAY_S = 30.0
-_LOOK_S = 5  # between two looks whether Ray's processes live; Ray takes whole seconds
+_LOOK_S = 5  # between two checks that Ray's processes live; Ray takes whole seconds
 
-# Read by Ray's processes and by Ray in this one; a user's own values win.
+# Read by Ray's processes and by Ray in this process; values that the user has set take precedence.
 LIMITS = {
-    "RAY_raylet_start_wait_time_s": str(_LOOK_S),  # for one of several waits for the node
-    "RAY_agent_register_timeout_ms": str(int(START_LIMIT_S * 1000)),  # of the raylet for its two agents
+    "RAY_raylet_start_wait_time_s": str(_LOOK_S),  # one wait for the node; the wait is repeated
+    "RAY_agent_register_timeout_ms": str(int(START_LIMIT_S * 1000)),  # the raylet's wait for its two agents
 }
 
 
 def agent_ports() -> dict[str, int]:
-    """Free ports for the raylet's agents; should one be taken before they listen, the next start gets others."""
+    """Free ports for the raylet's agents, by name of Ray's parameter.
+
+    Should another process take a port before the agents listen, the next try to start Ray uses other ports.
+    """
     names = (
         "metrics_agent_port",
         "dashboard_agent_listen_port",
         "runtime_env_agent_port",
         "metrics_export_port",
     )
-    with ExitStack() as held:  # all at the same time, so that they differ
+    with ExitStack() as held:  # all sockets are open at the same time, so that the ports differ
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
         return {name: one.getsockname()[1] for name, one in zip(names, sockets, strict=True)}
 
 
 @contextmanager
 def waited_for_while_alive(ports: dict[str, int]) -> Iterator[None]:
-    """Wait for the processes that Ray starts in the block while they live, and keep them out of this process's group.
+    """Wait for the processes that Ray starts in the block while they live, each in a process group of its own.
 
-    Prefect cancels a run with SIGTERM to its whole group: Ray would die before the workers saved a checkpoint. The
-    kernel ends them with this process all the same. Raises :class:`TransientError` when a process ends, or
-    :data:`START_LIMIT_S` is over.
+    Prefect cancels a run with SIGTERM to the run's whole process group: in that group, Ray would die before the
+    workers saved a checkpoint. The kernel still ends Ray's processes when this process ends. Raises
+    :class:`TransientError` when one of the processes ends, or does not start within :data:`START_LIMIT_S`.
     """
     from ray._private import node, services
 
@@ -59,7 +62,7 @@ def waited_for_while_alive(ports: dict[str, int]) -> Iterator[None]:
     wait = _Wait()
 
     def started(command: list[str], **options: Any) -> Any:
-        if Path(command[0]).name == "raylet":  # which Ray gives all of `ports` but this one
+        if Path(command[0]).name == "raylet":  # Ray passes the other `ports` to it
             command = [*command, f"--dashboard_agent_listen_port={ports['dashboard_agent_listen_port']}"]
         wait.processes.append(start(command, **options | {"process_group": 0}))
         return wait.processes[-1]
@@ -77,14 +80,17 @@ def waited_for_while_alive(ports: dict[str, int]) -> Iterator[None]:
 
 
 class _Wait:
-    """For something of Ray's processes, while all of them live."""
+    """Repeats a wait for Ray's processes while all of them live, up to :data:`START_LIMIT_S`."""
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
         self._began = self._said = time.monotonic()
 
     def until(self, there: Callable[[], Any]) -> Any:
-        """What `there` returns once it does not raise that it waited in vain."""
+        """Call `there` until it raises no RuntimeError (Ray's timeout), and return its result.
+
+        Raises :class:`TransientError` when a process has ended or the time is over.
+        """
         while True:
             try:
                 return there()

@@ -1,4 +1,4 @@
-"""One attempt on Ray Train: how many workers on what, fed by what, talking how."""
+"""Runs one attempt on Ray Train: chooses the number of workers, their resources, feed and collective backend."""
 
 import logging
 import os
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.ray_train")
 
-_RESIZE_S = 30.0  # between two looks whether more or fewer workers fit
+_RESIZE_S = 30.0  # seconds between Ray Train's checks whether more or fewer workers fit
 
 
 def fit(job: TrainingJob) -> None:
-    """Run all workers through Ray Train once. Raises what a worker raised, or Ray's own error."""
+    """Run one attempt with all workers on Ray Train. Raises the error of a worker, or Ray's own error.
+
+    Raises :class:`training.ray_cluster.capacity.NoCapacityError` when the workers do not fit the cluster.
+    """
     settings = job.settings
     own_ray = not settings.ray.address
-    start_host(own_ray)  # which imports what follows as well, at the same time
+    start_host(own_ray)  # the host imports Ray Train at the same time as this process
     from ray.train import FailureConfig, RunConfig
 
     workers, share = capacity_for_workers(settings, job.feed, job.use_gpu)
@@ -38,7 +41,7 @@ def fit(job: TrainingJob) -> None:
     reserved = job.paths.ray / f"reserved-{job.attempt}"
     asks_for_nodes = bool(settings.ray.address or settings.scaling.min_workers or datasets)
     timeout_s = settings.failure.worker_start_timeout_s
-    # The controller is told too; here, Ray's error reads it anew for its message.
+    # The controller gets this limit as an argument; in this process, the message of Ray's error reads the variable.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(timeout_s)
     trainer = _trainer_class(reserved, timeout_s, bool(datasets), asks_for_nodes, own_ray)(
         run_ray_worker,
@@ -48,10 +51,12 @@ def fit(job: TrainingJob) -> None:
             _backend(job), int(settings.failure.collective_timeout_s), _worker_environment(job)
         ),
         run_config=RunConfig(
-            # A name of its own each time: Ray would take up its own record of an older attempt, ours is the log.
+            # A new name for each attempt: for a known name, Ray would resume from its own record of that attempt;
+            # Evergreen resumes from its checkpoint log.
             name=f"attempt-{job.attempt}",
             storage_path=str(job.paths.ray),
-            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]  # Ray's stubs describe Train V1
+            # Ray's stubs describe Train V1.
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
         ),
         datasets=datasets,
         dataset_config=data_config,
@@ -60,7 +65,7 @@ def fit(job: TrainingJob) -> None:
     try:
         trainer.fit()
     except BaseException:
-        # Without its head, or replaced since, Ray would not answer, and has nothing reserved.
+        # A Ray without head would not answer; a Ray that was restarted since has nothing reserved.
         if connection() is here and not head_is_gone():
             _release(reserved)
         raise
@@ -69,11 +74,11 @@ def fit(job: TrainingJob) -> None:
 def _trainer_class(
     reserved: Path, start_timeout_s: float, with_datasets: bool, asks_for_nodes: bool, own_ray: bool
 ) -> "type[DataParallelTrainer]":
-    """Ray's trainer without processes that take 2 to 3 s each of a start.
+    """Ray's trainer class without actors that each add 2 to 3 s to a start.
 
-    The controller runs in one that is kept. Left out are the actor that manages datasets, where there are none; the
-    one that tells an autoscaler what is needed, which a machine of its own has not; and the one that gives back what
-    was reserved for the workers should the controller die, and stays for ever when it does (see :func:`_release`).
+    The controller runs in a process that is kept. Left out are the actor that manages datasets, when there are no
+    datasets; the actor that requests nodes from an autoscaler, which a local Ray lacks; and the actor that releases
+    the workers' reservation when the controller dies, and then never ends (see :func:`_release`).
     """
     from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
@@ -95,7 +100,8 @@ def _trainer_class(
             import ray
 
             if not asks_for_nodes:
-                given["scaling_policy"] = AsItIs(self.scaling_config)  # type: ignore[arg-type]  # Ray's stubs describe V1
+                # Ray's stubs describe Train V1.
+                given["scaling_policy"] = AsItIs(self.scaling_config)  # type: ignore[arg-type]
             with controller_host(own_ray) as host:
                 return ray.get(host.run.remote(reserved, start_timeout_s, own_ray, given))
 
@@ -107,12 +113,12 @@ def _trainer_class(
 
 
 def _release(reserved: Path) -> None:
-    """Give back what a controller has reserved for its workers and not given back itself."""
+    """Release the placement groups that a controller reserved for its workers and did not release."""
     from ray import PlacementGroupID
     from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 
     for name in reserved.read_text(errors="replace").split() if reserved.is_file() else []:
-        with suppress(Exception):  # Ray goes away as well, or the name was damaged
+        with suppress(Exception):  # Ray is ending as well, or the name is damaged
             group = PlacementGroup(PlacementGroupID(bytes.fromhex(name)))
             if placement_group_table(group).get("state") != "REMOVED":
                 log.info("releasing what was reserved for the workers")
@@ -120,7 +126,11 @@ def _release(reserved: Path) -> None:
 
 
 def _scaling(job: TrainingJob, workers: int, cpus: float) -> "ScalingConfig":
-    """`workers` now; with `scaling.min_workers`, Ray changes their number as nodes come and go."""
+    """Ray Train's scaling: a fixed number of `workers`, each with `cpus` CPUs.
+
+    With `scaling.min_workers` below `scaling.num_workers`, Ray Train varies the number between these limits as nodes
+    come and go.
+    """
     from ray.train import ScalingConfig
 
     options = job.settings.scaling
@@ -153,7 +163,7 @@ def _worker_environment(job: TrainingJob) -> dict[str, str]:
 def _streams(
     job: TrainingJob,
 ) -> "tuple[dict[str, Dataset | Callable[[], Dataset]] | None, DataConfig | None]":
-    """Training rows as a Ray Dataset for feed `stream`; validation rows are left out on the way."""
+    """For feed `stream`, the training rows as a Ray Dataset that drops validation rows when read; else no dataset."""
     if job.feed != "stream":
         return None, None
     import numpy as np
@@ -168,7 +178,7 @@ def _streams(
         marks = batch.pop("validation", None)
         keep = ~(is_validation(batch["digest"], share) if marks is None else marks)
         kept: dict[str, Any] = {name: values[keep] for name, values in batch.items()}
-        return kept | {"digest": batch["digest"][keep].view(np.int64)}  # torch knows few unsigned types
+        return kept | {"digest": batch["digest"][keep].view(np.int64)}  # torch supports few unsigned types
 
     dataset = ray_dataset(job.dataset, "train").map_batches(learn_only)
     return {"train": dataset}, DataConfig(execution_options=ExecutionOptions(preserve_order=True))

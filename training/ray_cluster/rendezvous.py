@@ -1,8 +1,8 @@
-"""Where the workers of a training meet: how Ray Train joins them into a process group of torch.
+"""Rendezvous of the workers: Ray Train joins them into a torch.distributed process group.
 
-Ray's own `TorchConfig` does the same at two costs. It imports torch into the process that starts the workers, before
-they start, which takes two seconds. And its store listens at all addresses, and lets in whoever connects;
-this one listens at the address that the workers were told, and at no other.
+Ray's own `TorchConfig` does the same with two drawbacks. `TorchConfig` imports torch into the process that starts the
+workers, before they start, which takes two seconds. And its store listens at all addresses and accepts every
+connection; the store here listens only at the address that the workers get, if this machine has that address.
 """
 
 import os
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 _LEAVE_TIMEOUT_S = 30.0
 
-_listening: list[socket.socket] = []  # the first worker's, from being told of until torch takes it over
+_listening: list[socket.socket] = []  # the first worker's socket, until torch takes it over
 
 
 class RendezvousInfo(NamedTuple):
-    """Who meets where: `size` workers at the store of the first one, for collectives of at most `timeout_s`.
+    """What a worker needs to join the process group of `size` workers: the first worker's store is at `host`:`port`.
 
-    `environment` holds variables that torch and its libraries read when they are loaded.
+    `timeout_s` (seconds) limits the rendezvous and each collective operation. `environment` holds variables that
+    torch and its libraries read when they are loaded.
     """
 
     backend: str
@@ -35,9 +36,9 @@ class RendezvousInfo(NamedTuple):
 
 
 def process_group(backend: str, timeout_s: int, environment: dict[str, str]) -> "BackendConfig":
-    """Ray Train's set-up of torch's process group over all workers: `gloo` or `nccl`.
+    """Configuration by which Ray Train sets up torch's process group over all workers.
 
-    Each worker gets the variables of `environment` before it loads torch.
+    `backend` is `gloo` or `nccl`. Each worker gets the variables of `environment` before it loads torch.
     """
     import ray
     from ray.exceptions import GetTimeoutError
@@ -56,7 +57,7 @@ def process_group(backend: str, timeout_s: int, environment: dict[str, str]) -> 
             ray.get(joined)
 
         def on_shutdown(self, worker_group: Any, _config: BackendConfig) -> None:
-            with suppress(GetTimeoutError):  # the workers end right after, with or without
+            with suppress(GetTimeoutError):  # the workers end right after in any case
                 ray.get(worker_group.execute_async(leave), timeout=_LEAVE_TIMEOUT_S)
 
     class ProcessGroup(BackendConfig):
@@ -68,21 +69,24 @@ def process_group(backend: str, timeout_s: int, environment: dict[str, str]) -> 
 
 
 def listen() -> tuple[str, int]:
-    """Open the first worker's socket for the store of all; returns its address and port."""
+    """Open the socket of the store on the first worker; returns the worker's address and the socket's port.
+
+    The socket listens at all addresses where this machine does not have the node's address.
+    """
     import ray
 
     host: str = ray.util.get_node_ip_address()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         opened = socket.create_server((host, 0), family=family)
-    except OSError:  # no address of this machine, as behind some gateways
+    except OSError:  # the node's address is not an address of this machine, as behind some gateways
         opened = socket.create_server(("", 0), family=family)
     _listening[:] = [opened]
     return host, opened.getsockname()[1]
 
 
 def join(meeting: RendezvousInfo, rank: int) -> None:
-    """Make this worker the `rank`-th of the process group."""
+    """Join the process group as rank `rank`; returns when all workers have joined."""
     os.environ |= meeting.environment
     import torch.distributed
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it without saying so
@@ -103,7 +107,7 @@ def join(meeting: RendezvousInfo, rank: int) -> None:
 
 
 def _tell_libraries(meeting: RendezvousInfo, rank: int) -> None:
-    """The variables that torchrun sets, which a recipe and the libraries it uses may read."""
+    """Set the variables that torchrun sets: a recipe and the libraries that it uses may read them."""
     import ray.train
 
     context = ray.train.get_context()
@@ -119,7 +123,7 @@ def _tell_libraries(meeting: RendezvousInfo, rank: int) -> None:
 
 
 def leave() -> None:
-    """End this worker's part of the process group."""
+    """Leave the process group, if this worker joined it."""
     import torch.distributed
 
     if torch.distributed.is_initialized():

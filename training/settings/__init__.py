@@ -1,1 +1,1 @@
-"""The settings of a run: what they are, and how overrides are read and checked."""
+"""The settings of a run: their definition, and the parsing and validation of overrides."""

@@ -1,4 +1,4 @@
-"""Overrides of the settings tree: merged, checked, explained, and described as a JSON schema."""
+"""Parses, merges and validates overrides of the settings tree, explains errors, and gives the tree's JSON schema."""
 
 import difflib
 import json
@@ -10,21 +10,21 @@ from pydantic import ValidationError
 from training.errors import SettingError
 from training.settings.schema import Settings
 
-_NONE = "none"  # on the command line, for null: takes a setting away
+_NONE = "none"  # null on the command line, which unsets a setting
 
 
 def resolve(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
-    """`base` with nested `overrides` merged in, later ones winning.
+    """Merge nested `overrides` into `base`, where later overrides take precedence, and validate the result.
 
-    Raises :class:`SettingError` that names the key, the rule and, for an unknown key, the nearest valid one.
+    Raises :class:`SettingError` that names the key, the rule and, for an unknown key, the nearest valid key.
     """
     return validated(merged(base, *overrides))
 
 
 def merged(base: Settings, *overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` as nested values with `overrides` merged in, their values unchecked.
+    """Merge nested `overrides` into the nested values of `base`, without validating the values.
 
-    Raises :class:`SettingError` for an unknown key.
+    Raises :class:`SettingError` for an unknown key, and for a section that is set to a single value.
     """
     values = base.model_dump()
     for override in overrides:
@@ -33,7 +33,7 @@ def merged(base: Settings, *overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def validated(values: Mapping[str, Any]) -> Settings:
-    """Nested values as settings. Raises :class:`SettingError` that names each wrong one and its rule."""
+    """Nested values as settings. Raises :class:`SettingError` that names each invalid value and its rule."""
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -41,7 +41,10 @@ def validated(values: Mapping[str, Any]) -> Settings:
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """`["training.epochs=3", ...]` as nested overrides; values are JSON, or else plain text; `none` is null."""
+    """Parse assignments such as `["training.epochs=3", ...]` into nested overrides.
+
+    A value is read as JSON, or else as plain text; `none` is null. Raises :class:`SettingError` for malformed ones.
+    """
     tree: dict[str, Any] = {}
     for assignment in assignments:
         dotted, equals, text = assignment.partition("=")
@@ -60,7 +63,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def describe(settings: Settings) -> dict[str, Any]:
-    """All settings as one flat mapping from dotted name to value."""
+    """All settings as one flat mapping from dotted name to JSON value."""
     flat: dict[str, Any] = {}
 
     def walk(prefix: str, tree: Mapping[str, Any]) -> None:
@@ -75,7 +78,7 @@ def describe(settings: Settings) -> dict[str, Any]:
 
 
 def setting_schema(dotted: str) -> dict[str, Any]:
-    """JSON schema of one setting's values other than null: its type and limits alone."""
+    """JSON schema of one setting's values other than null, with type and limits, without title and description."""
     section, _, name = dotted.rpartition(".")
     whole = Settings.model_json_schema()
     field = (_section(whole, section) if section else whole)["properties"][name]
@@ -84,7 +87,7 @@ def setting_schema(dotted: str) -> dict[str, Any]:
 
 
 def settings_schema() -> dict[str, Any]:
-    """JSON schema of nested overrides, without `properties`: what has none, Prefect's form shows as one JSON field."""
+    """JSON schema of nested overrides, without `properties`, so that Prefect's form shows a single JSON field."""
     whole = Settings.model_json_schema()
     parts = {
         name: _section(whole, name) if "$ref" in field else field
@@ -95,7 +98,7 @@ def settings_schema() -> dict[str, Any]:
 
 
 def _section(whole: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The schema of a section, which none of its fields refers out of."""
+    """The JSON schema of a section; its fields contain no references to other definitions."""
     found: dict[str, Any] = whole["$defs"][whole["properties"][name]["$ref"].rpartition("/")[2]]
     return found
 
@@ -127,7 +130,7 @@ def _merge(base: dict[str, Any], override: Mapping[str, Any], path: tuple[str, .
 
 
 def _first_leaf(dotted: str, value: Any) -> str:
-    """Full name of the first setting inside an unknown section, so that the nearest valid name can be found."""
+    """Full name of the first setting inside an unknown section, for the search of the nearest valid name."""
     while isinstance(value, Mapping) and value:
         name, value = next(iter(value.items()))
         dotted = f"{dotted}.{name}"

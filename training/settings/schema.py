@@ -1,6 +1,6 @@
-"""The one settings tree. Defaults live here, a recipe overrides them, the run form or `--set` overrides the recipe.
+"""The settings tree with its defaults. A recipe overrides defaults; the run form or `--set` overrides the recipe.
 
-Before any work starts, :mod:`training.settings.overrides` refuses unknown keys, impossible values and contradictions.
+Before any work starts, :mod:`training.settings.overrides` refuses unknown keys, invalid values and contradictions.
 """
 
 import re
@@ -24,7 +24,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _named(rule: str, spelled: str) -> AfterValidator:
-    """Hold a name against what MLflow takes, and what can stand in its searches and in a folder's name."""
+    """Validator of a name that MLflow accepts, and that is safe in MLflow's searches and as a folder's name."""
 
     def check(name: str) -> str:
         if not re.fullmatch(rule, name):
@@ -42,18 +42,18 @@ AlsoTracked = Literal["tensorboard"]
 
 
 def _listed(value: object) -> object:
-    """Names with commas between them as a list, as `--set` gives them."""
+    """Split comma-separated names, as `--set` gives them, into a list; other values are returned unchanged."""
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
 class Section(BaseModel):
-    """Base of all sections: immutable, unknown keys refused."""
+    """Base class of all sections: immutable; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DataSettings(Section):
-    """Which rows a model learns from."""
+    """The data: which rows a model is trained and tested on, and how rows reach the model."""
 
     path: str | None = Field(
         None,
@@ -104,7 +104,7 @@ class DataSettings(Section):
 
 
 class TrainingSettings(Section):
-    """How the weights come about."""
+    """The training loop: epochs, batch size, optimizer, schedule, precision and determinism."""
 
     epochs: PositiveInt = Field(5, description="Passes over the training rows")
     max_steps: PositiveInt | None = Field(None, description="End after this many optimizer steps, for trials")
@@ -147,7 +147,7 @@ class TrainingSettings(Section):
 
 
 class ScalingSettings(Section):
-    """On how many processes and devices training runs."""
+    """Number of training processes, their CPUs and GPUs, and their communication."""
 
     num_workers: Annotated[int, Field(ge=0)] = Field(
         2, description="Training processes, one model replica each; 0 trains in this process, without Ray"
@@ -182,7 +182,7 @@ class ScalingSettings(Section):
 
 
 class CheckpointSettings(Section):
-    """When training state is saved and how much of it is kept. None of it changes the weights."""
+    """When checkpoints are saved and how many are kept. No setting of this section changes the weights."""
 
     every_s: PositiveFloat = Field(30.0, description="Seconds between checkpoints inside an epoch")
     every_steps: PositiveInt | None = Field(
@@ -198,7 +198,7 @@ class CheckpointSettings(Section):
 
 
 class GateSettings(Section):
-    """When a candidate replaces the champion."""
+    """Rules by which a candidate model replaces the champion."""
 
     floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="Accuracy every candidate must reach")
     policy: Literal["better", "not_worse"] = Field(
@@ -227,7 +227,7 @@ class GateSettings(Section):
 
 
 class FailureSettings(Section):
-    """How often a run may fail before it stops, over all layers."""
+    """Failures of workers and Ray together that a run survives, and time limits that detect failures."""
 
     max_failures: Annotated[int, Field(ge=0)] = Field(
         3, description="Failures of the workers or of Ray that one start of the training survives"
@@ -249,7 +249,7 @@ class FailureSettings(Section):
 
 
 class TrackingSettings(Section):
-    """Where metrics and models are recorded."""
+    """Where metrics and models are recorded, and how often."""
 
     uri: SecretUrl | None = Field(
         None, description="MLflow tracking URI; none: SQLite and files under EVERGREEN_HOME"
@@ -270,7 +270,7 @@ class TrackingSettings(Section):
 
 
 class RaySettings(Section):
-    """The Ray cluster to compute on."""
+    """The Ray cluster that a run uses."""
 
     address: str | None = Field(
         None, description="host:port of a running cluster; none: one for this run on this machine"
@@ -287,7 +287,7 @@ class RaySettings(Section):
 
 
 class Settings(Section):
-    """Everything that can be set for a retraining run."""
+    """All settings of a retraining run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="Seed of order, augmentation and initial weights"

@@ -1,1 +1,1 @@
-"""Where files of a home lie, and how they are written: whole or absent, with checksums."""
+"""Storage: paths of the files in a home, atomic writes, and records with checksums."""

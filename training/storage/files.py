@@ -1,4 +1,4 @@
-"""Files that are complete or absent: written aside, synced, then renamed; and their digests."""
+"""Atomic writes of files and folders (write to a temporary path, sync, rename), and SHA-256 digests."""
 
 import hashlib
 import json
@@ -17,23 +17,23 @@ _CHUNK = 1 << 20
 
 
 def digest_file(path: Path) -> str:
-    """sha256 of a file's bytes, in hex."""
+    """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with one spelling for one value: sorted keys, no spaces, no NaN."""
+    """Canonical JSON, equal for equal values: sorted keys, no spaces. Raises ValueError for NaN and infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def digest_json(value: Any) -> str:
-    """sha256 of :func:`canonical_json`."""
+    """SHA-256 of :func:`canonical_json`, in hex."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside `folder` durable."""
+    """Make renames inside `folder` durable (fsync)."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -43,9 +43,10 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def atomic_file(path: Path, durable: bool = True) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its name when the block succeeds; else it is removed.
+    """Yield a temporary path beside `path`; the file is renamed to `path` when the block succeeds, else removed.
 
-    Unless `durable`, the file may be gone or cut short after a loss of power: for what is checked before it is used.
+    Without `durable`, the file may be missing or truncated after a power loss: only for files that are checked
+    before they are used.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
@@ -62,13 +63,13 @@ def atomic_file(path: Path, durable: bool = True) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, durable: bool = True) -> None:
-    """Write a whole text file atomically."""
+    """Write a text file atomically, in UTF-8; `durable` as in :func:`atomic_file`."""
     with atomic_file(path, durable) as aside:
         aside.write_text(text, encoding="utf-8")
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a text file; one before it that a crash or a full disk cut short stays apart from it."""
+    """Append a line to a text file; first ends a last line that a crash or a full disk cut short."""
     with path.open("ab+") as out:
         if out.tell() and os.pread(out.fileno(), 1, out.tell() - 1) != b"\n":
             line = "\n" + line
@@ -77,9 +78,9 @@ def append_line(path: Path, line: str) -> None:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its name, durably, when the block succeeds.
+    """Yield a temporary folder beside `path`; the folder is synced and renamed to `path` when the block succeeds.
 
-    When `path` exists already by then, another process made the same thing first: its work is kept.
+    If `path` exists by then, another process created the same content first: that process's folder is kept.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
@@ -102,16 +103,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(purpose: str) -> Iterator[Path]:
-    """A folder for the block that only this user may enter.
+    """Yield a temporary folder that only this user may enter; the folder is removed after the block.
 
-    Its name has this process's id: :mod:`tasks.cleanup.abandoned_folders` knows by that what a killed process left.
+    Its name has this process's id, by which :mod:`tasks.cleanup.abandoned_folders` finds folders of killed processes.
     """
     with TemporaryDirectory(prefix=f"{TEMPORARY_PREFIX}{purpose}-{os.getpid()}-") as folder:
         yield Path(folder)
 
 
 class DigestedStream:
-    """Writes to a binary stream and takes the sha256 of what it is given, on the way."""
+    """Writes to a binary stream, counts the bytes in `bytes`, and updates the SHA-256 digest `sha256` with them."""
 
     def __init__(self, stream: IO[bytes]):
         self.stream = stream
@@ -130,7 +131,7 @@ class DigestedStream:
 
 
 def remove_folder(path: Path) -> None:
-    """Delete a folder, which leaves its name before it is emptied: nobody finds half of it."""
+    """Delete a folder; it is renamed first, so that no process finds a partly deleted folder at `path`."""
     if not path.exists():
         return
     doomed = path.with_name(f".{path.name}.removed")
@@ -140,7 +141,7 @@ def remove_folder(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a crash left half written or half deleted in `folder`; nobody may be writing there."""
+    """Remove partly written and partly deleted files that a crash left in `folder`; no process may write there."""
     for pattern in HALF_DONE:
         for left in folder.glob(pattern):
             if left.is_dir():
@@ -150,7 +151,10 @@ def sweep(folder: Path) -> None:
 
 
 def copy_checked(read: Callable[[int], bytes], target: Path) -> tuple[str, int]:
-    """Copy a stream into `target`; returns its sha256 and size in bytes."""
+    """Copy a stream into `target`; returns the SHA-256 in hex and the size in bytes.
+
+    `read(n)` returns at most `n` bytes, and none at the end of the stream.
+    """
     digest, size = hashlib.sha256(), 0
     with target.open("wb") as out:
         while chunk := read(_CHUNK):

@@ -1,4 +1,4 @@
-"""Lines of a record file that is being written: read on from where the reader was, so that a poll costs what is new."""
+"""Incremental reader of a record file that is being written: each poll reads only the new lines."""
 
 import os
 from pathlib import Path
@@ -14,8 +14,9 @@ R = TypeVar("R", bound=BaseModel)
 class LineTail(Generic[R]):
     """Reads the new records of an append-only file; reads the file from its beginning when it was replaced.
 
-    A writer that drops lines writes a new file and renames it over the old one
-    (:func:`training.storage.record_files.write_records`). So a file with another inode, or a shorter one, was replaced.
+    A writer that drops lines writes a new file and renames that file over the old file
+    (:func:`training.storage.record_files.write_records`). So a file with another inode, or with fewer bytes than were
+    read, was replaced.
     """
 
     def __init__(self, file: Path, kind: type[R], owner: str):
@@ -46,5 +47,5 @@ class LineTail(Generic[R]):
 
     @property
     def damage(self) -> str:
-        """What is wrong with the lines so far, or nothing."""
+        """What is wrong with the lines read so far; empty when they are undamaged."""
         return self._reader.lines().damage

@@ -1,4 +1,4 @@
-"""The one place that names paths. Everything Evergreen keeps lies under one folder, `EVERGREEN_HOME`."""
+"""Paths of all files that Evergreen keeps. All of them lie under one folder, `EVERGREEN_HOME`."""
 
 import os
 import re
@@ -27,20 +27,20 @@ _REMEDY = (
 
 
 class HomeIdentity(Record):
-    """The content of `home-id`."""
+    """The content of the file `home-id`."""
 
     identity: str = Field(pattern=f"^{_IDENTITY}$")
 
 
 @dataclass(frozen=True)
 class RunPaths:
-    """What one retraining run keeps, under its run key."""
+    """Paths of the files of one retraining run; `root` is named after its run key."""
 
     root: Path
 
     @property
     def ingredients(self) -> Path:
-        """The four ingredients of the run key and the resolved settings, as JSON."""
+        """The run's plan as JSON, with the ingredients of the run key and the resolved settings."""
         return self.root / "ingredients.json"
 
     @property
@@ -50,62 +50,62 @@ class RunPaths:
 
     @property
     def checkpoints(self) -> Path:
-        """One folder a checkpoint."""
+        """Folder with one folder per checkpoint."""
         return self.root / "checkpoints"
 
     @property
     def metrics(self) -> Path:
-        """Metric points, one JSON object a line, each (name, step) once."""
+        """Metric points, one JSON object per line; each (name, step) occurs once."""
         return self.root / "metrics.jsonl"
 
     @property
     def attempts(self) -> Path:
-        """Starts of the training loop, one JSON object a line."""
+        """Starts of the training loop, one JSON object per line."""
         return self.root / "attempts.jsonl"
 
     @property
     def failures(self) -> Path:
-        """Attempts that failed, and why, one JSON object a line."""
+        """Failed attempts and their errors, one JSON object per line."""
         return self.root / "failures.jsonl"
 
     @property
     def fence(self) -> Path:
-        """Number of the newest attempt; older ones must not write."""
+        """The newest attempt, its group of workers and its driver; older attempts and groups must not write."""
         return self.root / "fence"
 
     @property
     def replay(self) -> Path:
-        """What a replay of steps from the first checkpoint showed; see :mod:`training.trainers.torch.replay`."""
+        """Result of a replay of steps from the first checkpoint; see :mod:`training.trainers.torch.replay`."""
         return self.root / "replay.json"
 
     @property
     def beats(self) -> Path:
-        """Last signs of life of the workers."""
+        """The last heartbeat of each worker, one file per rank."""
         return self.root / "beats"
 
     @property
     def logs(self) -> Path:
-        """What the workers said, one JSON object a line."""
+        """Logs of the workers, one file per rank with one JSON object per line."""
         return self.root / "logs"
 
     @property
     def stacks(self) -> Path:
-        """Stacks of workers that were found stuck."""
+        """Thread stacks of stuck workers, one file per rank."""
         return self.root / "stacks"
 
     @property
     def stop(self) -> Path:
-        """While this file is there, the workers save a checkpoint and end."""
+        """Request to stop: while this file exists, the workers save a checkpoint and end."""
         return self.root / "stop"
 
     @property
     def save(self) -> Path:
-        """The first worker that sees this file removes it and saves a checkpoint: a node is about to go."""
+        """Request for a checkpoint while a node is being drained; the first worker (rank 0) removes this file."""
         return self.root / "save"
 
     @property
     def model(self) -> Path:
-        """The finished training: weights and `trained.json`; appears complete or not at all."""
+        """The finished training, weights and `trained.json`; this folder is complete when it exists."""
         return self.root / "model"
 
     @property
@@ -115,7 +115,7 @@ class RunPaths:
 
     @property
     def figures(self) -> Path:
-        """Pictures for MLflow and Prefect."""
+        """Figures for MLflow and Prefect."""
         return self.root / "figures"
 
     @property
@@ -125,12 +125,12 @@ class RunPaths:
 
     @property
     def release(self) -> Path:
-        """The outcome; written last."""
+        """The run's release record, which is written last."""
         return self.root / "release.json"
 
     @property
     def ray(self) -> Path:
-        """Ray Train's own folder."""
+        """Folder for Ray Train's own files."""
         return self.root / "ray"
 
 
@@ -147,22 +147,22 @@ class Home:
 
     @property
     def raw(self) -> Path:
-        """Raw rows as Parquet, `<name>/<fingerprint>`; may be deleted while no run is active."""
+        """Raw rows as Parquet, in `<name>/<fingerprint>`; may be deleted while no run is active."""
         return self.root / "raw"
 
     def raw_rows(self, name: str, fingerprint: str) -> Path:
-        """Folder of the raw rows that one dataset version is made of."""
+        """Folder of the raw rows from which a dataset version is prepared."""
         return self.raw / name / fingerprint[:16]
 
     @property
     def datasets(self) -> Path:
-        """Immutable dataset versions, `<name>/<fingerprint>`."""
+        """Immutable dataset versions, in `<name>/<fingerprint>`."""
         return self.root / "datasets"
 
     @property
     def mlflow_uri(self) -> str:
         """Tracking URI of the embedded MLflow store."""
-        # Without a driver's name MLflow takes all of an URI for a path, and makes folders of it.
+        # MLflow takes a URI with a `?` for a path, and creates folders, unless the URI names the driver.
         return sqlite_url(self.mlflow_file, "sqlite" if "?" not in str(self.root) else "sqlite+pysqlite")
 
     @property
@@ -177,12 +177,12 @@ class Home:
 
     @property
     def prefect(self) -> Path:
-        """Home of the Prefect server that a local run brings along."""
+        """Home of the Prefect server that a local run starts."""
         return self.root / "prefect"
 
     @property
     def registered(self) -> Path:
-        """Digests of the models that this home registered, `<store>/<model>/<version>`."""
+        """Digests of the models that this home registered, in `<store>/<model>/<version>`."""
         return self.root / "registered"
 
     @property
@@ -192,10 +192,11 @@ class Home:
 
     @property
     def identity(self) -> str:
-        """Random name of this installation, made when first asked for; it moves with the folder.
+        """Random name of this installation, created at first use; it moves with the folder.
 
-        In stores that several homes share, it tells this home's runs from others': two machines may well have
-        their homes at the same path. Raises :class:`DamagedError` when it is damaged and runs are known by it.
+        In stores that several homes share, the name distinguishes the runs of this home from those of other homes:
+        two machines may have their homes at the same path. Raises :class:`DamagedError` when the name is damaged and
+        this home has runs; without runs, a new name replaces a damaged name.
         """
         file = self.root / "home-id"
         try:
@@ -204,7 +205,7 @@ class Home:
             self.locks.mkdir(parents=True, exist_ok=True)
         with FileLock(self.locks / "home-id.lock"):
             try:
-                return _read_identity(file)  # another process has just made it
+                return _read_identity(file)  # another process may have created it meanwhile
             except DamagedError as error:
                 if any(self.runs("").glob("*/*")):
                     raise
@@ -220,11 +221,11 @@ class Home:
         return self.datasets / name / fingerprint[:16]
 
     def refused_rows(self, name: str, fingerprint: str) -> Path:
-        """CSV file that lists all rows for which a dataset version was refused."""
+        """CSV file that lists all bad rows, for which a dataset version was refused."""
         return self.root / "refused" / name / f"{fingerprint[:16]}.csv"
 
     def runs(self, recipe: str) -> Path:
-        """All runs of a recipe."""
+        """Folder of all runs of a recipe."""
         return self.root / "runs" / recipe
 
     def run(self, recipe: str, run_key: str) -> RunPaths:
@@ -233,7 +234,10 @@ class Home:
 
 
 def _read_identity(file: Path) -> str:
-    """The name in `home-id`: a record, or of an earlier version the name alone."""
+    """The name in the file `home-id`, which is a record, or the plain name that earlier versions wrote.
+
+    Raises :class:`DamagedError`, and FileNotFoundError when there is no file.
+    """
     text = file.read_text(encoding="utf-8", errors="replace").strip()
     return (
         text if re.fullmatch(_IDENTITY, text) else read_record(file, HomeIdentity, "home", _REMEDY).identity
@@ -241,19 +245,23 @@ def _read_identity(file: Path) -> str:
 
 
 def sqlite_url(file: Path, driver: str) -> str:
-    """SQLAlchemy's URL of a SQLite file. A question mark, which would begin its options, makes it SQLite's own URI."""
+    """SQLAlchemy's URL of a SQLite file.
+
+    A path with a `?`, which would begin the URL's options, becomes a `file:` URI of SQLite.
+    """
     return f"{driver}:///" + (f"file:{quote(str(file))}?uri=true" if "?" in str(file) else str(file))
 
 
 def home_to_read() -> Home:
-    """:func:`home` for a command that changes nothing: the folder is neither made nor tried."""
+    """The same as :func:`home`, for a command that changes nothing: neither creates the folder nor tests it."""
     return Home(Path(os.environ.get(HOME_VARIABLE) or ".evergreen").expanduser().resolve())
 
 
 def home() -> Home:
-    """The home that the environment names, by default `.evergreen` in the working directory.
+    """The home that the variable EVERGREEN_HOME names, by default `.evergreen` in the working directory.
 
-    Raises :class:`ResourceError` when it cannot be made or written, or its disk is nearly full.
+    Creates the folder. Raises :class:`ResourceError` when it cannot be created or written, when its path is not
+    UTF-8, or when its disk is nearly full.
     """
     root = home_to_read().root
     try:

@@ -1,11 +1,11 @@
-"""Records on disk, each with a checksum: one JSON object a file, or one a line of an append-only file.
+"""Records on disk, each with a checksum: one JSON object per file, or one per line of an append-only file.
 
-The checksum is over the content, the file's name and its `owner` (a run's folder name, a model's name), so a record of
-another run, or of another kind, is damage like a flipped bit. Files without checksums, as earlier
-versions wrote them, are read as they are.
+The checksum covers the content, the file's name and its `owner` (a run's folder name, a model's name), so a record of
+another run or of another kind counts as damaged, like a flipped bit. Files without checksums, which earlier versions
+wrote, are read unchecked.
 
-Damage raises :class:`DamagedError`. A caller that can make the record again moves the file aside with
-:func:`set_aside`; one that only looks reads with :func:`find_record` or :meth:`Lines.undamaged`, which warn.
+Damage raises :class:`DamagedError`. A caller that can create the record again moves the file aside with
+:func:`set_aside`; a caller that only reads uses :func:`find_record` or :meth:`Lines.undamaged`, which log a warning.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ log = logging.getLogger("evergreen.records")
 
 R = TypeVar("R", bound=BaseModel)
 
-_CHECKSUM = "sha256_of_the_rest"  # a field of a record
-_NUMBER, _CHECK = "line", "check"  # fields of a line
+_CHECKSUM = "sha256_of_the_rest"  # field that a record's file adds to the record
+_NUMBER, _CHECK = "line", "check"  # fields that a file of lines adds to each record
 _CHECK_DIGITS = 16
 _TAIL_BYTES = 1 << 16
 _REMEDY = (
@@ -36,7 +36,7 @@ _REMEDY = (
 
 
 class DamagedError(DataError):
-    """A record is not what was written; `file` is where, `what` is wrong with it."""
+    """The content of `file` is not what was written; `what` says what is wrong with it."""
 
     def __init__(self, file: Path, what: str, remedy: str = _REMEDY):
         super().__init__(f"{file}: damaged ({what}). {remedy}")
@@ -44,18 +44,18 @@ class DamagedError(DataError):
 
 
 def write_record(file: Path, record: BaseModel, owner: str) -> None:
-    """Write a record, whole or not at all."""
+    """Write a record to a file, atomically."""
     write_text(file, record_text(file.name, record, owner))
 
 
 def record_text(name: str, record: BaseModel, owner: str) -> str:
-    """What :func:`write_record` writes to a file of this name, for a folder that appears as a whole."""
+    """The text that :func:`write_record` writes to a file of this name; for files of an atomically written folder."""
     content = _content(record)
     return json.dumps(content | {_CHECKSUM: _checksum(name, owner, content)}, indent=1)
 
 
 def read_record(file: Path, kind: type[R], owner: str, remedy: str = _REMEDY) -> R:
-    """The record in `file`. Raises :class:`DamagedError`, and FileNotFoundError when there is none."""
+    """The record in `file`. Raises :class:`DamagedError`, and FileNotFoundError when there is no file."""
     try:
         content = _parsed(file.read_bytes())
         written = content.pop(_CHECKSUM, None)
@@ -69,7 +69,7 @@ def read_record(file: Path, kind: type[R], owner: str, remedy: str = _REMEDY) ->
 
 
 def find_record(file: Path, kind: type[R], owner: str) -> R | None:
-    """The record in `file`; None when there is none, or when it is damaged, which is a warning."""
+    """The record in `file`; None when there is no file, or when it is damaged (logged as a warning)."""
     try:
         return read_record(file, kind, owner)
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def find_record(file: Path, kind: type[R], owner: str) -> R | None:
 
 
 def find_or_set_aside(file: Path, kind: type[R], owner: str) -> R | None:
-    """As :func:`find_record`, for a caller that makes a damaged record again: it is moved out of the way."""
+    """As :func:`find_record`, for a caller that creates the record again: a damaged file is set aside."""
     try:
         return read_record(file, kind, owner)
     except FileNotFoundError:
@@ -92,9 +92,10 @@ def find_or_set_aside(file: Path, kind: type[R], owner: str) -> R | None:
 
 @dataclass(frozen=True)
 class Lines(Generic[R]):
-    """The records of a file of lines that can be read; `sound` of them come before the first damage, if there is any.
+    """The readable records of a file of lines; the first `sound` of them come before any damage.
 
-    A last line that a killed writer cut short is no damage: it was never written.
+    `damage` says what is wrong, and is empty for an undamaged file. A last line that a killed writer cut short is no
+    damage: its write never completed.
     """
 
     file: Path
@@ -103,35 +104,35 @@ class Lines(Generic[R]):
     damage: str
 
     def all(self) -> list[R]:
-        """Every record. Raises :class:`DamagedError`."""
+        """Every record. Raises :class:`DamagedError` when a line is damaged or missing."""
         if self.damage:
             raise DamagedError(self.file, self.damage)
         return self.records
 
     def undamaged(self) -> list[R]:
-        """The records that can be read; a warning says when others can't."""
+        """The readable records; logs a warning when a line is damaged or missing."""
         if self.damage:
             log.warning("%s: damaged (%s); the other lines are used", self.file, self.damage)
         return self.records
 
 
 def append_record(file: Path, record: BaseModel, owner: str) -> None:
-    """Add a record as a line; see :func:`training.storage.files.append_line`."""
+    """Append a record as a numbered line; see :func:`training.storage.files.append_line`."""
     append_line(file, _line(file.name, record, owner, count_lines(file, owner) + 1))
 
 
 def write_records(file: Path, records: Iterable[BaseModel], owner: str) -> None:
-    """Write a file of lines, whole or not at all."""
+    """Write a file of lines, one for each record, atomically."""
     lines = (_line(file.name, one, owner, number) for number, one in enumerate(records, start=1))
     write_text(file, "".join(f"{line}\n" for line in lines))
 
 
 def read_lines(file: Path, kind: type[R], owner: str, appended: bool = True) -> Lines[R]:
-    """The records of a file of lines, and what is wrong with it; none when there is no file.
+    """The records of a file of lines, and what is wrong with the file; no records when there is no file.
 
-    Lines are numbered. What can't be read between two consecutive numbers is the rest of a write that was cut short,
-    and is left out; where a number is missing, a line is damaged. A file that is not `appended` to was written whole:
-    there, an unfinished last line is damage, too.
+    Lines are numbered. An unreadable line between two consecutive numbers is left from a write that was cut short,
+    and is skipped; where a number is missing, a line is damaged. A file that is not `appended` to was written
+    atomically: in it, an unfinished last line is damage, too.
     """
     reader = LineReader(file, kind, owner)
     *whole, rest = _bytes_of(file).split(b"\n")
@@ -147,7 +148,7 @@ def read_lines(file: Path, kind: type[R], owner: str, appended: bool = True) -> 
 
 
 def rewrite_undamaged(file: Path, kind: type[R], owner: str) -> None:
-    """Where lines are damaged, set the file aside and write the others again, so that none of these is lost."""
+    """If lines are damaged, set the file aside and write a new file with the readable records, to keep these."""
     found = read_lines(file, kind, owner)
     if found.damage:
         set_aside(file, f"{found.damage}; its other lines are kept")
@@ -155,7 +156,7 @@ def rewrite_undamaged(file: Path, kind: type[R], owner: str) -> None:
 
 
 def set_aside(path: Path, why: str) -> None:
-    """Rename a damaged file or folder to `<name>.damaged-<n>`; a warning says so."""
+    """Rename a damaged file or folder to `<name>.damaged-<n>`, with the first free `n`, and log a warning."""
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in count())
     aside = next(name for name in names if not name.exists())
     path.rename(aside)
@@ -163,18 +164,18 @@ def set_aside(path: Path, why: str) -> None:
 
 
 class LineReader(Generic[R]):
-    """Takes the lines of a file in order and finds out which are missing or damaged."""
+    """Parses the lines of a file in order and detects missing and damaged lines."""
 
     def __init__(self, file: Path, kind: type[R], owner: str):
         self.file, self.kind, self.owner = file, kind, owner
         self.records: list[R] = []
-        self.number = 0  # of the last line
-        self.unread = ""  # what is wrong with lines since
+        self.number = 0  # number of the last readable line
+        self.unread = ""  # what is wrong with the first unreadable line since; empty when there is none
         self.damage, self.sound = "", 0
         self._taken = 0
 
     def take(self, line: bytes) -> None:
-        """Read the next line; an empty one says nothing."""
+        """Parse the next line; empty lines are ignored."""
         self._taken += 1
         if not line.strip():
             return
@@ -185,9 +186,8 @@ class LineReader(Generic[R]):
                 raise ValueError("it has no checksum, though lines before it have")
         except (ValueError, RecursionError) as error:
             self.unread = self.unread or f"line {self._taken}: {_reason(error)}"
-            if isinstance(
-                error, ValidationError
-            ):  # no rest of a write: JSON, and more than that if it has a number
+            # Complete JSON is not a line that was cut short, even less with a number, whose checksum is correct.
+            if isinstance(error, ValidationError):
                 self._found(self.unread)
             return
         expected = self.number + 1 if self.number or not self.records else number
@@ -201,7 +201,7 @@ class LineReader(Generic[R]):
         self.records.append(record)
 
     def lines(self) -> Lines[R]:
-        """The records, and what is wrong with the lines."""
+        """The records so far, and what is wrong with the lines."""
         damage = self.damage or self.unread
         sound = self.sound if self.damage else len(self.records)
         return Lines(self.file, self.records, sound, damage)
@@ -217,7 +217,7 @@ def _line(name: str, record: BaseModel, owner: str, number: int) -> str:
 
 
 def _opened(line: bytes, name: str, owner: str) -> tuple[int | None, dict[str, Any]]:
-    """Number and content of a line; no number where it was written without a checksum. Raises ValueError."""
+    """Number and content of a line; the number is None for a line without checksum. Raises ValueError."""
     content = _parsed(line)
     check = content.pop(_CHECK, None)
     if check is None and _NUMBER not in content:
@@ -228,7 +228,10 @@ def _opened(line: bytes, name: str, owner: str) -> tuple[int | None, dict[str, A
 
 
 def _is_unfinished(line: bytes) -> bool:
-    """Whether a line ends before its object does, as a killed writer leaves it; zeros come of a loss of power."""
+    """Whether a line ends before its JSON object does, as a killed writer leaves it.
+
+    A line with zero bytes does not count: those come from a power loss.
+    """
     if b"\0" in line:
         return False
     try:
@@ -239,7 +242,7 @@ def _is_unfinished(line: bytes) -> bool:
 
 
 def count_lines(file: Path, owner: str) -> int:
-    """Number of the last line, damaged ones counted; the rest of a write that was cut short is no line."""
+    """Number of the last line, damaged lines included; an unfinished last line does not count."""
     content = _bytes_of(file, _TAIL_BYTES)
     damaged = 0
     for position, line in enumerate(reversed(content.split(b"\n"))):
@@ -254,7 +257,7 @@ def count_lines(file: Path, owner: str) -> int:
 
 
 def _bytes_of(file: Path, last: int | None = None) -> bytes:
-    """The file's bytes, or the `last` ones; none when there is no file."""
+    """The file's bytes, or its `last` bytes; empty when there is no file."""
     try:
         with file.open("rb") as stream:
             if last is not None:

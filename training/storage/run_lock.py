@@ -1,4 +1,4 @@
-"""What keeps two runs of a recipe apart."""
+"""The run lock: a home executes at most one run of a recipe at a time."""
 
 import fcntl
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from filelock import FileLock, Timeout
 from training.errors import TransientError
 from training.storage.paths import Home
 
-_LOOK_S = 1.0  # `evergreen doctor` and `verify` hold a lock for a moment to see whether it is free
+_LOOK_S = 1.0  # `evergreen doctor` and `verify` hold the lock for a moment to test whether it is free
 
 
 @contextmanager
 def run_lock(home: Home, recipe: str) -> Iterator[None]:
-    """One run of a recipe at a time in a home; the lock dies with its holder.
+    """Hold the lock of a recipe's runs for the block; the operating system frees the lock when its holder dies.
 
-    Raises :class:`TransientError` when another run holds it.
+    Raises :class:`TransientError` when another run holds the lock.
     """
     home.locks.mkdir(parents=True, exist_ok=True)
     lock = FileLock(_file(home, recipe))
@@ -32,9 +32,9 @@ def run_lock(home: Home, recipe: str) -> Iterator[None]:
 
 
 def check_no_run(home: Home, recipe: str) -> None:
-    """For a command that only looks: the lock's file is neither made nor changed, and a run may begin right after.
+    """Check that no run of a recipe is active, for a command that changes nothing, not even the lock's file.
 
-    Raises :class:`TransientError` when a run holds the lock.
+    A run may begin right after the check. Raises :class:`TransientError` when a run holds the lock.
     """
     file = _file(home, recipe)
     if not file.is_file():  # then no run has begun yet

@@ -1,1 +1,1 @@
-"""Supervision: training is started, watched, stopped and started again until the model is finished."""
+"""Supervision: starts, monitors, stops and restarts training until the model is finished."""

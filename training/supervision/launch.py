@@ -1,4 +1,4 @@
-"""Start a training and bring back its outcome: through Ray Train, or in this process with `num_workers` 0."""
+"""Run a training and return its result: on Ray Train workers, or in this process when `scaling.num_workers` is 0."""
 
 import logging
 import time
@@ -19,21 +19,21 @@ from training.trainers.torch.worker import run_worker
 
 log = logging.getLogger("evergreen.launch")
 
-_MEMORY_SHARE = 0.7  # of the machine's memory that training images may take before it is worth a warning
+_MEMORY_SHARE = 0.7  # share of the machine's memory; more memory-mapped training images cause a warning
 
 
 def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
-    """Train, or go on training, until the model of `job.run_key` is finished; a finished one is returned at once.
+    """Start or resume training until the model of `job.run_key` is finished; a finished model is returned at once.
 
-    `failed_before` failures count for `failure.max_failures` already.
-    Raises the :class:`training.errors.EvergreenError` that ends it.
+    `failed_before` earlier failures count against `failure.max_failures`.
+    Raises the :class:`training.errors.EvergreenError` that ends the training.
     """
     if (done := finished(job.paths, job.run_key)) is not None:
         log.info("training of run %s is finished already", job.run_key[:12])
         return done
     keep_copy(job.recipe, job.paths.recipe)
     job.paths.checkpoints.mkdir(parents=True, exist_ok=True)
-    if job.paths.model.exists():  # not this run's, or not whole: it would stand in the finished one's way
+    if job.paths.model.exists():  # of another run, or incomplete: the finished model is renamed to this path
         set_aside(job.paths.model, "it holds no finished model of this run")
     before = len(read_attempts(job.paths))
     began = time.time()
@@ -57,7 +57,11 @@ def _train_here(job: TrainingJob) -> None:
 def make_job(
     run_key: str, paths: RunPaths, recipe: RecipeRef, settings: Settings, version: DatasetVersion
 ) -> TrainingJob:
-    """Take the decisions that are left to this machine, each said once in the log."""
+    """Create the training job: choose GPUs or CPUs by what is available, and log the choice.
+
+    Raises :class:`SettingError` when settings need GPUs that are missing, and :class:`TransientError` when a resumed
+    run began on GPUs that are missing now.
+    """
     _say_memory(settings, version)
     use_gpu = _device_of_run(paths, settings, _choose_gpu(settings))
     if not use_gpu and settings.training.precision == "float16":
@@ -80,7 +84,7 @@ def make_job(
 
 
 def finished(paths: RunPaths, run_key: str) -> TrainedModel | None:
-    """The finished training of this run; None when there is none, or its record is damaged, which is a warning."""
+    """The finished training of this run; None when there is none, or its record is damaged (logged as a warning)."""
     trained = find_record(paths.model / TRAINED, TrainedModel, paths.root.name)
     if trained is None or trained.run_key != run_key:
         return None
@@ -88,7 +92,7 @@ def finished(paths: RunPaths, run_key: str) -> TrainedModel | None:
 
 
 def _say_memory(settings: Settings, version: DatasetVersion) -> None:
-    """Warn when memory-mapped training images will not stay in memory, as every batch then waits for the disk."""
+    """Warn when the memory-mapped training images do not fit into memory: each batch may then wait for the disk."""
     import psutil
 
     channels, height, width = version.shape
@@ -132,9 +136,10 @@ def _gpus_of_this_process(options: ScalingSettings) -> int:
 
 
 def _device_of_run(paths: RunPaths, settings: Settings, use_gpu: bool) -> bool:
-    """A run that was begun on GPUs or CPUs goes on there: on others its last bits would differ.
+    """Whether to use GPUs. With `scaling.use_gpu=auto`, a resumed run keeps its device type.
 
-    Raises :class:`TransientError` when its GPUs are away.
+    Another device type would change the last bits of the weights.
+    Raises :class:`TransientError` when the run began on GPUs and there are not enough GPUs now.
     """
     attempts = read_attempts(paths)
     if not attempts or settings.scaling.use_gpu != "auto":
@@ -151,9 +156,9 @@ def _device_of_run(paths: RunPaths, settings: Settings, use_gpu: bool) -> bool:
 def _with_wall_time(
     trained: TrainedModel, attempts: list[Attempt], before: int, began: float, ended: float
 ) -> TrainedModel:
-    """Account for all seconds from launch to return: start-up, what failed attempts took, and the loop's parts.
+    """Extend the training loop's goodput to the whole launch: start-up, time lost to failures, and shutdown.
 
-    `attempts` from number `before` on are this launch's; their clock may be another machine's.
+    `attempts[before:]` belong to this launch; their times may come from the clock of another machine.
     """
     mine, total = attempts[before:], ended - began
     parts = {"start-up": 0.0}

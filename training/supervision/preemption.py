@@ -1,7 +1,8 @@
-"""Nodes that are about to be taken away, as on spot instances: a checkpoint is saved while they are still there.
+"""Preemption: requests a checkpoint while a node with workers, such as a spot instance, is being drained.
 
-Ray Train moves the workers by itself when such a node goes, and does not count it as a failure. Its own notice to the
-workers is a barrier over all of them, too dear for each step; the driver can ask the cluster as well.
+When the node goes away, Ray Train moves its workers to other nodes and does not count a failure. Ray Train's own
+preemption notice for workers is a barrier over all workers, too expensive for each step. So the driver asks the
+cluster instead.
 """
 
 import logging
@@ -19,14 +20,14 @@ _LOOK_S = 2.0
 
 @dataclass
 class PreemptionPoller:
-    """Asks the cluster every few seconds whether a node with workers of ours is to be drained."""
+    """Asks the cluster every `_LOOK_S` seconds whether a node with workers of this attempt is being drained."""
 
     job: TrainingJob
     _looked: float = 0.0
     _known: set[str] = field(default_factory=set)
 
     def look(self) -> None:
-        """Have a checkpoint saved, once for each node that was announced."""
+        """Request one checkpoint for each draining node, through the run's file `save`."""
         now = time.monotonic()
         if now - self._looked < _LOOK_S:
             return
@@ -39,8 +40,8 @@ class PreemptionPoller:
 
 
 def _draining() -> list[str]:
-    """Ids of nodes that are being drained; none when the cluster does not answer, which others notice."""
-    from ray._private.state import state  # the only place where a driver learns of it
+    """Ids of draining nodes; empty when the cluster does not answer, a failure that other checks detect."""
+    from ray._private.state import state  # no public API tells a driver about draining nodes
 
     try:
         return list(state.get_draining_nodes())

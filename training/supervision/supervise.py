@@ -1,9 +1,9 @@
 """Starts attempts of a training until the model is finished. Only a transient failure leads to another attempt.
 
 One budget, `failure.max_failures`, covers failures of the workers, of Ray Train's controller and of Ray itself. Each
-attempt resumes from the newest checkpoint. A :class:`training.supervision.watchdog.Watchdog` watches the workers. On
-SIGTERM, Ctrl-C or a cancellation the workers save a last checkpoint before they end. A driver ends when another driver
-has superseded it.
+attempt resumes from the newest checkpoint. A :class:`training.supervision.watchdog.Watchdog` monitors the workers.
+On SIGTERM, Ctrl-C or a cancellation, the workers save a last checkpoint before they end. A driver ends when another
+driver has superseded it on the same run.
 """
 
 import logging
@@ -42,25 +42,26 @@ from training.termination import sigterm_to
 log = logging.getLogger("evergreen.supervise")
 
 _LOOK_S = 0.5
-_UNWIND_S = 60.0  # for Ray Train to notice that its workers are gone, or that they are done
+_UNWIND_S = 60.0  # time for Ray Train to notice that its workers were killed, or that they finished
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
-# Until Ray counts a lost node no more; before, it would wait for as many workers as there were.
+# Time until Ray drops a lost node from the cluster; an earlier attempt would wait for the lost node's workers.
 _NODE_LOSS_S = 15.0
 
 
 def train_until_done(
     job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool, failed_before: int = 0
 ) -> None:
-    """Call `attempt` until it succeeds; `failed_before` failures of `failure.max_failures` are spent already.
+    """Call `attempt` until an attempt succeeds, fails for good, or `failure.max_failures` failures are used up.
 
-    Raises the :class:`EvergreenError` that ends the run; it is final when the budget is spent.
+    `failed_before` earlier failures count against that budget. Raises the :class:`EvergreenError` that ends the run;
+    the error is `final` when the budget is used up.
     """
     allowed = job.settings.failure.max_failures
     furthest, futile = furthest_step(job.paths), 0
     job = job.model_copy(update={"driver": new_driver()})
     for failures in range(min(failed_before, allowed), allowed + 1):
         if on_ray:
-            end_workers(read_beats(job.paths))  # of an attempt that this one must not overlap with
+            end_workers(read_beats(job.paths))  # two attempts must not overlap
         _sweep(job)
         fence = Fence.begin(job.paths, job.driver)
         try:
@@ -90,29 +91,30 @@ def _attempt_once(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_r
 
 
 def _noted(job: TrainingJob, fence: Fence, error: Exception, begun: bool) -> EvergreenError:
-    """What the failure of an attempt means, which is also a line of the run's failures."""
+    """Classify the error of a failed attempt and append it to the run's failure log."""
     try:
         fence.check_driver()
         known = _explained(error)
-    except RivalDriverError as rival:  # which has ended this driver's workers, whatever their error says
+    except RivalDriverError as rival:  # the other driver killed these workers: `error` is only a consequence
         known = rival
-    if begun and isinstance(known, NoCapacityError):  # the workers fitted before: nodes are away
+    if begun and isinstance(known, NoCapacityError):  # the workers fitted before: nodes are missing now
         known = TransientError(str(known))
     note(job.paths.failures, Failure(number=fence.number, at=time.time(), error=redact(str(known))))
     return known
 
 
 def _pause_s(job: TrainingJob, futile: int) -> float:
-    """Seconds until the next attempt; twice as many for each of the `futile` last ones, which got no further.
+    """Seconds until the next attempt, with jitter: doubled for each of the last `futile` attempts, up to a maximum.
 
-    A worker that is killed once an hour is no reason to wait a minute the tenth time.
+    An attempt is futile when training got no further than before. Other failures do not lengthen the pause: a worker
+    that is killed once an hour must not cause a pause of a minute at the tenth time.
     """
     first = _FIRST_PAUSE_S if job.settings.scaling.min_workers is None else _NODE_LOSS_S
     return min(_LONGEST_PAUSE_S, first * 2.0**futile) * random.uniform(0.5, 1)
 
 
 def _sweep(job: TrainingJob) -> None:
-    """Remove what workers that died left half written."""
+    """Remove partly written files of workers that died."""
     for folder in (job.paths.root, job.paths.checkpoints):
         sweep(folder)
 
@@ -127,13 +129,13 @@ def _explained(error: Exception) -> EvergreenError:
 
 
 def _place(error: BaseException) -> str:
-    """Where in which file `error` was raised, when it says so; Ray carries tracebacks over as text."""
+    """File and line where `error` was raised; empty without a traceback, as Ray transfers tracebacks as text."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked: list[int]) -> None:
-    """Run the attempt in a thread and watch it from here, which keeps this thread free for signals."""
+    """Run the attempt in another thread and monitor it from this thread, which stays free to handle signals."""
     outcome: list[BaseException] = []
 
     def work() -> None:
@@ -169,7 +171,7 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
 
 
 def _end_for_rival(job: TrainingJob, fence: Fence) -> None:
-    """End this attempt's workers when another driver has taken the run over. Raises :class:`RivalDriverError`."""
+    """Kill this attempt's workers and raise :class:`RivalDriverError` when another driver has superseded this one."""
     try:
         fence.check_driver()
     except RivalDriverError:
@@ -178,7 +180,7 @@ def _end_for_rival(job: TrainingJob, fence: Fence) -> None:
 
 
 class _Deadlines:
-    """When to stop waiting for an attempt that does not return."""
+    """Decides when to stop waiting for an attempt that does not return."""
 
     def __init__(self, job: TrainingJob):
         self.job = job
@@ -186,7 +188,7 @@ class _Deadlines:
         self.done_at: float | None = None
 
     def passed(self, asked: list[int]) -> bool:
-        """Whether a stop was asked for, or the model finished, and nothing has happened for too long."""
+        """Whether a requested stop, or the return after the model was finished, has exceeded its time limit."""
         now = time.monotonic()
         if asked and self.asked_at is None:
             self.asked_at = now
@@ -203,16 +205,17 @@ class _Deadlines:
 
 @contextmanager
 def _stop_on_signals(job: TrainingJob) -> Iterator[list[int]]:
-    """SIGTERM and SIGINT ask the workers for a last checkpoint; then they have the effect that they had before.
+    """In the block, SIGTERM or SIGINT requests a last checkpoint; after it, the previous handler gets the signal.
 
-    Yields the signals that arrived. A second one does not wait.
+    Yields the list of received signals. A second signal raises KeyboardInterrupt at once. Outside the main thread,
+    which alone receives signals, the list stays empty.
     """
     job.paths.stop.unlink(missing_ok=True)
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    arrived: SimpleQueue[int | None] = SimpleQueue()  # `put` may interrupt itself, so a handler may call it
+    arrived: SimpleQueue[int | None] = SimpleQueue()  # `put` is reentrant: a signal handler may call it
 
     def ask(signum: int, _frame: FrameType | None) -> None:
         if received:
@@ -236,7 +239,7 @@ def _stop_on_signals(job: TrainingJob) -> Iterator[list[int]]:
 
 
 def _ask_workers(job: TrainingJob, arrived: "SimpleQueue[int | None]") -> None:
-    """Write the file `stop` when a signal arrives; None ends the wait."""
+    """Write the run's file `stop` for each signal in the queue; None in the queue ends the loop."""
     while (signum := arrived.get()) is not None:
         log.warning("%s: saving a last checkpoint", signal.Signals(signum).name)
         write_text(job.paths.stop, signal.Signals(signum).name)

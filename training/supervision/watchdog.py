@@ -1,8 +1,8 @@
-"""The watchdog: the driver finds workers that hang, logs where they hang, and ends all workers of the attempt.
+"""Watchdog: the driver detects hung workers, logs their stacks, and kills all workers of the attempt.
 
-Neither Ray nor a collective notices a stopped process for minutes, and the other workers wait for it without an
-error. Each worker writes a heartbeat (:mod:`training.attempts.heartbeat`) once a second. The driver measures the time
-between heartbeats with its own clock, so that clocks of different machines do not matter.
+Neither Ray nor a collective operation notices a stopped process for minutes; the other workers wait for that process
+without an error. Each worker writes a heartbeat (:mod:`training.attempts.heartbeat`) at most once a second. The
+driver measures the time between heartbeats with its own clock, so that clocks of different machines do not matter.
 """
 
 import logging
@@ -19,8 +19,8 @@ from training.errors import TransientError
 
 log = logging.getLogger("evergreen.watchdog")
 
-_MEAN_GAPS = 20  # a step may take this many times the mean before it is suspect
-_STARTS = 3  # times failure.worker_start_timeout_s: Ray has that for the processes alone
+_MEAN_GAPS = 20  # a worker is suspect when a step takes this many times the mean time of a step
+_STARTS = 3  # multiple of failure.worker_start_timeout_s, which is Ray's limit for the processes alone
 _STACKS_WAIT_S = 1.0
 _END_TIMEOUT_S = 20.0
 _REMOTE_TIMEOUT_S = 15.0
@@ -29,20 +29,21 @@ _MOST_STACK_LINES = 60
 
 @dataclass
 class Watchdog:
-    """One attempt's watch; :meth:`look` is called every second or so."""
+    """Detects stuck workers of one attempt; the driver calls :meth:`look` about once a second."""
 
     job: TrainingJob
     _began: float = field(default_factory=time.monotonic)
     _seen: dict[int, "_Life"] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Raises :class:`TransientError` when the workers are stuck; by then all of them are ended.
+        """Check the heartbeats. Raises :class:`TransientError` when the workers are stuck, after killing all of them.
 
-        They wait for each other, so one sign of life is enough: only when all are silent is one of them stuck.
+        Workers wait for each other, so one stuck worker silences all workers, and one recent heartbeat shows that no
+        worker is stuck. Also raises :class:`TransientError` when Ray does not start or replace the workers in time.
         """
         now = time.monotonic()
         beats = [beat for beat in read_beats(self.job.paths) if beat.attempt == self.job.attempt]
-        # Ray replaces workers that died, by fewer or more of them.
+        # Ray may replace workers that died by another number of workers.
         self._seen = {beat.rank: _Life.after(self._seen.get(beat.rank), beat, now) for beat in beats}
         lives = list(self._seen.values())
         if not all(now - life.at > self._allowed(life) for life in lives):
@@ -52,16 +53,16 @@ class Watchdog:
         self._check_start(now)
 
     def _allowed(self, life: "_Life") -> float:
-        """Seconds without a sign of life that this worker may take."""
+        """Seconds that this worker may spend without a heartbeat."""
         limits = self.job.settings.failure
         steady = max(limits.hang_timeout_s, _MEAN_GAPS * life.beat.gap_s)
-        # The first step compiles, opens the data and waits for the others; Ray Data starts anew each epoch.
+        # The first step compiles, opens the data and waits for other workers; Ray Data restarts in each epoch.
         if life.beat.step <= life.first_step or self.job.feed == "stream":
             return max(steady, limits.worker_start_timeout_s)
         return steady
 
     def _check_start(self, now: float) -> None:
-        """There is no worker: Ray has not started them yet, or is about to replace them."""
+        """Check the time without any worker: Ray has not started the workers yet, or is about to replace them."""
         limit = _STARTS * self.job.settings.failure.worker_start_timeout_s
         since = max([self._began, *(life.at for life in self._seen.values())])
         if now - since > limit:
@@ -80,7 +81,7 @@ class Watchdog:
 
 @dataclass(frozen=True)
 class _Life:
-    """A worker's last sign of life, and when it was seen first by this process's clock."""
+    """A worker's last heartbeat, when this process first saw it (by its own clock), and the worker's first step."""
 
     beat: Beat
     at: float
@@ -94,8 +95,11 @@ class _Life:
 
 
 def end_workers(beats: list[Beat]) -> None:
-    """SIGKILL the processes of these signs of life, where they still run, and wait until they are gone."""
-    # A training without workers beats as well: begun by this process, it is nothing to end.
+    """Send SIGKILL to the processes that wrote these heartbeats, and wait until the processes are gone.
+
+    Processes that do not end within `_END_TIMEOUT_S` seconds are logged as warnings.
+    """
+    # With `scaling.num_workers` 0, this process writes the heartbeats: it must not kill itself.
     here = (os.getpid(), socket.gethostname())
     alive = [beat for beat in beats if (beat.pid, beat.host) != here and _signal(beat, signal.SIGKILL)]
     deadline = time.monotonic() + _END_TIMEOUT_S
@@ -107,7 +111,7 @@ def end_workers(beats: list[Beat]) -> None:
 
 
 def _where(job: TrainingJob, beat: Beat) -> str:
-    """What a worker does right now: its process's state and its threads' stacks."""
+    """A worker's process state and the stacks of its threads, as text for the log."""
     file = job.paths.stacks / f"rank-{beat.rank}.txt"
     before = file.stat().st_size if file.is_file() else 0
     state = _signal(beat, STACKS_SIGNAL)
@@ -122,10 +126,10 @@ def _where(job: TrainingJob, beat: Beat) -> str:
 
 
 def _signal(beat: Beat, signum: int) -> str | None:
-    """Send a signal to a worker wherever it runs; returns its process's state before, None when it is gone."""
+    """Send a signal to a worker on any node; returns its process's state before, or None when the process is gone."""
     import ray
 
-    # By host first: after a restart of Ray, this machine is another node.
+    # Compare host names first: after a restart of Ray, this machine has another node id.
     if beat.host == socket.gethostname() or beat.node == ray.get_runtime_context().get_node_id():
         return signal_process(beat.pid, beat.started, signum)
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -135,7 +139,7 @@ def _signal(beat: Beat, signum: int) -> str | None:
     try:
         answer = remote.options(scheduling_strategy=place).remote(beat.pid, beat.started, signum)
         state: str | None = ray.get(answer, timeout=_REMOTE_TIMEOUT_S)
-    except Exception as error:  # the node is gone, and the process with it, or Ray can't tell
+    except Exception as error:  # the node and its processes are gone, or Ray does not know
         log.warning(
             "node %s of worker %d does not answer (%s)", beat.node[:8], beat.rank, type(error).__name__
         )
@@ -144,7 +148,10 @@ def _signal(beat: Beat, signum: int) -> str | None:
 
 
 def signal_process(pid: int, started: float, signum: int) -> str | None:
-    """Send a signal to the process `pid` if it is the one that started then; see :func:`_signal`."""
+    """Send a signal to the process `pid`, unless it started at another time than `started`: pids are reused.
+
+    `started` is in seconds since 1970. Returns the same as :func:`_signal`.
+    """
     import psutil
 
     try:
