@@ -112,7 +112,7 @@ def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str:
         try:
             lease.client.delete_model_version(lease.model, str(twin))
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # deleted by the first of two identical requests
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # an identical earlier request deleted it
                 raise
     return str(kept)
 

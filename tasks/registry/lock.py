@@ -266,7 +266,7 @@ def _kept_beating(lease: Lease) -> Iterator[None]:
             count += 1
             try:
                 lease.client.set_registered_model_tag(lease.model, LOCK_TAG + lease.token + _BEAT, str(count))
-            except Exception as error:  # the lease survives a few missed heartbeats; check() reports a lost lease
+            except Exception as error:  # a few missed heartbeats are harmless; check() reports a lost lease
                 log.debug("model %s: no beat (%s)", lease.model, error)
 
     thread = threading.Thread(target=beat, name="registry-lock", daemon=True)

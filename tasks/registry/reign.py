@@ -108,7 +108,8 @@ class Registry:
         while self._text(look.question, reference) != state.text():
             lease.check()
             self._write(look.question, reference, state)
-            state = self.reign(look.question, reference).united(state)  # another home may have written meanwhile
+            # Another home may have written meanwhile: unite both states, and write again until they agree.
+            state = self.reign(look.question, reference).united(state)
 
     def _text(self, question: Question, number: str) -> str | None:
         return version_tags(self.client, self.model, number).get(f"{REIGN_TAG}.{question}")

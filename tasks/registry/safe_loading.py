@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
 
 FILE_TAG = "evergreen.model_file"  # sha256 of the exported program
-WEIGHTS_FILE_TAG = "evergreen.weights_file"  # sha256 of the weights file beside the program, for further training
+WEIGHTS_FILE_TAG = "evergreen.weights_file"  # sha256 of the weights file, for further training
 _LOADER = "mlflow.pytorch"
 _PROGRAM = Path("data") / "model.pt2"
 _WEIGHTS = Path("extra_files") / "weights.safetensors"
