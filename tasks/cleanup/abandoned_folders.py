@@ -26,7 +26,7 @@ _STAMP = "%Y-%m-%d_%H-%M-%S_%f"
 _TEMPORARY = re.compile(rf"{TEMPORARY_PREFIX}[a-z]+-(\d+)-\w+")
 _WITHOUT_PID = re.compile(rf"{TEMPORARY_PREFIX}model-\w+")  # folder names of earlier versions of Evergreen
 _CLOCK_S = 5.0  # a process may appear to start later than the folder that it created
-_CLOCK_CHANGE_S = 3600.0  # a session's name has local time, which daylight saving changes by an hour
+_CLOCK_CHANGE_S = 3600.0  # a session's name has local time, which daylight saving time shifts
 _OLD_S = 86400.0
 # Ray sessions that were not started by a run of Evergreen have at least one of these logs.
 _OTHERS_LOGS = ("log_monitor.log", "log_monitor.out", "monitor.log", "dashboard.log")

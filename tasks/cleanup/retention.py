@@ -1,7 +1,7 @@
 """Garbage collection: remove what a home no longer needs, and what killed runs of this user left outside of homes.
 
 In: a home, and the number of finished runs to keep for each recipe. Out: the list of what was removed, or would be.
-Kept are runs whose version an alias points to or is the anchor, unfinished runs changed in the last 30 days, and the
+Also kept are runs whose version has an alias or is an anchor, unfinished runs changed in the last 30 days, and the
 datasets of kept runs. Running the same command again recreates a removed run or dataset.
 Fails with SettingError when the number of runs to keep is below 1. A recipe with an active run is skipped.
 """

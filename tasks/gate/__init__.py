@@ -4,7 +4,7 @@ In: an :class:`Evaluation` (both models on the same rows), the looks (recorded c
 Out: a :class:`Verdict` with every rule, its numbers and its outcome. The rules:
 
 floor       accuracy on the test rows reaches `gate.floor`. The floor applies to the measured accuracy, not to the
-            lower end of its confidence interval: that is what people mean by "at least 90 %". A candidate below the
+            lower end of its confidence interval: this is what people mean by "at least 90 %". A candidate below the
             floor is refused without a comparison.
 better      policy "better": the candidate is more accurate than the champion. The probability that any candidate
             that is not better passes is at most 1 - `gate.confidence` over the champion's whole reign

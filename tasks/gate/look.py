@@ -140,7 +140,7 @@ def spend_jointly(
     size = float(np.sqrt(np.square(differences).sum()))
     uncrossed = np.flatnonzero(~reign.crossed)
     scores = sums[uncrossed] / size if size else np.zeros(len(uncrossed))
-    # The allowed-th largest score, not the next smaller score: with that the error rate of 0.05 becomes 0.08.
+    # The allowed-th largest score, not the next smaller score, with which the error rate of 0.05 becomes 0.08.
     highest = float(np.partition(scores, -allowed)[-allowed])
     crossing = scores >= highest
     if crossing.sum() > allowed:  # tied flips exceed the allowed number

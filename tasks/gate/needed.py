@@ -8,7 +8,7 @@ _POWER_Z = 0.8416  # quantile of the normal distribution for 80 % power
 
 
 def critical(look: Look) -> float | None:
-    """Number of standard deviations from which on a look passes, or None when the reign's level is spent."""
+    """Number of standard deviations that the statistic must exceed to pass; None when the reign's level is spent."""
     from scipy.stats import norm
 
     ways = [look.boundary] if look.boundary is not None else []
@@ -18,7 +18,7 @@ def critical(look: Look) -> float | None:
 
 
 def gain_needed(look: Look) -> float | None:
-    """Smallest gain in accuracy that passes on these rows, if the models disagree on as many rows; None: no gain."""
+    """Smallest gain in accuracy that passes on these rows with as many discordant rows; None when no gain passes."""
     z = critical(look)
     if z is None:
         return None

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 
 def mcnemar(favourable: int, opposite: int) -> float:
-    """p-value of McNemar's exact one-sided test: the probability of `favourable` or more discordant rows by chance.
+    """McNemar's exact one-sided test: the p-value of `favourable` rows among all discordant rows.
 
-    Q. McNemar, Psychometrika 12 (1947) 153-157, with binomial probabilities. 1 when the models never disagree.
+    The p-value is the probability that chance alone puts `favourable` or more of the discordant rows on one side. Q.
+    McNemar, Psychometrika 12 (1947) 153-157, with binomial probabilities. 1 when the models never disagree.
     """
     from scipy.stats import binomtest
 

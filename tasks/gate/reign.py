@@ -95,7 +95,7 @@ class Reign:
 
 
 def read_reign(text: str) -> Reign:
-    """Parse the text of :meth:`Reign.text`; raises :class:`DamagedReignError` when the text was changed."""
+    """Parse the text of :meth:`Reign.text`; raises :class:`DamagedReignError` when the text is damaged."""
     try:
         content = dict(json.loads(text))
         if content.pop(_DIGEST, None) != _digest(content) or content["format"] != _FORMAT:

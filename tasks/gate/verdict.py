@@ -66,7 +66,7 @@ def _not_finite(evaluation: Evaluation) -> list[str]:
 
 
 def _rules(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...]) -> tuple[Rule, ...]:
-    if broken := _not_finite(evaluation):  # the rule has no NaN in its numbers: JSON has no NaN
+    if broken := _not_finite(evaluation):  # a rule's numbers must be finite: JSON has no NaN
         text = f"the candidate's {', '.join(broken)} is NaN or infinite"
         return (Rule(name="finite", passed=False, value=float(len(broken)), limit=0.0, explanation=text),)
     floor = floor_rule(evaluation, settings.floor)
@@ -85,7 +85,7 @@ def look_of(looks: tuple[Look, ...], question: Question) -> Look | None:
 
 
 def _choice(evaluation: Evaluation, looks: tuple[Look, ...]) -> Choice | None:
-    """The correction for selection bias, which only a candidate has that passed "better" against the champion."""
+    """Correction for selection bias; None unless the candidate passed "better" by accuracy against the champion."""
     look = look_of(looks, "better")
     if look is None or not look.passed or look.measure != "accuracy":
         return None

@@ -1,4 +1,4 @@
-"""Score chunks of images with a registered model, in this process or on Ray; rows and their order are the same.
+"""Score chunks of images with a registered model, in this process or on Ray; both give equal rows in equal order.
 
 On Ray, reading and scoring overlap: tasks decode images, and actors, which load the model once, score them. The model
 contains no Evergreen code: plain MLflow loads it. Fails with SettingError when the model does not take uint8 images.

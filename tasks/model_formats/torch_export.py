@@ -104,7 +104,7 @@ def _signature(version: DatasetVersion) -> "ModelSignature":
 def check_same(module: "nn.Module", loaded: Any, images: Pixels) -> None:
     """Compare probabilities of the loaded and the trained model at several batch sizes.
 
-    Raises :class:`TrainingError` when a probability differs by more than 0.0001.
+    Raises :class:`TrainingError` when a probability differs by more than :data:`_SAME`.
     """
     trained = predictor(module)
     for rows in _TRIED_BATCHES:

@@ -69,7 +69,7 @@ def champion_of(client: "MlflowClient", model: str, alias: str = CHAMPION) -> st
 
 
 def alias_of(client: "MlflowClient", model: str, number: str) -> Alias:
-    """The first alias of champion, challenger and previous that points to version `number`, or "none"."""
+    """The first of the aliases champion, challenger and previous that points to version `number`, or "none"."""
     aliases: tuple[Alias, ...] = ("champion", "challenger", "previous")
     return next((alias for alias in aliases if champion_of(client, model, alias) == number), "none")
 
@@ -86,7 +86,10 @@ def find_version(client: "MlflowClient", model: str, tags: dict[str, str]) -> st
 
 
 def was_rolled_back(client: "MlflowClient", model: str, weights: str) -> bool:
-    """Whether any version with these weights was rolled back; a forced run registers them as another version."""
+    """Whether any version with these weights was rolled back.
+
+    Compares weights, because a forced run registers the same weights again as another version.
+    """
     return any(ROLLED_BACK_TAG in version.tags for version in _found(client, model, {WEIGHTS_TAG: weights}))
 
 
@@ -128,7 +131,7 @@ def load_version(home: Home, model: str, number: str) -> "PyFuncModel":
 def move_alias(lease: Lease, number: str, expected: str | None, why: str) -> None:
     """Make `number` the champion if the champion is still `expected`; the old champion becomes `previous`.
 
-    The decision is recorded after the alias has moved, so no decision is on record that did not happen. Raises
+    The decision is recorded after the alias has moved, so that a recorded decision has always taken effect. Raises
     :class:`ChampionMovedError` when another process or a person has moved the alias meanwhile.
     """
     client, home, model = lease.client, lease.home, lease.model
@@ -185,9 +188,9 @@ def keep_as_challenger(lease: Lease, number: str, why: str) -> None:
 def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple[str, str]:
     """Swap `champion` and `previous`, after checking that the previous version loads; returns (from, to).
 
-    The version that is rolled back is tagged first: whatever happens next, it is not promoted again automatically. An
-    interrupted rollback is finished; no second rollback begins then. Raises :class:`SettingError` when there is no
-    version to return to.
+    The version that is rolled back is tagged first: whatever happens next, it is not promoted again automatically. If
+    an earlier rollback was interrupted, that rollback is finished, and no new rollback begins. Raises
+    :class:`SettingError` when there is no version to return to.
     """
     with registry_lock(client, home, model) as lease:
         if (finished := finish_rollback(lease)) is not None:

@@ -1,13 +1,13 @@
 """Distributed lock of a registered model: one writer at a time, across homes and machines.
 
 In: a registered model of an MLflow store that several homes may share. Out: a :class:`Lease`, which every function
-that writes to the registry takes. Fails with TransientError when other processes hold the lock for too long.
+that writes to the registry requires. Fails with TransientError when other processes hold the lock for too long.
 
 MLflow has neither locks nor compare-and-set. Two guarantees of MLflow are enough for mutual exclusion: every read
 sees all tags written before, and one read returns all tags of a model. A contender writes a claim (a tag with a
 random, unique name), reads all claims, and holds the lock when no other claim is active. Of two contenders that see
 each other, the contender with the larger name withdraws (the one-bit algorithm: L. Lamport, "The Mutual Exclusion
-Problem: Part II", Journal of the ACM 33 (1986) 327-348). Names are unique, so ending a claim never ends another.
+Problem: Part II", Journal of the ACM 33 (1986) 327-348). Ending one claim never ends another: names are unique.
 
 A claim is a lease, renewed by a heartbeat: its holder changes a second tag every few seconds. A waiter that sees
 neither tag change for the length of the lease, by the waiter's own monotonic clock, ends the claim. Clocks of
@@ -146,7 +146,8 @@ class _Contest:
             self.client.set_registered_model_tag(self.model, LOCK_TAG + self.token, self._claim())
             try:
                 if self._alone():
-                    # A holder that had ended a claim, too, may have had last_turn + 1 itself: skip that number.
+                    # A holder whose claim was ended here, and that had itself taken over the lock, may have turn
+                    # last_turn + 1: skip that number.
                     turn = self.last_turn + 1 + self.took_over
                     return Lease(self.client, self.home, self.model, turn, self.token)
             except BaseException:

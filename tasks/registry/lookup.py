@@ -42,7 +42,7 @@ def _missing(model: str, alias: str, known: dict[str, dict[str, str]]) -> Settin
 def check_can_return(client: "MlflowClient", model: str) -> None:
     """Check that a rollback is possible: `model` has a champion, and the champion has a predecessor.
 
-    Raises :class:`SettingError`, which lists what is registered, when it is not.
+    Raises :class:`SettingError`, which lists what is registered, when no rollback is possible.
     """
     now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
     if now is not None and before is not None:

@@ -37,9 +37,9 @@ REIGN_TAG, LOOK_TAG, STANDING_TAG = "evergreen.reign", "evergreen.look", "evergr
 class Standing(Record):
     """Facts about a champion that were fixed when it was promoted.
 
-    `anchor` is the version that policy "not_worse" compares candidates with, `anchor_identity` the digest of the
-    anchor's weights; None: the version is its own anchor. `excess` is the selection bias: how much being chosen on
-    the rows of `rows_digest` raises the version's measured accuracy on these rows.
+    `anchor` is the version that policy "not_worse" compares candidates with (None: the version itself),
+    `anchor_identity` the digest of the anchor's weights. `excess` is the selection bias: how much being chosen on the
+    rows of `rows_digest` raises the version's measured accuracy on these rows.
     """
 
     anchor: str | None = None

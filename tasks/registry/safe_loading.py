@@ -62,7 +62,7 @@ def load_checked(home: Home, model: str, number: str) -> "PyFuncModel":
 
 @contextmanager
 def _said_of(name: str, *believed: type[EvergreenError]) -> Iterator[None]:
-    """Raise errors of the kinds `believed` as they are, and every other as a DataError: the model is damaged."""
+    """Raise errors of the kinds `believed` as they are, and all other errors as a DataError (damaged model)."""
     try:
         yield
     except Exception as error:

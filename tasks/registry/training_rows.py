@@ -27,7 +27,7 @@ TRAINING_ROWS = "training_rows.npy"
 
 
 def record_training_rows(client: "MlflowClient", run_id: str, version: DatasetVersion) -> None:
-    """Store the digests of the training rows as an artifact of the MLflow run, 16 bytes a row, if it has none yet."""
+    """Store the digests of the training rows, 16 bytes a row, as an artifact of the MLflow run, but only once."""
     if _is_recorded(client, run_id):
         return
     with TemporaryDirectory(prefix="evergreen-rows-") as folder:

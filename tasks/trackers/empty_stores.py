@@ -86,7 +86,7 @@ def find(kind: StoreKind, folder: Path) -> Path | None:
 def make_all(folder: Path) -> list[Path]:
     """Create the databases that `folder` lacks, both in parallel.
 
-    Safe in any number of processes at once: each database appears atomically, under a name with its content's digest.
+    Any number of processes may call this at once: each database appears atomically, with its digest in its name.
     Raises :class:`MigrationError`, and OSError when `folder` can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Send metric points to the trackers in addition to MLflow: one thread per tracker, without delaying training."""
+"""Send metric points to the trackers of `tracking.also`, each in its own thread; training does not wait for them."""
 
 import logging
 import threading

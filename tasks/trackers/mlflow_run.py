@@ -113,7 +113,7 @@ def _runs_of_key(client: "MlflowClient", experiment_id: str, plan: RunPlan) -> "
 
 
 def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: DatasetVersion) -> None:
-    """Record settings as parameters, the run key's ingredients and the dataset as files, and its rows as inputs."""
+    """Record settings as parameters, run key ingredients and dataset as files, train and test rows as inputs."""
     from mlflow.entities import Param
 
     known = client.get_run(run_id).data.params
@@ -168,7 +168,7 @@ def _record_failure(plan: RunPlan, error: BaseException) -> None:
 def log_final(client: "MlflowClient", run_id: str, metrics: dict[str, float], step: int, at_ms: int) -> None:
     """Record the final metrics at step `step`. Repeated calls add no duplicates; a changed value is a newer point.
 
-    `at_ms` is the Unix time in milliseconds of a metric that the run does not have yet.
+    A new metric gets the Unix time `at_ms` (milliseconds), a changed metric the current time.
     """
     from mlflow.entities import Metric
 

@@ -190,7 +190,7 @@ class Publisher:
 
 
 def within(seconds: float, *actions: Callable[[], object]) -> None:
-    """Run the actions one after the other for at most `seconds`; an error or the timeout ends them silently."""
+    """Run the actions one after the other for at most `seconds`; failures and timeouts are ignored."""
 
     def work() -> None:
         with suppress(Exception):
