@@ -1,1 +1,1 @@
-"""Removal of what a home need not keep, and of what killed runs left outside of homes."""
+"""Remove files and versions that a home no longer needs, and leftovers of killed runs outside of homes."""

@@ -1,7 +1,8 @@
-"""Claims of the registry lock that killed processes of this home left, and their removal.
+"""Find and remove claims of the registry lock that killed processes of this home left.
 
-In: the store and model of some runs. Out: the claims of processes of this home and machine that are gone. A claim of
-another home can't be told from that of a process that works there; only who waits for the lock watches it long enough.
+In: the plans of some runs, which name store and model. Out: claims of processes of this home and machine that have
+ended. Whether a claim of another home is abandoned can't be seen at once: only a process that waits for the lock
+watches the claim for long enough.
 """
 
 import logging
@@ -23,7 +24,7 @@ log = logging.getLogger("evergreen.retention")
 
 
 class AbandonedClaim(NamedTuple):
-    """A claim whose process is gone; `plan` is that of a run with the model."""
+    """A claim whose process has ended; `plan` is the plan of a run that uses the model."""
 
     plan: RunPlan
     tag: str
@@ -31,13 +32,13 @@ class AbandonedClaim(NamedTuple):
 
 
 def abandoned_claims(plans: Iterable[RunPlan]) -> Iterator[AbandonedClaim]:
-    """Each abandoned claim once. A store that does not answer is named in the log and has none."""
+    """Each abandoned claim once. A store that does not answer yields no claims and is named in a warning."""
     from mlflow.exceptions import MlflowException
 
     models = {(plan.settings.tracking.uri, plan.model): plan for plan in plans}
     for (uri, model), plan in models.items():
         home = Home(Path(plan.home))
-        if uri is None and not store_file(home).is_file():  # to ask for it would make it
+        if uri is None and not store_file(home).is_file():  # connecting would create the store
             continue
         try:
             claims = read_claims(connect_once(plan), model)
@@ -56,9 +57,9 @@ def abandoned_claims(plans: Iterable[RunPlan]) -> Iterator[AbandonedClaim]:
 
 
 def remove_claim(claim: AbandonedClaim) -> None:
-    """End the claim as the next holder of the lock does: hold the lock, and give it back.
+    """End the claim by acquiring and releasing the lock: the next holder of the lock ends abandoned claims.
 
-    Raises :class:`training.errors.TransientError` when others keep the lock for over ten minutes.
+    Raises :class:`training.errors.TransientError` when other processes hold the lock for over ten minutes.
     """
     home = Home(Path(claim.plan.home))
     with registry_lock(connect_once(claim.plan), home, claim.plan.model):

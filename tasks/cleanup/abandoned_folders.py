@@ -1,8 +1,9 @@
-"""Folders of killed runs outside of a home: sessions of Ray and temporary folders, whose process is gone.
+"""Find folders that killed runs left outside of a home: Ray sessions and temporary folders.
 
-A run ends its Ray and removes its temporary folders itself; SIGKILL or a power cut leaves them. Only folders of this
-user count. One stays when the process that made it runs, as told by its pid and start time, or when any process still
-names it on its command line, as all of Ray's do.
+A run stops its Ray and removes its temporary folders itself, but can't do so after SIGKILL or a loss of power. Only
+folders of this user are considered. A folder is kept while the process that created it runs, identified by pid and
+start time. A Ray session is also kept while any process has the session's name on its command line, as all processes
+of Ray do. Temporary folders without a pid in their name are considered abandoned after a day without changes.
 """
 
 import os
@@ -23,16 +24,16 @@ from training.storage.files import TEMPORARY_PREFIX
 _SESSION = re.compile(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d{6})_(\d+)")
 _STAMP = "%Y-%m-%d_%H-%M-%S_%f"
 _TEMPORARY = re.compile(rf"{TEMPORARY_PREFIX}[a-z]+-(\d+)-\w+")
-_WITHOUT_PID = re.compile(rf"{TEMPORARY_PREFIX}model-\w+")  # as earlier versions named them
-_CLOCK_S = 5.0  # a process may seem to start later than what it made
-_CLOCK_CHANGE_S = 3600.0  # a session's name has local time
+_WITHOUT_PID = re.compile(rf"{TEMPORARY_PREFIX}model-\w+")  # folder names of earlier versions of Evergreen
+_CLOCK_S = 5.0  # a process may appear to start later than the folder that it created
+_CLOCK_CHANGE_S = 3600.0  # a session's name has local time, which daylight saving time shifts
 _OLD_S = 86400.0
-# Each Ray but a run's own has these logs.
+# Ray sessions that were not started by a run of Evergreen have at least one of these logs.
 _OTHERS_LOGS = ("log_monitor.log", "log_monitor.out", "monitor.log", "dashboard.log")
 
 
 class AbandonedFolder(NamedTuple):
-    """A folder that no process uses any more, and why it is known to be one."""
+    """A folder that no process uses any more, and the reason for that conclusion."""
 
     path: Path
     is_session: bool
@@ -40,9 +41,9 @@ class AbandonedFolder(NamedTuple):
 
 
 def abandoned_folders() -> Iterator[AbandonedFolder]:
-    """What killed runs of this user left outside of their homes."""
+    """Find the folders that killed runs of this user left outside of their homes."""
     in_use = _command_lines()
-    # Where every other Ray has its sessions, and earlier versions of Evergreen had theirs.
+    # Ray's default folder for sessions, which earlier versions of Evergreen used, too.
     shared = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
     for folder in dict.fromkeys([sessions_folder(), shared]):
         for path in _ours(folder, "session_*"):
@@ -61,7 +62,7 @@ def abandoned_folders() -> Iterator[AbandonedFolder]:
 
 
 def _ours(folder: Path, pattern: str) -> Iterator[Path]:
-    """Folders, not links, of this user; one that goes away meanwhile is left out."""
+    """Folders (not links) of this user that match `pattern`; a folder that vanishes meanwhile is skipped."""
     for path in sorted(folder.glob(pattern)):
         with suppress(OSError):
             if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.geteuid():
@@ -69,12 +70,12 @@ def _ours(folder: Path, pattern: str) -> Iterator[Path]:
 
 
 def _runs(pid: int, made: float) -> bool:
-    """Whether the process `pid` that made something at `made` (Unix time) runs; a later one may have its pid."""
+    """Whether the process that created a folder at `made` (Unix time) still runs; a later process may reuse `pid`."""
     try:
         return psutil.Process(pid).create_time() <= made + _CLOCK_S
     except psutil.NoSuchProcess:
         return False
-    except psutil.Error:  # another user's
+    except psutil.Error:  # the process belongs to another user
         return True
 
 

@@ -1,9 +1,9 @@
-"""What a home need not keep, and its removal; and what killed runs of this user left outside of their homes.
+"""Garbage collection: remove what a home no longer needs, and what killed runs of this user left outside of homes.
 
-In: a home, and how many finished runs of each recipe stay. Out: what was removed, or would be. Versions that any alias
-points to, unfinished runs of the last 30 days, and what kept runs are made of stay. The same command makes the same
-again of whatever was removed.
-Fails with SettingError for a number of runs that keeps none; a recipe that a run is active for is left as it is.
+In: a home, and the number of finished runs to keep for each recipe. Out: the list of what was removed, or would be.
+Also kept are runs whose version has an alias or is an anchor, unfinished runs changed in the last 30 days, and the
+datasets of kept runs. Running the same command again recreates a removed run or dataset.
+Fails with SettingError when the number of runs to keep is below 1. A recipe with an active run is skipped.
 """
 
 import logging
@@ -46,7 +46,7 @@ Kind = Literal[
 
 
 class Removal(Record):
-    """Something that need not be kept: a folder, or a version or a lock in the model registry (`bytes` 0)."""
+    """Something to remove: a folder, or a version or lock in the model registry (`bytes` is 0)."""
 
     recipe: str = Field(description="empty for what lies outside of the home")
     kind: Kind
@@ -56,7 +56,7 @@ class Removal(Record):
 
 
 class Collection(Record):
-    """What `collect` removed, or would remove, and the recipes that it left alone with the reason."""
+    """What `collect` removed, or would remove; `left_alone` has the reason for each recipe that was skipped."""
 
     removals: tuple[Removal, ...]
     left_alone: dict[str, str]
@@ -71,9 +71,9 @@ class _Run:
 
 
 def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False) -> Collection:
-    """Remove what `home` need not keep, of every recipe; with `dry_run`, say what that is and change no file.
+    """Remove what `home` no longer needs, for every recipe; with `dry_run`, only list it and change no file.
 
-    `versions` also deletes the registered versions and MLflow runs of removed runs; MLflow keeps what is deleted so
+    `versions` also deletes the registered versions and MLflow runs of removed runs; MLflow only marks them as deleted
     until `mlflow gc`. Raises :class:`SettingError` when `keep` is below 1.
     """
     if keep < 1:
@@ -139,7 +139,7 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
 
 
 def _claims(recipe: str, runs: list[_Run]) -> Iterator[_Work]:
-    """Of killed processes of this home; the first removal ends all claims of its model."""
+    """Claims of killed processes of this home; the first removal ends all claims of its model."""
     for claim in list(abandoned_claims(run.plan for run in runs)):
         name, why = f"{claim.plan.model} tag {claim.tag}", f"left by {claim.holder}, which is gone"
         removal = Removal(recipe=recipe, kind="lock", name=name, bytes=0, why=why)
@@ -147,7 +147,7 @@ def _claims(recipe: str, runs: list[_Run]) -> Iterator[_Work]:
 
 
 def _runs(home: Home, recipe: str) -> list[_Run]:
-    """Runs of a recipe, the one that was changed last first. A folder without a readable plan is no run: it stays."""
+    """Runs of a recipe, most recently changed first. A folder without a readable plan is not listed: it stays."""
     found = []
     for file in home.runs(recipe).glob("*/ingredients.json"):
         paths = RunPaths(file.parent)
@@ -158,7 +158,7 @@ def _runs(home: Home, recipe: str) -> list[_Run]:
         except DamagedError as error:
             log.warning("%s Nothing of the run is removed.", error)
             continue
-        if Path(plan.home) != home.root:  # moved; its paths follow from where it is now
+        if Path(plan.home) != home.root:  # the home was moved: its paths depend on its present location
             plan = plan.model_copy(update={"home": str(home.root)})
         places = [file, paths.release, paths.metrics, paths.attempts]
         changed = max(place.stat().st_mtime for place in places if place.is_file())
@@ -167,7 +167,7 @@ def _runs(home: Home, recipe: str) -> list[_Run]:
 
 
 def _in_service(run: _Run) -> bool:
-    """Whether any alias points to the run's version, or it is the anchor; when the registry can't say, it may."""
+    """Whether any alias points to the run's version, or it is the anchor; True when the registry can't be read."""
     from mlflow.exceptions import MlflowException
 
     release = run.release
@@ -190,12 +190,12 @@ def _in_service(run: _Run) -> bool:
 
 
 def _has_store(run: _Run) -> bool:
-    """Whether there is a store to ask; asking for the embedded one would make it."""
+    """Whether the run's MLflow store exists: connecting to a missing embedded store would create it."""
     return run.plan.settings.tracking.uri is not None or store_file(Home(Path(run.plan.home))).is_file()
 
 
 def _outside() -> Iterator[_Work]:
-    """What killed runs left outside of their homes."""
+    """Leftovers of killed runs outside of homes."""
     for found in abandoned_folders():
         kind: Kind = "Ray session" if found.is_session else "temporary files"
         removal = Removal(recipe="", kind=kind, name=str(found.path), bytes=_size(found.path), why=found.why)
@@ -203,7 +203,10 @@ def _outside() -> Iterator[_Work]:
 
 
 def _data(home: Home, recipe: str, used: set[str]) -> Iterator[_Work]:
-    """Dataset versions that no kept run learned from but the newest, and raw rows that a dataset was made of."""
+    """Damaged datasets, datasets that no kept run was trained on (except the newest), and unneeded raw rows.
+
+    Raw rows are not needed once their dataset is finished, or when they are old and no dataset was made of them.
+    """
     for folder in sorted((home.datasets / recipe).glob("*.damaged-*")):
         yield _folder(home, recipe, "dataset", folder, "damaged, and set aside for one made anew")
     made = [file.parent for file in (home.datasets / recipe).glob(f"*/{MANIFEST}")]
@@ -244,9 +247,9 @@ def _version(recipe: str, run: _Run) -> Iterator[_Work]:
 
 
 def _delete_version(client: "MlflowClient", home: Home, release: Release) -> None:
-    """The version, its logged models and its run; each may be gone already.
+    """Delete the version, its logged models and its MLflow run; each may already be deleted.
 
-    Raises :class:`TransientError` when the version came into service since it was looked at.
+    Raises :class:`TransientError` when an alias points to the version now.
     """
 
     def delete_version() -> None:

@@ -1,10 +1,11 @@
-"""One comparison of a reign: its statistic, the boundary that it has to pass, and what it spends.
+"""One look (comparison) of a reign: its test statistic, the boundary for passing, and the error level it spends.
 
-The rule of `gate.error_control=joint`: at look k, the flips that have crossed a boundary so far and those that would
-cross now are together at most the share A(k) of all (:mod:`tasks.gate.spending`). A candidate passes when its own
-statistic is above that boundary, or when the exact test of this look alone passes at A(k) - A(k-1). This is the step-
-down of P. Westfall and S. Young (Resampling-Based Multiple Testing, 1993) taken in the order of time, with the level
-spent as in group-sequential tests. `strict` asks the exact test for an equal share of alpha at each look.
+A flip is a random assignment of signs to rows (:mod:`tasks.gate.signs`). The rule of `gate.error_control=joint`: the
+boundary of look k is chosen so that flips that crossed a boundary in an earlier look, and flips that cross this
+boundary, are together at most the share A(k) of all flips (:mod:`tasks.gate.spending`). A candidate passes when its
+statistic is above the boundary, or when the exact test of this look alone passes at level A(k) - A(k-1). This is the
+step-down procedure of P. Westfall and S. Young (Resampling-Based Multiple Testing, 1993) applied in time order, with
+the level spent as in group-sequential tests. `strict` uses only the exact test, at an equal share of alpha per look.
 """
 
 import math
@@ -25,9 +26,9 @@ _NO_FLIPS: Differences = np.zeros(0)
 
 @dataclass(frozen=True)
 class Reference:
-    """Whom the candidate is compared with: the champion, or the anchor of policy "not_worse".
+    """The version that the candidate is compared with: the champion, or the anchor of policy "not_worse".
 
-    `identity` is the digest of its weights, `excess` what having been chosen adds to its accuracy on these rows.
+    `identity` is the digest of the version's weights, `excess` the selection bias of its accuracy on these rows.
     """
 
     version: str | None
@@ -36,19 +37,19 @@ class Reference:
 
 
 def alpha_of(settings: GateSettings) -> float:
-    """The probability that may be spent over a reign."""
+    """Error level of a whole reign: 1 - `gate.confidence`."""
     return round(1 - settings.confidence, 12)  # 0.05, not 0.050000000000000044
 
 
 def key_of(question: Question, candidate: str, rows_digest: str, settings: GateSettings) -> str:
-    """The key of a look: the same question about the same candidate and rows under the same settings."""
+    """Key of a look; equal for the same question about the same candidate and rows under the same settings."""
     margin = settings.margin if question == "not_worse" else None
     about = (settings.confidence, settings.error_control, settings.horizon, margin)
     return look_key(question, candidate, rows_digest, *about)
 
 
 def measure_of(question: Question, outcomes: Outcomes) -> Measure:
-    """Accuracy, or log loss where accuracy can't tell: "better" between two models without a mistake."""
+    """Measure of a look: accuracy; log loss for "better" when neither model makes a mistake."""
     perfect = bool(outcomes.candidate.all() and outcomes.reference.all())
     return "log_loss" if question == "better" and perfect else "accuracy"
 
@@ -61,7 +62,10 @@ def take_look(
     reign: Reign,
     settings: GateSettings,
 ) -> tuple[Look, Reign]:
-    """Compare, and spend. `candidate` is the digest of its weights, `reign` the state before."""
+    """Compare the candidate with the reference; returns the look, and the reign's state after it.
+
+    `candidate` is the digest of the candidate's weights, `reign` the state before the look.
+    """
     measure, rows_digest = measure_of(question, outcomes), outcomes.rows_digest()
     key = key_of(question, candidate, rows_digest, settings)
     differences = _differences(question, measure, outcomes, settings.margin)
@@ -75,7 +79,7 @@ def take_look(
     )
     passed = p <= spending.level or (spending.boundary is not None and statistic > spending.boundary)
     gained, lost = _favourable(measure, outcomes, differences)
-    if measure == "log_loss":  # a mean can be lower by a few rows: most rows have to agree
+    if measure == "log_loss":  # a few rows can lower the mean, so significantly more rows must gain than lose
         passed = passed and mcnemar(gained, lost) <= alpha_of(settings)
     look = Look(
         question=question,
@@ -107,7 +111,11 @@ def take_look(
 
 @dataclass(frozen=True)
 class Spending:
-    """What a look may spend: `boundary` in standard deviations over all looks, `level` for the test of this look."""
+    """What a look may spend, and the level spent with it.
+
+    `boundary` is in standard deviations (None: no boundary left), `level` is for the exact test of this look alone,
+    `spent` is the level of the reign spent including this look, `crossed` has the numbers of the flips it spends.
+    """
 
     boundary: float | None
     level: float
@@ -118,7 +126,7 @@ class Spending:
 def spend_jointly(
     reign: Reign, sums: Differences, differences: Differences, settings: GateSettings
 ) -> Spending:
-    """The boundary of the next look, given the flipped sums of its differences."""
+    """Boundary and level of the reign's next look, from the flipped sums (`sums`) of its row differences."""
     from scipy.stats import norm
 
     alpha, horizon, number = alpha_of(settings), settings.horizon, reign.looks + 1
@@ -132,12 +140,12 @@ def spend_jointly(
     size = float(np.sqrt(np.square(differences).sum()))
     uncrossed = np.flatnonzero(~reign.crossed)
     scores = sums[uncrossed] / size if size else np.zeros(len(uncrossed))
-    # The allowed-th largest, not the one after it: with that one the error rate of 0.05 becomes 0.08.
+    # The allowed-th largest score, not the next smaller score, with which the error rate of 0.05 becomes 0.08.
     highest = float(np.partition(scores, -allowed)[-allowed])
     crossing = scores >= highest
-    if crossing.sum() > allowed:  # a tie that does not fit
+    if crossing.sum() > allowed:  # tied flips exceed the allowed number
         crossing = scores > highest
-    # No flip says more than the normal distribution when few rows differ.
+    # When few rows differ, the flips may not give a lower boundary than the normal distribution.
     boundary = max(highest, float(norm.isf(now)))
     return Spending(boundary, now - before, spent, uncrossed[crossing])
 
@@ -150,7 +158,7 @@ def spend_strictly(reign: Reign, settings: GateSettings) -> Spending:
 
 
 def _differences(question: Question, measure: Measure, outcomes: Outcomes, margin: float) -> Differences:
-    """By row, what speaks for the candidate. Under "not_worse" the margin is added to the rows that differ."""
+    """Difference of each row, positive in favour of the candidate; "not_worse" adds the margin to discordant rows."""
     if measure == "log_loss":
         return outcomes.reference_loss - outcomes.candidate_loss
     differences = outcomes.candidate.astype(np.float64) - outcomes.reference
@@ -165,7 +173,7 @@ def _single_test(
     flips: Differences,
     margin: float,
 ) -> tuple[float, float]:
-    """(p, statistic): the p-value of this look alone, and the statistic in standard deviations."""
+    """(p, statistic): p-value of this look alone, and the test statistic in standard deviations."""
     from scipy.stats import norm
 
     if question == "not_worse":
@@ -179,7 +187,7 @@ def _single_test(
 
 
 def _favourable(measure: Measure, outcomes: Outcomes, differences: Differences) -> tuple[int, int]:
-    """Rows that speak for the candidate, and for the reference."""
+    """Number of rows in favour of the candidate, and in favour of the reference."""
     if measure == "log_loss":
         return int((differences > 0).sum()), int((differences < 0).sum())
     return outcomes.gained, outcomes.lost

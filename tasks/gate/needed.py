@@ -1,14 +1,14 @@
-"""What a comparison that failed would have needed: a larger measured difference, or more test rows."""
+"""How far a failed comparison was from passing: the measured gain, or the number of test rows, that would pass."""
 
 import math
 
 from training.records import Look
 
-_POWER_Z = 0.8416  # of the normal distribution: 80 % power
+_POWER_Z = 0.8416  # quantile of the normal distribution for 80 % power
 
 
 def critical(look: Look) -> float | None:
-    """Standard deviations that are enough to pass, or None when the reign's level is spent."""
+    """Number of standard deviations that the statistic must exceed to pass; None when the reign's level is spent."""
     from scipy.stats import norm
 
     ways = [look.boundary] if look.boundary is not None else []
@@ -18,20 +18,20 @@ def critical(look: Look) -> float | None:
 
 
 def gain_needed(look: Look) -> float | None:
-    """The gain in accuracy that passes on these rows, if the models disagree on as many; None when no gain does."""
+    """Smallest gain in accuracy that passes on these rows with as many discordant rows; None when no gain passes."""
     z = critical(look)
     if z is None:
         return None
-    # A gain of w rows has at least w rows that differ: w / sqrt(w) > z from z**2 rows on.
+    # A gain of w rows needs at least w discordant rows, and w / sqrt(w) > z only for w > z**2.
     rows = max(z * math.sqrt(look.gained + look.lost), z * z)
     return (math.floor(rows) + 1) / look.rows
 
 
 def rows_needed(look: Look) -> int | None:
-    """Test rows that show a true difference as large as the measured one, with 80 % power; None when none do.
+    """Number of test rows at which a true difference equal to the measured one passes with 80 % power.
 
-    ((z sqrt(q) + 0.84 sqrt(q - d^2)) / d)^2 for a share q of rows that differ and a difference d; R. Connor,
-    Biometrics 43 (1987) 207-211. Question "not_worse" has its margin to add to the difference.
+    None when no number of rows is enough. ((z sqrt(q) + 0.84 sqrt(q - d^2)) / d)^2 for a share q of discordant rows
+    and a difference d; R. Connor, Biometrics 43 (1987) 207-211. For question "not_worse" d includes the margin.
     """
     z, difference = critical(look), look.difference + look.margin
     if z is None or difference <= 0:

@@ -1,4 +1,4 @@
-"""What two models made of the same rows, row by row: the material of a look."""
+"""Outcomes of two models on the same rows, row by row: the input of a look."""
 
 import hashlib
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _SMALLEST = float(np.finfo(np.float32).eps)
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Compared rows: digest of the image, label, and for both models whether they were right and their log loss."""
+    """Compared rows: digest of the image, label, and for each model whether it was right and its log loss (nats)."""
 
     digests: Digests
     labels: npt.NDArray[np.int64]
@@ -42,14 +42,14 @@ class Outcomes:
         return int((self.reference & ~self.candidate).sum())
 
     def rows_digest(self) -> str:
-        """Identifies the labelled rows, whatever their order."""
+        """Digest of the labelled rows; does not depend on their order."""
         order = np.lexsort((self.labels, self.digests))
         content = np.stack([self.digests[order], self.labels[order].astype(np.uint64)])
         return hashlib.sha256(content.astype("<u8").tobytes()).hexdigest()
 
 
 def read_outcomes(predictions: Path, reference: Side) -> Outcomes:
-    """The compared rows of a comparison's `predictions.parquet`."""
+    """Read the compared rows from the file `predictions.parquet` of a comparison."""
     table = pq.read_table(predictions)
     table = table.filter(table["compared"])
 

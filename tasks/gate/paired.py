@@ -1,14 +1,14 @@
-"""Tests of two models on the same rows, one comparison at a time: exact, and pure functions of counts."""
+"""Statistical tests of two models on the same rows, for a single comparison; pure functions of row counts."""
 
 import math
 from collections.abc import Sequence
 
 
 def mcnemar(favourable: int, opposite: int) -> float:
-    """How likely luck alone puts `favourable` or more of all discordant rows on one side.
+    """McNemar's exact one-sided test: the p-value of `favourable` rows among all discordant rows.
 
-    The one-sided test of Q. McNemar, Psychometrika 12 (1947) 153-157, with exact binomial probabilities; 1
-    when the models never disagree.
+    The p-value is the probability that chance alone puts `favourable` or more of the discordant rows on one side. Q.
+    McNemar, Psychometrika 12 (1947) 153-157, with binomial probabilities. 1 when the models never disagree.
     """
     from scipy.stats import binomtest
 
@@ -18,18 +18,18 @@ def mcnemar(favourable: int, opposite: int) -> float:
 
 
 def difference_bound(gained: int, lost: int, rows: int, z: float) -> float:
-    """Lower confidence bound of the candidate's accuracy minus the reference's, paired on `rows`.
+    """Lower confidence bound of the candidate's accuracy minus the reference's, paired on `rows` rows.
 
-    `gained` rows only the candidate, `lost` rows only the reference got right; the lowest difference whose score is
-    at most `z` standard deviations. The score interval of T. Tango, Statistics in Medicine 17 (1998) 891-908, with a
-    continuity correction of half a row. Without the correction the error rate at 0.95 reaches 1.3 times the nominal
-    one when few rows are discordant; with it, it stays below (the tests add up the exact probabilities). Wald's
-    interval has no width without discordant rows.
+    `gained` rows only the candidate got right, `lost` rows only the reference. The bound is the lowest difference
+    whose score is at most `z` standard deviations: the score interval of T. Tango, Statistics in Medicine 17 (1998)
+    891-908, with a continuity correction of half a row. Without the correction the error rate at 0.95 reaches 1.3
+    times the nominal rate when few rows are discordant; with the correction it stays below the nominal rate (the
+    tests add up the exact probabilities). Wald's interval is not used: without discordant rows its width is zero.
     """
     from scipy.optimize import brentq
 
     excess = gained - lost - 0.5
-    if rows + excess <= 0:  # every row lost: no difference is too low to be believed
+    if rows + excess <= 0:  # every row lost: even a difference of -1 is plausible
         return -1.0
 
     def surplus(difference: float) -> float:
@@ -39,16 +39,17 @@ def difference_bound(gained: int, lost: int, rows: int, z: float) -> float:
 
 
 def margin_score(gained: int, lost: int, rows: int, margin: float) -> float:
-    """Tango's score of the hypothesis that the difference is -`margin`, in standard deviations, less half a row.
+    """Tango's score of the hypothesis that the difference is -`margin`, in standard deviations.
 
-    It is above z exactly when :func:`difference_bound` at z is above -`margin`. 0 when nothing could vary.
+    Includes the continuity correction of half a row. The score is above z exactly when :func:`difference_bound` at z
+    is above -`margin`. 0 when the standard deviation is 0.
     """
     deviation = _deviation(gained, lost, rows, -margin)
     return (gained - lost - 0.5 + rows * margin) / deviation if deviation else 0.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number, so that the chance of any false alarm is the level at most.
+    """Adjust p-values for multiple testing: the probability of any false rejection is then at most the level.
 
     S. Holm, Scandinavian Journal of Statistics 6 (1979) 65-70.
     """
@@ -63,8 +64,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _deviation(gained: int, lost: int, rows: int, difference: float) -> float:
     """Standard deviation of (gained - lost) when the true difference is `difference`.
 
-    `share`, the probability of a lost row, is its maximum-likelihood estimate under that constraint (Tango's
-    q21).
+    `share` is the maximum-likelihood estimate of the probability of a lost row under that constraint (Tango's q21).
     """
     a = 2 * rows
     b = (a - gained + lost) * difference - gained - lost

@@ -1,6 +1,7 @@
-"""The state of a reign: what was spent on comparisons with one reference under one rule, as a text that a tag can hold.
+"""State of a reign: what comparisons with one reference under one rule have spent, as text that fits into a tag.
 
-The state only grows, so two states of one reign can be united: crossed flips are OR-ed and the keys of looks joined.
+The state only grows, so concurrent states of one reign can be merged: crossed flips (random sign assignments, see
+:mod:`tasks.gate.signs`) are OR-ed, and the keys of looks are joined.
 """
 
 import base64
@@ -19,22 +20,21 @@ Flips = npt.NDArray[np.intp]
 
 _FORMAT = 1
 _KEY_BYTES = 6
-_MOST_KEYS = (
-    180  # with all flips in 2,500 bytes, a text of at most 5,000 characters, which every MLflow server stores
-)
+# With all flips in 2,500 bytes, the text has at most 5,000 characters, which every MLflow server stores.
+_MOST_KEYS = 180
 _DIGEST = "sha256"
 _DIGITS = 16
 
 
 class DamagedReignError(ValueError):
-    """The text of a state is not what was written."""
+    """The text of a reign's state, or of packed flips, is damaged."""
 
 
 @dataclass(frozen=True)
 class Reign:
-    """Looks taken, flips that crossed a boundary, and the level that strict looks spent.
+    """Looks taken in a reign, flips that crossed a boundary, and the error level that strict looks spent.
 
-    `keys` identify the newest looks, oldest first; `forgotten` counts the older ones.
+    `keys` identify the newest looks, oldest first; `forgotten` is the number of older looks.
     """
 
     keys: tuple[str, ...] = ()
@@ -44,11 +44,11 @@ class Reign:
 
     @property
     def looks(self) -> int:
-        """How many comparisons were made."""
+        """Number of comparisons made in the reign."""
         return self.forgotten + len(self.keys)
 
     def with_look(self, key: str, crossed: Flips, strict_level: float) -> "Reign":
-        """The state after a look; the same state when the look is in it already."""
+        """The state after a look; unchanged when the state already contains the look."""
         if key in self.keys:
             return self
         marked = self.crossed.copy()
@@ -62,7 +62,7 @@ class Reign:
         )
 
     def united(self, other: "Reign") -> "Reign":
-        """Both states in one. Where each has looks that the other lacks, strict levels add up: never too little."""
+        """Merge two states. If each has looks that the other lacks, the strict levels are added: an upper bound."""
         missing = tuple(key for key in other.keys if key not in self.keys)
         if not missing:
             spent = max(self.strict_spent, other.strict_spent)
@@ -83,7 +83,7 @@ class Reign:
         return isinstance(other, Reign) and self.text() == other.text()
 
     def text(self) -> str:
-        """The state with a checksum; :func:`read_reign` is the way back."""
+        """Serialize the state, with a checksum; :func:`read_reign` parses the text."""
         content = {
             "format": _FORMAT,
             "keys": _packed(bytes.fromhex("".join(self.keys))),
@@ -95,7 +95,7 @@ class Reign:
 
 
 def read_reign(text: str) -> Reign:
-    """Raises :class:`DamagedReignError` when `text` is not what :meth:`Reign.text` wrote."""
+    """Parse the text of :meth:`Reign.text`; raises :class:`DamagedReignError` when the text is damaged."""
     try:
         content = dict(json.loads(text))
         if content.pop(_DIGEST, None) != _digest(content) or content["format"] != _FORMAT:
@@ -113,17 +113,17 @@ def read_reign(text: str) -> Reign:
 
 
 def look_key(*parts: object) -> str:
-    """What identifies a look within a reign: 48 bits over all that its outcome follows from."""
+    """Key of a look within a reign: 48 bits of a digest of everything that determines the look's outcome."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[: 2 * _KEY_BYTES]
 
 
 def pack_flips(flips: Flips) -> str:
-    """Numbers of flips as text."""
+    """Encode the numbers of flips as text; :func:`unpack_flips` decodes it."""
     return _packed(flips.astype("<u2").tobytes())
 
 
 def unpack_flips(text: str) -> Flips:
-    """Raises :class:`DamagedReignError` when `text` is not what :func:`pack_flips` wrote."""
+    """Decode the text of :func:`pack_flips`; raises :class:`DamagedReignError` when the text is not valid."""
     try:
         flips = np.frombuffer(base64.b64decode(text, validate=True), "<u2").astype(np.intp)
     except (binascii.Error, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The rules of the gate, one function each: an evaluation and looks in, a :class:`Rule` with its numbers out."""
+"""The rules of the gate, one function each: from an evaluation and looks to a :class:`Rule` with its numbers."""
 
 from tasks.gate.look import alpha_of
 from tasks.gate.needed import critical, gain_needed, rows_needed
@@ -9,7 +9,7 @@ from training.settings.schema import GateSettings
 
 
 def floor_rule(evaluation: Evaluation, floor: float) -> Rule:
-    """The accuracy on the compared rows reaches `floor`; says which rows were left out."""
+    """The accuracy on the compared rows reaches `floor`; the explanation gives the number of rows left out."""
     candidate, rows = evaluation.candidate, evaluation.rows
     passed = candidate.accuracy >= floor
     text = (
@@ -25,7 +25,7 @@ def floor_rule(evaluation: Evaluation, floor: float) -> Rule:
 
 
 def better_rule(look: Look) -> Rule:
-    """The candidate is more accurate, or has the lower log loss where no model makes a mistake."""
+    """The candidate is more accurate, or has the lower log loss when neither model makes a mistake."""
     value, limit = (look.statistic, look.boundary) if look.boundary is not None else (look.p, look.level)
     text = f"{_compared(look)}: {_p(look.p)}, z = {look.statistic:.2f}; {_asked(look)}"
     if not look.passed:
@@ -39,7 +39,7 @@ def better_rule(look: Look) -> Rule:
 
 
 def not_worse_rule(look: Look) -> Rule:
-    """The lower bound of the paired difference in accuracy, at the reign's boundary, is above -`gate.margin`."""
+    """The lower bound of the paired difference in accuracy, at the look's boundary, is above -`gate.margin`."""
     z, margin, rows = critical(look), look.margin, look.rows
     bound = -1.0 if z is None else difference_bound(look.gained, look.lost, rows, z)
     text = (
@@ -57,11 +57,11 @@ def not_worse_rule(look: Look) -> Rule:
 def class_drop_rule(evaluation: Evaluation, settings: GateSettings) -> Rule:
     """A class fails when its recall drops by more than the limit and the drop is significant.
 
-    Significant means: McNemar's exact test within the class at `gate.confidence`, with Holm's correction
-    over the classes that have rows. Without the test, a class of 20 rows would block a good candidate over
-    2 unlucky rows; without the correction, one of 100 classes would nearly always. The price: real harm to
-    a small class can pass. At 0.95 confidence a class that gains no row must lose 8 to fail among 10
-    classes, 11 among 100.
+    Significant means: by McNemar's exact test within the class at `gate.confidence`, with Holm's correction over the
+    classes that have rows. Without the test, a class of 20 rows would block a good candidate because of 2 unlucky
+    rows; without the correction, one of 100 classes would nearly always block it. The disadvantage: a real loss in a
+    small class can pass. At 0.95 confidence, a class that gains no row must lose 8 rows to fail among 10 classes, and
+    11 rows among 100 classes.
     """
     found = zip(evaluation.candidate.classes, evaluation.class_changes, strict=True)
     tested = [(one.name, one.rows, gained, lost) for one, (gained, lost) in found if one.rows]
@@ -103,7 +103,7 @@ def _compared(look: Look) -> str:
 
 
 def _asked(look: Look) -> str:
-    """What comparison `look.number` of the reign asks for."""
+    """Text that says what the look needs to pass."""
     ways = [f"z above {look.boundary:.2f}"] if look.boundary is not None else []
     if look.level > 0:
         ways.append(f"p at most {look.level:.2g}")
@@ -112,7 +112,7 @@ def _asked(look: Look) -> str:
 
 
 def _would_need(look: Look) -> str:
-    """What a "no" would have needed, in points and in rows."""
+    """Text that says what gain, or how many test rows, a failed look would have needed."""
     if critical(look) is None:
         return ". Raise gate.horizon, or test on fresh rows under another model name"
     if look.measure == "log_loss":

@@ -1,7 +1,7 @@
-"""The correction of numbers that were looked at because they were high.
+"""Correct the selection bias (winner's curse) of a promoted candidate's measured gain and accuracy.
 
 A candidate is promoted when its measured gain exceeds a boundary, so the measured gain of promoted candidates is too
-high on average: the winner's curse.
+high on average.
 """
 
 import math
@@ -11,11 +11,12 @@ from training.records import Choice, Look
 
 
 def corrected_gain(look: Look) -> float:
-    """Gain in accuracy, corrected for having exceeded the boundary; between 0 and the measured gain.
+    """Gain in accuracy, corrected for selection by the boundary; between 0 and the measured gain.
 
-    The median-unbiased estimate of a normal distribution truncated at the boundary: the gain at which half of the
-    candidates that pass measure more than this one did. As often too high as too low, unless the true gain is so
-    near 0 that the estimate ends there. J. Lee et al., Annals of Statistics 44 (2016) 907-927.
+    The median-unbiased estimate for a normal distribution truncated at the boundary: the true gain at which half of
+    the passing candidates would measure more than this candidate. The estimate is too high as often as too low,
+    unless the true gain is so small that the estimate is cut off at 0. J. Lee et al., Annals of Statistics 44 (2016)
+    907-927.
     """
     from scipy.optimize import brentq
     from scipy.stats import norm
@@ -28,7 +29,7 @@ def corrected_gain(look: Look) -> float:
     boundary = min(z, measured)
 
     def surplus(mean: float) -> float:
-        """Log probability that a candidate which passes measures more than this one, against one half."""
+        """Log of twice the probability that a passing candidate with true gain `mean` measures more than this one."""
         return float(norm.logsf(measured - mean) - norm.logsf(boundary - mean)) + math.log(2)
 
     if surplus(0.0) >= 0:
@@ -37,10 +38,10 @@ def corrected_gain(look: Look) -> float:
 
 
 def choice_of(look: Look, accuracy: float) -> Choice:
-    """What is left of `accuracy` and of the gain of a candidate that passed `look`.
+    """Measured and corrected gain and accuracy of a candidate that passed `look`; `accuracy` is the measured one.
 
-    Chance that lifts a difference lifts the candidate and lowers the reference by the same amount on average: half
-    of the gain's correction is the candidate's.
+    Chance that raises the difference raises the candidate and lowers the reference by the same amount on average, so
+    half of the gain's correction applies to the candidate's accuracy.
     """
     gain = corrected_gain(look)
     return Choice(

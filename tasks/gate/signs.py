@@ -1,8 +1,9 @@
-"""Sums of paired differences under random signs that stay with a row over all looks of a reign.
+"""Sums of paired differences under random signs; a row keeps its signs in all looks of a reign.
 
-Flipping the sign of a row's difference exchanges the two models on that row. The sign of a row is the same in every
-look, so the sums of different looks depend on each other as the looks themselves do: the dependence is measured, not
-assumed. Signs follow from the digests of reference and row: any home computes the same.
+A flip assigns a random sign to every row; there are :data:`FLIPS` flips. Flipping the sign of a row's difference
+exchanges the two models on that row. A row has the same signs in every look, so the sums of different looks depend on
+each other as the looks themselves do: the dependence is measured, not assumed. The signs are derived from the digests
+of reference and row, so every home computes the same signs.
 """
 
 import hashlib
@@ -19,9 +20,9 @@ Differences = npt.NDArray[np.float64]
 
 
 def flipped_sums(reference: str, digests: Digests, differences: Differences) -> npt.NDArray[np.float64]:
-    """(FLIPS,) sums of `differences`, each with the sign that its row has in flip b. Rows of difference 0 are skipped.
+    """Sums of `differences`, shape (FLIPS,): sum b uses the signs of flip b. Rows with difference 0 are skipped.
 
-    Differences of one absolute size are added as integers, so that equal sums are equal numbers.
+    Differences that all have the same absolute value are added as integers, so that equal sums are exactly equal.
     """
     used = np.flatnonzero(differences)
     sizes = np.unique(np.abs(differences[used]))
@@ -40,7 +41,7 @@ def flipped_sums(reference: str, digests: Digests, differences: Differences) -> 
 
 
 def _bits(reference: str, digests: Digests) -> npt.NDArray[np.uint8]:
-    """(rows, FLIPS) bits, 1 for a sign that is kept."""
+    """Signs of the rows, shape (rows, FLIPS): 1 keeps the sign of the difference, 0 flips it."""
     key = hashlib.sha256(reference.encode()).digest()
     drawn = b"".join(hashlib.shake_128(key + digest.tobytes()).digest(_BYTES) for digest in digests)
     return np.unpackbits(np.frombuffer(drawn, np.uint8).reshape(len(digests), _BYTES), axis=1)

@@ -1,4 +1,4 @@
-"""From an evaluation and its looks to a verdict. Nothing is read, written or moved here."""
+"""Compute the verdict from an evaluation and its looks; pure functions without side effects."""
 
 import math
 
@@ -11,10 +11,10 @@ _METRICS = ("accuracy", "low", "high", "log_loss", "macro_f1", "calibration_erro
 
 
 def judge(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...] = ()) -> Verdict:
-    """Hold `evaluation` against every rule; the candidate is promoted when all pass.
+    """Apply every rule to `evaluation`; the candidate is promoted when all rules pass.
 
-    `looks` has the look that the policy asks for when :func:`asks_for_look` says so. Raises ValueError when it is
-    missing, and when the evaluation's counts contradict each other.
+    When :func:`asks_for_look` is true, `looks` must contain the look of the policy's question. Raises ValueError when
+    that look is missing, and when the evaluation's counts contradict each other.
     """
     _check(evaluation)
     rules = _rules(evaluation, settings, looks)
@@ -32,7 +32,7 @@ def judge(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...
 
 
 def asks_for_look(evaluation: Evaluation, settings: GateSettings) -> bool:
-    """Whether the champion is compared with at all; a candidate below the floor is refused and spends nothing."""
+    """Whether the candidate is compared with the champion; a candidate below the floor is not, and spends nothing."""
     return (
         evaluation.champion is not None
         and not _not_finite(evaluation)
@@ -41,12 +41,12 @@ def asks_for_look(evaluation: Evaluation, settings: GateSettings) -> bool:
 
 
 def same_policy(verdict: Verdict, settings: GateSettings) -> bool:
-    """Whether `verdict` was reached under `settings`; if not, the evaluation has to be judged again."""
+    """Whether `verdict` was computed with `settings`; if not, the evaluation must be judged again."""
     return verdict.policy == settings.model_dump()
 
 
 def _check(evaluation: Evaluation) -> None:
-    """The verdict rests on counts: refuse those that can't come from one comparison."""
+    """Refuse counts that can't come from one comparison, since the verdict depends on them."""
     if evaluation.rows < 1:
         raise ValueError("evaluation.rows: no test rows, nothing to judge")
     if evaluation.champion is None:
@@ -66,7 +66,7 @@ def _not_finite(evaluation: Evaluation) -> list[str]:
 
 
 def _rules(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...]) -> tuple[Rule, ...]:
-    if broken := _not_finite(evaluation):  # a NaN is kept out of the records: JSON has none
+    if broken := _not_finite(evaluation):  # a rule's numbers must be finite: JSON has no NaN
         text = f"the candidate's {', '.join(broken)} is NaN or infinite"
         return (Rule(name="finite", passed=False, value=float(len(broken)), limit=0.0, explanation=text),)
     floor = floor_rule(evaluation, settings.floor)
@@ -80,12 +80,12 @@ def _rules(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ..
 
 
 def look_of(looks: tuple[Look, ...], question: Question) -> Look | None:
-    """The look that asked `question`."""
+    """The look for `question`, or None."""
     return next((look for look in looks if look.question == question), None)
 
 
 def _choice(evaluation: Evaluation, looks: tuple[Look, ...]) -> Choice | None:
-    """Only a candidate that passed "better" against the champion was chosen for its measured gain in accuracy."""
+    """Correction for selection bias; None unless the candidate passed "better" by accuracy against the champion."""
     look = look_of(looks, "better")
     if look is None or not look.passed or look.measure != "accuracy":
         return None

@@ -1,4 +1,4 @@
-"""Predictions on disk: one Parquet file, or a folder of part files; whole or not there at all."""
+"""Write predictions to disk, atomically: one Parquet file, or a folder of part files."""
 
 import json
 import shutil
@@ -24,12 +24,12 @@ _GROUPS_A_PART = 16
 
 
 def is_one_file(output: Path) -> bool:
-    """Whether predictions go to one file, as the name says, and not to a folder of part files."""
+    """Whether `output` is one file (its name ends in .parquet) and not a folder of part files."""
     return output.suffix.lower() == ".parquet"
 
 
 def check_places(source: Path, output: Path, overwrite: bool) -> None:
-    """Refuse an input that is not there, and an output that would destroy something or be read as input.
+    """Refuse a missing input, and an output that would overwrite other data or be read as input.
 
     Raises :class:`SettingError`.
     """
@@ -56,10 +56,11 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
 
 @contextmanager
 def staged(output: Path, overwrite: bool) -> Iterator[Path]:
-    """A path aside, for a file or an existing folder, that takes the name `output` when the block succeeds.
+    """A temporary path that is renamed to `output` when the block succeeds.
 
-    A folder that is overwritten is moved away in the moment before, as folders can't be exchanged in one step.
-    Raises :class:`SettingError` when something came to stand at `output` meanwhile.
+    For a folder output the path is an empty folder. An existing output folder is moved away just before the rename,
+    because folders can't be exchanged atomically.
+    Raises :class:`SettingError` when another process has created `output` meanwhile, unless `overwrite`.
     """
     if is_one_file(output):
         with atomic_file(output) as aside:
@@ -78,7 +79,7 @@ def staged(output: Path, overwrite: bool) -> Iterator[Path]:
 
 @dataclass
 class PredictionWriter:
-    """Writes rows in the order in which they come; row groups and part files are cut by row number alone."""
+    """Writes rows in the order of the calls. Row numbers alone decide where row groups and part files begin."""
 
     place: Path
     one_file: bool
@@ -96,7 +97,7 @@ class PredictionWriter:
         self.counts = np.zeros(len(self.classes), np.int64)
 
     def write(self, where: npt.NDArray[np.object_], probabilities: Probabilities) -> None:
-        """Add rows; `probabilities` is float32 of (rows, classes)."""
+        """Add rows; `where` names each row's image, `probabilities` is float32 of shape (rows, classes)."""
         if not len(where):
             return
         best = probabilities.argmax(axis=1)
@@ -106,7 +107,7 @@ class PredictionWriter:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left and finish the last file."""
+        """Write the remaining rows and close the last file."""
         while self._pending:
             self._flush()
         if self._writer is not None:
@@ -146,7 +147,7 @@ class PredictionWriter:
 
 
 def _foreign(folder: Path) -> str | None:
-    """Something in `folder` that :class:`PredictionWriter` did not write."""
+    """Name of an entry of `folder` that :class:`PredictionWriter` did not write, or None."""
     return next((entry.name for entry in sorted(folder.iterdir()) if not entry.match(_PART)), None)
 
 

@@ -1,7 +1,7 @@
-"""A registered model over chunks of images, in this process or on Ray; both give the same rows in the same order.
+"""Score chunks of images with a registered model, in this process or on Ray; both give equal rows in equal order.
 
-Reading and scoring overlap on Ray: tasks decode, actors that loaded the model once score. Nothing of Evergreen is
-in the model: plain MLflow loads it. Fails with SettingError when the model does not take uint8 images.
+On Ray, reading and scoring overlap: tasks decode images, and actors, which load the model once, score them. The model
+contains no Evergreen code: plain MLflow loads it. Fails with SettingError when the model does not take uint8 images.
 """
 
 import logging
@@ -33,7 +33,7 @@ Predict = Callable[[Pixels], Probabilities]
 
 @dataclass(frozen=True)
 class Served:
-    """A registered version, loaded: what it takes, what it gives, and where other processes find it."""
+    """A loaded version: its input shape, its classes, and where other processes can load it from."""
 
     model: str
     version: str
@@ -45,9 +45,9 @@ class Served:
 
 
 def open_served(model: str, number: str, tracking_uri: str | None, home: Home) -> Served:
-    """Load a version and read shape and classes from its signature and metadata.
+    """Load a version, and read image shape and classes from its signature and metadata.
 
-    Raises :class:`SettingError` when it has none or takes something else than images.
+    Raises :class:`SettingError` when the version does not take images, or does not name its classes.
     """
     loaded = load_version(home, model, number)
     shape = image_shape(loaded.metadata.signature, f"model {model} version {number}")
@@ -62,16 +62,16 @@ def open_served(model: str, number: str, tracking_uri: str | None, home: Home) -
 
 
 def in_process(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
-    """Score the chunks here, one after the other."""
+    """Score the chunks in this process, one after the other."""
     for chunk in chunks:
         for batch in read_chunk(chunk, served.shape):
             yield score_batch(served.predict, batch)
 
 
 def over_ray(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
-    """Score the chunks on the Ray cluster that this process is connected to.
+    """Score the chunks on the Ray cluster that this process is connected to, in the order of `chunks`.
 
-    Raises what a worker raised, as :func:`training.errors.classify` understands it.
+    Raises a worker's error as the Evergreen error that :func:`training.errors.classify` finds for it, if any.
     """
     import ray.data
     from ray.data import ActorPoolStrategy
@@ -104,14 +104,14 @@ def over_ray(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
 
 
 def score_batch(predict: Callable[[Pixels], Probabilities], batch: Batch) -> Batch:
-    """`probabilities`, float32 of (rows, classes), in place of the images; NaN for rows that could not be read.
+    """Replace a batch's images by `probabilities`, float32 of (rows, classes); NaN for images that could not be read.
 
-    Raises :class:`DataError` when the model itself gives a number that is not finite.
+    Raises :class:`DataError` when the model returns a probability that is not finite.
     """
     good = np.flatnonzero(batch["error"] == "")
     images = batch["image"]
     step = rows_per_batch(images.shape[1:])
-    # At least one image goes through, if only to learn how many classes there are.
+    # Without a readable image the model scores a placeholder, only to find the number of classes.
     parts = [predict(np.array(images[good[start : start + step]])) for start in range(0, len(good), step)]
     made = np.concatenate(parts or [predict(np.array(images[:1]))[:0]])
     if not np.isfinite(made).all():
@@ -126,7 +126,7 @@ def score_batch(predict: Callable[[Pixels], Probabilities], batch: Batch) -> Bat
 
 
 class ScoringActor:
-    """Lives on a Ray worker; loads the model when it starts and scores what it is given."""
+    """Ray actor that loads the model when it starts, and then scores batches."""
 
     def __init__(self, model: str, number: str, tracking_uri: str | None, home: str) -> None:
         place = Home(Path(home))
@@ -139,7 +139,7 @@ class ScoringActor:
 
 @dataclass(frozen=True)
 class _Shares:
-    """CPUs of one actor and one reading task, and how many actors there may be."""
+    """Number of actors, and the CPUs of one actor and of one reading task."""
 
     actors: int
     actor: float
@@ -147,9 +147,10 @@ class _Shares:
 
 
 def _shares(cpus: float) -> _Shares:
-    """Leave a CPU to the readers, or actors and readers wait for each other for ever.
+    """Divide `cpus` CPUs between scoring actors and reading tasks.
 
-    A reader asks for less than an actor: Ray runs stages of one size as one, and then they do not overlap.
+    One CPU stays free for readers: otherwise actors and readers would deadlock. A reader requests less CPU than an
+    actor, because Ray fuses operators with equal requests, and fused operators do not overlap.
     """
     return _Shares(int(cpus) - 1, 1.0, 0.9) if cpus >= 2 else _Shares(1, 0.5 * cpus, 0.4 * cpus)
 

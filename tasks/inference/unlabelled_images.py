@@ -1,8 +1,8 @@
 """In: a folder of image files at any depth, or Parquet. Out: uint8 batches of one shape, in the order of their paths.
 
-The input is cut into chunks first, without looking at a pixel; each chunk can then be read in any process. An image
-that can't be used does not end the reading: its row carries the reason. Fails with DataError when there is nothing
-to read or a Parquet file is damaged.
+The input is first divided into chunks without reading pixels; any process can then read any chunk. An unusable image
+does not stop the reading: its row contains the reason. Fails with DataError when there is nothing to read or a
+Parquet file is damaged.
 """
 
 import logging
@@ -36,12 +36,13 @@ _READ_ROWS = 512
 _BATCH_ROWS = 512
 _BATCH_BYTES = 32 << 20
 
-# `where` (str), `error` ("" for a good row) and `image`, uint8 of (rows, channels, height, width), zero for a bad row.
+# Columns: `where` (str), `error` (str, "" for a usable image) and `image`, uint8 of (rows, channels, height, width),
+# all zeros for an unusable image.
 Batch = dict[str, npt.NDArray[Any]]
 
 
 class Chunk(Record):
-    """What is read at one go: image files, or one row group of a Parquet file; `files` are relative to `root`."""
+    """A unit of reading: some image files, or one row group of a Parquet file; `files` are relative to `root`."""
 
     root: str
     files: tuple[str, ...]
@@ -51,9 +52,10 @@ class Chunk(Record):
 
 
 def find_chunks(place: Path) -> list[Chunk]:
-    """Everything to read at `place`, sorted by path; the order depends on names alone.
+    """Find all chunks to read at `place`, sorted by path; the order depends on names alone.
 
-    Raises :class:`DataError` when there are no images, or both image files and Parquet.
+    Raises :class:`DataError` when there is nothing to read, when there are both image files and Parquet files, and
+    when a Parquet file is unusable.
     """
     if place.is_file():
         if is_archive(place):
@@ -81,9 +83,9 @@ def find_chunks(place: Path) -> list[Chunk]:
 
 
 def read_chunk(chunk: Chunk, shape: ImageShape) -> Iterator[Batch]:
-    """Batches of a chunk's rows, every image as uint8 of `shape` (channels, height, width)."""
+    """Read a chunk as batches, every image as uint8 of `shape` (channels, height, width)."""
     channels, height, width = shape
-    # Training resizes to squares only: images of another form must have their size already.
+    # Training resizes to squares only, so images for a model with another shape must already have its size.
     target = Target(height if height == width else None, channels, shape)
     if chunk.row_group is None:
         yield from _in_batches(_file_rows(chunk), target)
@@ -98,7 +100,7 @@ def read_chunk(chunk: Chunk, shape: ImageShape) -> Iterator[Batch]:
 
 
 def _in_batches(source: "Iterable[_Row]", target: Target) -> Iterator[Batch]:
-    """Row by row, as each may need another treatment."""
+    """Convert rows one at a time, since images may differ in size and format, and stack them into batches."""
     assert target.shape is not None
     shape = target.shape
     rows: list[tuple[str, str, Pixels]] = []
@@ -115,16 +117,16 @@ def _in_batches(source: "Iterable[_Row]", target: Target) -> Iterator[Batch]:
 
 
 def rows_per_batch(shape: ImageShape) -> int:
-    """Rows that go through the model at once: at most 512, and about 32 MiB of pixels."""
+    """Number of rows that the model scores at once: at most 512 rows, and about 32 MiB of pixels."""
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // math.prod(shape)))
 
 
-# One row: its name in the result, its name in messages, and a function that reads it.
+# One row: its name in the result, its name in messages, and a function that reads the image.
 _Row = tuple[str, str, Callable[[], Any]]
 
 
 def _walk(root: Path) -> Iterator[str]:
-    """Paths of the files below `root`, relative to it; links are followed, each folder is entered once."""
+    """Paths of the files below `root`, relative to `root`; links are followed, and each folder is entered once."""
     seen: set[str] = set()
     queue = [root]
     while queue:
@@ -183,9 +185,8 @@ def _check_column(file: Path, parquet: pq.ParquetFile) -> None:
             f"{file}: no column {IMAGE_COLUMN!r}; there are {', '.join(schema.names)}. Rename the one with the images."
         )
     kind = schema.field(IMAGE_COLUMN).type
-    if pa.types.is_fixed_size_binary(
-        kind
-    ):  # a dataset version's own; its width is checked against the model's
+    if pa.types.is_fixed_size_binary(kind):
+        # A dataset version stores images in this type; :func:`_columns` checks its width against the model's.
         return
     try:
         describe(kind)
@@ -210,7 +211,7 @@ def _open_file(path: Path) -> Any:
 
 
 def _columns(chunk: Chunk, shape: ImageShape) -> Iterator[tuple[pa.Array, int]]:
-    """Parts of a row group's image column, and the row number that each begins with."""
+    """Parts of a row group's image column, each with the number of its first row."""
     first, file = chunk.first_row, Path(chunk.root) / chunk.files[0]
     with readable(file):
         parquet = pq.ParquetFile(file, memory_map=True, page_checksum_verification=True)

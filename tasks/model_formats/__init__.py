@@ -1,1 +1,1 @@
-"""How a finished model is logged to MLflow, checked and loaded again."""
+"""Model formats: export a trained model, log it to MLflow, and check exported programs before they are loaded."""

@@ -1,4 +1,4 @@
-"""The trained model in MLflow's own form: loadable and servable by plain MLflow, without Evergreen on the path."""
+"""Log the trained model in MLflow's PyTorch format: plain MLflow can load and serve it without Evergreen."""
 
 import traceback
 from importlib.metadata import version as installed
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mlflow.models import ModelSignature
     from torch import nn
 
-_SAME = 1e-4  # largest difference of a probability between the trained and the loaded model
+_SAME = 1e-4  # largest allowed difference of a probability between the trained and the loaded model
 _TRIED_BATCHES = (1, 3, 64)
 
 
@@ -30,16 +30,16 @@ def log_serving_model(
 ) -> str:
     """Export `module` with torch.export and log it under the run; returns the model's URI.
 
-    Input is uint8 (rows, channels, height, width), output float32 probabilities (rows, classes). The example has
-    several rows, since torch.export would fix a batch of one. An exported program can't be trained on, so the file
-    `weights` goes with it; docs/recipes.md has the lines that load it. Raises :class:`TrainingError` when the model
-    can't be exported.
+    Input is uint8 (rows, channels, height, width), output float32 probabilities (rows, classes). `example` needs
+    several rows: with one row torch.export would fix the batch size at 1. An exported program can't be trained
+    further, so the file `weights` is logged with it; docs/recipes.md shows how to load that file. Raises
+    :class:`TrainingError` when the model can't be exported.
     """
     import mlflow.pytorch
     from mlflow.models import Model
 
     try:
-        # Not mlflow.pytorch.log_model: it wants a run that is active in this process, and then calls it finished.
+        # Not mlflow.pytorch.log_model: it needs a run that is active in this process, and then marks it FINISHED.
         info = Model.log(
             artifact_path=None,
             flavor=mlflow.pytorch,
@@ -69,13 +69,13 @@ def log_serving_model(
 
 
 def _is_of_export(error: Exception) -> bool:
-    """Whether torch.export, which raises built-in errors too, is where it came from."""
+    """Whether `error` was raised inside torch.export, which also raises built-in exception types."""
     frames = traceback.extract_tb(error.__traceback__)
     return any("torch/export/" in frame.filename for frame in frames)
 
 
 def _new_entry(run_id: str) -> str:
-    """Id of a new model of the run, in the run's experiment; what interrupted attempts left half made is removed."""
+    """Create a logged model for the run and return its id; unfinished models of interrupted attempts are deleted."""
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModelStatus
 
@@ -102,7 +102,10 @@ def _signature(version: DatasetVersion) -> "ModelSignature":
 
 
 def check_same(module: "nn.Module", loaded: Any, images: Pixels) -> None:
-    """Hold the loaded model against the trained one at several batch sizes. Raises :class:`TrainingError`."""
+    """Compare probabilities of the loaded and the trained model at several batch sizes.
+
+    Raises :class:`TrainingError` when a probability differs by more than :data:`_SAME`.
+    """
     trained = predictor(module)
     for rows in _TRIED_BATCHES:
         batch = np.array(images[:rows])

@@ -1,1 +1,1 @@
-"""The model registry: versions, aliases, decisions, the lock of a model, and loading that runs no foreign code."""
+"""The model registry: versions, aliases, decisions, a lock for each model, and loading that runs no foreign code."""

@@ -1,8 +1,8 @@
-"""MLflow's model registry: who is champion, and moves of the aliases that leave a record.
+"""Aliases of MLflow's model registry: find the champion, move aliases, and record each decision.
 
-MLflow has no compare-and-set, so every function that writes asks for the lease of `tasks/registry/lock.py`, and
-checks right before each write that the lease still stands and that the alias still points where it did. Each can be
-cut short anywhere: called again, it does what is left to do.
+MLflow has no compare-and-set, so every function that writes takes the lease of `tasks/registry/lock.py`, and checks
+right before each write that the lease is still held; a promotion also checks that the champion has not changed. The
+functions are idempotent: after an interruption at any point, a second call does the remaining work.
 """
 
 import time
@@ -28,12 +28,15 @@ DATASET_TAG = "evergreen.dataset"
 CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
 ROLLED_BACK_TAG = "evergreen.rolled_back"
 VERDICT_TAG = "evergreen.verdict"
-TURN_TAG = "evergreen.turn"  # the holder of the registry lock under which a version last became champion
+TURN_TAG = "evergreen.turn"  # turn of the registry lock in which a version last became champion
 Alias = Literal["champion", "challenger", "previous", "none"]
 
 
 class Decision(Record):
-    """A line of `decisions/<model>.jsonl`: who was made champion (`to`) in whose place, or kept, when and why."""
+    """A line of `decisions/<model>.jsonl`: when and why a version became champion, or a candidate was kept.
+
+    A promotion or rollback replaces the champion `before` by `to`. Kept: `candidate` was not promoted.
+    """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
@@ -47,13 +50,13 @@ class Decision(Record):
 
 
 class ChampionMovedError(TransientError):
-    """The champion is not the one that the candidate was compared with; it takes a new comparison, not a new try."""
+    """The champion changed since the candidate was compared with it: compare again; a retry would fail again."""
 
 
 def champion_of(client: "MlflowClient", model: str, alias: str = CHAMPION) -> str | None:
     """Version number that the alias points to, or None when there is no such model or alias.
 
-    Aliases are read one by one: MLflow's searches return versions without theirs.
+    Each alias is read by its own request: MLflow's searches return versions without their aliases.
     """
     from mlflow.exceptions import MlflowException
 
@@ -66,13 +69,13 @@ def champion_of(client: "MlflowClient", model: str, alias: str = CHAMPION) -> st
 
 
 def alias_of(client: "MlflowClient", model: str, number: str) -> Alias:
-    """The alias that points to version `number`, or "none"."""
+    """The first of the aliases champion, challenger and previous that points to version `number`, or "none"."""
     aliases: tuple[Alias, ...] = ("champion", "challenger", "previous")
     return next((alias for alias in aliases if champion_of(client, model, alias) == number), "none")
 
 
 def version_tags(client: "MlflowClient", model: str, number: str) -> dict[str, str]:
-    """Tags of one version."""
+    """The tags of version `number`."""
     tags: dict[str, str] = client.get_model_version(model, number).tags
     return tags
 
@@ -83,7 +86,10 @@ def find_version(client: "MlflowClient", model: str, tags: dict[str, str]) -> st
 
 
 def was_rolled_back(client: "MlflowClient", model: str, weights: str) -> bool:
-    """Whether a version with these weights was left on purpose; a forced run registers them again as another one."""
+    """Whether any version with these weights was rolled back.
+
+    Compares weights, because a forced run registers the same weights again as another version.
+    """
     return any(ROLLED_BACK_TAG in version.tags for version in _found(client, model, {WEIGHTS_TAG: weights}))
 
 
@@ -97,9 +103,9 @@ def _found(client: "MlflowClient", model: str, tags: dict[str, str]) -> "list[Mo
 
 
 def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str:
-    """The oldest version with these tags, of which more were made a moment ago; the others are removed.
+    """Delete all but the oldest version with these tags, and return the oldest version's number.
 
-    MLflow's client sends a request again whose answer was lost, and the server then makes a second version.
+    When the answer to a request is lost, MLflow's client repeats the request, and the server makes a second version.
     """
     from mlflow.exceptions import MlflowException
 
@@ -109,24 +115,24 @@ def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str:
         try:
             lease.client.delete_model_version(lease.model, str(twin))
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # the request was sent twice
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # an identical earlier request deleted it
                 raise
     return str(kept)
 
 
 def load_version(home: Home, model: str, number: str) -> "PyFuncModel":
-    """A registered version through plain MLflow, once its files are known to hold no code.
+    """Load a registered version with plain MLflow, after a check that its files contain no code.
 
-    Raises :class:`DataError` when they are damaged, or not what Evergreen registers.
+    Raises :class:`DataError` when the files are damaged, or are not what Evergreen registers.
     """
     return load_checked(home, model, number)
 
 
 def move_alias(lease: Lease, number: str, expected: str | None, why: str) -> None:
-    """Make `number` the champion if the champion still is `expected`; the old one becomes `previous`.
+    """Make `number` the champion if the champion is still `expected`; the old champion becomes `previous`.
 
-    The decision is recorded once the alias has moved, so that none stands there that never came about. Raises
-    :class:`ChampionMovedError` when someone else moved the alias meanwhile.
+    The decision is recorded after the alias has moved, so that a recorded decision has always taken effect. Raises
+    :class:`ChampionMovedError` when another process or a person has moved the alias meanwhile.
     """
     client, home, model = lease.client, lease.home, lease.model
     now = champion_of(client, model)
@@ -154,7 +160,7 @@ def _replace_champion(lease: Lease, now: str | None, number: str, expected: str 
 
 
 def _check_still_champion(lease: Lease, number: str) -> None:
-    """Someone may have moved the alias since: a person in MLflow's UI, or a home that ended our lease."""
+    """Detect a concurrent move of the alias: by a person in MLflow's UI, or by a home that ended this lease."""
     if (after := champion_of(lease.client, lease.model)) != number:
         raise ChampionMovedError(
             f"model {lease.model}: version {after} became champion at the same moment. Run the same command again."
@@ -162,7 +168,7 @@ def _check_still_champion(lease: Lease, number: str) -> None:
 
 
 def _make_champion(lease: Lease, number: str) -> None:
-    """The turn first: an alias without the turn of its move could not be told from one that was moved too late."""
+    """Write the turn, then move the alias: with an outdated turn the move would look like a move without the lock."""
     lease.check()
     lease.client.set_model_version_tag(lease.model, number, TURN_TAG, str(lease.turn))
     _point(lease, CHAMPION, number)
@@ -174,17 +180,17 @@ def _point(lease: Lease, alias: str, number: str) -> None:
 
 
 def keep_as_challenger(lease: Lease, number: str, why: str) -> None:
-    """Point `challenger` to a version that was not promoted, and record that."""
+    """Point `challenger` to a version that was not promoted, and record that decision."""
     _point(lease, CHALLENGER, number)
     record_decision(lease.home, lease.model, Decision(action="keep", candidate=number, why=why))
 
 
 def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple[str, str]:
-    """Swap `champion` and `previous`, after a try whether the older one still loads; returns (from, to).
+    """Swap `champion` and `previous`, after checking that the previous version loads; returns (from, to).
 
-    The version that is left is marked first: whatever happens next, it is not promoted again by itself. A rollback
-    that was cut short is finished instead of begun again. Raises :class:`SettingError` when there is nothing to
-    return to.
+    The version that is rolled back is tagged first: whatever happens next, it is not promoted again automatically. If
+    an earlier rollback was interrupted, that rollback is finished, and no new rollback begins. Raises
+    :class:`SettingError` when there is no version to return to.
     """
     with registry_lock(client, home, model) as lease:
         if (finished := finish_rollback(lease)) is not None:
@@ -206,7 +212,7 @@ def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple
 
 
 def unfinished_rollback(client: "MlflowClient", home: Home, model: str) -> tuple[str, str] | None:
-    """(from, to) of a rollback that moved the champion and was cut short before it was on record, or None."""
+    """(from, to) of a rollback that moved the champion but was interrupted before it was recorded, or None."""
     now, left = champion_of(client, model), _last_move(home, model)
     if now is None or left in (None, now) or champion_of(client, model, PREVIOUS) not in (now, left):
         return None
@@ -215,7 +221,7 @@ def unfinished_rollback(client: "MlflowClient", home: Home, model: str) -> tuple
 
 
 def finish_rollback(lease: Lease) -> tuple[str, str] | None:
-    """Do what is left of a rollback that was cut short; returns its (from, to)."""
+    """Finish an interrupted rollback; returns its (from, to), or None when there is none."""
     found = unfinished_rollback(lease.client, lease.home, lease.model)
     if found is not None:
         why = version_tags(lease.client, lease.model, found[0]).get(ROLLED_BACK_TAG, "by hand")
@@ -224,7 +230,7 @@ def finish_rollback(lease: Lease) -> tuple[str, str] | None:
 
 
 def _complete_rollback(lease: Lease, left: str, now: str, why: str) -> None:
-    """All that comes after the move of the champion; the record last, as it tells that all is done."""
+    """Do the steps after the move of the champion; the record comes last, as it marks the rollback as complete."""
     client, model = lease.client, lease.model
     _point(lease, PREVIOUS, left)
     if ROLLED_BACK_TAG in version_tags(client, model, now):
@@ -235,10 +241,10 @@ def _complete_rollback(lease: Lease, left: str, now: str, why: str) -> None:
 
 
 def record_decision(home: Home, model: str, decision: Decision) -> None:
-    """Add a line to the model's decisions: a record of who was champion when, and why.
+    """Append a decision to the model's decisions file, which records each champion with time and reason.
 
-    A step that was cut short takes its decision again: one that is the last line already is not repeated. A damaged
-    file is set aside, and the lines that can be read are kept.
+    An interrupted step repeats its decision: a decision that equals the last line is not written again. A damaged
+    file is set aside, and its readable lines are kept.
     """
     found = read_decisions(home, model)
     repeated = bool(found.records) and found.records[-1].model_copy(update={"at": ""}) == decision
@@ -251,11 +257,11 @@ def record_decision(home: Home, model: str, decision: Decision) -> None:
 
 
 def _last_move(home: Home, model: str) -> str | None:
-    """The version that the newest decision on the champion made champion."""
+    """The champion according to the newest promotion or rollback on record, or None."""
     decisions = read_decisions(home, model).undamaged()
     return next((one.to for one in reversed(decisions) if one.to is not None), None)
 
 
 def read_decisions(home: Home, model: str) -> Lines[Decision]:
-    """Who was made champion and why, oldest first, and what is wrong with the file."""
+    """Read the model's decisions, oldest first, and a description of the file's damage, if any."""
     return read_lines(home.root / "decisions" / f"{model}.jsonl", Decision, model, appended=False)

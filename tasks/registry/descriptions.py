@@ -1,4 +1,4 @@
-"""What a person reads about a registered model and its versions in MLflow: what, from which data, how good, why."""
+"""Descriptions of a registered model and its versions, shown in MLflow: purpose, data, accuracy and verdict."""
 
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,12 @@ from training.records import DatasetVersion, Evaluation, TrainedModel, Verdict
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-_FEW = 20  # class names that a sentence can list
+_FEW = 20  # most class names that the description lists
 _BEGINNING = "Trained on "
 
 
 def model_description(recipe: Recipe, version: DatasetVersion) -> str:
-    """What all versions of a model have in common."""
+    """Description of a registered model: what all its versions have in common."""
     channels, height, width = version.shape
     colour = {1: "grey ", 3: "colour "}.get(channels, "")
     names = f": {', '.join(version.classes)}" if len(version.classes) <= _FEW else ""
@@ -34,7 +34,7 @@ def version_description(
     verdict: Verdict | None = None,
     alias: Alias = "none",
 ) -> str:
-    """What one version is: its data and, once it is judged, its accuracy with the interval and what the gate said."""
+    """Description of one version: its data and, once judged, its accuracy with the interval and the verdict."""
     epochs = len(trained.history)
     text = (
         f"{_BEGINNING}{version.rows('train'):,} images of {version.name} ({version.source_origin}), "
@@ -53,13 +53,13 @@ def version_description(
 
 
 def describe_model(client: "MlflowClient", plan: RunPlan, recipe: Recipe, version: DatasetVersion) -> None:
-    """Give the registered model a description, unless it has one."""
+    """Set the description of the registered model, unless it has one."""
     if not client.get_registered_model(plan.model).description:
         client.update_registered_model(plan.model, description=model_description(recipe, version))
 
 
 def describe_version(client: "MlflowClient", model: str, number: str, text: str) -> None:
-    """Write the version's description again, unless a person has written another."""
+    """Update the version's description, unless a person has replaced it."""
     now = client.get_model_version(model, number).description
     if now != text and (not now or now.startswith(_BEGINNING)):
         client.update_model_version(model, number, description=text)

@@ -1,21 +1,23 @@
-"""One writer of a registered model at a time, in whatever home and on whatever machine it runs.
+"""Distributed lock of a registered model: one writer at a time, across homes and machines.
 
 In: a registered model of an MLflow store that several homes may share. Out: a :class:`Lease`, which every function
-that writes to the registry asks for. Fails with TransientError when others keep the lock for too long.
+that writes to the registry requires. Fails with TransientError when other processes hold the lock for too long.
 
-MLflow has neither locks nor compare-and-set. What it has is enough for mutual exclusion: a tag that was written is
-seen by every later read, and all tags of a model are read at once. A contender writes a claim, a tag under a random
-name that no one else uses, reads all claims, and holds the lock when the claim is alone. Of two contenders that see
-each other, the one with the larger name withdraws (the one-bit algorithm: L. Lamport, "The Mutual Exclusion Problem:
-Part II", Journal of the ACM 33 (1986) 327-348). As no two claims share a name, ending a claim can't end another one.
+MLflow has neither locks nor compare-and-set. Two guarantees of MLflow are enough for mutual exclusion: every read
+sees all tags written before, and one read returns all tags of a model. A contender writes a claim (a tag with a
+random, unique name), reads all claims, and holds the lock when no other claim is active. Of two contenders that see
+each other, the contender with the larger name withdraws (the one-bit algorithm: L. Lamport, "The Mutual Exclusion
+Problem: Part II", Journal of the ACM 33 (1986) 327-348). Ending one claim never ends another: names are unique.
 
-A claim is a lease: its holder changes another tag every few seconds. A waiter that sees neither tag change for the
-length of the lease, by the waiter's own monotonic clock, ends the claim. No two clocks are compared. A holder asks
-before each write whether its claim still stands (:meth:`Lease.check`).
+A claim is a lease, renewed by a heartbeat: its holder changes a second tag every few seconds. A waiter that sees
+neither tag change for the length of the lease, by the waiter's own monotonic clock, ends the claim. Clocks of
+different machines are never compared. A holder checks before each write that its claim is active
+(:meth:`Lease.check`).
 
-An ended claim stays as the model's one lock tag and has the number of its turn, so turns only grow. A version that
-becomes champion is tagged with the turn: `evergreen verify` tells from it when a process that had lost the lock moved
-the alias nevertheless. That takes a process that stands still for a whole lease between the check and the write.
+The claim that ended last stays as the model's only lock tag and records its turn, so turn numbers only increase. A
+version that becomes champion is tagged with the turn (a fencing number): this tag shows `evergreen verify` that a
+process moved the alias after it had lost the lock. This happens only when a process is suspended for a whole lease
+between the check and the write.
 """
 
 import json
@@ -41,22 +43,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.registry")
 
-LOCK_TAG, _BEAT = (
-    "evergreen.lock.",
-    ".beat",
-)  # evergreen.lock.TOKEN is a claim, evergreen.lock.TOKEN.beat its beat
+# evergreen.lock.TOKEN is a claim, evergreen.lock.TOKEN.beat its heartbeat
+LOCK_TAG, _BEAT = "evergreen.lock.", ".beat"
 LEASE_S = 60.0
-_BEAT_S = 10.0  # six beats may fail before the lease is over
+_BEAT_S = 10.0  # six heartbeats may fail before the lease expires
 _WAIT_S = 600.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
 class LockLostError(TransientError):
-    """The lease was over before the work was done: another home may have changed the registry."""
+    """The lease ended before the work was done: another home may have changed the registry."""
 
 
 class Claim(NamedTuple):
-    """A contender's tag, with its beat. `turn` is None until the claim is ended."""
+    """A contender's tag and heartbeat. `turn` is None while the claim is active, and a number once it is ended."""
 
     holder: str
     home: str
@@ -68,7 +68,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to change `model`. `turn` is larger than that of every holder before."""
+    """The right to write to `model`. `turn` is larger than the turn of every earlier holder."""
 
     client: "MlflowClient"
     home: Home
@@ -77,7 +77,7 @@ class Lease:
     token: str
 
     def check(self) -> None:
-        """To be called right before each write. Raises :class:`LockLostError` when the claim was ended."""
+        """Check, right before each write, that the lock is still held; raises :class:`LockLostError` if it is not."""
         own = read_claims(self.client, self.model).get(self.token)
         if own is None or own.turn is not None:
             raise LockLostError(
@@ -90,9 +90,9 @@ class Lease:
 def registry_lock(client: "MlflowClient", home: Home, model: str) -> Iterator[Lease]:
     """Hold the lock of the registered model `model`, which must exist.
 
-    The processes of one home wait for each other at a file, which costs less and dies with its holder. Raises
-    :class:`TransientError` when other processes hold the lock for over ten minutes, and :class:`LockLostError` when a
-    call of the block failed after the lease was lost.
+    Processes of one home first take a file lock, which is cheaper, and which the operating system frees when its
+    holder dies. Raises :class:`TransientError` when other processes hold the lock for over ten minutes, and
+    :class:`LockLostError` when a call to MLflow inside the block fails after the lease was lost.
     """
     from mlflow.exceptions import MlflowException
 
@@ -102,14 +102,14 @@ def registry_lock(client: "MlflowClient", home: Home, model: str) -> Iterator[Le
             with _kept_beating(lease):
                 yield lease
         except MlflowException:
-            lease.check()  # after a lost lease, what another home did is the reason
+            lease.check()  # after a lost lease, another home's changes caused the failure: report the lost lease
             raise
         finally:
             _release(lease)
 
 
 def read_claims(client: "MlflowClient", model: str) -> dict[str, Claim]:
-    """:func:`claims_in` the model's tags of this moment."""
+    """:func:`claims_in` the current tags of the registered model."""
     return claims_in(client.get_registered_model(model).tags)
 
 
@@ -128,7 +128,7 @@ def _file_lock(home: Home, model: str) -> Iterator[None]:
 
 @dataclass
 class _Contest:
-    """One process's way to the lock. The caller holds the home's file lock."""
+    """One process's attempt to get the lock. The caller holds the home's file lock."""
 
     client: "MlflowClient"
     home: Home
@@ -146,11 +146,12 @@ class _Contest:
             self.client.set_registered_model_tag(self.model, LOCK_TAG + self.token, self._claim())
             try:
                 if self._alone():
-                    # The holder whose claim was ended may have had the very turn that its claim was ended with.
+                    # A holder whose claim was ended here, and that had itself taken over the lock, may have turn
+                    # last_turn + 1: skip that number.
                     turn = self.last_turn + 1 + self.took_over
                     return Lease(self.client, self.home, self.model, turn, self.token)
             except BaseException:
-                with suppress(Exception):  # a claim that stays is ended by the next contender
+                with suppress(Exception):  # the next contender ends a claim that stays active
                     self._withdraw()
                 raise
             self._withdraw()
@@ -161,7 +162,7 @@ class _Contest:
         return json.dumps({"home": self.home.identity, "host": socket.gethostname(), "pid": os.getpid()})
 
     def _alone(self) -> bool:
-        """Wait until no other claim stands. False when this one has to give way, or was ended by a waiter."""
+        """Wait until no other claim is active. False when this claim must withdraw, or was ended by a waiter."""
         while True:
             rivals = self._standing()
             if rivals.pop(self.token, None) is None:
@@ -171,7 +172,7 @@ class _Contest:
             self._pause(rivals)
 
     def _standing(self) -> dict[str, Claim]:
-        """Claims that stand, read again after each time that abandoned ones were ended."""
+        """Active claims. Ends abandoned claims, then reads all claims again."""
         while True:
             claims = read_claims(self.client, self.model)
             self.last_turn = max((claim.turn or 0 for claim in claims.values()), default=0)
@@ -185,11 +186,11 @@ class _Contest:
             self.took_over = True
 
     def _is_abandoned(self, token: str, claim: Claim) -> bool:
-        """Whether a claim did not change for a whole lease, or its process is known to be gone."""
+        """Whether a claim did not change for a whole lease, or its process is known to have ended."""
         if token == self.token:
             return False
         if (claim.home, claim.host) == (self.home.identity, socket.gethostname()):
-            return True  # its process held the file lock that is ours now
+            return True  # its process held this home's file lock, which this process holds now
         now = time.monotonic()
         seen, since = self.watched.setdefault(token, (claim, now))
         if seen != claim:
@@ -214,7 +215,7 @@ def _new_token() -> str:
 
 
 def claims_in(tags: dict[str, str]) -> dict[str, Claim]:
-    """The claims among the tags of a registered model by token, ended ones included."""
+    """Parse the claims among the tags of a registered model, by token; ended claims are included."""
     tokens = [_token(name) for name in tags if name.startswith(LOCK_TAG) and not name.endswith(_BEAT)]
     return {one: _parsed(tags[LOCK_TAG + one], tags.get(LOCK_TAG + one + _BEAT, "")) for one in tokens}
 
@@ -224,7 +225,7 @@ def _token(tag: str) -> str:
 
 
 def _parsed(text: str, beat: str) -> Claim:
-    """A claim out of its tag. What can't be read stands until it was watched for a whole lease."""
+    """Parse a claim's tag. An unreadable claim counts as active until it has not changed for a whole lease."""
     try:
         fields: dict[str, Any] = json.loads(text)
         home, host = str(fields.get("home", "")), str(fields.get("host", ""))
@@ -242,13 +243,13 @@ def _end(client: "MlflowClient", model: str, token: str, turn: int) -> None:
 
 
 def _release(lease: Lease) -> None:
-    """End the claim, and remove what ended claims before it left. What fails here is left to the next holder."""
+    """End the claim, and remove the tags of claims that ended before. The next holder repeats what fails here."""
     client, model, own = lease.client, lease.model, lease.token
     with suppress(Exception):
         tags: dict[str, str] = client.get_registered_model(model).tags
         standing = {token for token, claim in claims_in(tags).items() if claim.turn is None}
         if own not in standing:
-            return  # a waiter ended it, and its turn is on record
+            return  # a waiter ended this claim and recorded its turn
         _end(client, model, own, lease.turn)
         for name in tags:
             if name.startswith(LOCK_TAG) and (name == LOCK_TAG + own + _BEAT or _token(name) not in standing):
@@ -257,7 +258,7 @@ def _release(lease: Lease) -> None:
 
 @contextmanager
 def _kept_beating(lease: Lease) -> Iterator[None]:
-    """Change the claim's second tag every few seconds, from a thread, while the block runs."""
+    """Send heartbeats while the block runs: a thread changes the claim's second tag every few seconds."""
     over = threading.Event()
 
     def beat() -> None:
@@ -266,7 +267,7 @@ def _kept_beating(lease: Lease) -> Iterator[None]:
             count += 1
             try:
                 lease.client.set_registered_model_tag(lease.model, LOCK_TAG + lease.token + _BEAT, str(count))
-            except Exception as error:  # the lease outlasts some; check() says when it did not
+            except Exception as error:  # a few missed heartbeats are harmless; check() reports a lost lease
                 log.debug("model %s: no beat (%s)", lease.model, error)
 
     thread = threading.Thread(target=beat, name="registry-lock", daemon=True)

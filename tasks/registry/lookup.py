@@ -1,4 +1,4 @@
-"""Which versions are registered: the one that an alias names, or a message that lists what there is."""
+"""Find the version that an alias points to, or raise an error that lists the registered models and aliases."""
 
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def check_known(home: Home, model: str, alias: str = CHAMPION) -> None:
-    """Look for `alias` of `model` in the embedded store of `home`, in milliseconds, before MLflow is imported.
+    """Check that the embedded store of `home` has `alias` of `model`: takes milliseconds, without importing MLflow.
 
-    Raises :class:`SettingError` that lists what is registered. A store that can't be read is left to MLflow, whose
-    error says why.
+    Raises :class:`SettingError`, which lists what is registered, when the store lacks the alias. A store that can't
+    be read passes this check: MLflow opens the store later, and its error gives the reason.
     """
     known = registered_models(home)
     if known is not None and alias not in known.get(model, {}):
@@ -26,7 +26,7 @@ def check_known(home: Home, model: str, alias: str = CHAMPION) -> None:
 def find_alias(client: "MlflowClient", model: str, alias: str) -> str:
     """The version that `alias` of `model` points to.
 
-    Raises :class:`SettingError` that lists what is registered.
+    Raises :class:`SettingError`, which lists what is registered, when there is no such model or alias.
     """
     number = champion_of(client, model, alias)
     if number is not None:
@@ -40,10 +40,13 @@ def _missing(model: str, alias: str, known: dict[str, dict[str, str]]) -> Settin
 
 
 def check_can_return(client: "MlflowClient", model: str) -> None:
-    """Raises :class:`SettingError`, which lists what is registered, when the champion has no predecessor."""
+    """Check that a rollback is possible: `model` has a champion, and the champion has a predecessor.
+
+    Raises :class:`SettingError`, which lists what is registered, when no rollback is possible.
+    """
     now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
     if now is not None and before is not None:
-        return  # they are equal for a moment while a promotion goes on; `roll_back` compares them under the lock
+        return  # both aliases are equal for a moment during a promotion; `roll_back` compares them under the lock
     known = _aliases_by_model(client)
     if model not in known:
         why = "no such model"

@@ -1,8 +1,8 @@
-"""Digests of the models that this home registered, kept in the home.
+"""Digests of the models that this home registered, stored as files in the home.
 
-The tag in the registry is written by whoever may write the registry: it shows damage, not an attack. These records
-lie in the home, beside the code's own files. A store that was made new after it was deleted counts its versions from
-1 again: registering a version replaces its record.
+Everyone with write access to the registry can change the digest in its tag, so the tag detects damage but no attack.
+The files in the home are out of reach of such an attacker. A registry that was deleted and created again numbers its
+versions from 1 again, so registering a version replaces the file of that number.
 """
 
 import hashlib
@@ -19,12 +19,15 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def keep_digest(home: Home, model: str, number: str, sha256: str) -> None:
-    """Record the digest of version `number`, which this home has just registered in the current store."""
+    """Store the digest of version `number`, which this home has just registered in the current store."""
     write_text(record_of(home, model, number), f"{sha256}\n")
 
 
 def kept_digest(home: Home, model: str, number: str) -> str | None:
-    """The digest on record, or None for a version that another home registered, or an Evergreen without records."""
+    """The stored digest of version `number`, or None (with a warning if its file is damaged).
+
+    Versions that another home registered, or an older Evergreen without these files, have none.
+    """
     file = record_of(home, model, number)
     try:
         text = file.read_text(encoding="utf-8").strip()
@@ -39,7 +42,7 @@ def kept_digest(home: Home, model: str, number: str) -> str | None:
 
 
 def record_of(home: Home, model: str, number: str) -> Path:
-    """The file with the digest of version `number` in the store that MLflow is set to."""
+    """Path of the file with the digest of version `number`, for the registry that MLflow is configured for."""
     import mlflow
 
     uri = mlflow.get_registry_uri()

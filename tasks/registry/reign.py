@@ -1,13 +1,15 @@
-"""Looks and reigns in the model registry: read, taken and recorded, so that any home goes on with them.
+"""Looks (comparisons) and reigns stored in the model registry, so that every home that shares it continues them.
 
-Tags of a version hold what it was judged by and what was spent on comparisons with it:
+A reign is the time in which one version is the reference of comparisons. Tags of a version hold the looks it was
+judged by, and the error level that comparisons with it have spent:
 
 evergreen.reign.<question>              of a reference: the state of its reign (:class:`tasks.gate.reign.Reign`)
 evergreen.look.<question>.<reference>   of a candidate: its newest look against that version
-evergreen.standing                      of a version that was promoted: its anchor, and what its choice adds
+evergreen.standing                      of a promoted version: its anchor, and the selection bias of its accuracy
 
-Order makes it safe to die anywhere: the look is recorded first, then the reign that contains it, then the alias moves.
-The same question about the same pair and rows finds the look and spends nothing.
+The order of writes makes an interruption at any point safe: first the look is recorded, then the reign that contains
+the look, then the alias moves. A repeated comparison (same question, models and rows) reuses the recorded look and
+spends nothing.
 """
 
 import logging
@@ -33,10 +35,11 @@ REIGN_TAG, LOOK_TAG, STANDING_TAG = "evergreen.reign", "evergreen.look", "evergr
 
 
 class Standing(Record):
-    """What a promotion settled about the new champion.
+    """Facts about a champion that were fixed when it was promoted.
 
-    `anchor` is the reference of policy "not_worse" with the digest of its weights; none: the version is its own.
-    `excess` is what having been chosen on the rows of `rows_digest` adds to its accuracy there.
+    `anchor` is the version that policy "not_worse" compares candidates with (None: the version itself),
+    `anchor_identity` the digest of the anchor's weights. `excess` is the selection bias: how much being chosen on the
+    rows of `rows_digest` raises the version's measured accuracy on these rows.
     """
 
     anchor: str | None = None
@@ -46,18 +49,18 @@ class Standing(Record):
 
 
 class Registry:
-    """One registered model, as far as looks are concerned."""
+    """Reads and writes the looks and reigns of one registered model."""
 
     def __init__(self, client: "MlflowClient", model: str) -> None:
         self.client, self.model = client, model
 
     def identity(self, number: str) -> str:
-        """Digest of a version's weights; its name for a version that Evergreen did not register."""
+        """Digest of a version's weights, or model name and number of a version that Evergreen did not register."""
         tags = version_tags(self.client, self.model, number)
         return tags.get(WEIGHTS_TAG, f"{self.model} version {number}")
 
     def standing(self, number: str) -> Standing:
-        """What the promotion of `number` settled; nothing for a version of before, or when its tag is damaged."""
+        """The :class:`Standing` of version `number`; the default one when the tag is missing or damaged."""
         text = version_tags(self.client, self.model, number).get(STANDING_TAG)
         try:
             return Standing.model_validate_json(text) if text else Standing()
@@ -66,7 +69,7 @@ class Registry:
             return Standing()
 
     def reign(self, question: Question, number: str) -> Reign:
-        """The state of the reign of version `number`. A damaged one is rebuilt from the looks of its candidates."""
+        """State of the reign of version `number`. A damaged state is rebuilt from the looks of its candidates."""
         tag, text = f"{REIGN_TAG}.{question}", self._text(question, number)
         if text is None:
             return Reign()
@@ -97,7 +100,7 @@ class Registry:
         return look if look is not None and look.key == key else None
 
     def record(self, lease: Lease, candidate: str, reference: str, look: Look) -> None:
-        """Record a look: with the candidate, then in the reign. Recorded again, it changes nothing."""
+        """Record a look: first with the candidate, then in the reign. Recording it again changes nothing."""
         tag = f"{LOOK_TAG}.{look.question}.{reference}"
         lease.check()
         self.client.set_model_version_tag(self.model, candidate, tag, look.model_dump_json())
@@ -105,7 +108,8 @@ class Registry:
         while self._text(look.question, reference) != state.text():
             lease.check()
             self._write(look.question, reference, state)
-            state = self.reign(look.question, reference).united(state)  # another home may have written, too
+            # Another home may have written meanwhile: unite both states, and write again until they agree.
+            state = self.reign(look.question, reference).united(state)
 
     def _text(self, question: Question, number: str) -> str | None:
         return version_tags(self.client, self.model, number).get(f"{REIGN_TAG}.{question}")
@@ -117,9 +121,10 @@ class Registry:
 def take_looks(
     lease: Lease, number: str, weights: str, evaluation: Evaluation, settings: GateSettings
 ) -> tuple[Look, ...]:
-    """The looks that the policy asks for at candidate version `number`, recorded in the registry.
+    """Take the looks that the policy requires for candidate version `number`, and record them in the registry.
 
-    Policy "not_worse" asks "better", too, once "not_worse" passed: who passes both becomes the anchor.
+    Under policy "not_worse", a candidate that passes "not_worse" is also tested for "better": a candidate that passes
+    both becomes the anchor.
     """
     if not asks_for_look(evaluation, settings):
         return ()
@@ -158,9 +163,9 @@ def _look(
 
 
 def settle_standing(lease: Lease, number: str, evaluation: Evaluation, verdict: Verdict) -> None:
-    """Record what the promotion of `number` settles, before the alias moves.
+    """Record the :class:`Standing` of `number`, before the alias moves; does nothing unless `verdict` promotes.
 
-    A candidate that was shown to be better than the anchor becomes the anchor; any other keeps it.
+    A candidate that was shown to be better than the anchor becomes the anchor; otherwise the anchor stays the same.
     """
     champion = evaluation.champion_version
     if not verdict.promote or champion is None:
@@ -182,7 +187,10 @@ def settle_standing(lease: Lease, number: str, evaluation: Evaluation, verdict: 
 
 
 def anchor_of(client: "MlflowClient", model: str, champion: str) -> str | None:
-    """The version that policy "not_worse" compares with in the reign of `champion`; None: the champion itself."""
+    """The version that policy "not_worse" compares with while `champion` is champion; None: the champion itself.
+
+    Also None, with a warning, when the registry no longer has the anchor with the recorded weights.
+    """
     from mlflow.exceptions import MlflowException
 
     registry = Registry(client, model)
@@ -206,7 +214,7 @@ def anchor_of(client: "MlflowClient", model: str, champion: str) -> str | None:
 
 
 def is_anchor(client: "MlflowClient", model: str, number: str) -> bool:
-    """Whether the champion, or the version that a rollback returns to, is held against version `number`."""
+    """Whether version `number` is the anchor of the champion, or of the version that a rollback would restore."""
     served = (champion_of(client, model, alias) for alias in (CHAMPION, PREVIOUS))
     return any(one is not None and anchor_of(client, model, one) == number for one in served)
 

@@ -1,9 +1,9 @@
-"""In: a registered version. Out: the model, loaded by plain MLflow from files that can't run code of their own.
+"""In: a registered version. Out: the model, loaded by plain MLflow from files that can't run code.
 
-A registry may be written by others. MLflow imports what a model's `MLmodel` names, puts folders of the model on
-Python's path and unpickles, and torch evaluates strings of the program. All of that is refused before a loader sees
-the files, and the program is held against the digests that were recorded when it was registered: the registry's tag,
-and the record in the home that registered it.
+Other people may write to a registry. Loading a model can run their code: MLflow imports the modules that a model's
+`MLmodel` names, puts folders of the model on Python's path and unpickles files, and torch evaluates strings of the
+program. A model that would use any of these is refused before a loader opens its files. The program's digest must
+also match the digests recorded at registration: in the registry's tag, and in the home that registered the version.
 """
 
 import os
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
 
 FILE_TAG = "evergreen.model_file"  # sha256 of the exported program
-WEIGHTS_FILE_TAG = "evergreen.weights_file"  # sha256 of the weights beside the program, to train on
+WEIGHTS_FILE_TAG = "evergreen.weights_file"  # sha256 of the weights file, for further training
 _LOADER = "mlflow.pytorch"
 _PROGRAM = Path("data") / "model.pt2"
 _WEIGHTS = Path("extra_files") / "weights.safetensors"
@@ -36,9 +36,9 @@ _KEYS = frozenset({"config", "data", "env", "loader_module", "pickle_module_name
 
 
 def load_checked(home: Home, model: str, number: str) -> "PyFuncModel":
-    """Version `number` of `model` from the registry that MLflow is set to.
+    """Load version `number` of `model` from the registry that MLflow is configured for, after checking its files.
 
-    Raises :class:`DataError` when its files are damaged, or not what Evergreen registers.
+    Raises :class:`DataError` when the files are damaged, or are not what Evergreen registers.
     """
     import mlflow.artifacts
     import mlflow.pyfunc
@@ -51,7 +51,8 @@ def load_checked(home: Home, model: str, number: str) -> "PyFuncModel":
             folder = Path(
                 mlflow.artifacts.download_artifacts(f"models:/{model}/{number}", dst_path=str(aside))
             )
-        # MLflow calls every error of its own an internal one, which from a server would be worth a retry.
+        # Only these two kinds count here: MLflow reports every local failure as an internal error, which
+        # :func:`training.errors.classify` would take for a server's, worth a retry.
         with _said_of(name, DataError, ResourceError):
             check_files(folder, name, digests)
             _check_own(home, model, number, folder)
@@ -61,7 +62,7 @@ def load_checked(home: Home, model: str, number: str) -> "PyFuncModel":
 
 @contextmanager
 def _said_of(name: str, *believed: type[EvergreenError]) -> Iterator[None]:
-    """Errors of these kinds as they are; any other, of the many that readers raise, says the model is damaged."""
+    """Raise errors of the kinds `believed` as they are, and all other errors as a DataError (damaged model)."""
     try:
         yield
     except Exception as error:
@@ -73,9 +74,10 @@ def _said_of(name: str, *believed: type[EvergreenError]) -> Iterator[None]:
 
 
 def registered_shape(model: str, number: str) -> ImageShape:
-    """(channels, height, width) of the images that a version takes, by its signature alone.
+    """(channels, height, width) of the images that a version takes, read from its signature alone.
 
-    Raises :class:`SettingError` when it takes something else, and :class:`DataError` when it can't be read.
+    Raises :class:`SettingError` when the version takes another input, and :class:`DataError` when its signature can't
+    be read.
     """
     import mlflow.models
 
@@ -86,7 +88,10 @@ def registered_shape(model: str, number: str) -> ImageShape:
 
 
 def image_shape(signature: "ModelSignature | None", name: str) -> ImageShape:
-    """(channels, height, width) of the images that a signature takes; raises :class:`SettingError` for another."""
+    """(channels, height, width) of the images that a signature takes.
+
+    Raises :class:`SettingError` when the signature is not a batch of uint8 images in, probabilities out.
+    """
     if signature is not None and signature.outputs is not None and signature.inputs.is_tensor_spec():
         spec = signature.inputs.inputs[0]
         if len(signature.inputs.inputs) == 1 and len(spec.shape) == 4 and spec.type == np.uint8:
@@ -100,7 +105,7 @@ def image_shape(signature: "ModelSignature | None", name: str) -> ImageShape:
 
 
 def digest_of_logged(client: "MlflowClient", model_id: str) -> str:
-    """sha256 of the exported program of a model that was just logged, as it arrived."""
+    """sha256 of the exported program of a model that was just logged, downloaded from where MLflow stored it."""
     import mlflow.artifacts
 
     program = f"{client.get_logged_model(model_id).artifact_location}/{_PROGRAM}"
@@ -109,7 +114,10 @@ def digest_of_logged(client: "MlflowClient", model_id: str) -> str:
 
 
 def check_files(folder: Path, name: str, digests: Mapping[Path, str | None]) -> None:
-    """Refuse a downloaded model that brings code, or files with other digests. Raises :class:`DataError`."""
+    """Raise :class:`DataError` when a downloaded model contains code, or a file whose digest differs from `digests`.
+
+    `digests` has the expected sha256 by path inside `folder`; None: the digest is not known.
+    """
     if (wrong := _foreign(folder)) is not None:
         raise DataError(
             f"{name} is not a model that Evergreen registered: {wrong}. Loading it could run code that comes with "
@@ -124,7 +132,7 @@ def check_files(folder: Path, name: str, digests: Mapping[Path, str | None]) -> 
 
 
 def _check_own(home: Home, model: str, number: str, folder: Path) -> None:
-    """Hold the program against the digest that this home recorded, where it registered the version."""
+    """Compare the program with the digest that this home stored, if this home registered the version."""
     kept = kept_digest(home, model, number)
     if kept is not None and digest_file(folder / _PROGRAM) != kept:
         raise DataError(
@@ -135,7 +143,7 @@ def _check_own(home: Home, model: str, number: str, folder: Path) -> None:
 
 
 def _foreign(folder: Path) -> str | None:
-    """What Evergreen would not have written into a model, or None."""
+    """The first thing in a model that Evergreen would not have written, as text, or None."""
     from mlflow.models import Model
 
     flavors: dict[str, dict[str, Any]] = Model.load(str(folder / "MLmodel")).flavors
@@ -167,7 +175,7 @@ def _foreign(folder: Path) -> str | None:
 
 
 def _digests_on_record(model: str, number: str) -> dict[Path, str | None]:
-    """None for a file of a version that somebody registered without Evergreen, or an Evergreen without that file."""
+    """Digests by file from the tags of a version; None where an older Evergreen, or another program, set no tag."""
     from mlflow import MlflowClient
 
     tags: dict[str, str] = MlflowClient().get_model_version(model, number).tags

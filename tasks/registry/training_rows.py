@@ -1,6 +1,6 @@
-"""Which rows a registered model was trained on: recorded with its run when it is registered, read when it is compared.
+"""Digests of the rows a registered model was trained on: stored with its MLflow run, read when models are compared.
 
-A test row that one of two models was trained on says nothing about which of them is better.
+The comparison leaves out test rows that one of the models was trained on: such rows can't show which model is better.
 """
 
 import logging
@@ -27,7 +27,7 @@ TRAINING_ROWS = "training_rows.npy"
 
 
 def record_training_rows(client: "MlflowClient", run_id: str, version: DatasetVersion) -> None:
-    """Store the digests of the training rows with the MLflow run, 16 bytes a row, unless they are there."""
+    """Store the digests of the training rows, 16 bytes a row, as an artifact of the MLflow run, but only once."""
     if _is_recorded(client, run_id):
         return
     with TemporaryDirectory(prefix="evergreen-rows-") as folder:
@@ -37,9 +37,10 @@ def record_training_rows(client: "MlflowClient", run_id: str, version: DatasetVe
 
 
 def training_rows_of(client: "MlflowClient", plan: RunPlan, number: str) -> Digests | None:
-    """Sorted digests of the rows that version `number` was trained on, or None when nothing tells.
+    """Sorted digests of the rows that version `number` was trained on, or None when the rows are not known.
 
-    Read from the version's MLflow run, or from its dataset version in this home: for models of before the record.
+    Read from the version's MLflow run. Models registered before these digests were stored have none there: their
+    digests are read from their dataset version in this home.
     """
     entry = client.get_model_version(plan.model, number)
     try:

@@ -1,8 +1,8 @@
-"""In: a registered model. Out: this home's runs whose version was registered and never judged, ready to be judged.
+"""In: a registered model. Out: this home's runs whose version was registered but never judged, ready to be judged.
 
-A run that is killed between the registration of its version and the verdict leaves a version without one. The same
-command would finish it; when the data or the recipe changed since, that command never comes. So the next run of the
-recipe judges such versions before its own.
+A run that is killed between the registration of its version and the verdict leaves a version without a verdict.
+Repeating the command would finish that run, but after a change of the data or the recipe the same command starts
+another run. So the next run of the recipe judges such versions before its own.
 """
 
 import logging
@@ -28,7 +28,7 @@ NOT_JUDGED = "not judged"
 
 
 class Unjudged(NamedTuple):
-    """A finished training whose version has no verdict."""
+    """A finished training run whose registered version has no verdict."""
 
     plan: RunPlan
     version: DatasetVersion
@@ -38,7 +38,7 @@ class Unjudged(NamedTuple):
 def unjudged_runs(client: "MlflowClient", plan: RunPlan) -> list[Unjudged]:
     """Other runs of the plan's recipe in this home whose version of the plan's model has no verdict, oldest first.
 
-    A version that can't be judged any more, as its run or its dataset was removed, is tagged so.
+    A version that can no longer be judged, because its run or its dataset was removed, is tagged as not judged.
     """
     found = []
     versions = all_pages(client.search_model_versions, f"name = '{plan.model}'")
@@ -68,7 +68,7 @@ def unjudged_runs(client: "MlflowClient", plan: RunPlan) -> list[Unjudged]:
 
 
 def _is_ours(client: "MlflowClient", plan: RunPlan, run_id: str | None) -> bool:
-    """Whether the MLflow run is of this home; another home judges its own versions."""
+    """Whether the MLflow run belongs to this home; every home judges only its own versions."""
     from mlflow.exceptions import MlflowException
 
     if run_id is None:
@@ -82,13 +82,13 @@ def _is_ours(client: "MlflowClient", plan: RunPlan, run_id: str | None) -> bool:
 
 
 def _run_of(plan: RunPlan, run_key: str, weights: str) -> Unjudged | None:
-    """The run with this key, as far as its plan, its dataset and its weights are still there and fit."""
+    """The run with this key, or None unless its plan, dataset and weights still exist and match."""
     paths: RunPaths = Home(Path(plan.home)).run(plan.recipe.name, run_key)
     kept = find_record(paths.ingredients, RunPlan, paths.root.name)
     trained = finished(paths, run_key)
     if kept is None or trained is None or trained.weights_digest != weights or kept.run_key != run_key:
         return None
-    # The home may have been moved since, and the store is the one in which the version was found.
+    # The home may have moved since, and the tracking store must be the store in which the version was found.
     settings = kept.settings.model_copy(
         update={"tracking": plan.settings.tracking, "gate": plan.settings.gate}
     )

@@ -1,1 +1,1 @@
-"""Metrics and parameters on their way to MLflow, and the home's own MLflow store."""
+"""Trackers: send metrics and parameters to MLflow and other programs; the MLflow store embedded in a home."""

@@ -1,8 +1,8 @@
-"""Trackers beside MLflow: programs in which people follow the metric points of a run, such as TensorBoard.
+"""Trackers in addition to MLflow: programs that show the metric points of a run, such as TensorBoard.
 
-MLflow gets the points of every run: the registry and `evergreen verify` rely on it. The setting `tracking.also` names
-further trackers. To add a tracker: one file here, one line in :data:`TRACKERS`, the name in `tracking.also`, and a test
-file that runs the contract of `tests/tasks/trackers/tracker_contract.py`.
+MLflow always gets the points of every run, because the registry and `evergreen verify` rely on MLflow. The setting
+`tracking.also` names further trackers. To add a tracker: one file here, one line in :data:`TRACKERS`, the name in
+`tracking.also`, and a test file that runs the contract of `tests/tasks/trackers/tracker_contract.py`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The run that a tracker shows; `settings` hold no credentials, `folder` is the run's own."""
+    """The run that a tracker shows. `folder` is the run's folder; `settings` have no credentials."""
 
     recipe: str
     run_key: str
@@ -28,27 +28,27 @@ class RunInfo:
 
 
 class Tracker(Protocol):
-    """What a tracker does. All calls come from one thread, which no training waits for.
+    """Interface of a tracker. One background thread makes all calls; training does not wait for it.
 
-    An exception of any call ends the tracking of the run with a warning, never the training.
+    An exception in any call ends the tracking of the run with a warning; the training continues.
     """
 
     def begin(self, run: RunInfo) -> str:
-        """Open the run, or open it again after an interruption; returns where people find it.
+        """Open the run, or open it again after an interruption; returns its location (a path or URL) for the user.
 
-        All points of the run follow, also those that an earlier start of the run has sent. The tracker shows each step
-        of a metric once.
+        After `begin`, all points of the run are sent, including points that were sent before the interruption. The
+        tracker must show each step of a metric once.
         """
 
     def points(self, batch: Sequence[Point]) -> None:
-        """Take points in the order of their steps. No step of a metric comes twice between `begin` and `end`."""
+        """Receive points in the order of their steps. Between `begin` and `end`, each step of a metric comes once."""
 
     def end(self, status: Status) -> None:
-        """Close the run; what was taken is shown from now on, whatever becomes of this process."""
+        """Close the run. Once `end` returns, all received points stay visible, even if this process is killed."""
 
 
 def new_tracker(name: str) -> Tracker:
-    """A tracker of :data:`TRACKERS`; its library is imported by `begin`."""
+    """Create the tracker `name` of :data:`TRACKERS`; the tracker's library is imported only by `begin`."""
     module, _, kind = TRACKERS[name].partition(":")
     made: Tracker = getattr(import_module(module), kind)()
     return made

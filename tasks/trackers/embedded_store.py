@@ -1,6 +1,6 @@
-"""MLflow's SQLite file of a home, read without MLflow, whose import takes seconds; nothing here changes it.
+"""Read-only queries of a home's embedded MLflow store (a SQLite file) without MLflow, whose import takes seconds.
 
-What can be wrong with it is found out here: who holds it, which MLflow made it, and whether the home was moved since.
+Also finds problems of the store: runs that MLflow lists as running, tables of another MLflow version, a moved home.
 """
 
 import re
@@ -37,14 +37,14 @@ _REVISION = re.compile(r"^(down_)?revision = (.*)$", re.MULTILINE)
 
 
 class RunningRun(NamedTuple):
-    """A run that MLflow takes for running; `run_key` is empty when it is not known."""
+    """A run with status RUNNING in MLflow; `run_key` is empty when it is not known."""
 
     recipe: str
     run_key: str
 
 
 class Schema(NamedTuple):
-    """Revision of a store's tables, and the newest of those that the installed MLflow knows."""
+    """Revision of a store's tables; all revisions that the installed MLflow knows, and the newest of them."""
 
     found: str
     known: frozenset[str]
@@ -52,21 +52,21 @@ class Schema(NamedTuple):
 
 
 def store_file(home: Home) -> Path:
-    """The store's one file."""
+    """Path of the store's SQLite file."""
     return home.mlflow_file
 
 
 @contextmanager
 def opened(home: Home) -> Iterator[sqlite3.Connection]:
-    """A connection to the store, which must be there. Raises :class:`sqlite3.Error`."""
-    # Writable, since only such a connection undoes what a killed writer left half done.
+    """A connection to the store, whose file must exist. Raises :class:`sqlite3.Error`."""
+    # Writable, as only a writable connection rolls back the unfinished transaction of a killed writer.
     address = f"file:{quote(str(store_file(home)))}?mode=rw"
     with closing(sqlite3.connect(address, uri=True, timeout=_TIMEOUT_S)) as store:
         yield store
 
 
 def aliases(home: Home, model: str, run_id: str) -> dict[str, str]:
-    """Version by alias of `model`, as far as the store can be read; none when MLflow run `run_id` is in another one."""
+    """Version by alias of `model`; empty when the store can't be read, or does not contain MLflow run `run_id`."""
     if not store_file(home).is_file():
         return {}
     try:
@@ -77,7 +77,7 @@ def aliases(home: Home, model: str, run_id: str) -> dict[str, str]:
 
 
 def registered_models(home: Home) -> dict[str, dict[str, str]] | None:
-    """Version by alias of every registered model; empty without a store, None when the store can't be read."""
+    """Version by alias, by registered model; empty without a store, None when the store can't be read."""
     if not store_file(home).is_file():
         return {}
     try:
@@ -91,7 +91,7 @@ def registered_models(home: Home) -> dict[str, dict[str, str]] | None:
 
 
 def champion_tags(home: Home, model: str) -> tuple[str | None, dict[str, str]]:
-    """Number and tags of the champion of `model`; none without a champion, or when the store can't be read."""
+    """Number and tags of the champion of `model`; (None, {}) without a champion, or when the store can't be read."""
     if not store_file(home).is_file():
         return None, {}
     try:
@@ -104,21 +104,21 @@ def champion_tags(home: Home, model: str) -> tuple[str | None, dict[str, str]]:
 
 
 def running(store: sqlite3.Connection) -> list[RunningRun]:
-    """Runs of Evergreen that MLflow takes for running."""
+    """Runs of Evergreen with status RUNNING in MLflow."""
     return [RunningRun(recipe, run_key or "") for recipe, run_key in store.execute(_RUNNING)]
 
 
 def schema(store: sqlite3.Connection) -> Schema:
-    """What the store's tables are, and what the installed MLflow wants them to be."""
+    """Revision of the store's tables, and the revisions that the installed MLflow knows."""
     found = store.execute("select version_num from alembic_version").fetchone()
     known, replaced = _migrations()
     return Schema(found[0] if found else "", known, next(iter(known - replaced), ""))
 
 
 def moved_from(home: Home) -> Path | None:
-    """Where the home lay when its store was made, if the models' files are looked for there and are not there.
+    """Former path of a home that was moved, if MLflow's files are now missing at that path; else None.
 
-    MLflow keeps absolute paths. None as well when the store can't be read: opening it says why.
+    MLflow stores absolute paths. Also None when the store can't be read: opening the store gives the reason.
     """
     if not store_file(home).is_file():
         return None
@@ -132,18 +132,18 @@ def moved_from(home: Home) -> Path | None:
 
 
 def check_not_moved(home: Home) -> None:
-    """Raises :class:`ResourceError` when the home was moved and its models' files are not found any more."""
+    """Raise :class:`ResourceError` when the home was moved, so that MLflow no longer finds its models' files."""
     if (before := moved_from(home)) is not None:
         raise ResourceError(f"{moved(home, before)} {moved_remedy(home, before)}")
 
 
 def moved(home: Home, before: Path) -> str:
-    """What happened to a home that lay at `before`."""
+    """Message that says that the home was moved from `before`, and why this matters."""
     return f"this home was moved from {before} to {home.root}, and MLflow keeps absolute paths of its models."
 
 
 def moved_remedy(home: Home, before: Path) -> str:
-    """How the files of a home that lay at `before` are found again."""
+    """Message with the shell commands that make the files of a home moved from `before` accessible again."""
     old, new = shlex.quote(str(before)), shlex.quote(str(home.root))
     back = f"Move it back (mv {new} {old}), or link the old place to it"
     if before.exists() or before.is_symlink():
@@ -154,9 +154,9 @@ def moved_remedy(home: Home, before: Path) -> str:
 
 
 def _lost_root(home: Home, experiment: str, place: Path) -> Path | None:
-    """The home in which `place` holds the files of `experiment`, when that is another one and files are missing."""
+    """Root of another home in which `place` is the folder of `experiment`, if files are missing there; else None."""
     if len(place.parents) < 2 or Home(place.parents[1]).mlflow_artifacts / experiment != place:
-        return None  # not where Evergreen puts them
+        return None  # not a folder that Evergreen chose
     came_along = home.mlflow_artifacts / experiment
     if came_along.resolve() == place.resolve():
         return None
@@ -165,7 +165,7 @@ def _lost_root(home: Home, experiment: str, place: Path) -> Path | None:
 
 
 def _migrations() -> tuple[frozenset[str], frozenset[str]]:
-    """Revisions that the installed MLflow knows, and those of them that a later one replaces."""
+    """All revisions that the installed MLflow knows, and the revisions that a later revision replaces."""
     package = find_spec("mlflow")
     places = list(package.submodule_search_locations or ()) if package else []
     known: set[str] = set()

@@ -1,9 +1,9 @@
-"""Empty databases of Prefect and MLflow: migrated once for each installation, copied into each new home.
+"""Empty databases of Prefect and MLflow: created once per installation, then copied into each new home.
 
-Migrating an empty database takes 5 (Prefect) and 2 (MLflow) CPU seconds, a copy takes milliseconds. `make setup` makes
-the databases under `<virtual environment>/share/evergreen/empty-stores` with the libraries' own commands; they hold
-tables, the revision of the migrations and the rows that migrations write, and no path. Without a database for the
-installed versions, each library migrates as it would alone.
+Migrating an empty database takes 5 (Prefect) and 2 (MLflow) CPU seconds; a copy takes milliseconds. `make setup`
+creates the databases under `<virtual environment>/share/evergreen/empty-stores` with the libraries' own commands. The
+databases have tables, the revision of the migrations and the rows that migrations write, but no paths. Without a
+database for the installed version, a library creates and migrates its database itself.
 """
 
 import logging
@@ -27,12 +27,12 @@ from training.storage.files import atomic_file, digest_file, digest_json
 log = logging.getLogger("evergreen.stores")
 
 FOLDER = Path(sys.prefix) / "share" / "evergreen" / "empty-stores"
-_FOREIGN = ("PREFECT_", "MLFLOW_")  # variables that would lead to the user's own databases
+_FOREIGN = ("PREFECT_", "MLFLOW_")  # removed: such variables may point to the user's own databases
 _SHOWN = 2000
 
 
 class StoreKind(NamedTuple):
-    """A library with a database: its migrations (a folder in its package), and how its command makes a database."""
+    """A library with a database: the migrations' folder in its package, and the command that creates a database."""
 
     package: str
     migrations: str
@@ -52,13 +52,13 @@ MLFLOW = StoreKind(
 
 
 class MigrationError(Exception):
-    """A library's command did not make its database."""
+    """A library's command failed to create its database."""
 
 
 def copy_empty(kind: StoreKind, target: Path) -> bool:
-    """Put an empty database at `target` unless a file is there; returns whether this call did.
+    """Copy an empty database to `target`, unless that file exists; returns whether this call created the file.
 
-    False as well without a sound database for the installed version: the library then makes its own.
+    Also returns False without an undamaged database for the installed version: the library then creates its own.
     """
     if target.exists() or (source := find(kind, FOLDER)) is None:
         return False
@@ -68,7 +68,7 @@ def copy_empty(kind: StoreKind, target: Path) -> bool:
         copyfile(source, aside)
         with aside.open("rb") as stream:
             os.fsync(stream.fileno())
-        os.link(aside, target)  # fails, unlike a rename, when another process has made the file meanwhile
+        os.link(aside, target)  # unlike a rename, fails when another process has created the file meanwhile
     except OSError as error:
         log.debug("%s is not copied to %s (%s)", source, target, error)
         return False
@@ -78,15 +78,16 @@ def copy_empty(kind: StoreKind, target: Path) -> bool:
 
 
 def find(kind: StoreKind, folder: Path) -> Path | None:
-    """The database of the installed version, if its bytes are those that were written; their digest is in its name."""
+    """The database of the installed version, if its content matches the digest in its file name; else None."""
     candidates = sorted(folder.glob(f"{_stem(kind)}-*.db"))
     return next((file for file in candidates if file.stem.endswith(_digest(file))), None)
 
 
 def make_all(folder: Path) -> list[Path]:
-    """Make what `folder` lacks, both at the same time. Raises :class:`MigrationError`, and OSError for the folder.
+    """Create the databases that `folder` lacks, both in parallel.
 
-    Any number of processes may do so at once: each database appears whole, under a name of its content.
+    Any number of processes may call this at once: each database appears atomically, with its digest in its name.
+    Raises :class:`MigrationError`, and OSError when `folder` can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
@@ -98,7 +99,7 @@ def _make(kind: StoreKind, folder: Path) -> Path:
         database = Path(aside) / f"{kind.package}.db"
         _migrate(kind, database)
         with closing(sqlite3.connect(database)) as store:
-            store.execute("pragma wal_checkpoint(truncate)")  # all pages into the one file that is copied
+            store.execute("pragma wal_checkpoint(truncate)")  # move all pages into the file that is copied
         target = folder / f"{_stem(kind)}-{_digest(database)}.db"
         with atomic_file(target) as copied:
             copyfile(database, copied)
@@ -129,7 +130,10 @@ def _migrate(kind: StoreKind, database: Path) -> None:
 
 
 def _stem(kind: StoreKind) -> str:
-    """Name of the installed version: its number and its migrations, whose file names begin with their revisions."""
+    """File name stem for the installed version: version number and digest of the migrations' file names.
+
+    The file name of a migration begins with its revision.
+    """
     spec = find_spec(kind.package)
     places = list(spec.submodule_search_locations or ()) if spec else []
     names = sorted(file.name for place in places for file in (Path(place) / kind.migrations).glob("*.py"))
@@ -141,7 +145,7 @@ def _digest(file: Path) -> str:
 
 
 def main() -> int:
-    """Make the databases in this virtual environment; returns 0, as everything works without them."""
+    """Create the databases in this virtual environment; returns 0 even on failure, as they only save time."""
     try:
         for made in make_all(FOLDER):
             sys.stdout.write(f"{made.name}: the empty database that new homes begin with\n")

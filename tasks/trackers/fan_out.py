@@ -1,4 +1,4 @@
-"""Metric points on their way to trackers beside MLflow: from a thread for each tracker, which no training waits for."""
+"""Send metric points to the trackers of `tracking.also`, each in its own thread; training does not wait for them."""
 
 import logging
 import threading
@@ -15,11 +15,11 @@ from training.settings.overrides import describe
 
 log = logging.getLogger("evergreen.tracking")
 
-END_S = 10.0  # for the last points of a tracker, once the training is over
+END_S = 10.0  # time that a tracker gets for its last points after the training
 
 
 class FanOut:
-    """Hands each step of each metric to one tracker once. A tracker that fails gets no more points."""
+    """Sends each step of each metric once to one tracker. A tracker that fails gets no more points."""
 
     def __init__(self, name: str, tracker: Tracker, run: RunInfo):
         self.name, self._tracker, self._run = name, tracker, run
@@ -28,12 +28,12 @@ class FanOut:
         self._thread = threading.Thread(target=self._work, name=f"evergreen-{name}", daemon=True)
 
     def __call__(self, point: Point) -> None:
-        """Take a point; returns at once."""
+        """Queue a point for the tracker's thread; never blocks."""
         self._waiting.put(point)
 
     @contextmanager
     def running(self) -> Iterator["FanOut"]:
-        """Track in the background; the last points are waited for, for :data:`END_S` seconds."""
+        """Track in the background while the block runs; then wait up to :data:`END_S` seconds for the last points."""
         self._thread.start()
         status: Status = "FINISHED"
         try:
@@ -64,7 +64,7 @@ class FanOut:
             )  # fmt: skip
 
     def _next_batch(self) -> tuple[list[Point], Status | None]:
-        """The points that wait, at least one or the end of the run."""
+        """All queued points, after waiting for the first; with the final status once the run has ended."""
         batch: list[Point] = []
         found: Point | Status = self._waiting.get()
         while isinstance(found, Point):
@@ -83,7 +83,7 @@ class FanOut:
 
 @contextmanager
 def also_tracked(plan: RunPlan) -> Iterator[list[FanOut]]:
-    """The trackers that `tracking.also` names, running."""
+    """Run the trackers that `tracking.also` names while the block runs, and yield them."""
     settings = {name: redact(str(value)) for name, value in describe(plan.settings).items()}
     run = RunInfo(plan.recipe.name, plan.run_key, plan.paths.root, settings)
     with ExitStack() as stack:

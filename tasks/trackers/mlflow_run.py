@@ -1,4 +1,4 @@
-"""MLflow: one run a run key, with what went in, how it ended, and its final numbers, each once."""
+"""MLflow runs: one for each run key, with its inputs, final status and final metrics, each recorded once."""
 
 import time
 from collections.abc import Iterator
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run
 
 RUN_KEY_TAG = "evergreen.run_key"
-HOME_TAG = "evergreen.home"  # tells runs of one installation from others' in a shared store
+HOME_TAG = "evergreen.home"  # identifies the home that a run belongs to, in a store that several homes share
 ERROR_TAG = "evergreen.error"
 
 
 def open_run(client: "MlflowClient", plan: RunPlan) -> str:
-    """Id of the MLflow run with this run key, made when there is none; it goes on where it stopped.
+    """Find or create the MLflow run with this run key, set it to RUNNING, and return its id.
 
-    The caller holds the recipe's run lock, so any other run of this recipe and home that is said to be running was
-    killed; it is closed. Raises :class:`SettingError` when somebody deleted the experiment.
+    The caller holds the recipe's run lock, so any other run of this recipe and home with status RUNNING was killed:
+    such runs get the status KILLED. Raises :class:`SettingError` when the experiment was deleted.
     """
     experiment_id = _experiment(client, plan)
     _close_killed(client, plan)
@@ -60,7 +60,7 @@ def open_run(client: "MlflowClient", plan: RunPlan) -> str:
 
 
 def link_flow_run(client: "MlflowClient", run: "Run") -> None:
-    """Tag the MLflow run with the flow run that works on it; with the newest, when several have."""
+    """Tag the MLflow run with the Prefect flow run that calls this; a later flow run replaces the tag."""
     from mlflow.entities import RunTag
 
     tags = flow_run_tags()
@@ -69,12 +69,12 @@ def link_flow_run(client: "MlflowClient", run: "Run") -> None:
 
 
 def experiment_name(plan: RunPlan) -> str:
-    """Name of the run's experiment."""
+    """Name of the run's MLflow experiment: `tracking.experiment`, or else the recipe's name."""
     return plan.settings.tracking.experiment or plan.recipe.name
 
 
 def _experiment(client: "MlflowClient", plan: RunPlan) -> str:
-    """Id of the run's experiment, made when there is none."""
+    """Id of the run's experiment, which is created if it does not exist."""
     name = experiment_name(plan)
     found = client.get_experiment_by_name(name) or _new_experiment(client, plan, name)
     if found.lifecycle_stage == "deleted":
@@ -90,12 +90,12 @@ def _new_experiment(client: "MlflowClient", plan: RunPlan, name: str) -> "Experi
 
     place = None
     if not (plan.settings.tracking.uri or "").startswith("http"):
-        # A bare database would put artifacts under the working directory; a server has a place of its own.
+        # With a bare database MLflow would write artifacts under the working directory; a server has its own root.
         place = (Home(Path(plan.home)).mlflow_artifacts / quote(name, safe=" ")).as_uri()
     try:
         client.create_experiment(name, artifact_location=place)
     except MlflowException as error:
-        # Another run was quicker, or the answer was lost and MLflow's client asked again.
+        # Another run created it first, or an answer was lost and MLflow's client repeated the request.
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     made = client.get_experiment_by_name(name)
@@ -104,16 +104,16 @@ def _new_experiment(client: "MlflowClient", plan: RunPlan, name: str) -> "Experi
 
 
 def _runs_of_key(client: "MlflowClient", experiment_id: str, plan: RunPlan) -> "list[Run]":
-    """This home's runs with this run key, the oldest first.
+    """This home's runs with this run key, oldest first.
 
-    There are two when the answer to the first request for one was lost: MLflow's client asks again.
+    There are two when the answer to the request that created the run was lost: MLflow's client repeats the request.
     """
     wanted = f"tags.`{RUN_KEY_TAG}` = '{plan.run_key}' and tags.`{HOME_TAG}` = '{_home_of(plan)}'"
     return all_pages(client.search_runs, [experiment_id], wanted, order_by=["attributes.start_time ASC"])
 
 
 def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: DatasetVersion) -> None:
-    """Settings as parameters, the ingredients as a file, train and test rows as the run's inputs."""
+    """Record settings as parameters, run key ingredients and dataset as files, train and test rows as inputs."""
     from mlflow.entities import Param
 
     known = client.get_run(run_id).data.params
@@ -126,7 +126,7 @@ def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: D
 
 
 def _close_killed(client: "MlflowClient", plan: RunPlan) -> None:
-    """Give runs whose process is gone the status that it could not give them, whatever their experiment."""
+    """Set other RUNNING runs of this recipe and home, in all experiments, to KILLED: their processes are gone."""
     ours = (
         f"attributes.status = 'RUNNING' and tags.`evergreen.recipe` = '{plan.recipe.name}' "
         f"and tags.`{HOME_TAG}` = '{_home_of(plan)}'"
@@ -142,17 +142,17 @@ def _home_of(plan: RunPlan) -> str:
 
 
 def close_run(client: "MlflowClient", run_id: str, status: str) -> None:
-    """Set the final status: FINISHED, FAILED or KILLED."""
+    """Set the final status of the MLflow run: FINISHED, FAILED or KILLED."""
     client.set_terminated(run_id, status)
 
 
 @contextmanager
 def failure_recorded(plan: RunPlan) -> Iterator[None]:
-    """Give the MLflow run its final status when the block fails: FAILED for an error, KILLED for an interruption."""
+    """Set the MLflow run's final status when the block fails: FAILED for an error, KILLED for an interruption."""
     try:
         yield
     except BaseException as error:
-        # What went wrong must reach the user whatever MLflow says; the next start closes a run that stays open.
+        # This error must reach the user even if MLflow fails, too; the next start closes a run that stays open.
         within(LAST_WORDS_S, partial(_record_failure, plan, error))
         raise
 
@@ -166,7 +166,10 @@ def _record_failure(plan: RunPlan, error: BaseException) -> None:
 
 
 def log_final(client: "MlflowClient", run_id: str, metrics: dict[str, float], step: int, at_ms: int) -> None:
-    """Final numbers, each once however often this is called for the same run; one that changed is a newer point."""
+    """Record the final metrics at step `step`. Repeated calls add no duplicates; a changed value is a newer point.
+
+    A new metric gets the Unix time `at_ms` (milliseconds), a changed metric the current time.
+    """
     from mlflow.entities import Metric
 
     known: dict[str, float] = client.get_run(run_id).data.metrics

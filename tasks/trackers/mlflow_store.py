@@ -1,6 +1,7 @@
-"""In: where MLflow's store is. Out: a client of it, or why it can't be used.
+"""In: the address of an MLflow store. Out: a client of the store, or an error that says why it can't be used.
 
-Credentials in the address go to MLflow through its own variables: it writes the address into errors and logs.
+Credentials in the address are passed to MLflow in its environment variables, because MLflow writes the address into
+errors and logs.
 """
 
 import logging
@@ -27,24 +28,25 @@ NO_PICKLE = {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}  # a model from the
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # by default a dead server is waited for over four minutes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # the default waits over four minutes for a dead server
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
 _REFUSED = (401, 403)
-_IMPORT = threading.Lock()  # two threads that import MLflow at once find modules that are half initialised
+_IMPORT = threading.Lock()  # threads that import MLflow concurrently would see partially initialised modules
 
 
 def connect(uri: str | None, home: Home) -> "MlflowClient":
-    """A client of the tracking store at `uri`, or of the one embedded under `home`.
+    """Connect to the MLflow store at `uri`, or to the store embedded under `home` when `uri` is None.
 
-    Raises :class:`ResourceError` when the embedded store can't be opened, :class:`TransientError` when a server
-    does not answer, and :class:`SettingError` when it refuses the credentials or `uri` is no store's address.
+    Raises :class:`ResourceError` when a SQLite store can't be opened, :class:`TransientError` when a server does not
+    answer or a store is locked, and :class:`SettingError` when a server refuses the credentials or `uri` is not the
+    address of a store.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    os.environ |= NO_PICKLE  # whatever the user has set
+    os.environ |= NO_PICKLE  # overrides the user's value
     with _IMPORT:
         import mlflow
         import mlflow.entities
@@ -53,7 +55,7 @@ def connect(uri: str | None, home: Home) -> "MlflowClient":
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
-    # Prints a traceback of what it then raises: a full disk, a locked file.
+    # This logger prints a traceback of errors that MLflow then raises: a full disk, a locked file.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     place = uri or home.mlflow_uri
     if not uri:
@@ -70,14 +72,14 @@ def connect(uri: str | None, home: Home) -> "MlflowClient":
 
 
 def connect_once(plan: RunPlan) -> "MlflowClient":
-    """:func:`connect` to the run's store."""
+    """:func:`connect` to the run's store, without waiting for a server that does not answer."""
     return connect(plan.settings.tracking.uri, Home(Path(plan.home)))
 
 
 def connect_patiently(plan: RunPlan) -> "MlflowClient":
-    """:func:`connect`, waiting `tracking.outage_s` for a server that is away.
+    """:func:`connect` to the run's store, with retries for `tracking.outage_s` seconds while it does not answer.
 
-    Raises :class:`OutageError` when it does not come back.
+    Raises :class:`OutageError` when the store does not answer within that time.
     """
     deadline = time.monotonic() + plan.settings.tracking.outage_s
     pause = FIRST_PAUSE_S
@@ -102,7 +104,7 @@ def _without_credentials(uri: str) -> str:
 
 
 def _unusable(place: str, error: Exception) -> EvergreenError:
-    """Why the store at `place` can't be used, and what to do."""
+    """The error that says why the store at `place` can't be used, and what to do."""
     shown, reason = redact(place), redact(str(getattr(error, "message", error)).partition("\n")[0])
     scheme = place.partition(":")[0]
     if scheme in ("http", "https"):

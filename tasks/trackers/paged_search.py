@@ -1,4 +1,4 @@
-"""All results of a search of MLflow, whose answers come in pages."""
+"""Collect all results of an MLflow search, which returns them in pages."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
 
 Entity = TypeVar("Entity")
 
-PAGE_SIZE = 1000  # the most that a server gives of every kind of entity
+PAGE_SIZE = 1000  # the largest page that a server allows for every kind of entity
 
 
 def all_pages(search: "Callable[..., PagedList[Entity]]", *given: Any, **named: Any) -> list[Entity]:
-    """What `search`, a method of MLflow's client, finds for these arguments, over all pages."""
+    """All results, over all pages, of `search`, a method of MLflow's client, with these arguments."""
     found: list[Entity] = []
     token: str | None = None
     while True:

@@ -1,4 +1,4 @@
-"""Where an MLflow run comes from: its rows, the commit of its recipe, the user, and the flow run that it belongs to."""
+"""Provenance of an MLflow run: its dataset, the commit of its recipe, the user, and its Prefect flow run."""
 
 import getpass
 import json
@@ -13,38 +13,38 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
 
 FLOW_RUN_TAG = "evergreen.flow_run"
-_NOTE_TAG = "mlflow.note.content"  # which MLflow shows as the run's description
+_NOTE_TAG = "mlflow.note.content"  # MLflow shows this tag as the run's description
 _GIT_TIMEOUT_S = 10.0
 
 
 def origin_tags(plan: RunPlan) -> dict[str, str]:
-    """Tags of MLflow's own for a run: user, recipe file, and the commit of the recipe's repository, if it has one."""
+    """MLflow's standard tags for a run: user, recipe file, and the commit of the recipe's Git repository, if any."""
     recipe = Path(plan.recipe.path)
     tags = {"mlflow.source.name": str(recipe), "mlflow.source.type": "LOCAL"}
     if user := _user():
         tags["mlflow.user"] = user
     if commit := _git(recipe, "rev-parse", "HEAD"):
         tags["mlflow.source.git.commit"] = commit
-        # Of the files that count for the run key; others may have changed without any effect.
+        # Only files that are part of the run key: changes of other files have no effect.
         changed = _git(recipe, "status", "--porcelain", "--", *plan.recipe.files)
         tags["mlflow.source.git.dirty"] = str(bool(changed)).lower()
     return tags
 
 
 def flow_run_tags() -> dict[str, str]:
-    """Tags that link an MLflow run to the Prefect flow run that calls; none outside of one."""
+    """Tags that link an MLflow run to the current Prefect flow run; empty outside of a flow run."""
     from prefect.runtime import flow_run
 
     if not flow_run.id:
         return {}
     name, address = str(flow_run.name), str(flow_run.ui_url)
-    # A server of the command's own has no web page, and is gone when the run is looked at.
+    # A server that the command started for itself has no web page, and has ended when a user opens the run.
     shown = f"[{name}]({address})" if address.startswith("http") else f"{name} ({flow_run.id})"
     return {FLOW_RUN_TAG: str(flow_run.id), _NOTE_TAG: f"Retraining by the Prefect flow run {shown}."}
 
 
 def dataset_inputs(plan: RunPlan, version: DatasetVersion) -> "list[DatasetInput]":
-    """Train and test rows as a run's inputs, described by the dataset's record: no row is read."""
+    """Train and test rows as inputs of an MLflow run, described from the dataset's record without reading rows."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     kind, source = _source(plan, version)
@@ -66,7 +66,7 @@ def dataset_inputs(plan: RunPlan, version: DatasetVersion) -> "list[DatasetInput
 
 
 def _source(plan: RunPlan, version: DatasetVersion) -> tuple[str, dict[str, str]]:
-    """MLflow's kind of source and where it is: the URL of the source, or its files on this machine."""
+    """MLflow's source type and the source's location: its URL, or its files on this machine."""
     origin = version.source_origin
     if origin.startswith(("http://", "https://")):
         return "http", {"url": origin}
@@ -75,7 +75,7 @@ def _source(plan: RunPlan, version: DatasetVersion) -> tuple[str, dict[str, str]
 
 
 def _schema() -> dict[str, Any]:
-    """The columns that matter of the dataset's Parquet files, in the form that MLflow's page of a dataset shows."""
+    """The image and label columns of the dataset's Parquet files, in the form that MLflow's dataset page shows."""
     from mlflow.types import ColSpec, DataType, Schema
 
     columns: list[Any] = [ColSpec(DataType.binary, "image"), ColSpec(DataType.integer, "label")]
@@ -97,12 +97,12 @@ def _profile(version: DatasetVersion, split: Split) -> dict[str, Any]:
 def _user() -> str | None:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container may run under a number that has no name
+    except (OSError, KeyError):  # a container may run under a user id without a name
         return None
 
 
 def _git(recipe: Path, *arguments: str) -> str | None:
-    """What git says in the repository that keeps the recipe; None when none does, or git is not installed."""
+    """Output of git in the repository that tracks the recipe; None when there is no such repository or no git."""
 
     def ask(*command: str) -> str:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""Metric points on their way to MLflow: each once, in batches, and later when the server is away."""
+"""Send metric points to MLflow: each once, in batches, with retries while the server is unreachable."""
 
 import logging
 import threading
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.tracking")
 
 LAST_WORDS_S = 10.0
-_MOST_POINTS = 1000  # that MLflow takes in one call
+_MOST_POINTS = 1000  # MLflow's limit for one call
 
 
 @dataclass
 class Publisher:
-    """Reads new metric points while workers write them; hands them to listeners and, in batches, to MLflow.
+    """Reads new metric points while workers write them; sends them to listeners and, in batches, to MLflow.
 
-    Each point is read from the file once, unless a resumed training writes the file again.
+    Each point is read from the file once, unless a resumed training replaces the file.
 
-    A point goes to MLflow once: what is there already is read first, and the timestamp is the point's own, so
-    that a repeated batch is the same row. `begin` opens the run; while MLflow is away, it is called again and again.
+    A point is sent to MLflow once: points that MLflow already has are read first and skipped, and each point keeps
+    its own timestamp, so a batch that is sent twice gives the same rows. `begin` opens the run; it is retried while
+    MLflow is unreachable.
     """
 
     begin: Callable[[], tuple["MlflowClient", str]]
@@ -56,30 +57,30 @@ class Publisher:
 
     @contextmanager
     def running(self, *listeners: Callable[[Point], None]) -> Iterator[None]:
-        """Publish in the background; the rest is sent before the block is left.
+        """Publish in the background while the block runs; remaining points are sent when the block ends.
 
-        Raises :class:`OutageError` when MLflow does not take the rest within `outage_s`.
+        Raises :class:`OutageError` when MLflow does not accept the remaining points within `outage_s` seconds.
         """
         self._listeners = listeners
         self._monitors = self.with_system_metrics
-        # In a copy of the context: what a listener logs belongs to this task run in Prefect.
+        # The thread runs in a copy of this context, so that Prefect assigns listeners' log records to this task run.
         run = copy_context().run
         thread = threading.Thread(target=run, args=(self._work,), name="evergreen-metrics", daemon=True)
         thread.start()
         try:
             yield
         except BaseException:
-            # The block's own error is what counts, and who asked for an end does not wait for a store that is away.
+            # The block's error must reach the caller, and an interrupted run must not wait for an unreachable store.
             within(LAST_WORDS_S, lambda: self._end(thread), self._read_on, self._send)
             raise
         self._end(thread)
         self.flush()
 
     def flush(self) -> None:
-        """Send what MLflow lacks. Raises :class:`OutageError` when it does not take it within `outage_s`."""
+        """Send all points that MLflow lacks; raises :class:`OutageError` if that does not succeed in `outage_s` s."""
         deadline = time.monotonic() + self.outage_s
         pause = FIRST_PAUSE_S
-        self._tail = self.file.tail()  # the whole file once more: nothing that a replaced file held is missed
+        self._tail = self.file.tail()  # read all of the file again: no point of a replaced file is missed
         while True:
             try:
                 self._read_on()
@@ -108,13 +109,13 @@ class Publisher:
             try:
                 self._read_on()
                 self._try_to_send()
-            except OSError as error:  # a disk that is full or away; the workers will say so
+            except OSError as error:  # the disk is full or missing: the workers report that error
                 log.debug("metric points can't be read (%s)", error)
             if self._stop.wait(self.interval_s):
                 return
 
     def _read_on(self) -> None:
-        """Take new points in; damaged ones are computed again, or missing, which is said once."""
+        """Read new points. Warns once about damaged ones: they stay missing unless training computes them again."""
         points = self._tail.new()
         damage = self._tail.damage
         if damage and not self._said_damaged:
@@ -125,18 +126,19 @@ class Publisher:
 
     def _tell(self, points: list[Point]) -> None:
         for point in points:
-            name = (point.step, ",".join(point.values), point.at)  # a resume computes points again
+            # A replaced file is read again, but a point that was computed again has another time.
+            name = (point.step, ",".join(point.values), point.at)
             if name in self._heard:
                 continue
             self._heard.add(name)
             for listener in self._listeners:
                 try:
                     listener(point)
-                except Exception as error:  # a display must not end a training
+                except Exception as error:  # a failing progress display must not stop the training
                     log.debug("a progress display failed: %s", error)
 
     def _try_to_send(self) -> None:
-        """Send, or leave it for later: the file keeps every point until MLflow is back."""
+        """Send unsent points, or retry later with growing pauses: the file keeps every point while MLflow is down."""
         if time.monotonic() < self._next_try:
             return
         try:
@@ -150,12 +152,12 @@ class Publisher:
         if self._pause:
             log.info("MLflow takes metrics again")
             self._pause = 0.0
-            self._end_monitor()  # MLflow's own gives up for good when the server is away
+            self._end_monitor()  # MLflow's monitor stops permanently during an outage; a new one starts below
         self._start_monitor()
 
     def _send(self) -> None:
         client, run_id = self._opened()
-        from mlflow.entities import Metric  # once MLflow is imported, which connecting does
+        from mlflow.entities import Metric  # imported after connecting, which imports MLflow under a lock
 
         new = [
             (point, name, value)
@@ -201,7 +203,7 @@ def within(seconds: float, *actions: Callable[[], object]) -> None:
 
 
 def _system_metrics(run_id: str) -> Any:
-    """Record CPU, memory, disk and GPU use of this machine with the run, until `finish()` is called."""
+    """Record CPU, memory, disk and GPU use of this machine with the run, until `finish()` of the result is called."""
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
     monitor = SystemMetricsMonitor(run_id, sampling_interval=2, samples_before_logging=5, resume_logging=True)

@@ -1,4 +1,7 @@
-"""TensorBoard: event files in a run's folder `tensorboard`; `tensorboard --logdir EVERGREEN_HOME/runs` shows them."""
+"""TensorBoard tracker: writes event files to a run's folder `tensorboard`.
+
+`tensorboard --logdir EVERGREEN_HOME/runs` shows them.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,19 +12,18 @@ from training.attempts.metrics import Point
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
 
-_FLUSH_S = (
-    1  # between writes to the event file; what a killed process had not written follows at its next start
-)
+# Seconds between writes to the event file. Points that a killed process had not written are sent at the next start.
+_FLUSH_S = 1
 
 
 class TensorBoard:
-    """Writes a run's points as scalars with the points' own times, and its settings as text."""
+    """Writes a run's points as scalars with the points' own timestamps, and the run's settings as text."""
 
     def __init__(self) -> None:
         self._writer: SummaryWriter | None = None
 
     def begin(self, run: RunInfo) -> str:
-        """Open a new event file, which hides the steps that earlier event files of the run show."""
+        """Open a new event file. It hides the steps in earlier event files of the run; returns the folder."""
         from tensorboardX import SummaryWriter
 
         folder = run.folder / "tensorboard"
@@ -38,7 +40,7 @@ class TensorBoard:
                 self._writer.add_scalar(name, value, point.step, walltime=point.at)
 
     def end(self, status: Status) -> None:
-        """Write how the run ended, and close the event file."""
+        """Write the run's final status, and close the event file."""
         assert self._writer is not None
         self._writer.add_text("status", status, 0)
         self._writer.close()

@@ -1,7 +1,7 @@
-"""The archive of an exported program: which members there are, and which of them are JSON, tensors or pickles.
+"""Check the archive (ZIP file) of an exported program: its members, their JSON, and the pickled example inputs.
 
-Members are read with the reader that `torch.export.load` uses. Another reader could see other bytes under a name: of
-two members with one name Python's zipfile takes the last and torch's reader the first.
+Members are read with the reader that `torch.export.load` uses. Another reader could return other bytes for a name: of
+two members with the same name, Python's zipfile takes the last and torch's reader the first.
 """
 
 import io
@@ -32,7 +32,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def check_program(file: Path | BinaryIO) -> None:
-    """Raises :class:`DataError`, with what is wrong, for a program that torch must not be given to load."""
+    """Check an exported program; raises :class:`DataError`, with the reason, when torch must not load it."""
     from torch.export.pt2_archive import PT2ArchiveReader
 
     try:
@@ -50,7 +50,7 @@ def check_program(file: Path | BinaryIO) -> None:
 
 
 def _check_members(file: Path | BinaryIO) -> None:
-    """One folder of files, each name once, none compressed: torch writes no others, and readers disagree on those."""
+    """Require one top folder, unique names and no compression, as torch writes: readers differ on other archives."""
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
     names = [member.filename.lower() for member in members]
@@ -65,7 +65,7 @@ def _check_members(file: Path | BinaryIO) -> None:
 
 
 def _held(model: type[M], content: bytes, name: str) -> M:
-    """`content` against a schema, by the JSON parser that torch uses; a key that comes twice is refused."""
+    """Validate `content` against a schema, with the JSON parser that torch uses; a duplicate key is refused."""
     try:
         return model.model_validate(json.loads(content.decode(), object_pairs_hook=_once))
     except ValidationError as error:
@@ -90,7 +90,7 @@ def _check_payloads(folder: str, payloads: Payloads, names: set[str]) -> None:
 
 
 def _check_example(content: bytes) -> None:
-    """torch unpickles example inputs without restriction when the restricted way fails: so that must not fail."""
+    """Check that restricted unpickling of the example inputs succeeds: else torch unpickles them unrestricted."""
     import torch
 
     try:

@@ -1,8 +1,9 @@
-"""In: a string of an exported program. Out: the same string, when torch can only read it as what it should be.
+"""In: a string of an exported program. Out: the same string, when it is safe for torch to evaluate.
 
-Where each string ends up was read in torch 2.14: sizes and symbols in `sympy.sympify` (which calls `eval`), guards in
-`exec`, names of values, parameters and arguments in the source of the generated `forward`, operators in `getattr` on
-`torch`, tree specifications in `importlib.import_module`. Every function here raises :class:`ValueError`.
+The source of torch 2.14 shows where each string is evaluated: sizes and symbols in `sympy.sympify` (which calls
+`eval`), guards in `exec`, names of values, parameters and arguments in the source of the generated `forward`,
+operators in `getattr` on `torch`, tree specifications in `importlib.import_module`. Every public function here raises
+:class:`ValueError` for a string that is not allowed.
 """
 
 import ast
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 IDENTIFIER = r"^[A-Za-z_][A-Za-z0-9_]{0,499}$"
-# Path of a parameter or module: no part of it is an attribute that Python itself gives to objects.
+# Path of a parameter or module. :func:`module_path` also refuses parts such as `__class__`.
 MODULE_PATH = r"^([A-Za-z0-9_@-]{1,200}(\.[A-Za-z0-9_@-]{1,200}){0,63})?$"
 SYMBOL = r"^[a-z]{1,4}[0-9]{1,6}$"
 _LONGEST = 4000
@@ -47,7 +48,7 @@ _SIGNS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 _NOT_SIGNS = (ast.LShift, ast.RShift, ast.MatMult, ast.BitXor, ast.In, ast.NotIn, ast.Is, ast.IsNot)
 
 _ATEN = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]{1,200})\.([A-Za-z0-9_]{1,200})")
-# Operations that write or read files, print, change global state, or trust their arguments with memory.
+# Operations that write or read files, print, change global state, or access memory by unchecked arguments.
 _UNSAFE_ATEN = re.compile(
     r"from_file|save|set|set_|set_data|_set_item|set_grad_enabled|record_stream|_?print|warn"
     r"|_nested_view_from_buffer\w*|\w*unsafe\w*|\w*resize\w*"
@@ -61,19 +62,23 @@ _CONTAINERS = {"builtins.tuple", "builtins.list", "builtins.dict"}
 
 
 def expression(text: str) -> str:
-    """A size in symbols: sympy's own notation (`Mul(Integer(2), Symbol('s0', integer=True))`) or plain arithmetic."""
+    """Check a symbolic size: sympy's notation (`Mul(Integer(2), Symbol('s0', integer=True))`) or plain arithmetic."""
     _each(_parsed(text), _in_expression, text)
     return text
 
 
 def guard(text: str) -> str:
-    """A condition on sizes of the inputs, such as `L['images'].size()[0] % 2 == 0`."""
+    """Check a condition on sizes of the inputs, such as `L['images'].size()[0] % 2 == 0`."""
     _each(_parsed(text), _in_guard, text)
     return text
 
 
 def operator(text: str) -> str:
-    """The full name of an operation: of ATen, but for those with effects outside of tensors, or on sizes."""
+    """Check the full name of an operation.
+
+    Allowed are arithmetic on sizes, ATen operations without effects outside of tensors, and the higher-order
+    operations of :data:`_OF_GRAPHS`.
+    """
     aten = _ATEN.fullmatch(text)
     known = _ON_SIZES.fullmatch(text) or _OF_GRAPHS.fullmatch(text)
     if not known and (aten is None or _UNSAFE_ATEN.fullmatch(aten[1])):
@@ -82,14 +87,17 @@ def operator(text: str) -> str:
 
 
 def module_path(text: str) -> str:
-    """`text`, whose form :data:`MODULE_PATH` has checked, when no part of it leads out of the module."""
+    """Check that no part of a path begins with `__`, which could lead out of the module.
+
+    :data:`MODULE_PATH` has checked the path's form before.
+    """
     if any(part.startswith("__") for part in text.split(".")):
         raise ValueError(f"{text[:100]!r} leads out of the module")
     return text
 
 
 def tree(text: str) -> str:
-    """How inputs or outputs are nested, as JSON: tuples, lists and dictionaries with text keys."""
+    """Check the nesting of inputs or outputs, given as JSON: only tuples, lists and dictionaries with text keys."""
     try:
         version, node = json.loads(text)
         if version != 1:
@@ -117,7 +125,7 @@ def _check_tree(node: Any, depth: int = 0) -> None:
 
 
 def _parsed(text: str) -> ast.expr:
-    # Python's parser takes comments and line ends for no part of an expression; torch pastes the text whole.
+    # Python's parser ignores comments and line ends, but torch inserts the whole text into source: refuse them here.
     if len(text) > _LONGEST or not _PLAIN.fullmatch(text):
         raise ValueError(
             f"expression {text[:100]!r} has other characters than arithmetic needs, or is too long"
@@ -129,7 +137,7 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _each(root: ast.expr, allowed: Callable[[ast.AST], bool], text: str) -> None:
-    """Hold every node of a syntax tree against `allowed`, or against what both kinds of expression may have."""
+    """Check that every node of a syntax tree passes `allowed` or is arithmetic, and limit depth and powers."""
     level: list[ast.AST] = [root]
     powers = depth = 0
     while level:
@@ -158,7 +166,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_small(node: ast.AST) -> bool:
-    """Whether an exponent is a small whole number: `9**9**9` alone would fill the memory."""
+    """Whether an exponent is a small integer: evaluating `9**9**9` would fill the memory."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Integer":
         return len(node.args) == 1 and _is_small(node.args[0])
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -177,9 +185,8 @@ def _in_expression(node: ast.AST) -> bool:
         return node.id in _FUNCTIONS | _CONSTANTS or re.fullmatch(SYMBOL, node.id) is not None
     if isinstance(node, ast.keyword):
         return node.arg in _ASSUMPTIONS and isinstance(node.value, ast.Constant)
-    if isinstance(node, ast.Constant) and isinstance(
-        node.value, str
-    ):  # the name of a symbol, digits of a Float
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        # The name of a symbol, or the digits of a Float.
         return re.fullmatch(rf"{SYMBOL[1:-1]}|[0-9.e+-]{{1,40}}", node.value) is not None
     if isinstance(node, ast.Call):
         name = node.func.id if isinstance(node.func, ast.Name) else ""
@@ -192,7 +199,7 @@ def _in_expression(node: ast.AST) -> bool:
 def _in_guard(node: ast.AST) -> bool:
     if isinstance(node, ast.Name):
         return node.id in {"L", "Max", "Min", "Mod", "FloorDiv", "PythonMod"}
-    if isinstance(node, ast.Subscript):  # of the inputs by name, or of sizes by number
+    if isinstance(node, ast.Subscript):  # an input by name, or a size by number
         return isinstance(node.slice, ast.Constant)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.fullmatch(IDENTIFIER, node.value) is not None

@@ -1,8 +1,8 @@
-"""The fields of an exported program, after schema version 8 of `torch._export.serde.schema`, and nothing else.
+"""Strict schema of an exported program: allowed fields of schema version 8 of `torch._export.serde.schema`.
 
-Left out, and so refused, is what only loads through pickle, custom classes or the import of a module: custom objects,
-tokens, opaque values, operators as arguments, named tuples. Extra fields are refused, too: torch skips the fields that
-it does not know, and a newer torch may know them.
+Fields that load only through pickle, custom classes or the import of a module are left out, and thus refused: custom
+objects, tokens, opaque values, operators as arguments, named tuples. Unknown fields are refused, too: torch skips
+fields that it does not know, but a newer torch may use them.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -31,7 +31,7 @@ Number = float | Literal["Infinity", "-Infinity", "NaN"]
 Expression = Annotated[str, AfterValidator(expression)]
 Tree = Annotated[str, AfterValidator(tree)]
 ScalarType = Annotated[int, Field(ge=1, le=35)]
-# A line of source that torch may write as a comment: a carriage return would end the comment.
+# Text that torch may write into generated source as a comment: a carriage return would end the comment.
 Note = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x08\x0b\x0d-\x1f\x7f]*$")]
 Metadata = dict[Literal["stack_trace", "nn_module_stack", "torch_fn", "from_node", "custom"], Note]
 
@@ -41,7 +41,7 @@ class _Fields(BaseModel):
 
 
 class _Choice(_Fields):
-    """Exactly one of the fields, as torch writes a union."""
+    """A tagged union, as torch writes it: exactly one field is set."""
 
     @model_validator(mode="before")
     @classmethod
@@ -262,7 +262,7 @@ class Version(_Fields):
 
 
 class Program(_Fields):
-    """`models/model.json` of the archive."""
+    """Schema of `models/model.json` in the archive."""
 
     graph_module: GraphModule
     opset_version: dict[Literal["aten"], Whole]
@@ -274,7 +274,7 @@ class Program(_Fields):
 
 
 class Size(_Choice):
-    """A size that is a number: of a stored tensor."""
+    """A size of a stored tensor: always a number, never a symbol."""
 
     as_int: Whole | None = None
 
@@ -293,6 +293,6 @@ class Payload(_Fields):
 
 
 class Payloads(_Fields):
-    """`data/weights/model_weights_config.json`, and that of the constants."""
+    """Schema of `data/weights/model_weights_config.json` and `data/constants/model_constants_config.json`."""
 
     config: dict[ModulePath, Payload]
