@@ -1,4 +1,4 @@
-"""Python runs this at its start if this folder is on its path: the first rename to a path kills the process, or fails.
+"""Python runs this at its start if this folder is on its path: the first rename to a path kills the process or fails.
 
 strace can't do that: it matches only the source of a rename, and sources have random names.
 """

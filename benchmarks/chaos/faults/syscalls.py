@@ -15,7 +15,7 @@ _KILL = f"signal={signal.SIGKILL.name}"
 
 
 def crash(trial: Trial) -> None:
-    """SIGKILL at a system call: in turn, a rename to a final name, the fsync after it, the write of a metric point."""
+    """SIGKILL at a system call: in turn, a rename to a final name, the fsync after it, a metric point's write."""
     trial.pick((_crash_at_rename, _crash_after_rename, _crash_at_point))(trial)
 
 
