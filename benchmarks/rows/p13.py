@@ -1,4 +1,4 @@
-"""P13: metric points into MLflow's SQLite store. B calls `log_metric` for each value, as in MLflow's documentation."""
+"""P13: metric points into MLflow's SQLite store. Side B calls `log_metric` for each value, as MLflow documents it."""
 
 import time
 from typing import Any
