@@ -21,5 +21,5 @@ def test_the_newest_copy_stays_while_the_next_is_taken() -> None:
         taken.append(copies.take({"a": tensor, "more": torch.ones(turn)}))
         tensor += 1
     assert [int(one["a"][0]) for one in taken[-2:]] == [2, 3]
-    assert taken[-1]["a"].data_ptr() == taken[-3]["a"].data_ptr()  # the memory of the copy before the last one is used again
+    assert taken[-1]["a"].data_ptr() == taken[-3]["a"].data_ptr()  # the older copy's memory is used again
     assert taken[-1]["more"].shape == (3,)

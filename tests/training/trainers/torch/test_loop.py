@@ -257,6 +257,6 @@ def test_a_checkpoint_that_is_copied_late_is_of_its_own_step(
     for step in steps:
         state = log.load_step(step)["learner"]["model"]
         assert weights_digest({name: state[name] for name in names}) == before_update[step]
-    assert trained.goodput.parts["checkpoint"] > 0.04 * len(steps)  # the time booked for checkpoints includes the wait
+    assert trained.goodput.parts["checkpoint"] > 0.04 * len(steps)  # includes the wait for the copy
     # The checkpoint at the end of an epoch may become the model, so it is copied at once.
     assert [bool(count) for count in late_ones] == [*(True for _ in steps), False]
