@@ -49,7 +49,7 @@ def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work:
     file = options.out / f"{name}.json"
     results = store.begin(file, size, afresh=bool(options.rows))
     claimed = {claim.id for row in all_rows() for claim in row.claims}
-    kept = tuple(line for line in results.rows if line.id in claimed)  # drop lines whose claim was renamed or removed
+    kept = tuple(line for line in results.rows if line.id in claimed)  # some may have been renamed
     results = results.model_copy(update={"rows": kept})
     measured = {line.id for line in results.rows if line.ratio is not None and line.code == results.code}
     done = set() if options.rows else measured
@@ -129,5 +129,5 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cleanup runs and no process or folder is left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cleanup runs
     sys.exit(main())

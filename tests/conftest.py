@@ -99,7 +99,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 @pytest.fixture
 def own_tmp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Create a folder for this test's temporary files, with a path short enough for the Unix sockets of Ray."""
-    tmp_path_factory.getbasetemp()  # pytest creates its base folder at first use: create it before TMPDIR changes
+    tmp_path_factory.getbasetemp()  # created at its first use, which must be before TMPDIR changes
     with tempfile.TemporaryDirectory(prefix="eg-", dir="/tmp") as folder:
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", None)

@@ -124,5 +124,5 @@ def _line(outcome: Outcome) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # so that cleanup runs and no process is left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # so that cleanup runs
     sys.exit(main())

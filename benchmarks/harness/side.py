@@ -49,7 +49,7 @@ def run_side(row: Row, side: str, place: Place) -> Measured:
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            start_new_session=True,  # a library may signal its process group; that must not reach this process
+            start_new_session=True,  # a signal of a library to its process group must not reach this process
         )
         try:
             status = process.wait(row.timeout_s)

@@ -88,9 +88,7 @@ class Actor:
 
     def go_on(self, answer: Any) -> None:
         assert self.body is not None
-        at = (
-            self.body.switch(answer) if self.body else self.body.switch()
-        )  # an unstarted greenlet is falsy
+        at = self.body.switch(answer) if self.body else self.body.switch()  # an unstarted greenlet is falsy
         self.over = self.body.dead
         self.pending = at if isinstance(at, Call) else None
 

@@ -11,7 +11,7 @@ from tasks.gate.reign import Reign
 from training.problems.classification import paired, score
 from training.records import Evaluation
 
-ALONE = {"error_control": "strict", "horizon": 1}  # a single comparison, which may spend the whole error budget
+ALONE = {"error_control": "strict", "horizon": 1}  # one comparison may spend the whole error budget
 
 
 def evaluate(labels, candidate, champion, classes=2, version="7"):

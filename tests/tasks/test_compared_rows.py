@@ -48,7 +48,7 @@ def test_test_rows_that_the_champion_was_trained_on_are_left_out_and_said(home: 
     trained_on = training_rows_of(client, one.plan, champion)
     assert trained_on is not None
     seen = rows_among(one.version, "test", trained_on)
-    assert 0.3 < seen.mean() < 0.7  # of test rows (digest below 0.4), those below 0.2 were already test rows before
+    assert 0.3 < seen.mean() < 0.7  # of test rows (digest < 0.4), those < 0.2 were test rows before
     evaluation = one.evaluation
     assert (evaluation.left_out, evaluation.rows) == (seen.sum(), (~seen).sum())
     assert evaluation.training_rows_known

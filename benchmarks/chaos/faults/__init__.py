@@ -21,7 +21,7 @@ class Fault:
     inject: Callable[[Trial], None]
     kinds: tuple[Kind, ...] = (ON_RAY,)
     own_services: bool = False
-    unavailable: Callable[[], str | None] = lambda: None  # returns why the fault can't be injected on this machine
+    unavailable: Callable[[], str | None] = lambda: None  # reason why it can't be injected here
 
 
 def all_faults() -> tuple[Fault, ...]:

@@ -117,7 +117,7 @@ def _two_nodes(setup: ExitStack, trial: Trial, names: tuple[str, str]) -> None:
 def _second_node(trial: Trial, names: tuple[str, str]) -> AbstractContextManager[None]:
     """A Ray node of one CPU in the second namespace."""
     environment = trial.bench.environment | trial.environment
-    del environment[HOME_VARIABLE]  # this variable marks the processes that must not outlive the trial's command
+    del environment[HOME_VARIABLE]  # it marks the processes that must end with the command
     inside = ["ip", "netns", "exec", names[1]]
     head = trial.settings["ray.address"]
     return services.ray_worker(trial.bench.folder / "n", environment, head, "10.77.0.2", inside)

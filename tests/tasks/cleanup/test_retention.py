@@ -267,7 +267,7 @@ def test_a_lock_that_a_killed_process_left_goes(kept: Kept) -> None:
     assert [one.name for one in would.removals if one.kind == "lock"] == [f"digits tag {LOCK_TAG}a"]
     assert left() >= set(claims)
 
-    for token in ("b", "c"):  # `collect` waits for the holder of the lock, so remove the claims that are in use
+    for token in ("b", "c"):  # a lock in use would be waited for
         client.delete_registered_model_tag("digits", LOCK_TAG + token)
     assert [one.why for one in collect(kept.home, keep=5).removals if one.kind == "lock"] == [
         f"left by process {gone.pid} on {here}, which is gone"

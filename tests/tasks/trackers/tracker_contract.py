@@ -12,7 +12,7 @@ import pytest
 from tasks.trackers.base import TRACKERS, RunInfo, Tracker, new_tracker
 from training.attempts.metrics import Point
 
-Shown = dict[str, list[tuple[int, float, float]]]  # metric name: (step, value, seconds since 1970) of each point
+Shown = dict[str, list[tuple[int, float, float]]]  # by metric: (step, value, seconds since 1970)
 
 
 def point(step: int, **values: float) -> Point:

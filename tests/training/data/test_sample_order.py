@@ -95,7 +95,7 @@ def blocks_of(rows: int) -> Iterator[None]:
     epoch=EPOCHS,
     entered_at=st.floats(0, 1, exclude_max=True),
 )
-@example(order=SampleOrder(64 * 3 + 3, 16, 1), epoch=0, entered_at=0.9)  # the last rows form an incomplete block
+@example(order=SampleOrder(64 * 3 + 3, 16, 1), epoch=0, entered_at=0.9)  # the last block is incomplete
 @example(order=SampleOrder(64 * 3 - 1, 64, 2), epoch=1, entered_at=0.5)  # a batch as long as a block
 @example(order=SampleOrder(900, 100, 3), epoch=2, entered_at=0.5)  # a batch longer than a block
 def test_blocks_do_not_show_in_the_order(order: SampleOrder, epoch: int, entered_at: float) -> None:

@@ -59,4 +59,4 @@ def test_a_node_that_is_taken_away_is_saved_from_first(
     found = run("preemption", "0.2", home, small_version, tmp_path)
     first, second = found["first_steps"]
     assert first == 0
-    assert 10 <= second < 100  # inside the first epoch of 135 steps: only the preemption notice causes a save there
+    assert 10 <= second < 100  # inside the first epoch of 135 steps: saved because of the notice

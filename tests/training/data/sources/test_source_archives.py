@@ -205,7 +205,7 @@ def test_cut_short_anywhere(place: Path, suffix: str) -> None:
     whole = {".tar.gz": gzip.compress, ".tar.xz": lzma.compress}.get(suffix, bytes)(whole)
     archive = place / f"bad{suffix}"
     for length in [0, 1, 511, 512, 1024, len(whole) // 2, len(whole) - 513, len(whole) - 8]:
-        if length < len(whole) and not (suffix == ".tar" and length == len(whole) - 8):  # cut inside the end mark
+        if length < len(whole) and not (suffix == ".tar" and length == len(whole) - 8):  # in the end mark
             archive.write_bytes(whole[:length])
             refused(archive)
 

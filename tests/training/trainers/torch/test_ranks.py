@@ -8,7 +8,7 @@ import torch.multiprocessing as mp
 
 from training.trainers.torch.ranks import Ranks
 
-_LARGE = 10**9 + 8  # in float64, three times the square of this number differs from the rounded sum of squares
+_LARGE = 10**9 + 8  # in float64, 3 * (x*x + x*x + x*x) != (x + x + x)**2
 
 
 def _compare(rank: int, world: int, folder: Path) -> None:

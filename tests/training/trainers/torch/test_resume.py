@@ -317,6 +317,6 @@ def test_a_compiled_model_is_resumed_to_the_same_bits_by_a_process_that_compiles
     calm, job = (job_for(place, small_version, compiled) for place in (Home(tmp_path / "calm"), home))
     torch._dynamo.reset()
     undisturbed = outcome(calm, launch(calm))
-    crashed(job, per_epoch(small_version) - 1)  # the first step after the resumption is the uneven end of an epoch
+    crashed(job, per_epoch(small_version) - 1)  # training resumes with an epoch's last, smaller step
     torch._dynamo.reset()
     assert outcome(job, launch(job)) == undisturbed
