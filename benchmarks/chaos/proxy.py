@@ -21,7 +21,7 @@ class Mood(Enum):
 
 
 class Proxy:
-    """Listens on a free port; in mode DELAY, each request waits `delay_s` seconds."""
+    """Listens on a free port; under `Mood.DELAY`, each block of a request waits `delay_s` seconds."""
 
     def __init__(self, port: int, delay_s: float = 30.0):
         self.target = port
@@ -40,7 +40,7 @@ class Proxy:
         self.change(Mood.REFUSE)
 
     def change(self, mood: Mood) -> None:
-        """Switch to another mode; connections that were opened in the previous mode are closed."""
+        """Switch to another `Mood`; connections that were opened under the previous one are closed."""
         self.mood = mood
         for one in list(self._open):
             with contextlib.suppress(OSError):

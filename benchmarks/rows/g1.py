@@ -44,7 +44,7 @@ class ResidentFeed:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Same as the real feed's."""
+        """As many steps as the real feed has."""
         return self.real.steps_per_epoch
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:

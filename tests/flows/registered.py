@@ -1,4 +1,4 @@
-"""A real registered model whose predictions a test can predict: the strongest colour, and the half it is in."""
+"""A real registered model whose predictions are known: the strongest colour, and the half of the image it is in."""
 
 import io
 from collections.abc import Iterable

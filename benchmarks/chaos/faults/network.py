@@ -26,7 +26,7 @@ def lose_calls(trial: Trial) -> None:
 
 
 def cut_network(trial: Trial) -> None:
-    """The link between two nodes goes down (for 10 s, or until the command has ended), loses packets, or is slow."""
+    """The link between two nodes is down for 10 s, down until the command ends, loses 30 % of packets, or is slow."""
     with ExitStack() as setup:
         names = _namespaces(setup, trial)
         _two_nodes(setup, trial, names)

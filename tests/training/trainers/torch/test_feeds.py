@@ -122,7 +122,7 @@ def test_a_loader_shares_rows_among_ranks(columns: Columns) -> None:
     batches = [list(loader(columns, rank(number, 2)).batches(0, 0)) for number in range(2)]
     found = [set(rows(one)) for one in batches]
     assert found[0] | found[1] == set(learn_of(columns))
-    assert len(found[0] & found[1]) <= 1  # the sampler repeats a row if the ranks do not divide the rows
+    assert len(found[0] & found[1]) <= 1  # the sampler repeats a row to give ranks equal numbers
     for first, second in zip(*batches, strict=True):
         assert first.global_rows == second.global_rows == len(first.labels) + len(second.labels)
 
