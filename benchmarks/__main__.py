@@ -1,7 +1,7 @@
-"""Measure Evergreen against programs that do the same work by other means: `python -m benchmarks`, or `make bench`.
+"""Measure Evergreen against programs that do the same work in other ways: `python -m benchmarks` or `make bench`.
 
-Each row prints its lines as it ends, and `results.json`, `results.md` and `results.svg` are written anew then. A run
-that was interrupted goes on when it is started again; rows that are named with --rows are always measured.
+Each finished row prints its lines and updates `results.json`, `results.md` and `results.svg`. An interrupted run
+continues when the command is started again; rows named with --rows are always measured.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from benchmarks.rows import all_rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 when no row failed to run; a goal that is missed is printed and is no error."""
+    """Run the suite. Returns 0 if every row could be run; a missed goal is printed but is no error."""
     options = _arguments(argv)
     rows = all_rows()
     if options.list:
@@ -45,11 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work: Path, name: str) -> int:
-    """Measure row after row; returns how many could not be."""
+    """Measure row after row; returns how many rows failed to run."""
     file = options.out / f"{name}.json"
     results = store.begin(file, size, afresh=bool(options.rows))
     claimed = {claim.id for row in all_rows() for claim in row.claims}
-    kept = tuple(line for line in results.rows if line.id in claimed)  # some may be called otherwise now
+    kept = tuple(line for line in results.rows if line.id in claimed)  # some may have been renamed
     results = results.model_copy(update={"rows": kept})
     measured = {line.id for line in results.rows if line.ratio is not None and line.code == results.code}
     done = set() if options.rows else measured
@@ -74,7 +74,7 @@ def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work:
 
 
 def _lines(row: Row, work: Path, size: Size, pairs: int | None) -> tuple[list[Line], bool]:
-    """A row's lines, and whether it could not be measured though it should."""
+    """A row's lines, and whether the row failed although it should be measurable here."""
     if reason := row.unavailable(size):
         return _unmeasured(row, f"not measured: {reason}"), False
     try:
@@ -129,5 +129,5 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cleanup runs
     sys.exit(main())

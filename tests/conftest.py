@@ -1,4 +1,4 @@
-"""What all tests share. Nothing of a user's installation is touched: homes, servers and stores are fresh folders."""
+"""Fixtures and settings of all tests; temporary homes, servers and stores keep tests off the user's installation."""
 
 import atexit
 import logging
@@ -12,7 +12,7 @@ from flows.local.environment import NO_SERVICES  # imports nothing that reads th
 
 
 def _isolate() -> None:
-    """Prefect and Ray read the environment at their first import, which collecting the tests may be."""
+    """Set an isolated environment before collection: Prefect and Ray read the environment when first imported."""
     folder = tempfile.mkdtemp(prefix="evergreen-tests-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "RAY_ADDRESS", "EVERGREEN_HOME"):
@@ -41,12 +41,12 @@ from training.settings.schema import Settings  # noqa: E402
 from training.storage.paths import HOME_VARIABLE, Home  # noqa: E402
 from training.storage.paths import home as home_of_environment  # noqa: E402
 
-# Cores are shared, so an example's time says nothing about the code.
+# Test machines share their cores, so the duration of an example says nothing about the code.
 hypothesis.settings.register_profile("shared-cores", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("shared-cores")
 
 
-# Files that take a minute or more: begun first, so that of two processes none waits for the other in the end.
+# Files that take a minute or more run first, so that neither of two test processes idles at the end.
 _LONG = (
     "test_retrain_on_ray.py",
     "test_supervise.py",
@@ -63,13 +63,13 @@ _LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order whole files: long ones first."""
+    """Reorder whole test files: those in `_LONG` first."""
     items.sort(key=lambda item: _LONG.index(item.path.name) if item.path.name in _LONG else len(_LONG))
 
 
 @pytest.fixture(scope="session")
 def prefect_harness() -> Iterator[None]:
-    """A Prefect server of the tests' own, started once; flows end without waiting for their heartbeat."""
+    """Start a Prefect server for the tests, once a session; flows send no heartbeats, so they end without delay."""
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
     from prefect.testing.utilities import prefect_test_harness
 
@@ -82,7 +82,7 @@ def prefect_harness() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
-    """A Ray cluster of two CPUs on this machine, started once and shared."""
+    """Start a Ray cluster of two CPUs on this machine, once a session."""
     from training.ray_cluster.cluster import ray_cluster
 
     with ray_cluster(Settings.model_validate({"ray": {"num_cpus": 2}})):
@@ -91,15 +91,15 @@ def ray_session() -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """An installation of the test's own."""
+    """Create an empty home (Evergreen's installation folder) for this test alone."""
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
     return home_of_environment()
 
 
 @pytest.fixture
 def own_tmp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for temporary files of the test's own, with a path short enough for a session of Ray."""
-    tmp_path_factory.getbasetemp()  # made at its first use, which must not be in here
+    """Create a folder for this test's temporary files, with a path short enough for the Unix sockets of Ray."""
+    tmp_path_factory.getbasetemp()  # created at its first use, which must be before TMPDIR changes
     with tempfile.TemporaryDirectory(prefix="eg-", dir="/tmp") as folder:
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", None)
@@ -109,26 +109,26 @@ def own_tmp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 @pytest.fixture(scope="session")
 def digits_version(tmp_path_factory: pytest.TempPathFactory) -> DatasetVersion:
-    """All 1,797 digits, prepared in this process."""
+    """Prepare all 1,797 digits as a dataset version, in this process."""
     return small_runs.prepared(Home(tmp_path_factory.mktemp("digits")))
 
 
 @pytest.fixture(scope="session")
 def small_version(tmp_path_factory: pytest.TempPathFactory) -> DatasetVersion:
-    """A fixed random subset of 400 digits: an epoch takes a fraction of a second."""
+    """Prepare a fixed random subset of 400 digits: training on it takes a fraction of a second per epoch."""
     few = {"max_train_rows": 300, "max_test_rows": 100}
     return small_runs.prepared(Home(tmp_path_factory.mktemp("few-digits")), data=few)
 
 
 @pytest.fixture
 def tiny_settings() -> Callable[..., Settings]:
-    """:func:`small_runs.tiny_settings`."""
+    """Return :func:`small_runs.tiny_settings`."""
     return small_runs.tiny_settings
 
 
 @pytest.fixture(autouse=True)
 def _log_level_unset() -> Iterator[None]:
-    """A flow lets Evergreen's log through for the rest of its process, which the tests share."""
+    """Reset the level of Evergreen's logger around each test: a flow lowers the level for the whole process."""
     logger = logging.getLogger("evergreen")
     logger.setLevel(logging.NOTSET)
     yield

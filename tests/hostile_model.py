@@ -1,4 +1,4 @@
-"""An exported program that runs a command when torch loads it, made in place from a sound one."""
+"""Turn a valid exported program into a hostile one, which runs a shell command when torch loads the program."""
 
 import json
 import zipfile
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def arm(file: Path, mark: Path) -> None:
-    """Let the program in `file` make `mark`: every size in symbols becomes a call, which sympy would evaluate."""
+    """Rewrite `file` so that loading it creates `mark`: each symbolic size becomes a call, which sympy evaluates."""
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     (name,) = (name for name in members if name.endswith("models/model.json"))

@@ -1,4 +1,4 @@
-"""Real MLflow servers that can be killed and started again, and a proxy that makes one behave badly."""
+"""Real MLflow servers that tests can kill and restart, and a proxy that simulates a faulty server."""
 
 import http.client
 import os
@@ -19,7 +19,7 @@ _START_S = 120.0
 
 
 class MlflowServer:
-    """`mlflow server` with its own SQLite file and artifacts in `folder`, on one port for all its lives."""
+    """`mlflow server` with its SQLite file and artifacts in `folder`; its port stays the same across restarts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class MlflowServer:
             self._wait()
 
     def kill(self) -> None:
-        """End it and all its workers at once, as a crash of the machine would."""
+        """Kill the server and all its workers at once, as a crash of the machine would."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -68,7 +68,7 @@ class MlflowServer:
 
 @contextmanager
 def mlflow_server(folder: Path) -> Iterator[MlflowServer]:
-    """A started server, which ends with the block."""
+    """Start a server for the duration of the block."""
     server = MlflowServer(folder)
     server.start()
     try:
@@ -78,12 +78,12 @@ def mlflow_server(folder: Path) -> Iterator[MlflowServer]:
 
 
 class Proxy:
-    """Passes requests on to `port`, unless it is told to misbehave. All of it may change at any time.
+    """Forward requests to `port`, with faults that a test may switch on and off at any time.
 
-    away     nobody listens
-    status   every request whose path contains `about` is answered with this status instead
-    delay_s  every request whose path contains `about` waits this long first
-    lose     requests whose path contains this reach the server, but the first answer is lost on its way back
+    `away()`   stop listening
+    `status`   answer every request whose path contains `about` with this status instead
+    `delay_s`  delay every request whose path contains `about` by this many seconds
+    `lose`     forward the next request whose path contains this text, but drop its answer
     """
 
     def __init__(self, port: int) -> None:
@@ -93,7 +93,7 @@ class Proxy:
         self.delay_s = 0.0
         self.lose: str | None = None
         self.lost = 0
-        self.hampered = 0  # requests that were answered late or with the wrong status
+        self.hampered = 0  # requests that were delayed or answered with the wrong status
         self.seen: list[str] = []
         self.authorizations: set[str | None] = set()
         self._server: ThreadingHTTPServer | None = None
@@ -102,13 +102,13 @@ class Proxy:
         self.uri = f"http://127.0.0.1:{self.port}"
 
     def back(self) -> None:
-        """Listen (again), on the same port."""
+        """Listen (again) on the same port."""
         self._server = _Listener(("127.0.0.1", self.port), _handler(self))
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def away(self) -> None:
-        """Listen no more: connections are refused."""
+        """Stop listening: connections are refused."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -164,7 +164,7 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
 
 
 def ask(port: int, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-    """The server's own answer to `request`."""
+    """Return the answer of the server on `port` to `request`: status, headers, body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     headers = dict(request.headers) | {"Host": f"127.0.0.1:{port}"}
     connection.request(request.command, request.path, body, headers)

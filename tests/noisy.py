@@ -1,4 +1,4 @@
-"""Recipes whose model draws random numbers, or keeps something that no checkpoint holds."""
+"""Recipes whose model draws random numbers, or keeps state that no checkpoint contains."""
 
 from pathlib import Path
 
@@ -78,7 +78,7 @@ def dataset(version, split):
 
 recipe = Recipe("erased", "for a test", Digits(), build_model, dataset=dataset)
 """
-# What the model keeps, and what its forward pass does with it while it trains.
+# By kind: code of the model's __init__, and code of its forward pass in training.
 KINDS = {
     "nothing": ("pass", "pass"),
     "random": ("pass", "factor = 1 + random.random()"),
@@ -100,7 +100,7 @@ KINDS = {
 
 
 def noisy_recipe(folder: Path, kind: str) -> str:
-    """A recipe file of the kind; returns its path."""
+    """Write a recipe file whose model is of this `kind` (see `KINDS`); returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     init, forward = KINDS[kind]
     file = folder / "noisy.py"
@@ -109,7 +109,7 @@ def noisy_recipe(folder: Path, kind: str) -> str:
 
 
 def noisy_dataset(folder: Path) -> str:
-    """A recipe file with a dataset that draws from all three global generators; returns its path."""
+    """Write a recipe file whose dataset draws from all three global random generators; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "erased.py"
     file.write_text(_DATASET)

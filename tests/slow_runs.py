@@ -1,4 +1,4 @@
-"""Trainings on real Ray workers that are slow enough to be hit at a chosen step, and how to hit them."""
+"""Slow trainings on real Ray workers, so that tests can inject a fault at a chosen step, and the injectors."""
 
 import os
 import threading
@@ -36,7 +36,7 @@ recipe = Recipe("slow", "a step takes 30 ms at least", Digits(), build_model)
 
 
 def write_slow_recipe(folder: Path) -> str:
-    """A recipe file of digits and a linear model, 30 ms or more a step; returns its path."""
+    """Write a recipe of the digits and a linear model whose steps take 30 ms or more; returns the file's path."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "slow.py"
     file.write_text(_RECIPE)
@@ -44,9 +44,10 @@ def write_slow_recipe(folder: Path) -> str:
 
 
 def slow_job(home: Home, version: DatasetVersion, workers: int = 3, **sections: Any) -> TrainingJob:
-    """A training of about 100 steps on `workers`, with a checkpoint every 4 steps.
+    """Describe a training on `workers` workers with 15 epochs of digits and a checkpoint every 4 steps.
 
-    With three workers, unlike two, the order of a sum over ranks shows in its last bits.
+    The default is three workers: with two, the order of a sum over ranks does not change its last bits; with three
+    it does.
     """
     recipe = write_slow_recipe(home.root)
     settings = tiny_settings(
@@ -61,13 +62,14 @@ def slow_job(home: Home, version: DatasetVersion, workers: int = 3, **sections: 
 
 
 def when_at_step(paths: RunPaths, step: int, act: Callable[[list[Beat]], None]) -> threading.Thread:
-    """Call `act` with the workers' signs of life, from a thread, once a metric point of `step` or later is there.
+    """Call `act` with the workers' heartbeats, from a thread, as soon as training has reached `step`.
 
-    And once each worker has shown that it goes on after its first step, which the watchdog allows more time.
+    Reached means: there is a metric point of `step` or later, and each worker's heartbeat is past the first step, for
+    which the watchdog allows more time.
     """
 
     def work() -> None:
-        deadline = time.monotonic() + 400  # two starts of workers on a busy machine
+        deadline = time.monotonic() + 400  # enough for two worker starts on a busy machine
         while time.monotonic() < deadline:
             beats = read_beats(paths)
             if beats and last_step(paths.metrics) >= step and all(beat.step > 1 for beat in beats):
@@ -81,7 +83,7 @@ def when_at_step(paths: RunPaths, step: int, act: Callable[[list[Beat]], None]) 
 
 
 def send(rank: int, signum: int) -> Callable[[list[Beat]], None]:
-    """Sends a signal to the worker of that rank."""
+    """Return an action for :func:`when_at_step` that sends signal `signum` to the worker of that rank."""
 
     def act(beats: list[Beat]) -> None:
         os.kill(next(beat.pid for beat in beats if beat.rank == rank), signum)

@@ -1,4 +1,4 @@
-"""Real data, recipes and trainings, small enough for a test: no worker processes, seconds each."""
+"""Real datasets, recipes and trainings small enough for tests: no worker processes, a few seconds each."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ recipe = Recipe("{name}", "for a test", Digits(), build_model, augmentation=Augm
 
 
 def tiny_settings(**overrides: Any) -> Settings:
-    """Settings of recipe digits for two epochs in this process; `overrides` are sections, as in `training={...}`."""
+    """Settings of recipe digits for two epochs in this process; `overrides` are sections: `training={...}`."""
     base = {
         "scaling": {"num_workers": 0, "use_gpu": "no"},
         "training": {"epochs": 2},
@@ -42,13 +42,13 @@ def tiny_settings(**overrides: Any) -> Settings:
 def prepared(
     home: Home, source: Source | None = None, name: str = "digits", data: dict[str, Any] | None = None
 ) -> DatasetVersion:
-    """A dataset version of `source`, made in this process."""
+    """Fetch `source` (default: digits) and prepare its dataset version in this process."""
     files = (source or Digits()).fetch(home.sources / name)
     return prepared_from(home, files, name, DataSettings.model_validate(data or {}))
 
 
 def prepared_from(home: Home, files: SourceFiles, name: str, settings: DataSettings) -> DatasetVersion:
-    """A dataset version of fetched files, made in this process."""
+    """Prepare a dataset version from fetched files in this process."""
     identity_of_data = dataset.fingerprint(files, settings)
     raw_folder = home.raw_rows(name, identity_of_data)
     raw = [write_raw(files, shard, settings, raw_folder) for shard in plan_shards(files, settings)]
@@ -58,7 +58,7 @@ def prepared_from(home: Home, files: SourceFiles, name: str, settings: DataSetti
 
 
 def write_recipe(folder: Path, model: str = LINEAR, name: str = "plain", augmentation: str = "") -> str:
-    """A recipe file whose `build_model` returns the expression `model`; returns its path."""
+    """Write a recipe file whose `build_model` returns the expression `model`; returns the file's path."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name}.py"
     file.write_text(_RECIPE.format(model=model, name=name, augmentation=augmentation))
@@ -66,7 +66,7 @@ def write_recipe(folder: Path, model: str = LINEAR, name: str = "plain", augment
 
 
 def job_for(home: Home, version: DatasetVersion, settings: Settings, recipe: str = "digits") -> TrainingJob:
-    """The training of `recipe` on `version`, as the train step would describe it."""
+    """Describe the training of `recipe` on `version`, as the train step would describe it."""
     _, ref = load(recipe)
     key = identity.run_key(identity.ingredients(ref, settings, version.fingerprint, {}))
     return make_job(key, home.run(ref.name, key), ref, settings, version)

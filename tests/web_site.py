@@ -1,4 +1,4 @@
-"""A real web server on this machine, which answers as a test says."""
+"""A real HTTP server on this machine whose answers a test defines."""
 
 import sys
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Site(ThreadingHTTPServer):
-    """Answers each path as `answers[path]` does, and counts requests."""
+    """HTTP server that answers each path by calling `answers[path]`, and records the paths of all requests."""
 
     daemon_threads = True
 
@@ -19,7 +19,7 @@ class Site(ThreadingHTTPServer):
         self.requests: list[str] = []
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # a client that has had enough
+        if not isinstance(sys.exception(), ConnectionError):  # a client that closed the connection early
             super().handle_error(request, client_address)
 
     def url(self, path: str) -> str:
@@ -59,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving() -> Iterator[Site]:
-    """A site that runs while the block does."""
+    """Run a site for the duration of the block."""
     server = Site()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

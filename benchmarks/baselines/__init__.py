@@ -1,1 +1,1 @@
-"""What the rows share: the images, Evergreen's trainings on them, and the programs of column B."""
+"""Helpers of the rows: the images, trainings with Evergreen, and the programs that column B measures."""

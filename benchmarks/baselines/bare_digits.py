@@ -1,9 +1,9 @@
-"""What an engineer would write by hand to train the model of recipe `digits` (P8): plain PyTorch and DDP, no pipeline.
+"""Plain PyTorch and DDP script, as an engineer would write it, for the model of recipe `digits` (P8); no pipeline.
 
     torchrun --nproc-per-node 2 -m benchmarks.baselines.bare_digits EPOCHS OUT.json
 
-Same data, model, batch, optimizer, schedule, augmentation and number of epochs; the weights of the best epoch are
-saved and scored on the test rows.
+Data, model, batch, optimizer, schedule, augmentation and number of epochs are those of the recipe; the weights of
+the best epoch are saved and scored on the test rows.
 """
 
 import json
@@ -24,7 +24,7 @@ MEAN, STD = 0.3053, 0.3760
 
 
 def build_model() -> nn.Module:
-    """Three convolutions, as in the recipe."""
+    """Three convolutional layers, as in the recipe."""
 
     def block(inputs: int, outputs: int) -> list[nn.Module]:
         return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
@@ -34,7 +34,7 @@ def build_model() -> nn.Module:
 
 
 def load() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Images and labels of a random split: 20 % test, of the rest 10 % validation."""
+    """Images and labels of a random split: 20 % test rows, and 10 % of the rest for validation."""
     digits = load_digits()
     images = ((torch.tensor(digits.images)[:, None] / 16 - MEAN) / STD).float()
     labels = torch.tensor(digits.target)
@@ -45,7 +45,7 @@ def load() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
 
 
 def augment(images: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-    """Turn by up to 10 degrees, scale by up to 10 %, move by up to a pixel."""
+    """Random rotation by up to 10 degrees, scaling by up to 10 %, and shift by up to a pixel."""
     draws = torch.rand((len(images), 4), generator=random) * 2 - 1
     angle, size = draws[:, 0] * math.radians(10), 1 + draws[:, 1] * 0.1
     theta = torch.zeros((len(images), 2, 3))
@@ -58,7 +58,7 @@ def augment(images: torch.Tensor, random: torch.Generator) -> torch.Tensor:
 
 
 def rate(step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine."""
+    """Factor of the learning rate: linear warm-up, then cosine decay."""
     warm = max(1, round(WARMUP * steps))
     return (
         (step + 1) / warm if step < warm else 0.5 * (1 + math.cos(math.pi * (step - warm) / (steps - warm)))
@@ -66,7 +66,7 @@ def rate(step: int, steps: int) -> float:
 
 
 def score(module: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-    """Mean loss and accuracy."""
+    """Mean loss, and accuracy."""
     module.eval()
     with torch.inference_mode():
         logits = module(images)
@@ -75,7 +75,7 @@ def score(module: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tupl
 
 
 def train(epochs: int) -> dict[str, Any]:
-    """Train on this rank; returns accuracy on the test rows."""
+    """Train as this rank; returns the accuracy on the test rows."""
     rank, world = dist.get_rank(), dist.get_world_size()
     parts = load()
     images, labels = parts["train"]
@@ -104,7 +104,7 @@ def train(epochs: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Entry under torchrun."""
+    """Entry point under torchrun."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     done = train(int(sys.argv[1]))

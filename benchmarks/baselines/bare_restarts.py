@@ -1,9 +1,9 @@
-"""A training that survives its ranks under `torchrun --max-restarts`, as torch's documentation describes it (P10).
+"""Training that recovers from killed ranks by `torchrun --max-restarts`, as torch's documentation describes it (P10).
 
     torchrun --max-restarts=N --nproc-per-node 2 -m benchmarks.baselines.bare_restarts FOLDER
 
-The first rank saves a snapshot every few steps, and every start loads it. Each step takes 25 ms at least. Steps and
-the processes' ids are written down for the one who kills.
+Rank 0 saves a snapshot every 20 steps, and every start loads it. Each step takes at least 25 ms. Steps and process
+ids are written to FOLDER for the program that kills the ranks.
 """
 
 import json
@@ -24,7 +24,7 @@ _TIMEOUT_S = 30
 
 
 def main() -> None:
-    """Entry under torchrun."""
+    """Entry point under torchrun."""
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=_TIMEOUT_S))

@@ -1,4 +1,4 @@
-"""The shortest DDP program (P7): one layer, one step, and the clock after it.
+"""The shortest DDP program (P7): a model of one layer, one step, and the time after that step.
 
 torchrun --nproc-per-node 2 -m benchmarks.baselines.bare_start RAW OUT.json
 """
@@ -21,7 +21,7 @@ BATCH = 64
 
 
 def main() -> None:
-    """Entry under torchrun."""
+    """Entry point under torchrun."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     pixels, labels = read(Path(sys.argv[1]), "train")
@@ -35,7 +35,7 @@ def main() -> None:
     optimizer.step()
     if dist.get_rank() == 0:
         Path(sys.argv[2]).write_text(json.dumps({"at": time.time(), "loss": float(loss.detach())}))
-    dist.barrier()  # a rank that leaves while the other still sums up aborts it
+    dist.barrier()  # a rank that exits during the other rank's all-reduce aborts that rank
     dist.destroy_process_group()
 
 

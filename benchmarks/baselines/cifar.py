@@ -1,4 +1,4 @@
-"""CIFAR-10 as the GPU rows use it: from the archive in EVERGREEN_TEST_DATA; some of it for a trial without a GPU."""
+"""CIFAR-10 for the GPU rows, from the archive in EVERGREEN_TEST_DATA; a few rows of it for a trial without a GPU."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ ARCHIVE = "cifar10-jpeg.tar.xz"
 
 
 def unavailable(size: Size) -> str:
-    """Why the GPU rows can't run here; they run anywhere when the size is `tiny`."""
+    """Reason why the GPU rows can't run here, or ""; they run anywhere if the size is `tiny`."""
     import torch
 
     if "EVERGREEN_TEST_DATA" not in os.environ:
@@ -29,7 +29,7 @@ def unavailable(size: Size) -> str:
 
 
 def version_of(place: Place) -> DatasetVersion:
-    """The dataset version, prepared when it is asked for first."""
+    """The dataset version; the first call prepares it."""
     home = Home(place.data / "cifar")
     few = {"max_train_rows": 200, "max_test_rows": 50} if place.size == "tiny" else {}
     settings = DataSettings.model_validate(few)
@@ -46,7 +46,7 @@ def version_of(place: Place) -> DatasetVersion:
 
 
 def job_on_gpu(place: Place, recipe: str, training: dict[str, Any]) -> TrainingJob:
-    """A training in one process on the GPU; on the CPU when the size is `tiny`."""
+    """A training in one process on the GPU, or on the CPU if the size is `tiny`."""
     from benchmarks.baselines.trainings import job_of
 
     tiny = place.size == "tiny"

@@ -1,6 +1,6 @@
-"""The steps of flow `retrain` called as plain functions (P6): no flow, no tasks, no Prefect.
+"""The steps of flow `retrain` called as plain functions (P6): no flow, no Prefect tasks, no Prefect server.
 
-Side B of the row. What only Prefect shows, its artifacts, is left out; all else is made as the flow makes it.
+Side B of the row. Prefect's artifacts, which only Prefect shows, are left out; all other outputs equal the flow's.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +31,7 @@ from training.supervision.launch import launch, make_job
 
 
 def retrain(home: Home, recipe: str, overrides: dict[str, Any]) -> Release:
-    """As `flows.retrain.retrain`: the same Ray, the same workers, the export check beside the training."""
+    """Like `flows.retrain.retrain`: the same Ray and the same workers; the export check runs during the training."""
     chosen, ref = load(recipe)
     settings = resolve(chosen.settings, overrides)
     with run_lock(home, ref.name):

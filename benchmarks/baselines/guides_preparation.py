@@ -1,7 +1,7 @@
-"""The guides' way from images to Parquet (P5a): nested lists through pandas, then a Ray Data `map` of PIL rows.
+"""Preparation of images as in the guides (P5a): nested lists through pandas, then a Ray Data `map` over PIL images.
 
-Written afresh from their description: the raw data go through a DataFrame of lists into Parquet, a function a row turns
-each list into a PIL image and that into a normalised tensor, and the outcome is written as Parquet again.
+Written from the guides' description: the raw data pass through a DataFrame of lists into Parquet; a function per row
+turns each list into a PIL image and then into a normalised tensor; the result is written as Parquet again.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from benchmarks.baselines.images import read
 
 
 def prepare_as_guides_do(raw: Path, out: Path) -> dict[str, Any]:
-    """Prepare both splits under `out`, on a Ray cluster that is connected already; returns counts of labels."""
+    """Prepare both splits under `out`, on a connected Ray cluster; returns the counts of labels."""
     import pandas as pd
     import ray.data
 

@@ -1,8 +1,8 @@
-"""The guides' training script on Ray Train (P1b), written afresh from their description.
+"""The guides' training script on Ray Train (P1b), written from their description.
 
-A `DataLoader` over pictures with `ToTensor` and `Normalize`, made distributed by `prepare_data_loader`; the model under
-`prepare_model`; after each epoch a validation, a `torch.save` of the weights and one `ray.train.report` with metrics
-and checkpoint. The images come from files on this machine, as nothing can be downloaded.
+A `DataLoader` over pictures with `ToTensor` and `Normalize`, made distributed by `prepare_data_loader`; the model
+under `prepare_model`; after each epoch a validation, a `torch.save` of the weights and one `ray.train.report` with
+metrics and checkpoint. The images come from local files, so that nothing is downloaded.
 """
 
 import json
@@ -20,7 +20,7 @@ from benchmarks.baselines.images import read
 def train_as_guides_do(
     raw: Path, learn: list[int], validate: list[int], folder: Path, epochs: int
 ) -> dict[str, Any]:
-    """Train on two workers; returns rows seen and the clock at each epoch's end. Ray is connected already."""
+    """Train on two workers; returns rows seen and the time at each epoch's end. Ray must be connected already."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 

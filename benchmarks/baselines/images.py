@@ -1,7 +1,7 @@
-"""The images of all rows: 28x28 grey, ten classes, as idx files.
+"""The images of all rows: 28x28 grey images in ten classes, as idx files.
 
-Fashion-MNIST from the folder that EVERGREEN_TEST_DATA names; without it, scikit-learn's digits, enlarged. More rows
-than there are come by repetition, with two pixels changed so that no two images are alike.
+The source is Fashion-MNIST in the folder EVERGREEN_TEST_DATA or, if that is unset, scikit-learn's digits, enlarged.
+For more rows than the source has, its images repeat with two pixels changed, so that no two images are equal.
 """
 
 import os
@@ -15,7 +15,7 @@ import numpy.typing as npt
 UInt8 = npt.NDArray[np.uint8]
 SIDE = 28
 CLASSES = 10
-_WRITTEN_ROWS = 100_000  # at a time, as ten million rows do not fit into memory
+_WRITTEN_ROWS = 100_000  # rows written at a time: ten million rows do not fit into memory
 _ROLES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -23,14 +23,14 @@ _ROLES = {
 
 
 class Images(NamedTuple):
-    """uint8 pixels (rows, 28, 28) and labels (rows,)."""
+    """Pixels, uint8 of shape (rows, 28, 28), and labels of shape (rows,)."""
 
     pixels: UInt8
     labels: UInt8
 
 
 def idx_folder(data: Path, train_rows: int, test_rows: int = 1000) -> Path:
-    """A folder `raw` with so many rows of each split, made when it is asked for first."""
+    """A folder `raw` with the given numbers of rows of both splits; the first call creates it."""
     folder = data / f"images-{train_rows}-{test_rows}" / "raw"
     if not folder.exists():
         aside = folder.with_name("raw.tmp")
@@ -43,7 +43,7 @@ def idx_folder(data: Path, train_rows: int, test_rows: int = 1000) -> Path:
 
 
 def read(folder: Path, split: str) -> Images:
-    """The rows of a split as they lie in the idx files, memory-mapped."""
+    """The rows of a split, memory-mapped from the idx files."""
     images, labels = (folder / name for name in _ROLES[split])
     return Images(
         np.memmap(images, np.uint8, mode="r", offset=16).reshape(-1, SIDE, SIDE),
@@ -64,7 +64,7 @@ def _source(split: str) -> Images:
 
 
 def _repeated(found: Images, start: int, stop: int) -> Images:
-    """Rows [start, stop) of the repetition."""
+    """Rows [start, stop) of the endless repetition of `found`."""
     rows = np.arange(start, stop)
     index, turn = rows % len(found.labels), rows // len(found.labels)
     pixels = np.array(found.pixels[index])
@@ -74,7 +74,7 @@ def _repeated(found: Images, start: int, stop: int) -> Images:
 
 
 def _write(folder: Path, split: str, rows: int) -> None:
-    """The format is described at http://yann.lecun.com/exdb/mnist: a magic number, the sizes, the bytes."""
+    """Write idx files (http://yann.lecun.com/exdb/mnist): a magic number, the dimensions, the bytes."""
     found = _source(split)
     images, labels = (folder / name for name in _ROLES[split])
     with images.open("wb") as images_out, labels.open("wb") as labels_out:

@@ -1,7 +1,8 @@
-"""SIGKILL to the ranks of a training, one after the other, and how long each time until the next step (P10, P16).
+"""SIGKILL ranks of a training one after the other, and time each recovery until the next step (P10, P16).
 
-Victims and moments are drawn from a seed; what the kill meets is not. The moments are spread evenly: of `count` equal
-parts of the pause, each gets one kill, in random order, so that few kills have the mean of many.
+Victims and moments are drawn from a seed; what a victim is doing at that moment is not. Moments are stratified: the
+pause is split into `count` equal parts, and each part gets one kill, in random order, so that the mean of few kills
+is close to the mean of many.
 """
 
 import json
@@ -18,14 +19,14 @@ from benchmarks.chaos.processes import beating
 from training.attempts.history import read_attempts
 from training.storage.paths import RunPaths
 
-PAUSE_S = (0.5, 2.0)  # of a training that goes on, before the next kill
+PAUSE_S = (0.5, 2.0)  # seconds of resumed training before the next kill
 _LOOK_S = 0.02
 _TAIL_BYTES = 4096
 
 
 @dataclass
 class Killer:
-    """Kills ranks of the run in `paths`, `count` times, a while after each (re)start; `seconds` has each recovery."""
+    """Kills `count` ranks of the run in `paths`, each a while after a (re)start; `seconds` has the recovery times."""
 
     paths: RunPaths
     count: int
@@ -35,7 +36,7 @@ class Killer:
     seconds: list[float | None] = field(default_factory=list)
 
     def start(self, then: Callable[[], None] = lambda: None) -> threading.Thread:
-        """Kill in the background; `then` is called after the last recovery."""
+        """Kill in a background thread; calls `then` after the last recovery."""
 
         def work() -> None:
             draw = random.Random(self.seed)
@@ -50,7 +51,7 @@ class Killer:
         return thread
 
     def _kill(self, draw: random.Random, pause_s: float) -> float | None:
-        """Seconds from the kill to the next step, or None when there was none in time."""
+        """Kill one rank; returns the seconds until the next step, or None if there is none within `longest_s`."""
         began = self._wait(lambda: self._step_after(0.0))
         if began is None:
             return None
@@ -71,7 +72,7 @@ class Killer:
         return None if stepped_at is None else stepped_at - killed_at
 
     def _step_after(self, moment: float) -> float | None:
-        """When the newest step was done, if that was after `moment`."""
+        """Time of the newest step if it is later than `moment`, else None."""
         at = newest_step_at(self.paths.metrics)
         return at if at is not None and at > moment else None
 
@@ -85,7 +86,7 @@ class Killer:
 
 
 def pauses(draw: random.Random, count: int, between: tuple[float, float]) -> list[float]:
-    """So many pauses, one in each equal part of the interval, in random order: a stratified sample."""
+    """Stratified sample of `count` pauses: one from each equal part of the interval, in random order."""
     low, part = between[0], (between[1] - between[0]) / count
     found = [low + part * (number + draw.random()) for number in range(count)]
     draw.shuffle(found)
@@ -93,7 +94,7 @@ def pauses(draw: random.Random, count: int, between: tuple[float, float]) -> lis
 
 
 def newest_step_at(file: Path) -> float | None:
-    """Clock of the last whole line with a field `at`; None when there is none."""
+    """Time `at` of the last complete line that has such a field; None if there is none."""
     try:
         with file.open("rb") as stream:
             stream.seek(max(0, file.stat().st_size - _TAIL_BYTES))
@@ -109,5 +110,5 @@ def newest_step_at(file: Path) -> float | None:
 
 
 def recovered(seconds: list[float | None]) -> list[float]:
-    """The recoveries that came to an end."""
+    """The durations of successful recoveries."""
     return [one for one in seconds if one is not None]

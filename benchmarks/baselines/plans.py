@@ -1,4 +1,4 @@
-"""Plans of retraining runs in a home: what the steps that talk to MLflow are given."""
+"""Plans of retraining runs in a home: the input of the steps that use MLflow."""
 
 from training.plan import RunPlan, choose_source, identify
 from training.recipe import load
@@ -15,5 +15,5 @@ def plan_of_digits(home: Home) -> RunPlan:
 
 
 def numbered(plan: RunPlan, number: int) -> RunPlan:
-    """A run of its own: the plan under another run key."""
+    """A copy of the plan with another run key, and thus a separate run."""
     return plan.model_copy(update={"run_key": f"{number:064x}"})

@@ -1,4 +1,4 @@
-"""`evergreen retrain` as a user calls it, in a home of its own."""
+"""Run `evergreen retrain` as a user would, in a separate home."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from training.supervision.launch import finished
 
 
 class Retrained(NamedTuple):
-    """What the command printed with --json, the seconds from its start to its end, and what the run left."""
+    """JSON output of the command, seconds from its start to its end, and the files that the run left."""
 
     release: dict[str, Any]
     seconds: float
@@ -28,12 +28,12 @@ class Retrained(NamedTuple):
         return found
 
     def recorded(self) -> Release:
-        """The run's record: seconds by part as its summary says them, rows, and more."""
+        """The run's release record: seconds of each part as in the summary, rows, and more."""
         return read_record(self.paths.release, Release, self.paths.root.name)
 
 
 def retrain(home: Path, recipe: str, settings: dict[str, str], code: Path | None = None) -> Retrained:
-    """Run the command, of the checkout `code` if given. Raises RuntimeError with what it said when it fails."""
+    """Run the command, with the checkout `code` if given. Raises RuntimeError with its output if it fails."""
     command = [sys.executable, "-m", "flows.cli.main", "retrain", recipe, "--json"]
     for name, value in settings.items():
         command += ["--set", f"{name}={value}"]

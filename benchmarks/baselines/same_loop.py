@@ -1,4 +1,4 @@
-"""Evergreen's own loop under `torchrun` instead of Ray Train (P1a): the same function, another launcher.
+"""Evergreen's training loop under `torchrun` instead of Ray Train (P1a): the same function, another launcher.
 
 torchrun --nproc-per-node 2 -m benchmarks.baselines.same_loop JOB.json
 """
@@ -17,7 +17,7 @@ from training.supervision.launch import finished
 
 
 def launch_by_torchrun(job: TrainingJob) -> TrainedModel:
-    """What `training.supervision.launch` does, without Ray and without a second try."""
+    """Like `training.supervision.launch`, but without Ray and without retries."""
     keep_copy(job.recipe, job.paths.recipe)
     job.paths.checkpoints.mkdir(parents=True)
     numbered = job.model_copy(update={"attempt": Fence.begin(job.paths).number})
@@ -30,7 +30,7 @@ def launch_by_torchrun(job: TrainingJob) -> TrainedModel:
 
 
 def main() -> None:
-    """Entry of a process under torchrun."""
+    """Entry point of a process under torchrun."""
     import ray.train.torch
     import torch
     import torch.distributed as dist
@@ -41,7 +41,7 @@ def main() -> None:
     job = TrainingJob.model_validate_json(Path(sys.argv[1]).read_text())
     torch.set_num_threads(job.settings.scaling.threads_per_worker)
     dist.init_process_group("gloo")
-    # Ray's own refuses to work outside of a worker of its own.
+    # Ray's prepare_model refuses to work outside of a Ray Train worker.
     ray.train.torch.prepare_model = _distributed  # type: ignore[assignment]
     ranks = Ranks(
         int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), torch.device("cpu"), distributed=True

@@ -1,7 +1,7 @@
-"""From idx files to Parquet in one pass with NumPy and pyarrow: what preparation has to compare with (P5b).
+"""From idx files to Parquet in one pass with NumPy and pyarrow: the reference for preparation (P5b).
 
-The result is a dataset version's: typed columns, a digest a row, page checksums, sha256 of each file, label counts,
-mean and deviation, no image in both splits, and a manifest that comes last.
+The result has the properties of a dataset version: typed columns, a digest per row, page checksums, sha256 of each
+file, label counts, mean and standard deviation, no image in both splits, and a manifest that is written last.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _ROWS = 8192
 
 
 def single_pass(raw: Path, out: Path) -> dict[str, Any]:
-    """Write `out` and return its manifest. Raises ValueError for a label without a class or an image in both splits."""
+    """Write `out`; returns its manifest. Raises ValueError for a label without a class or an image in both splits."""
     out.mkdir(parents=True)
     manifest: dict[str, Any] = {"files": {}, "labels": {}}
     seen: dict[str, set[bytes]] = {}

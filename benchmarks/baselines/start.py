@@ -1,8 +1,8 @@
-"""Trainings one after the other in one process, on a cluster that the first one starts (P7).
+"""Several trainings in one process, on a Ray cluster that the first training starts (P7).
 
     python -m benchmarks.baselines.start JOB.json ... OUT.json
 
-OUT.json gets the clock at each call.
+OUT.json gets the time of each call.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Entry of the process."""
+    """Entry point of the process."""
     from training.attempts.job import TrainingJob
     from training.ray_cluster.cluster import ray_cluster
     from training.supervision.launch import launch

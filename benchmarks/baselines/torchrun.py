@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def torchrun(module: str, arguments: Sequence[str], processes: int = 2, max_restarts: int = 0) -> list[str]:
-    """The command line."""
+    """The command line that starts `module` under torchrun."""
     return [
         sys.executable,
         "-m",
@@ -21,5 +21,5 @@ def torchrun(module: str, arguments: Sequence[str], processes: int = 2, max_rest
 
 
 def run(module: str, arguments: Sequence[str], processes: int = 2) -> None:
-    """Run it to its end. Raises CalledProcessError when it fails."""
+    """Run the module to its end. Raises CalledProcessError if it fails."""
     subprocess.run(torchrun(module, arguments, processes), check=True, stdin=subprocess.DEVNULL)

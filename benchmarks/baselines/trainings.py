@@ -22,12 +22,12 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def recipe_file(name: str) -> str:
-    """Path of a recipe of the benchmarks."""
+    """Path of one of the benchmarks' recipe files."""
     return str(RECIPES / f"{name}.py")
 
 
 def version_of(data: Path, rows: int, test_rows: int = 1000) -> DatasetVersion:
-    """A dataset version of so many training rows, prepared and unpacked when it is asked for first."""
+    """A dataset version of `rows` training rows; the first call prepares and unpacks it."""
     home = Home(data / f"home-{rows}-{test_rows}")
     settings = Settings.model_validate({"data": {"path": str(idx_folder(data, rows, test_rows))}})
     version = prepare(home, settings)
@@ -37,14 +37,14 @@ def version_of(data: Path, rows: int, test_rows: int = 1000) -> DatasetVersion:
 
 
 def prepare(home: Home, settings: Settings, name: str = "bench") -> DatasetVersion:
-    """The steps download, parquet and transform in this process; a version that is there is found."""
+    """Run the steps download, parquet and transform in this process; an existing dataset version is reused."""
     source = load(recipe_file("linear"))[0].source
     files = open_path(Path(str(settings.data.path)), home.sources, (), source).fetch(home.sources / name)
     fingerprint = dataset.fingerprint(files, settings.data)
     if (found := dataset.find(home, name, fingerprint)) is not None:
         return found
     raw_folder = home.raw_rows(name, fingerprint)
-    with ThreadPoolExecutor() as pool:  # as Prefect's tasks are without Ray
+    with ThreadPoolExecutor() as pool:  # as Prefect's tasks run without Ray
         shards = plan_shards(files, settings.data)
         raw = list(pool.map(lambda shard: write_raw(files, shard, settings.data, raw_folder), shards))
     place = home.dataset(name, fingerprint)
@@ -52,7 +52,7 @@ def prepare(home: Home, settings: Settings, name: str = "bench") -> DatasetVersi
 
 
 def job_of(home: Path, version: DatasetVersion, recipe: str, overrides: dict[str, Any]) -> TrainingJob:
-    """The training of a recipe of the benchmarks, or of any recipe file, as the train step describes it."""
+    """Describe a training of a benchmark recipe, or of any recipe file, as the train step does."""
     chosen, ref = load(recipe if recipe.endswith(".py") else recipe_file(recipe))
     base = {"scaling": {"use_gpu": "no"}, "tracking": {"system_metrics": False}}
     settings = resolve(chosen.settings, base, overrides)
@@ -61,9 +61,9 @@ def job_of(home: Path, version: DatasetVersion, recipe: str, overrides: dict[str
 
 
 def steady_rows_per_s(paths: RunPaths, trained: TrainedModel) -> float:
-    """Training rows a second from the end of the first epoch to the end of the last, validation included.
+    """Training rows per second from the end of the first epoch to the end of the last epoch, validation included.
 
-    The first epoch warms up: it pays for memory, caches and threads.
+    The first epoch is warm-up: it allocates memory, fills caches and starts threads.
     """
     ends = {
         point.step: point for point in MetricsFile(paths.metrics).read() if "validation/loss" in point.values
@@ -74,13 +74,13 @@ def steady_rows_per_s(paths: RunPaths, trained: TrainedModel) -> float:
 
 
 def first_point(paths: RunPaths, after_step: int, since: float) -> Point | None:
-    """The first metric point beyond a step and a moment, if there is one."""
+    """The first metric point after step `after_step` and after time `since`, or None."""
     points = MetricsFile(paths.metrics).read()
     return next((point for point in points if point.step > after_step and point.at > since), None)
 
 
 def what_was_done(trained: TrainedModel) -> dict[str, Any]:
-    """By what two trainings are compared."""
+    """The facts by which two trainings are compared."""
     last = trained.history[-1]
     return {
         "rows": [epoch.rows for epoch in trained.history],

@@ -1,14 +1,14 @@
-"""Evergreen's loop with all that makes it durable taken out (P2): no checkpoints, no heartbeats, no metric points.
+"""Evergreen's loop without its durability (P2): no checkpoints, no heartbeats, no metric points.
 
-What is left is one checkpoint at the very end, as the finished model is made of it, and one point an epoch, by which
-speed is told.
+Two things remain: one checkpoint at the end, because the finished model is made from it, and one metric point per
+epoch, from which the speed is computed.
 """
 
 from typing import Any
 
 
 def run_ray_worker(config: dict[str, Any]) -> None:
-    """Entry of a Ray Train worker in place of `training.trainers.torch.worker.run_ray_worker`."""
+    """Entry point of a Ray Train worker, in place of `training.trainers.torch.worker.run_ray_worker`."""
     from training.attempts.heartbeat import Heartbeat
     from training.attempts.metrics import MetricsFile
     from training.trainers.torch.loop import Loop

@@ -1,10 +1,10 @@
-"""The fault matrix with real processes: a retraining is hit at a random moment and the same command run until it ends.
+"""Fault matrix with real processes: inject a fault into a retraining, and rerun the same command until it succeeds.
 
     make chaos
     make chaos ARGS="--faults F1,F2 --trials 3 --seed 7"
     python -m benchmarks.chaos --list
 
-Every trial has an installation of its own and is judged by `tasks.verify` against a run that nothing disturbed. One
-line a trial goes to `chaos.jsonl`, the table to `chaos.md`. Every draw follows from the seed; which instruction a
-signal meets does not.
+Every trial has its own home and is checked by `tasks.verify` against an undisturbed run. Each trial adds one line to
+`chaos.jsonl`; `chaos.md` has the table. The seed determines every random draw, but not the instruction at which a
+signal arrives.
 """

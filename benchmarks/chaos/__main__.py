@@ -1,4 +1,4 @@
-"""`python -m benchmarks.chaos`: trial after trial of each fault, one line each, and the table."""
+"""`python -m benchmarks.chaos`: run the trials of each fault, record one line for each, and write the table."""
 
 import argparse
 import random
@@ -22,7 +22,7 @@ _SOAK = 50
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the matrix; returns 0 when no trial broke anything."""
+    """Run the matrix; returns 0 if no trial violated an invariant."""
     options = _arguments(argv)
     faults = all_faults()
     if options.list:
@@ -91,7 +91,7 @@ def _run_fault(place: Bench, fault: Fault, trials: int, seed: int, record: Path,
 
 
 def run_trial(place: Bench, fault: Fault, number: int, seed: int, keep: bool = False) -> Outcome:
-    """One trial from its home to its outcome; nothing of it is left, unless it broke something and `keep` is set."""
+    """Run one trial and return its outcome; removes its files, except with `keep` after a violated invariant."""
     kind = fault.kinds[(number - 1) % len(fault.kinds)]
     trial = Trial.prepare(place, fault.id, number, seed, kind, fault.own_services)
     outcome = None
@@ -110,7 +110,7 @@ def run_trial(place: Bench, fault: Fault, number: int, seed: int, keep: bool = F
 
 
 def _line(outcome: Outcome) -> str:
-    """A trial on one line."""
+    """One line of text for a trial."""
     verdict = (
         "BROKEN " + ", ".join(f"{b.invariant} {b.name}" for b in outcome.broken) if outcome.broken else "ok"
     )
@@ -124,5 +124,5 @@ def _line(outcome: Outcome) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # so that nothing is left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # so that cleanup runs
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""What all trials share: the code as it was at the start, the prepared data, the servers and the undisturbed runs."""
+"""What all trials share: a copy of the code, the prepared data, the servers and the undisturbed reference runs."""
 
 import os
 import shutil
@@ -15,26 +15,26 @@ from benchmarks.chaos.retraining import RECIPE, SETTINGS, Retraining
 from benchmarks.harness.results import stamp
 from training.storage.paths import HOME_VARIABLE, Home, RunPaths
 
-MARK = "EVERGREEN_CHAOS"  # in the environment of every process that is started here
+MARK = "EVERGREEN_CHAOS"  # set in the environment of every process that is started here
 _REFERENCE_TIMEOUT_S = 600.0
 _PACKAGES = ("flows", "tasks", "training")
 
 
 class Kind(NamedTuple):
-    """How a trial computes: on so many workers (0: in its own process), in virtual shards or not."""
+    """How a trial computes: number of workers (0: in the command's own process), and virtual shards or None."""
 
     workers: int = 2
     virtual_shards: int | None = None
 
     @property
     def settings(self) -> dict[str, str]:
-        """As `--set` takes them."""
+        """The same as arguments of `--set`."""
         shards = {"training.virtual_shards": str(self.virtual_shards)} if self.virtual_shards else {}
         return {"scaling.num_workers": str(self.workers)} | shards
 
 
 class Reference(NamedTuple):
-    """An undisturbed run: where it is, and how long it took from its start to its end."""
+    """An undisturbed run: its folder, and the seconds from the command's start to the release record."""
 
     paths: RunPaths
     seconds: float
@@ -42,7 +42,7 @@ class Reference(NamedTuple):
 
 @dataclass
 class Bench:
-    """Everything lies under `folder`, which must be short: Ray's sockets do too."""
+    """All files lie under `folder`, whose path must be short because Ray's Unix sockets lie there too."""
 
     folder: Path
     environment: dict[str, str]
@@ -54,17 +54,17 @@ class Bench:
 
     @property
     def recipe(self) -> Path:
-        """The recipe file of all trials."""
+        """Path of the recipe that all trials train."""
         return self.folder / "slow.py"
 
     @property
     def template(self) -> Path:
-        """A home with the data prepared and an empty MLflow store."""
+        """A home that contains only the prepared data."""
         return self.folder / "template"
 
     @property
     def prefect_url(self) -> str:
-        """Address of the Prefect server that trials share, which is started when it is asked for first."""
+        """Address of the shared Prefect server, which the first access starts."""
         if self._prefect is None:
             server = services.prefect_server(self.folder / "prefect", self.environment)
             self._prefect = self.stack.enter_context(services.running(server))
@@ -72,14 +72,14 @@ class Bench:
 
     @property
     def ray(self) -> services.RayNode:
-        """The Ray head that trials share, which is started when it is asked for first."""
+        """The shared Ray head, which the first access starts."""
         if self._ray is None:
             head = services.ray_head(self.folder / "r", self.environment)
             self._ray = self.stack.enter_context(head)
         return self._ray
 
     def reference(self, kind: Kind) -> Reference:
-        """The undisturbed run of `kind`, made when it is asked for first."""
+        """The undisturbed run of `kind`, which the first call makes."""
         if kind not in self._references:
             self._references[kind] = self._undisturbed(kind)
         return self._references[kind]
@@ -105,7 +105,7 @@ class Bench:
         return Reference(paths, paths.release.stat().st_mtime - run.began)
 
     def _keep_template(self, home: Home) -> None:
-        """The data alone: MLflow's store holds absolute paths, so a copy of one with an experiment would not work."""
+        """Copy the data only: MLflow's store holds absolute paths, so a copy of it would not work."""
         if self.template.exists():
             return
         aside = self.folder / "template.tmp"
@@ -118,7 +118,7 @@ class Bench:
 
 @contextmanager
 def bench(folder: Path) -> Iterator[Bench]:
-    """Set up under `folder`; at the end no process that was started here is left."""
+    """Set up under `folder`; at the end, kill every process that was started here."""
     code = folder / "code"
     root = Path(tasks.__file__).parents[1]
     for package in _PACKAGES:

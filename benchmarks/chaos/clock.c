@@ -1,5 +1,6 @@
-/* A wall clock that can be set for one process: loaded before libc, it adds the seconds in the file that
-   EVERGREEN_CHAOS_CLOCK names. The monotonic clock, which sleeps and waits go by, is left alone, as by a real jump. */
+/* Shift the wall clock of one process: loaded before libc (LD_PRELOAD), adds the seconds in the file that
+   EVERGREEN_CHAOS_CLOCK names. The monotonic clock, on which sleeps and timeouts depend, does not change, as in a
+   real clock jump. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

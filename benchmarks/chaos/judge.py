@@ -1,4 +1,4 @@
-"""What became of a trial: its invariants as `tasks.verify` finds them, and what only the one who watched can tell."""
+"""Judge a trial: the invariants that `tasks.verify` checks, and those that only an observer of the processes can."""
 
 import time
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def judge(trial: Trial) -> Outcome:
 
 
 def _seen(trial: Trial) -> Iterator[Broken]:
-    """What the statuses, the output and the process table say."""
+    """Violations shown by exit statuses, output, the working directory and the process table."""
     strange = [status for status in trial.statuses if status not in DOCUMENTED and status != HUNG]
     if strange:
         yield Broken(invariant="I10", name="exit status", detail=f"{strange} of {trial.statuses}")
@@ -68,7 +68,7 @@ def _seen(trial: Trial) -> Iterator[Broken]:
 
 
 def _left(trial: Trial) -> Iterator[Broken]:
-    """Processes that outlive the command."""
+    """Violations by processes that outlive the command."""
     if not processes.wait_until(lambda: not trial.processes(), _GRACE_S, 0.5):
         listed = [" ".join(one.cmdline())[:120] for one in trial.processes()]
         yield Broken(invariant="I8", name="processes of the home", detail="; ".join(listed))
@@ -93,11 +93,11 @@ def _as_broken(finding: Finding) -> Broken:
 
 
 def _all(findings: tuple[Finding, ...], name: str) -> bool | None:
-    """What the check called `name` found; None when it could not be made."""
+    """Result of the check called `name`; None if the check could not be made."""
     return next((one.ok for one in findings if one.name == name), None)
 
 
 def _says(findings: tuple[Finding, ...], words: str) -> bool | None:
-    """Whether a check of the metric points broke with these words; None when there was no check."""
+    """Whether a failed check of the metric points mentions `words`; None if there was no such check."""
     checks = [one for one in findings if one.invariant == "I3" and one.ok is not None]
     return any(one.ok is False and words in one.detail for one in checks) if checks else None

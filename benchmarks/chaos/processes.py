@@ -1,4 +1,4 @@
-"""Processes of a trial: found by what stands in their environment or by their parents, and ended for good."""
+"""Find the processes of a trial, by environment or parent, and kill them."""
 
 import os
 import time
@@ -14,7 +14,7 @@ _END_TIMEOUT_S = 20.0
 
 
 def with_environment(name: str, value: str) -> list[psutil.Process]:
-    """Processes that were started with `name=value`, and all their descendants; not this one."""
+    """Processes that were started with `name=value` in their environment, and their descendants; not this process."""
     wanted = f"{name}={value}".encode()
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
@@ -25,7 +25,7 @@ def with_environment(name: str, value: str) -> list[psutil.Process]:
 
 
 def _environment(process: psutil.Process) -> list[bytes]:
-    # Not psutil's parser: a process that changed its title has overwritten parts of it.
+    # psutil's parser fails here: a process that changed its title has overwritten parts of its environment.
     try:
         return Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -41,12 +41,12 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
 
 
 def named(processes: Iterable[psutil.Process], name: str) -> list[psutil.Process]:
-    """Those whose program or title contains `name`, and that run."""
+    """The running processes whose program or title contains `name`."""
     return [one for one in processes if name in _title(one) and is_alive(one)]
 
 
 def _title(process: psutil.Process) -> str:
-    """The program's name, or what the process calls itself, as Ray's workers do."""
+    """The program's name, or the title that the process set itself, as Ray's workers do."""
     try:
         return next(iter(process.cmdline()), "")
     except psutil.Error:
@@ -54,7 +54,7 @@ def _title(process: psutil.Process) -> str:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it still runs; a zombie does not."""
+    """Whether the process still runs; a zombie does not."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -62,14 +62,14 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def end_all(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL, and wait until they are gone."""
+    """SIGKILL the processes and wait until they have ended."""
     for process in (victims := list(processes)):
         send(process.pid, 9)
     psutil.wait_procs(victims, _END_TIMEOUT_S)
 
 
 def send(pid: int, signum: int) -> bool:
-    """Send a signal; whether there was a process to get it."""
+    """Send a signal; returns whether the process existed."""
     try:
         os.kill(pid, signum)
     except ProcessLookupError:
@@ -78,7 +78,7 @@ def send(pid: int, signum: int) -> bool:
 
 
 def beating(paths: RunPaths) -> list[Beat]:
-    """Last signs of life of workers that still run, in order of rank."""
+    """The last heartbeats of workers that still run, in order of rank."""
     alive = []
     for beat in read_beats(paths):
         try:
@@ -91,7 +91,7 @@ def beating(paths: RunPaths) -> list[Beat]:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, pause_s: float = 0.02) -> bool:
-    """Whether `condition` came true in time."""
+    """Poll until `condition` is true; returns False if it is not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

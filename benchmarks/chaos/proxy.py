@@ -1,4 +1,4 @@
-"""A TCP proxy before a server of this machine, which passes on, refuses, answers 500 or delays as it is told."""
+"""A TCP proxy for a server on this machine that forwards, refuses, answers 500 or delays, as a fault demands."""
 
 import contextlib
 import socket
@@ -12,7 +12,7 @@ _BLOCK = 1 << 16
 
 
 class Mood(Enum):
-    """What becomes of requests."""
+    """How the proxy treats requests."""
 
     PASS = "pass"
     REFUSE = "refuse"
@@ -21,7 +21,7 @@ class Mood(Enum):
 
 
 class Proxy:
-    """Listens on a port of its own; `delay_s` is how long a request waits in mood DELAY."""
+    """Listens on a free port; under `Mood.DELAY`, each block of a request waits `delay_s` seconds."""
 
     def __init__(self, port: int, delay_s: float = 30.0):
         self.target = port
@@ -40,7 +40,7 @@ class Proxy:
         self.change(Mood.REFUSE)
 
     def change(self, mood: Mood) -> None:
-        """Another mood from now on; connections that were opened in the one before are cut."""
+        """Switch to another `Mood`; connections that were opened under the previous one are closed."""
         self.mood = mood
         for one in list(self._open):
             with contextlib.suppress(OSError):
@@ -51,7 +51,7 @@ class Proxy:
             try:
                 client, _ = self._listening.accept()
             except OSError:
-                return  # closed
+                return  # the listening socket is closed
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:

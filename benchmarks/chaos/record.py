@@ -1,4 +1,4 @@
-"""What is written down of each trial: one JSON line, read again when the program is started anew."""
+"""The record of a trial: one JSON line, which a restarted chaos program reads to skip finished trials."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +9,7 @@ from training.records import Record
 
 
 class Broken(Record):
-    """An invariant that a trial broke, or, in `untold`, one that could not be checked."""
+    """An invariant that a trial violated or, in `untold`, an invariant that could not be checked."""
 
     invariant: str
     name: str
@@ -17,7 +17,7 @@ class Broken(Record):
 
 
 class Outcome(Record):
-    """One trial. `statuses` are the exit statuses of the command, one a start; negative for a signal."""
+    """One trial. `statuses` are the exit statuses of all starts of the command; negative for a signal."""
 
     fault: str
     trial: int = Field(description="1 for the first of this fault")
@@ -44,7 +44,7 @@ class Outcome(Record):
 
 
 def read_outcomes(file: Path, seed: int) -> list[Outcome]:
-    """Trials of this seed that are recorded already; a line that was cut short is left out."""
+    """Recorded trials of this seed; a truncated line is skipped."""
     found = []
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
         try:
@@ -57,7 +57,7 @@ def read_outcomes(file: Path, seed: int) -> list[Outcome]:
 
 
 def add_outcome(file: Path, outcome: Outcome) -> None:
-    """One line more."""
+    """Append one line."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as out:
         out.write(outcome.model_dump_json() + "\n")

@@ -1,4 +1,4 @@
-"""One `evergreen retrain` in a process group of its own, and the recipe and settings that trials run."""
+"""One `evergreen retrain` in its own process group, and the recipe and settings of all trials."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def build_model(shape, classes):
 
 recipe = Recipe("slow", "a step takes 25 ms at least", Digits(), build_model)
 '''
-# 16 steps an epoch: a checkpoint at steps 4, 8 and 12 and at the epoch's end.
+# 16 steps per epoch: checkpoints at steps 4, 8 and 12 and at the end of the epoch.
 SETTINGS = {
     "seed": "1",
     "training.epochs": "4",
@@ -79,7 +79,7 @@ HUNG = 998  # stands for a command that did not end in time
 
 
 class Retraining:
-    """The command, started in the folder `place`; its output goes to `log`."""
+    """A run of the command with working directory `place`; its output goes to `log`."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Retraining:
             command += ["--set", f"{name}={value}"]
         self.log = log
         self.began = time.time()
-        # Through a pipe: a limit on files or a full disk must not silence the command.
+        # The output passes through a pipe: a file size limit or a full disk must not silence the command.
         self.process = subprocess.Popen(
             command,
             env=environment,
@@ -116,26 +116,26 @@ class Retraining:
 
     @property
     def pid(self) -> int:
-        """Its process's id, which is its group's as well."""
+        """Process id of the command, which is also its process group's id."""
         return self.process.pid
 
     @property
     def ended(self) -> bool:
-        """Whether it is over."""
+        """Whether the command has ended."""
         return self.process.poll() is not None
 
     def wait(self, timeout_s: float) -> int:
-        """Its exit status, negative for a signal; :data:`HUNG` when it does not end in time, and then it is killed."""
+        """The exit status, negative for a signal. After `timeout_s`, kills the command and returns :data:`HUNG`."""
         try:
             status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill_group()
             self.process.wait()
             return HUNG
-        self._copying.join(_LAST_WORDS_S)  # what outlives the command may hold the pipe
+        self._copying.join(_LAST_WORDS_S)  # a process that outlives the command may keep the pipe open
         return status
 
     def kill_group(self) -> None:
-        """SIGKILL to its whole process group."""
+        """SIGKILL the command's whole process group."""
         if not self.ended:
             os.killpg(self.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Servers that trials share or bring along: Prefect, MLflow and a Ray head, each ended by its own process's id."""
+"""Servers of trials: Prefect, MLflow and Ray nodes, each killed by the id of its own process."""
 
 import os
 import secrets
@@ -23,7 +23,7 @@ _END_TIMEOUT_S = 10.0
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port on which no process listens now."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port
@@ -37,11 +37,11 @@ class Server:
     environment: dict[str, str]
     log: Path
     port: int
-    health: str  # path that answers 200 when it is ready
+    health: str  # path that answers with status 200 once the server is ready
     _process: "subprocess.Popen[bytes] | None" = None
 
     def start(self) -> None:
-        """Start it. Raises :class:`TimeoutError` when it does not get ready."""
+        """Start the server. Raises :class:`TimeoutError` if it does not become ready."""
         with self.log.open("ab") as said:
             self._process = subprocess.Popen(
                 self.command,
@@ -55,7 +55,7 @@ class Server:
             raise TimeoutError(f"{self.command} is not ready; see {self.log}")
 
     def kill(self) -> None:
-        """SIGKILL to it and its children."""
+        """SIGKILL the server and its children."""
         if self._process is not None:
             with suppress(psutil.Error):
                 processes.end_all(psutil.Process(self._process.pid).children(recursive=True))
@@ -64,7 +64,7 @@ class Server:
             self._process = None
 
     def send(self, signum: int) -> None:
-        """A signal to the process itself."""
+        """Send a signal to the server's process alone."""
         if self._process is not None:
             self._process.send_signal(signum)
 
@@ -80,7 +80,7 @@ class Server:
 
 @contextmanager
 def running(server: Server) -> Iterator[Server]:
-    """The server, started, until the block ends."""
+    """Run the server for the duration of the block."""
     server.start()
     try:
         yield server
@@ -103,7 +103,7 @@ def prefect_server(folder: Path, environment: dict[str, str]) -> Server:
 
 
 def mlflow_server(folder: Path, environment: dict[str, str]) -> Server:
-    """An MLflow server that keeps everything in `folder`."""
+    """An MLflow server with all its files in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
@@ -115,14 +115,14 @@ def mlflow_server(folder: Path, environment: dict[str, str]) -> Server:
 
 @dataclass(frozen=True)
 class RayNode:
-    """A Ray node of the program's own; `environment` is what a driver and further nodes need to be let in."""
+    """A Ray node started here; drivers and further nodes need `environment` to be admitted."""
 
     address: str
     environment: dict[str, str]
     process: "subprocess.Popen[bytes]"
 
     def processes(self) -> list[psutil.Process]:
-        """Everything that runs on it."""
+        """All processes of the node."""
         found: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
         return found
 
@@ -135,7 +135,7 @@ def ray_head(
     host: str = "127.0.0.1",
     prefix: Sequence[str] = (),
 ) -> Iterator[RayNode]:
-    """A Ray head with its files under `folder`, whose path must be short: Unix sockets lie in it."""
+    """A Ray head with its files under `folder`, whose path must be short because Unix sockets lie in it."""
     port = free_port()
     access = {
         "RAY_AUTH_MODE": "token",
@@ -153,7 +153,7 @@ def ray_head(
 def ray_worker(
     folder: Path, environment: dict[str, str], head: str, host: str, prefix: Sequence[str]
 ) -> Iterator[None]:
-    """Another node of one CPU for the cluster whose head is at `head`, with another address."""
+    """A further Ray node of one CPU, with address `host`, for the cluster whose head is at `head`."""
     with _ray_node(folder, [f"--address={head}", f"--node-ip-address={host}"], environment, 1, prefix):
         yield
 
@@ -189,6 +189,6 @@ def _ray_node(
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's variables without those that would lead a trial to a user's servers, stores or clusters."""
+    """This process's variables, except those that would lead a trial to a user's servers, stores or clusters."""
     foreign = ("PREFECT_", "MLFLOW_", "RAY_", "EVERGREEN_")
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}

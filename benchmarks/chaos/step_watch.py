@@ -1,4 +1,4 @@
-"""How far a training is, seen from outside: a resumed one drops the metric points after the step it resumes from."""
+"""Progress of a training from its metrics file; a resumed training removes the points after the resumption's step."""
 
 import json
 import threading
@@ -8,7 +8,7 @@ _LOOK_S = 0.05
 
 
 class StepWatch:
-    """Reads the newest metric point of `file` many times a second; `repeated` are the steps of each fall."""
+    """Polls the newest metric point of `file`; `repeated` has the number of repeated steps of each resumption."""
 
     def __init__(self, file: Path):
         self.file = file
@@ -19,7 +19,7 @@ class StepWatch:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         self._over.set()
         self._thread.join()
 
@@ -34,7 +34,7 @@ class StepWatch:
 
 
 def last_step(file: Path) -> int | None:
-    """Step of the last whole line; None when the file is not there."""
+    """Step of the last complete line; 0 without a complete line, None without a file."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError:

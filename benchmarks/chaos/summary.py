@@ -1,4 +1,4 @@
-"""The table of all trials, as a page for people."""
+"""The table of all trials as a Markdown page."""
 
 import os
 import platform
@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 def write_summary(file: Path, faults: Sequence[Fault], outcomes: Sequence[Outcome], seed: int) -> None:
-    """Write the page anew."""
+    """Write the page, replacing an earlier one."""
     lines = [
         *_head(outcomes, seed),
         *table(faults, outcomes),
@@ -59,7 +59,7 @@ def _head(outcomes: Sequence[Outcome], seed: int) -> list[str]:
 
 
 def table(faults: Sequence[Fault], outcomes: Sequence[Outcome]) -> list[str]:
-    """A line for each fault that was tried, as Markdown."""
+    """Markdown table with a row for each fault that has trials."""
     rows = [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
     for fault in faults:
         if mine := of_fault(outcomes, fault.id):
@@ -84,7 +84,7 @@ def _row(fault: Fault, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _counted(outcomes: Sequence[Outcome], value: Callable[[Outcome], bool | None]) -> str:
-    """How many say yes, of those that can tell."""
+    """Count the outcomes whose `value` is true, as "n of m" where m leaves out the outcomes with value None."""
     told = [value(one) for one in outcomes if value(one) is not None]
     return f"{sum(map(bool, told))} of {len(told)}" if told else "-"
 

@@ -1,4 +1,4 @@
-"""One trial: a home of its own, a fault at a drawn moment, the same command until it ends well, and what came of it."""
+"""One trial: its own home, a fault at a random moment, the same command until it succeeds, and the results."""
 
 import random
 import shutil
@@ -29,14 +29,14 @@ _LONGEST_DELAY_S = 3.0
 
 @dataclass
 class Trial:
-    """What a fault acts on. It starts the command, does its harm, and says so with :meth:`hit`."""
+    """The object that a fault acts on: a fault starts the command, does its damage, and calls :meth:`hit`."""
 
     bench: Bench
     fault: str
     number: int
     seed: int
     kind: Kind
-    own_services: bool  # Ray and Prefect are the run's own
+    own_services: bool  # the trial has its own Ray and Prefect server
     random: random.Random
     stack: ExitStack = field(default_factory=ExitStack)
     settings: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Trial:
     hit_at: float | None = None
     notes: list[tuple[str, str, str]] = field(
         default_factory=list
-    )  # invariant, name, detail of what it found broken
+    )  # invariant, name, detail of violations that the fault itself saw
 
     watch: StepWatch | None = None
 
@@ -56,7 +56,7 @@ class Trial:
     def prepare(
         cls, bench: Bench, fault: str, number: int, seed: int, kind: Kind, own_services: bool
     ) -> "Trial":
-        """A fresh home with the data prepared."""
+        """Create a trial whose home contains the prepared data."""
         draw = random.Random(f"{seed}/{fault}/{number}")
         trial = cls(bench, fault, number, seed, kind, own_services, draw)
         bench.reference(kind)
@@ -74,22 +74,22 @@ class Trial:
 
     @property
     def home(self) -> Home:
-        """The trial's installation."""
+        """The home of this trial."""
         return Home(self.bench.folder / f"{self.fault}-{self.number}".lower())
 
     @property
     def folder(self) -> Path:
-        """The working directory of its commands, where nothing may appear."""
+        """The working directory of the trial's commands, in which no file may appear."""
         return self.home.root.with_suffix(".cwd")
 
     @property
     def reference(self) -> Reference:
-        """What the run must be equal to."""
+        """The undisturbed run that this trial's run must equal."""
         return self.bench.reference(self.kind)
 
     @property
     def paths(self) -> RunPaths:
-        """The run: equal ingredients, hence the same key as the undisturbed one."""
+        """The trial's run; its ingredients, and hence its run key, equal those of the undisturbed run."""
         return RunPaths(self.home.runs("slow") / self.reference.paths.root.name)
 
     @property
@@ -98,16 +98,16 @@ class Trial:
         return self.runs[-1]
 
     def fill_home(self) -> None:
-        """A copy of the prepared data."""
+        """Copy the prepared data into the home."""
         shutil.copytree(self.bench.template, self.home.root, dirs_exist_ok=True)
 
     def run_log(self, suffix: str = ".log", start: int | None = None) -> Path:
-        """A file for what the `start`-th start of the command says, by default the next one."""
+        """File for the output of start number `start` of the command, by default of the next start."""
         number = len(self.runs) + 1 if start is None else start
         return self.bench.folder / f"{self.home.root.name}.{number}{suffix}"
 
     def start(self, prefix: Sequence[str] = (), **environment: str) -> Retraining:
-        """Start the command, for this once under `prefix` and with more variables."""
+        """Start the command; `prefix` (a wrapper command) and `environment` apply to this start only."""
         variables = self.environment | environment
         self.folder.mkdir(exist_ok=True)
         log = self.run_log()
@@ -119,12 +119,12 @@ class Trial:
         return self.run
 
     def finish(self) -> None:
-        """Run the command until it ends with status 0, five times at most."""
+        """Restart the command until it ends with status 0, at most :data:`MOST_STARTS` times in all."""
         while self.wait() != 0 and len(self.statuses) < MOST_STARTS:
             self.start()
 
     def wait(self) -> int:
-        """Wait for the commands that run; keeps their exit statuses and returns the last one."""
+        """Wait for the running commands, record their exit statuses and return the last one."""
         for run in self.runs[len(self.statuses) :]:
             status = run.wait(_RUN_TIMEOUT_S)
             self.statuses.append(status)
@@ -136,7 +136,7 @@ class Trial:
         return self.statuses[-1]
 
     def expect(self, *statuses: int) -> None:
-        """Wait for the command, whose exit status has to be one of these, or 0 when the fault came too late."""
+        """Wait for the command; its exit status must be one of `statuses`, or 0 if the fault came too late."""
         if (status := self.wait()) not in (0, HUNG, *statuses):
             self.broke("I10", "exit status tells why", f"{status} instead of {statuses}")
 
@@ -145,47 +145,47 @@ class Trial:
         return processes.with_environment(HOME_VARIABLE, str(self.home.root))
 
     def on_ray(self) -> list[psutil.Process]:
-        """Ray's processes that this trial may hit: its own, or those of the head that trials share."""
+        """Ray's processes that this trial may hit: those of its own Ray, or of the shared head."""
         return self.processes() if self.own_services else self.bench.ray.processes()
 
     def beats(self) -> list[Beat]:
-        """Workers that live, in order of rank."""
+        """Heartbeats of the workers that still run, in order of rank."""
         return processes.beating(self.paths)
 
     def step(self) -> int:
-        """The last step with a metric point."""
+        """The last step that has a metric point."""
         return last_step(self.paths.metrics) or 0
 
     def wait_for_step(self, step: int) -> bool:
-        """Whether the run came to `step` before it ended."""
+        """Wait for `step`; returns whether the run reached it before the command ended."""
         return self.wait_for(lambda: self.step() >= step)
 
     def wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Whether `condition()` came true before the command ended."""
+        """Wait for `condition()`; returns whether it became true before the command ended."""
         processes.wait_until(lambda: self.run.ended or condition(), _WAIT_S)
         return condition()
 
     def pick(self, choices: Sequence[T]) -> T:
-        """The variants of a fault in turn, so that a few trials meet all of them."""
+        """Choose the variants of a fault in turn, so that a few trials cover all of them."""
         return choices[(self.number - 1) % len(choices)]
 
     def drawn_without_repeat(self, choices: Sequence[T], variants: int) -> T:
-        """One of them at random; one variant's trials, each `variants`-th, go through all before one comes again."""
+        """Choose at random, without replacement among the trials of one variant (every `variants`-th trial)."""
         order = random.Random(f"{self.seed}/{self.fault}").sample(choices, len(choices))
         return order[(self.number - 1) // variants % len(order)]
 
     def wait_for_some_step(self, first: int = 1) -> int:
-        """Wait for a drawn step, the `first` one at the earliest, and return it."""
+        """Wait for a random step, not earlier than `first`, and return it."""
         step = self.random.randint(first, STEPS - 2)
         self.wait_for_step(step)
         return step
 
     def wait_for_some_moment(self) -> str:
-        """Wait for a drawn moment - before training, at a step, or after it - and return it in words."""
+        """Wait for a random moment - before training, at a step, or after it - and return its description."""
         phase = self.random.choices(("before", "step", "after"), (3, 5, 3))[0]
         if phase == "step":
             return f"at step {self.wait_for_some_step()}"
-        # What a run leaves behind says how far it is, however busy the machine.
+        # Files that a run creates show its progress, however busy the machine is.
         run = self.paths
         before = {"its start": self.home.root, "the plan": run.ingredients, "the attempt's number": run.fence}
         after = {"the model": run.model, "the evaluation": run.evaluation, "the report": run.report}
@@ -196,22 +196,22 @@ class Trial:
         return f"{seconds:.1f} s after {name}"
 
     def hit(self, what: str, found: bool = True) -> None:
-        """Say that the fault was done now; `found` is false when there was nothing left to hit."""
+        """Record that the fault has been injected now; `found` is False if there was nothing left to hit."""
         (self.moments if found else self.missed).append(what)
         if found:
             self.hit_at = time.time()
 
     def broke(self, invariant: str, name: str, detail: str) -> None:
-        """Say that the fault itself saw an invariant broken."""
+        """Record that the fault itself saw a violated invariant."""
         self.notes.append((invariant, name, detail))
 
     def said(self) -> str:
-        """All that the command printed, in all its starts."""
+        """The output of all starts of the command."""
         return "\n".join(run.log.read_text(errors="replace") for run in self.runs)
 
     @property
     def recovery_s(self) -> float | None:
-        """Seconds from the last fault until training stepped again, or until the run ended well."""
+        """Seconds from the last fault until the next attempt was ready to train or, without one, until the end."""
         if self.hit_at is None or not self.paths.release.is_file():
             return None
         again = [one.ready for one in read_attempts(self.paths) if one.ready > self.hit_at]
@@ -219,7 +219,7 @@ class Trial:
         return max(0.0, end - self.hit_at)
 
     def clean(self) -> None:
-        """End what is left, undo what the fault set up, and forget the home."""
+        """Kill processes that are left, undo the fault's setup, and remove the home."""
         processes.end_all(self.processes())
         self.stack.close()
         for folder in (self.home.root, self.folder):
@@ -229,5 +229,5 @@ class Trial:
                 self.run_log(suffix, start).unlink(missing_ok=True)
 
     def logs(self) -> list[Path]:
-        """What the command printed, a file a start."""
+        """Files with the output of the command, one for each start."""
         return [run.log for run in self.runs]

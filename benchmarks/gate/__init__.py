@@ -1,1 +1,1 @@
-"""A year of nights on one test set, simulated: how often the gate promotes falsely, and what it finds."""
+"""Simulated years of nightly retraining on one test set: false promotions by the gate, and its power."""

@@ -1,6 +1,6 @@
-"""The table of docs/gate.md: `python -m benchmarks.gate`, a quarter of an hour on one core; `--share 0.1` is short.
+"""The tables of docs/gate.md: `python -m benchmarks.gate` takes 15 minutes on one core, and less with `--share 0.1`.
 
-Each line is written as it ends, to `benchmarks/gate.md`. The same seed gives the same table.
+Each row is written to `benchmarks/gate.md` as soon as it is computed. The same seed gives the same tables.
 """
 
 import argparse
@@ -23,8 +23,10 @@ _SMALL, _LARGE = World(1000, 0.06), World(10_000, 0.06)
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a table: `gain` is the true gain of all candidates from night `since` on, `drift` that of each one
-    over the champion of its night.
+    """One row of a table.
+
+    `gain` is the true gain of all candidates from night `since` on; `drift` is the true gain of each candidate over
+    the champion of its night.
     """
 
     name: str
@@ -162,13 +164,13 @@ def _row(*cells: object) -> str:
 
 
 def _share(count: int, of: int) -> str:
-    """With Wilson's 95 % interval."""
+    """A proportion with Wilson's 95 % interval."""
     interval = binomtest(count, of).proportion_ci(0.95, method="wilson")
     return f"{count / of:.3f} ({interval.low:.3f} to {interval.high:.3f})"
 
 
 def _points(shares: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
-    """Mean with 1.96 standard errors."""
+    """Mean in percentage points, with 1.96 standard errors."""
     if len(shares) < 2:
         return "-"
     return f"{100 * shares.mean():.2f} ± {196 * shares.std(ddof=1) / np.sqrt(len(shares)):.2f}"

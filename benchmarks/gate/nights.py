@@ -1,7 +1,7 @@
-"""Simulated reigns. A row's difficulty is the probability that a model of this kind gets it wrong.
+"""Simulated reigns of champions. A row's difficulty is the probability that a model classifies that row wrongly.
 
-Each model is an independent draw over the rows, so models are equal in truth and dependent through the rows that they
-share. A better model has its gain taken evenly from the rows that models get wrong.
+Every model draws its mistakes independently, row by row, so models are equally good in truth, but correlated because
+they share the rows. A better model's mistakes are less probable by the same factor on all rows.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ Wrong = npt.NDArray[np.bool_]
 class World:
     """Test rows and models. `disagreement` is the share of rows on which two equal models differ.
 
-    `hard` rows are wrong with the same probability by each model; "mixed" difficulties are Beta(0.5, 0.5) among them.
+    Only "hard" rows are ever wrong. The probability that a hard row is wrong is the same for all models: 0.5 for kind
+    "even", drawn from Beta(0.5, 0.5) for each row for kind "mixed".
     """
 
     rows: int
@@ -36,7 +37,7 @@ class World:
     growing: bool = False
 
     def difficulties(self, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-        """(rows,) probabilities of a mistake."""
+        """Probability of a mistake for each row, shape (rows,)."""
         if self.kind == "even":  # 2 p (1 - p) = 0.5
             hard, levels = 2 * self.disagreement, np.full(self.rows, 0.5)
         else:  # 2 E[p (1 - p)] = 2 * (1/2 - 3/8) = 0.25
@@ -46,7 +47,7 @@ class World:
 
 @dataclass(frozen=True)
 class Promotion:
-    """A promotion: its night (1 for the first), and what was measured over the champion that it replaced."""
+    """A promotion: its night (from 1), whether the new model is truly better, and the look that promoted it."""
 
     night: int
     better: bool
@@ -54,16 +55,16 @@ class Promotion:
 
     @property
     def corrected(self) -> float:
-        """The gain after correction for the choice."""
+        """The measured gain, corrected for selection."""
         return corrected_gain(self.look)
 
 
 @dataclass
 class Year:
-    """What became of a model that is retrained every night, in shares of rows.
+    """Outcome of a year with a retraining every night; all numbers are shares of rows.
 
-    `shown_wrong`, `true_wrong` and `gain`, over the first champion, are of the last champion; `excess` is the sum of
-    the corrections for having been chosen.
+    `shown_wrong` (measured), `true_wrong` and `gain` (over the first champion) belong to the last champion; `excess`
+    is the sum of the corrections for selection.
     """
 
     promotions: list[Promotion]
@@ -74,25 +75,28 @@ class Year:
 
 
 class Nights:
-    """A test set, a champion and its candidates, one a night."""
+    """A test set, a champion and its candidates, one candidate a night."""
 
     def __init__(self, world: World, settings: GateSettings, rule: Rule, rng: np.random.Generator) -> None:
         self.world, self.settings, self.rule, self.rng = world, settings, rule, rng
         difficulties = world.difficulties(rng)
-        self.order = rng.permutation(world.rows)  # rows that grow come in this order
+        self.order = rng.permutation(world.rows)  # order in which rows arrive in a growing test set
         self.used = np.flatnonzero(difficulties)
         self.difficulties = difficulties[self.used]
         self.arrival = np.argsort(self.order)[self.used]
 
     def live(self, nights: int, gains: npt.NDArray[np.float64], drift: float = 0.0) -> Year:
-        """`gains[n]` is the true gain of night n's candidate over the first champion; `drift` over the present one."""
+        """Simulate `nights`; `gains[n]` is the true gain of night n's candidate over the first champion.
+
+        If `drift` is not zero, each candidate's true gain over the present champion is `drift` instead.
+        """
         champion, gain = self._model(0.0), 0.0
         reference, reign = champion, Reign()
         made: list[Promotion] = []
         excess, night = 0.0, 0
         while night < nights:
             signs = self._signs()
-            # Looks are computed ahead in blocks, and thrown away from a promotion on: the reference changes then.
+            # Looks are computed in blocks. A promotion discards the rest of its block, because the reference changes.
             block = min(_BLOCK, nights - night)
             truths = [gain + drift if drift else float(gains[night + n]) for n in range(block)]
             candidates = np.array([self._model(one) for one in truths])
@@ -112,7 +116,7 @@ class Nights:
     kept_signs: npt.NDArray[np.float32] | None = None
 
     def _signs(self) -> npt.NDArray[np.float32] | None:
-        """(rows that models differ on, FLIPS) signs of this reign, from a generator: faster than from digests."""
+        """Signs (+-1) of this reign, shape (hard rows, FLIPS), from a random generator: faster than from digests."""
         if self.rule != "joint":
             return None
         if self.kept_signs is None:
@@ -121,7 +125,7 @@ class Nights:
         return self.kept_signs
 
     def _model(self, gain: float) -> Wrong:
-        """Mistakes of a model on the rows that are hard at all."""
+        """Draw a model's mistakes on the hard rows."""
         mean = float(self.difficulties.sum()) / self.world.rows
         return self.rng.random(len(self.used)) < self.difficulties * (1 - gain / mean)
 
@@ -133,7 +137,7 @@ class Nights:
         reign: Reign,
         signs: npt.NDArray[np.float32] | None,
     ) -> tuple[int, Reign, tuple[int, Look] | None]:
-        """Looks of consecutive nights up to the first that passes: (nights over, state, place and look or None)."""
+        """Look at consecutive nights until one passes: (next night, state, index and look that passed, or None)."""
         rows = [self._rows(night + n) for n in range(len(candidates))]
         there = np.array([self.arrival < count for count in rows])
         differences = (reference.astype(np.float64) - candidates) * there

@@ -1,1 +1,1 @@
-"""How a row is measured: sides as processes of their own, in alternation, judged by paired ratios."""
+"""Benchmark harness: each side of a row runs in its own process, in alternation; paired ratios decide."""

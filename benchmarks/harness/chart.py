@@ -1,4 +1,4 @@
-"""`results.svg`: each ratio beside its goal, on one logarithmic axis; right of the line is better."""
+"""`results.svg`: each ratio relative to its goal on a logarithmic axis; points right of the line meet the goal."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ _MET, _MISSED, _OPEN = "#2e7d32", "#c62828", "#757575"
 
 
 def draw(results: Results, file: Path) -> None:
-    """Draw all lines that have a ratio and a goal above zero, as how far they are from the goal."""
+    """Draw every line that has a ratio and a positive goal, as its margin over the goal."""
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "evergreen"  # the same picture for the same numbers
+    matplotlib.rcParams["svg.hashsalt"] = "evergreen"  # the same numbers give the same SVG file
     from matplotlib import pyplot
 
     shown = [line for line in results.rows if _margin(line) is not None]
@@ -35,7 +35,7 @@ def draw(results: Results, file: Path) -> None:
 
 
 def _margin(line: Line) -> tuple[float, float, float] | None:
-    """Ratio and interval in units of the goal, turned so that more is better; None when that makes no sense."""
+    """Ratio and interval divided by the goal, inverted if smaller is better; None unless all numbers are positive."""
     numbers = (line.ratio, line.low, line.high)
     if line.goal is None or line.goal <= 0 or any(value is None or value <= 0 for value in numbers):
         return None

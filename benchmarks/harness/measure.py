@@ -1,4 +1,4 @@
-"""A row from its first run to its lines: prepared once, sides in alternation (A B B A ...), compared pair by pair."""
+"""Measure one row: prepare once, run the sides in alternation (A B B A ...), and compare them pair by pair."""
 
 import shutil
 import statistics as medians
@@ -15,19 +15,19 @@ from benchmarks.harness.row import Claim, Place, Row, Series, Size, check_agreem
 from benchmarks.harness.side import PREPARE, Measured, run_side
 from benchmarks.harness.statistics import MOST_SPREAD, average, estimate, is_met, is_void, spread
 
-_UNVOID_FACTOR = 2  # a restless machine gets so many times the pairs to become quiet,
-_UNVOID_S = 180.0  # as long as they begin within so many seconds
+_UNVOID_FACTOR = 2  # while runs of one side differ too much, measure up to this many times the wanted pairs,
+_UNVOID_S = 180.0  # but begin no further pair after this many seconds
 
 
 class Run(NamedTuple):
-    """One run of a side, in the order of time."""
+    """One run of a side."""
 
     side: str
     measured: Measured
 
 
 def measure(row: Row, work: Path, size: Size, pairs: int | None) -> list[Line]:
-    """All claims of a row. Raises :class:`SideError` or :class:`DisagreementError`."""
+    """Measure a row and return a line for each claim. Raises :class:`SideError` or :class:`DisagreementError`."""
     shared = Path(tempfile.mkdtemp(prefix=f"{row.id.lower()}-", dir=work))
     data = work / "data"
     data.mkdir(exist_ok=True)
@@ -52,12 +52,12 @@ def measure(row: Row, work: Path, size: Size, pairs: int | None) -> list[Line]:
 
 
 def _restless(runs: Sequence[Run], row: Row) -> bool:
-    """Whether a claim with a goal would be void by now."""
+    """Whether a claim with a goal would be void with the runs so far."""
     return any(is_void(spread_of(runs, claim)) for claim in row.claims if claim.goal is not None)
 
 
 def _round(row: Row, place: Place, backwards: bool) -> list[Run]:
-    """Each side once; the sides must have done the same."""
+    """Run each side once. Raises :class:`DisagreementError` if the sides did not do the same work."""
     order = list(row.sides)[::-1] if backwards else list(row.sides)
     runs = [Run(side, _run(row, side, place)) for side in order]
     check_agreement(row, {run.side: run.measured.outcome.did for run in runs})
@@ -73,7 +73,7 @@ def _run(row: Row, side: str, place: Place) -> Measured:
 
 
 def series(runs: Sequence[Run], side: str, name: str, geometric: bool) -> list[float]:
-    """One value of each run of a side, in the order of time."""
+    """One value for each run of a side, in chronological order."""
     return [_value(run, name, geometric) for run in runs if run.side == side]
 
 
@@ -83,7 +83,7 @@ def _value(run: Run, name: str, geometric: bool) -> float:
 
 
 def spread_of(runs: Sequence[Run], claim: Claim) -> float | None:
-    """How far apart two runs of the same side are that followed each other, over both sides of the claim."""
+    """Spread (:func:`statistics.spread`) between consecutive runs of the same side, over both sides of the claim."""
     keys = {claim.b: claim.key_b, claim.a: claim.of}
     near = [
         tuple(_value(run, keys[run.side], claim.geometric) for run in (first, second))

@@ -1,4 +1,4 @@
-"""`results.md`: the table for people."""
+"""`results.md`: the results as a Markdown page."""
 
 from benchmarks.harness.results import Line, Results
 from benchmarks.harness.statistics import MOST_SPREAD
@@ -20,7 +20,7 @@ _HEADINGS = (
 
 
 def page(results: Results) -> str:
-    """The whole page as Markdown."""
+    """Render the whole page."""
     about = results.machine
     head = [
         "# Benchmarks",
@@ -48,7 +48,7 @@ def page(results: Results) -> str:
 
 
 def _missed(results: Results) -> list[str]:
-    """The goals that docs/performance.md gives reasons for: those that are not shown to be met."""
+    """The goals that are missed or could not be judged; docs/performance.md gives the reasons."""
     lines = [line for line in results.rows if line.goal is not None and not line.met]
     return (["", "## Goals that are missed, or not judged", "", *map(_shortfall, lines)]) if lines else []
 
@@ -62,7 +62,7 @@ def _shortfall(line: Line) -> str:
 
 
 def verdict(line: Line) -> str:
-    """The judgement in a word."""
+    """The judgement in one word."""
     if line.ratio is None:
         return "not measured"
     if line.met is None:
@@ -71,7 +71,7 @@ def verdict(line: Line) -> str:
 
 
 def summary(line: Line) -> str:
-    """A line for the terminal."""
+    """One line of text for the terminal."""
     if line.ratio is None:
         return f"{line.id:10} {line.title}: {line.note}"
     return (
@@ -83,7 +83,7 @@ def summary(line: Line) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three digits, thousands in full."""
+    """Format with three significant digits, and with all integer digits from 1,000 on."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

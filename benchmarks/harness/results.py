@@ -18,17 +18,18 @@ from training.storage.files import write_text
 
 _ROOT = Path(__file__).parents[2]
 _CODE = ("evergreen", "flows", "tasks", "training", "benchmarks")
-_LETTERS = "PSNG"  # of row ids, in the order of the table
+_LETTERS = "PSNG"  # letters of row ids, in the order of the table
 _ROW_ID = re.compile(rf"([{_LETTERS}])(\d+)([a-z]*)")
 _PACKAGES = ("torch", "ray", "prefect", "mlflow", "pyarrow", "numpy")
 
 
 class Line(Record):
-    """One line: `ratio` is the claim's comparison, `low` and `high` its interval at 95 %.
+    """The result of one claim: `ratio` is its comparison, `low` and `high` the ratio's 95 % confidence interval.
 
-    `a` and `b` are medians in `unit`; `cpu_s` and `peak_mb` are medians over runs, of the whole process tree. `spread`
-    is the standard deviation of one run, as a share. `met` is None without a goal or an interval, in a void run, and
-    for a row that could not be measured, which `note` explains. `code` is :func:`stamp` on `date`.
+    `a` and `b` are medians in `unit`; `cpu_s` and `peak_mb` are medians over runs, of the whole process tree.
+    `spread` is the standard deviation of one run, as a fraction. `met` is None without a goal or an interval, in a
+    void run, and for a row that could not be measured, for which `note` gives the reason. `code` is :func:`stamp` on
+    `date`.
     """
 
     id: str
@@ -52,7 +53,7 @@ class Line(Record):
 
 
 class Results(Record):
-    """A run of the suite. `finished` is unset while rows are missing; `code` and `date` are those of the newest one."""
+    """A run of the suite. `finished` is False while rows are missing; `code` and `date` belong to the newest line."""
 
     machine: dict[str, Any]
     versions: dict[str, str]
@@ -64,9 +65,10 @@ class Results(Record):
 
 
 def begin(file: Path, size: str, afresh: bool) -> Results:
-    """A new run, or the one in `file` when it was interrupted, or `afresh` for single rows.
+    """Start a new run, or continue the run in `file` if it was interrupted or if `afresh` (single rows) is set.
 
-    Lines of other code stay, and say so, until they are measured anew; those of other packages or another size do not.
+    Lines measured with other code are kept, marked with that code, until they are measured again; lines measured with
+    other package versions or another size are dropped.
     """
     now = Results(
         machine=machine(),
@@ -79,7 +81,7 @@ def begin(file: Path, size: str, afresh: bool) -> Results:
         return now
     try:
         before = Results.model_validate_json(file.read_text(encoding="utf-8"))
-    except ValueError:  # of an older harness, whose intervals are not comparable
+    except ValueError:  # written by an older harness, whose intervals are not comparable
         return now
     if (before.versions, before.size) != (now.versions, now.size):
         return now
@@ -89,7 +91,7 @@ def begin(file: Path, size: str, afresh: bool) -> Results:
 
 
 def stamp() -> str:
-    """First 12 digits of the sha256 over the source of all packages, benchmarks included."""
+    """First 12 hex digits of the sha256 of all packages' source code, benchmarks included."""
     digest = hashlib.sha256()
     for package in _CODE:
         for file in sorted((_ROOT / package).rglob("*.py")):
@@ -99,7 +101,7 @@ def stamp() -> str:
 
 
 def add(results: Results, lines: list[Line], file: Path) -> Results:
-    """Put a row's lines in, in place of older ones, sort all by their ids, and write everything."""
+    """Add a row's lines, replacing older ones with the same ids; sort all lines by id and write the file."""
     here = {"code": results.code, "date": datetime.date.today().isoformat()}
     new = {line.id: line.model_copy(update=here) for line in lines}
     kept = [new.pop(line.id, line) for line in results.rows]
@@ -110,7 +112,7 @@ def add(results: Results, lines: list[Line], file: Path) -> Results:
 
 
 def _place(line: Line) -> tuple[int, int, str]:
-    """P1a before P1b, P4 before P10; lines of one row stay in its order."""
+    """Sort key: P1a before P1b, P4 before P10; lines of one row keep their order."""
     row = _ROW_ID.match(line.id)
     assert row is not None, line.id
     letter, number, part = row.groups()
@@ -123,7 +125,7 @@ def write(results: Results, file: Path) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on besides the code."""
+    """Properties of the machine on which the numbers depend."""
     return {
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
@@ -137,7 +139,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Python and the packages that matter."""
+    """Versions of Python and of the packages that influence the numbers."""
     return {"python": platform.python_version()} | {
         name: importlib.metadata.version(name) for name in _PACKAGES
     }

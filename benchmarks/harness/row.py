@@ -1,4 +1,4 @@
-"""What a row is: its sides, what is compared between them, and the goal."""
+"""Definition of a row: its sides, the claims that compare them, and the goals."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ class DisagreementError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a side works: `shared` belongs to the row's whole measurement, `own` is this run's alone and empty.
+    """Folders and size of one run: `shared` is common to all runs of the row; `own` is this run's alone, and empty.
 
-    `data` is shared by all rows. `size` says how much work is done; ratios do not depend on it by much.
+    `data` is common to all rows. `size` sets the amount of work; ratios depend little on it.
     """
 
     data: Path
@@ -27,15 +27,15 @@ class Place:
     size: Size
 
     def pick(self, full: Number, quick: Number, tiny: Number) -> Number:
-        """The number for this size."""
+        """Choose the number for this size."""
         return {"full": full, "quick": quick, "tiny": tiny}[self.size]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a side measured, by name, and what it did, by which the sides are held against each other.
+    """What a side measured, by name, and facts about the work that it did, which must agree between sides.
 
-    The numbers of a list are averaged: all that one process measures is one observation.
+    A list of numbers is averaged: everything that one process measures counts as one observation.
     """
 
     values: Mapping[str, Series]
@@ -43,16 +43,16 @@ class Outcome:
 
 
 def quotient(a: float, b: float) -> float:
-    """The usual comparison."""
+    """The default comparison: a / b."""
     return a / b
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One line of the results: value `of` of side `a` held against that of side `b` by `compare`.
+    """One line of the results: `compare` applied to value `of` of side `a` and the value of side `b`.
 
-    `goal` bounds the comparison from below (`at_least`) or from above. With `geometric` unset, pairs are averaged
-    arithmetically: for differences, exponents and absolute values.
+    `goal` is a lower bound of the comparison (`at_least`) or an upper bound. Pairs are averaged geometrically, or
+    arithmetically if `geometric` is False: for differences, exponents and absolute values.
     """
 
     id: str
@@ -70,16 +70,16 @@ class Claim:
 
     @property
     def key_b(self) -> str:
-        """Name of the value of side `b`; that of side `a` unless said otherwise."""
+        """Name of the value of side `b`; by default the same as for side `a`."""
         return self.of_b or self.of
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement: programs in alternation, and the claims that follow from them.
+    """A measurement: programs that run in alternation, and the claims that compare them.
 
-    `same` names what the sides did that has to be equal, `close` what has to agree within a share. `noise_matters`
-    is unset where a side has no twin to be compared with.
+    `same` names the facts (`Outcome.did`) that must be equal between the sides; `close` names the facts that must
+    agree within a fraction.
     """
 
     id: str
@@ -97,7 +97,7 @@ class Row:
 
 
 def check_agreement(row: Row, did: Mapping[str, Mapping[str, Any]]) -> None:
-    """Hold what the sides did against each other. Raises :class:`DisagreementError`."""
+    """Compare the work of all sides. Raises :class:`DisagreementError` if the sides did not do the same work."""
     for name in row.same:
         seen = {side: done[name] for side, done in did.items() if name in done}
         if len({repr(value) for value in seen.values()}) != 1:

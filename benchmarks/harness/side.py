@@ -1,7 +1,7 @@
-"""One run of one side as a process of its own: `python -m benchmarks.harness.side ROW SIDE`.
+"""One run of one side in its own process: `python -m benchmarks.harness.side ROW SIDE ...`.
 
-`run_side` starts it and brings back what it measured; below is what the process does. SIDE `prepare` makes what all
-runs of the row share.
+`run_side` starts that process and returns what the side measured; :func:`main` is what the process runs. The side
+`prepare` creates the inputs that all runs of the row share.
 """
 
 import json
@@ -30,7 +30,7 @@ class SideError(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """An outcome and what it cost: CPU seconds and peak private memory of the whole process tree."""
+    """An outcome and its cost: CPU seconds and peak private memory of the whole process tree."""
 
     outcome: Outcome
     cpu_s: float
@@ -38,7 +38,7 @@ class Measured:
 
 
 def run_side(row: Row, side: str, place: Place) -> Measured:
-    """Run it and wait. Raises :class:`SideError` with the last it said."""
+    """Run a side to its end and return what it measured. Raises :class:`SideError` with the end of its output."""
     command = [sys.executable, "-m", "benchmarks.harness.side", row.id, side]
     command += [place.size, str(place.data), str(place.shared), str(place.own)]
     with tempfile.TemporaryFile("w+") as said, TreeMeter() as meter:
@@ -49,7 +49,7 @@ def run_side(row: Row, side: str, place: Place) -> Measured:
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            start_new_session=True,  # a signal that a library sends to its own group must not reach this process
+            start_new_session=True,  # a signal of a library to its process group must not reach this process
         )
         try:
             status = process.wait(row.timeout_s)
@@ -66,7 +66,7 @@ def run_side(row: Row, side: str, place: Place) -> Measured:
 
 
 def environment(row: Row, place: Place) -> dict[str, str]:
-    """The user's, without what leads to other servers and stores, and with the row's number of threads."""
+    """The user's environment without variables that point to servers and stores, and with the row's thread count."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(row.threads))
     data = {DATA_VARIABLE: os.environ[DATA_VARIABLE]} if DATA_VARIABLE in os.environ else {}
     return (
@@ -87,14 +87,14 @@ def environment(row: Row, place: Place) -> dict[str, str]:
 
 
 def _ray_folder(place: Place) -> str:
-    """Ray's sockets lie there, so its path must be short."""
+    """A folder for Ray with a short path, because Ray's Unix sockets lie in it."""
     folder = place.own / "r"
     folder.mkdir(exist_ok=True)
     return str(folder)
 
 
 def main(arguments: list[str]) -> None:
-    """Entry of the process."""
+    """Run the side that the arguments name, and print its outcome as JSON."""
     from benchmarks.rows import find_row
 
     row_id, side, size, data, shared, own = arguments

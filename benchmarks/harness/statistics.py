@@ -1,6 +1,6 @@
-"""Paired comparisons: mean, Student's t interval, spread between runs, and the judgement at the interval's bad end.
+"""Paired comparisons: mean, Student's t interval, spread between runs, and the judgement at the interval's worse end.
 
-One process is one observation: what a process measures several times is averaged before it comes here.
+One process is one observation: repeated measurements of one process are averaged first.
 """
 
 import math
@@ -14,7 +14,7 @@ MOST_SPREAD = 0.15
 
 
 class Estimate(NamedTuple):
-    """A mean over pairs with its interval at :data:`CONFIDENCE`; one pair has no interval."""
+    """A mean over pairs with its interval at :data:`CONFIDENCE`; a single pair has no interval."""
 
     mean: float
     low: float | None
@@ -22,10 +22,10 @@ class Estimate(NamedTuple):
 
 
 def estimate(pairs: Sequence[float], geometric: bool) -> Estimate:
-    """Mean of paired comparisons with Student's t interval, of the logarithms when `geometric`.
+    """Mean of paired comparisons with Student's t interval, computed on logarithms if `geometric`.
 
-    A percentile bootstrap of five pairs covers 83 % instead of 95 %; the t interval keeps its coverage for numbers
-    that are close to normal. Raises ValueError for no pairs, and for numbers that have no logarithm when `geometric`.
+    A percentile bootstrap of five pairs covers 83 % instead of 95 %; the t interval keeps its coverage for nearly
+    normal numbers. Raises ValueError without pairs, and for numbers without a logarithm if `geometric`.
     """
     from scipy.stats import t
 
@@ -41,15 +41,15 @@ def estimate(pairs: Sequence[float], geometric: bool) -> Estimate:
 
 
 def average(values: Sequence[float], geometric: bool) -> float:
-    """What one process measured several times, as one observation."""
+    """Average the repeated measurements of one process into one observation."""
     return math.exp(float(np.mean(np.log(values)))) if geometric else float(np.mean(values))
 
 
 def spread(neighbours: Sequence[tuple[float, float]]) -> float | None:
-    """Standard deviation of one run, as a share, from pairs of runs of the same side that followed each other.
+    """Standard deviation of one run, as a fraction, from pairs of consecutive runs of the same side.
 
-    Differences of neighbours leave out a slow drift of the machine, which alternation takes out of the ratios as well:
-    sqrt(mean(log(first / second)^2) / 2). None without such pairs.
+    The formula is sqrt(mean(log(first / second)^2) / 2). Differences between consecutive runs exclude a slow drift of
+    the machine, which alternation removes from the ratios as well. None without pairs or with non-positive numbers.
     """
     if not neighbours or any(min(pair) <= 0 for pair in neighbours):
         return None
@@ -58,12 +58,12 @@ def spread(neighbours: Sequence[tuple[float, float]]) -> float | None:
 
 
 def is_void(of_side: float | None) -> bool:
-    """Whether runs of the same side differ too much to judge by."""
+    """Whether runs of the same side differ too much to judge the goal."""
     return of_side is not None and of_side > MOST_SPREAD
 
 
 def is_met(found: Estimate, goal: float, at_least: bool) -> bool | None:
-    """Whether the goal holds at the bad end of the interval; None without an interval."""
+    """Whether the goal is met at the worse end of the interval; None without an interval."""
     if found.low is None or found.high is None:
         return None
     return found.low >= goal if at_least else found.high <= goal

@@ -1,8 +1,8 @@
-"""CPU time and memory of everything that a program started, daemons and orphans too.
+"""CPU time and memory of a program and of all processes that it started, including daemons and orphans.
 
-Ray's daemons are nobody's children once their starter is gone. This process therefore asks the kernel to become the
-parent of all orphans below it (`PR_SET_CHILD_SUBREAPER`), so that one walk down the tree finds them. A control
-group would count more exactly, but needs rights that a user may not have.
+Ray's daemons become orphans when their starter ends. This process therefore asks the kernel to become the parent of
+all orphans below it (`PR_SET_CHILD_SUBREAPER`), so that a walk down the process tree reaches them. A control group
+would count more exactly, but needs permissions that a user may not have.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER in linux/prctl.h
 _LOOK_S = 0.5
 _END_S = 10.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -29,16 +29,17 @@ class _Process(NamedTuple):
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all processes below this one whose own parent ends."""
+    """Make this process the parent of every descendant whose own parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
 @dataclass
 class TreeMeter:
-    """Measures what runs below this process while the block lasts: `cpu_s`, and `peak_mb` of private memory.
+    """Measures all processes below this one during the block: `cpu_s`, and `peak_mb` of private memory.
 
-    CPU time is the last that was seen of each process, twice a second, or what the kernel says of those that were
-    waited for, whichever is more. Shared and mapped memory is left out: it would count once a process.
+    CPU time is the larger of two sums: each process's last sample, taken twice a second, or the kernel's total for
+    children that were waited for. Shared and mapped memory is excluded, as it would count once per process. Processes
+    that are left at the end are killed.
     """
 
     cpu_s: float = 0.0
@@ -74,7 +75,7 @@ class TreeMeter:
 
 
 def descendants() -> dict[int, _Process]:
-    """All processes below this one."""
+    """All processes below this one, by process id."""
     every = {int(folder.name): found for folder in _folders() if (found := _read(folder)) is not None}
     children: dict[int, list[int]] = {}
     for pid, process in every.items():
@@ -88,7 +89,7 @@ def descendants() -> dict[int, _Process]:
 
 
 def end_descendants() -> None:
-    """SIGKILL to what is left below this process, and wait until it is gone."""
+    """SIGKILL all processes below this one, and wait until they have ended."""
     deadline = time.monotonic() + _END_S
     while (left := descendants()) and time.monotonic() < deadline:
         for pid in left:
@@ -113,7 +114,7 @@ def _folders() -> list[Path]:
 
 
 def _read(folder: Path) -> _Process | None:
-    """Fields of proc_pid_stat(5): parent, user and system time in ticks, start."""
+    """Fields of proc_pid_stat(5): parent, user and system time in ticks, start time."""
     try:
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
     except OSError:

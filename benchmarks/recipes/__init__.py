@@ -1,1 +1,1 @@
-"""Recipe files of the rows."""
+"""Recipe files that the rows train."""

@@ -1,4 +1,4 @@
-"""One layer: a model that costs next to nothing."""
+"""A model of one layer, whose computation takes almost no time."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""ResNet-18 for grey images, as the guides build it; no augmentation, so that other programs can do the same."""
+"""ResNet-18 for grey images, built as in the guides; without augmentation, so that other programs can do the same."""
 
 from evergreen import IdxFiles, Recipe
 from training.recipes.mnist import resnet18

@@ -1,4 +1,4 @@
-"""One layer whose steps take 25 ms at least, so that a kill can hit a chosen one."""
+"""A model of one layer whose steps take 25 ms at least, so that a kill can hit a chosen step."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def build_model(shape: ImageShape, classes: int) -> "nn.Module":
-    """A linear classifier that waits."""
+    """A linear classifier that sleeps 25 ms in each training step."""
     from torch import nn
 
     class Waiting(nn.Sequential):

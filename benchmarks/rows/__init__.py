@@ -1,10 +1,10 @@
-"""One module a row; `ROW` of each says what is measured. Side A is Evergreen, side B what it is held against."""
+"""One module per row, whose `ROW` defines the measurement. Side A is Evergreen, side B what it is compared with."""
 
 from importlib import import_module
 
 from benchmarks.harness.row import Row
 
-# As a run may be cut off, what docs/performance.md speaks of comes first.
+# A run may be cut off, so the rows that docs/performance.md discusses come first.
 _MODULES = (
     "first_run_against_earlier_commit",
     "whole_run_against_bare_script",
@@ -37,10 +37,10 @@ _MODULES = (
 
 
 def all_rows() -> list[Row]:
-    """Every row, in the order in which they are measured."""
+    """All rows, in the order in which they are measured."""
     return [import_module(f"benchmarks.rows.{name}").ROW for name in _MODULES]
 
 
 def find_row(row_id: str) -> Row:
-    """The row with this id. Raises KeyError when there is none."""
+    """The row with this id. Raises KeyError if there is none."""
     return {row.id: row for row in all_rows()}[row_id]

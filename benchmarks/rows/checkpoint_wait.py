@@ -1,4 +1,4 @@
-"""P12: how long a step waits for a checkpoint that is verified and durable. B calls `torch.save` in the loop."""
+"""P12: how long a step waits for a verified, durable checkpoint. Side B calls `torch.save` in the loop."""
 
 import os
 import time
@@ -9,22 +9,20 @@ _BATCH = 32
 
 
 def prepare(place: Place) -> None:
-    """The images."""
+    """Write the images."""
     from benchmarks.baselines.images import idx_folder
 
     idx_folder(place.data, place.pick(2560, 1280, 256))
 
 
 def evergreen(place: Place) -> Outcome:
-    """A: `evergreen retrain` of ResNet-18 on two workers; its own account of the time that checkpoints took from the
-    loop.
-    """
+    """A: `evergreen retrain` of ResNet-18 on two workers, which records how long its loop waited for checkpoints."""
     from benchmarks.baselines.images import idx_folder
     from benchmarks.baselines.retraining import retrain
     from benchmarks.baselines.trainings import recipe_file
     from training.checkpoints.checkpoint_log import STATE
 
-    os.sync()  # what the run before left to the disk
+    os.sync()  # flush the disk writes of the previous run
     every = _steps_between(place)
     settings = {
         "data.path": str(idx_folder(place.data, place.pick(2560, 1280, 256))),
@@ -43,7 +41,7 @@ def evergreen(place: Place) -> Outcome:
 
 
 def in_the_loop(place: Place) -> Outcome:
-    """B: the same model and optimizer, and a `torch.save` after as many steps."""
+    """B: the same model and optimizer, with a `torch.save` after the same number of steps."""
     import torch
     import torch.nn.functional as functional
 
@@ -69,7 +67,7 @@ def in_the_loop(place: Place) -> Outcome:
 
 
 def _steps_between(place: Place) -> int:
-    """About two seconds of work on one core, so that a write is over before the next one."""
+    """Steps for about two seconds of work on one core, so that a write ends before the next write starts."""
     return place.pick(16, 12, 4)
 
 

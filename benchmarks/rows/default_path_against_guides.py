@@ -1,6 +1,6 @@
-"""P1b: Evergreen as users get it, and the guides' script, both on Ray Train: rows a second once they run.
+"""P1b: Evergreen with default settings and the guides' script, both on Ray Train: rows per second during training.
 
-Same images, same model, same batch, same optimizer, same split into learning and validation rows, one thread each.
+Both use the same images, model, batch, optimizer and split into training and validation rows, and one thread each.
 """
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
@@ -10,7 +10,7 @@ _TRAINING = {"epochs": 3, "global_batch_size": 128, "schedule": "constant", "war
 
 
 def prepare(place: Place) -> None:
-    """The dataset version."""
+    """Prepare the dataset version."""
     _job(place)
 
 
@@ -32,7 +32,7 @@ def evergreen(place: Place) -> Outcome:
 
 
 def guides(place: Place) -> Outcome:
-    """B: `DataLoader`, report and checkpoint each epoch."""
+    """B: the guides' script: `DataLoader`, and a report and a checkpoint in each epoch."""
     from benchmarks.baselines.guides_training import train_as_guides_do
     from benchmarks.baselines.images import idx_folder
     from training.data.dataset import open_columns

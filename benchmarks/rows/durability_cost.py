@@ -1,7 +1,7 @@
-"""P2: all durability on, and all of it off: what a checkpoint every two seconds, metrics and heartbeats cost.
+"""P2: training with all durability on and with all of it off: the cost of checkpoints, metrics and heartbeats.
 
-Both run on Ray with two workers on as many cores as there are, and must leave the same weights. The replay check, once
-a run, has a row of its own: N2.
+Side A saves a checkpoint every two seconds. Both sides run on Ray with two workers on all cores, and must produce the
+same weights. The replay check, which runs once per training, is measured by row N2.
 """
 
 from typing import Any
@@ -13,12 +13,12 @@ _EVERY_S = 2.0
 
 
 def prepare(place: Place) -> None:
-    """The dataset version."""
+    """Prepare the dataset version."""
     _job(place, {})
 
 
 def durable(place: Place) -> Outcome:
-    """A: checkpoints, a metric point a step, heartbeats, and the driver sends the points to MLflow."""
+    """A: checkpoints, a metric point per step and heartbeats, and the driver sends the points to MLflow."""
     from benchmarks.baselines.on_ray import launch_on_ray
     from tasks.trackers.mlflow_store import connect
     from tasks.trackers.publisher import Publisher
@@ -37,13 +37,13 @@ def durable(place: Place) -> Outcome:
 
 
 def bare(place: Place) -> Outcome:
-    """B: none of it."""
+    """B: none of these."""
     from benchmarks.baselines import undurable
     from benchmarks.baselines.on_ray import launch_on_ray
     from training.ray_cluster import ray_train
 
     ray_train.run_ray_worker = undurable.run_ray_worker  # type: ignore[attr-defined]
-    # Nobody beats, so nobody can be found stuck.
+    # Without heartbeats the watchdog would consider the workers stuck, so its timeout is an hour.
     off = {"every_s": 3600.0, "replay": False}
     job = _job(place, {"checkpoint": off, "failure": {"worker_start_timeout_s": 3600.0}})
     return _outcome(job, launch_on_ray(job))

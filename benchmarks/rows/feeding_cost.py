@@ -1,6 +1,6 @@
-"""P3a: what feeding real images costs a real model. B is handed one batch again and again.
+"""P3a: the cost of feeding real images to a real model. Side B is fed the same batch in every step.
 
-Epochs of one training take turns, as two trainings of equal work differ by more than the 3 % in question here.
+Epochs of a single training alternate, because two trainings of equal work differ by more than the 3 % in question.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ _TURNS = ("real", "same")
 
 
 def prepare(place: Place) -> None:
-    """The dataset version."""
+    """Prepare the dataset version."""
     _version(place)
 
 
 def in_turns(place: Place) -> Outcome:
-    """ResNet-18 in one process: rows a second of each epoch but the first, which warms up."""
+    """ResNet-18 in one process: rows per second of each epoch except the first, which is warm-up."""
     from training.supervision.launch import launch
     from training.trainers.torch import worker
 
@@ -41,14 +41,14 @@ def in_turns(place: Place) -> Outcome:
 
 
 def _turn(epoch: int) -> str:
-    """What an epoch, counted from 0, is fed with: there and back again, so that a drift falls on all alike."""
+    """Feed of an epoch, counted from 0: the order is mirrored each time, so that a drift affects both feeds alike."""
     number, place = divmod(epoch - 1, len(_TURNS))
     return _TURNS[place if number % 2 == 0 else -1 - place]
 
 
 @dataclass
 class InTurns:
-    """A feed that in every second epoch gives one batch again and again, without a second look at the data."""
+    """A feed that repeats one batch in every second epoch, without reading the data again."""
 
     real: Feed
     exact: bool = True
@@ -60,7 +60,7 @@ class InTurns:
         return self.real.steps_per_epoch
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
-        """The real ones, or the first batch so many times."""
+        """The batches of the real feed, or its first batch in every step."""
         if epoch and _turn(epoch) == "same":
             if self._batch is None:
                 self._batch = next(self.real.batches(epoch, first_step))

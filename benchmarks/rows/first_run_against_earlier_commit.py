@@ -1,6 +1,6 @@
-"""N1: the first `evergreen retrain digits` of a new home, by the present code and by that of an earlier commit.
+"""N1: the first `evergreen retrain digits` in a new home, with the present code and with an earlier commit's code.
 
-Both run on the installed packages. EVERGREEN_BASELINE names the earlier commit, which has to be in this repository.
+Both use the installed packages. EVERGREEN_BASELINE names the earlier commit, which must be in this repository.
 """
 
 import os
@@ -15,13 +15,13 @@ _COMMIT = os.environ.get("EVERGREEN_BASELINE", "5f53911")
 
 
 def unavailable(_size: Size) -> str:
-    """Why there is nothing to compare with, or nothing."""
+    """Reason why there is no commit to compare with, or ""."""
     known = _git("cat-file", "-e", f"{_COMMIT}^{{commit}}")
     return "" if known.returncode == 0 else f"the repository has no commit {_COMMIT} (EVERGREEN_BASELINE)"
 
 
 def prepare(place: Place) -> None:
-    """The files of the earlier commit."""
+    """Unpack the files of the earlier commit."""
     _earlier(place).mkdir()
     packed = _git("archive", _COMMIT, "flows", "tasks", "training")
     packed.check_returncode()

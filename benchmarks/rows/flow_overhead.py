@@ -1,6 +1,6 @@
 """P6: what the flow adds to its steps: the `retrain` flow in a warm process, and the same functions called directly.
 
-Both start a Ray and train on two workers, as `evergreen retrain` does by default.
+Both sides start Ray and train on two workers, as `evergreen retrain` does by default.
 """
 
 import os
@@ -12,11 +12,11 @@ from typing import Any
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
 
-_JOB_S = 60.0  # the job of a minute that the share is told of
+_JOB_S = 60.0  # duration of the job to which the claim relates the difference
 
 
 def flow(place: Place) -> Outcome:
-    """A: `flows.retrain.retrain`, with a Prefect server of its own as the command has it."""
+    """A: `flows.retrain.retrain` with a Prefect server of its own, as in the command."""
     home = _home(place)
     from flows.local.environment import prepare
     from flows.local.prefect_server import prefect_api
@@ -59,7 +59,7 @@ def _home(place: Place) -> Any:
 def _timed(
     place: Place, retrain: Callable[[dict[str, Any]], Any], api: AbstractContextManager[None]
 ) -> Outcome:
-    """Median over retrainings with different rows, so that every step runs, after one that warms up."""
+    """Median over retrainings with different rows, so that no step is cached, after one retraining for warm-up."""
     taken = []
     with api:
         for turn in range(1 + place.pick(2, 2, 1)):

@@ -1,8 +1,9 @@
-"""P16: goodput with ten seeded kills: the useful share of the wall time, and what recovery and repetition explain.
+"""P16: goodput with ten seeded kills: the useful share of the wall time, compared with what recovery explains.
 
-The useful time is that of the same training without kills. Explained is 1 - kills x (recovery + half the interval
-between checkpoints) / wall, with the mean recovery of that very run. An epoch, at whose end a checkpoint is saved too,
-is several intervals long, and the pauses before the kills extend over just one interval.
+The useful time is the duration of the same training without kills. The explained share is
+1 - kills x (recovery + half the interval between checkpoints) / wall, with the mean recovery time of the same run. An
+epoch, at whose end a checkpoint is saved as well, has several intervals; the pauses before the kills cover exactly
+one interval.
 """
 
 from statistics import mean
@@ -16,14 +17,14 @@ _ROWS = 20_000
 
 
 def prepare(place: Place) -> None:
-    """The dataset version."""
+    """Prepare the dataset version."""
     from benchmarks.baselines.trainings import version_of
 
     version_of(place.data, place.pick(_ROWS, 5_000, 2_560))
 
 
 def with_kills(place: Place) -> Outcome:
-    """A: a rank is killed, again and again; every time training goes on to the end."""
+    """A: a rank is killed ten times; training resumes each time and reaches its end."""
     from benchmarks.baselines.kills import Killer, recovered
 
     job = _job(place)
@@ -38,13 +39,13 @@ def with_kills(place: Place) -> Outcome:
 
 
 def without(place: Place) -> Outcome:
-    """B: nobody is killed."""
+    """B: the same training without kills."""
     wall, trained = _run(_job(place))
     return Outcome({"wall_s": wall}, {"weights": trained.weights_digest})
 
 
 def _run(job: Any) -> tuple[float, Any]:
-    """Seconds from the moment that the loop is first ready to the last metric point."""
+    """Train; returns the seconds from the loop's first readiness to the last metric point, and the record."""
     from benchmarks.baselines.kills import newest_step_at
     from benchmarks.baselines.on_ray import launch_on_ray
     from training.attempts.history import read_attempts

@@ -1,7 +1,7 @@
 """G2: the guides' ViT on CIFAR-10, one epoch from the call to the finished model, accuracy 0.35 or more.
 
-The guides name about 130 s on one GPU, and under 60 s on eight, on the same images, batch and optimizer; they do not
-name the GPU. With mixed precision and without, with deterministic kernels and without.
+The guides report about 130 s on one GPU, and under 60 s on eight, with the same images, batch and optimizer; they do
+not name the GPU. Measured with and without mixed precision, and with and without deterministic kernels.
 """
 
 import time
@@ -22,12 +22,12 @@ _SIDES = {
 
 
 def prepare(place: Place) -> None:
-    """The dataset version."""
+    """Prepare the dataset version."""
     version_of(place)
 
 
 def train(place: Place, training: dict[str, Any]) -> Outcome:
-    """One epoch through `training.supervision.launch`, imports and start included."""
+    """One epoch through `training.supervision.launch`, including imports and startup."""
     from training.supervision.launch import launch
 
     job = job_on_gpu(place, "cifar10-vit", {"epochs": 1} | training)

@@ -1,6 +1,6 @@
-"""G1: ResNet-18 and the ViT on a GPU, fed from the dataset version; B takes the same steps on data on the GPU already.
+"""G1: ResNet-18 and a ViT on a GPU, fed from the dataset version; side B takes the same steps on data on the GPU.
 
-Mixed precision (bfloat16), everything else as by default.
+Mixed precision (bfloat16); all other settings are the defaults.
 """
 
 from collections.abc import Iterator
@@ -16,17 +16,17 @@ _RECIPES = {"resnet": "cifar10-resnet", "vit": "cifar10-vit"}
 
 
 def prepare(place: Place) -> None:
-    """The dataset version."""
+    """Prepare the dataset version."""
     version_of(place)
 
 
 def fed(place: Place, model: str) -> Outcome:
-    """A: rows are gathered and copied to the GPU step by step."""
+    """A: rows are gathered and copied to the GPU in every step."""
     return _train(place, model)
 
 
 def resident(place: Place, model: str) -> Outcome:
-    """B: an epoch's batches lie on the GPU before the clock starts."""
+    """B: all batches of an epoch are on the GPU before the measurement starts."""
     from training.trainers.torch import worker
 
     build = worker.build_feed
@@ -36,7 +36,7 @@ def resident(place: Place, model: str) -> Outcome:
 
 @dataclass
 class ResidentFeed:
-    """Gives the first epoch's batches every epoch, kept on the device."""
+    """A feed that keeps the first epoch's batches on the device and returns them in every epoch."""
 
     real: Feed
     exact: bool = True
@@ -44,11 +44,11 @@ class ResidentFeed:
 
     @property
     def steps_per_epoch(self) -> int:
-        """As many as the real feed has."""
+        """As many steps as the real feed has."""
         return self.real.steps_per_epoch
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
-        """From the first epoch's list."""
+        """The stored batches of the first epoch, from `first_step` on."""
         if self._batches is None:
             self._batches = list(self.real.batches(0, 0))
         del epoch

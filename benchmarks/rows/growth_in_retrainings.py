@@ -1,7 +1,7 @@
-"""P14, again: twenty retrainings in one process; the last ones cost no more than the first ones.
+"""P14, again: twenty retrainings in one process; the last ones must cost no more than the first ones.
 
-Twenty without Ray, so that what grows is Evergreen's, Prefect's or MLflow's, and twelve with two workers each on one
-cluster that stays up, whose processes count as well.
+Twenty retrainings without Ray, so that any growth comes from Evergreen, Prefect or MLflow, and twelve with two
+workers each on one cluster that stays up, whose processes count as well.
 """
 
 import gc
@@ -17,17 +17,17 @@ import psutil
 from benchmarks.harness.row import Claim, Outcome, Place, Row
 
 _HERE, _ON_A_CLUSTER = 20, 12
-_COMPARED = 5  # first and last ones, after two that warm up
+_COMPARED = 5  # the first and the last five are compared, after two for warm-up
 _WARM = 2
 
 
 def here(place: Place) -> Outcome:
-    """So many runs of the flow in this process, each with another seed."""
+    """Repeat the flow in this process, each time with another seed."""
     return _retrainings(place, place.pick(_HERE, 14, 12), workers=0)
 
 
 def on_a_cluster(place: Place) -> Outcome:
-    """So many runs of the flow with two workers of a cluster that this process has started."""
+    """Repeat the flow with two workers on one cluster that this process has started."""
     return _retrainings(place, _ON_A_CLUSTER, workers=2)
 
 
@@ -67,7 +67,7 @@ def _retrainings(place: Place, count: int, workers: int) -> Outcome:
 
 
 def _disk_mb(folder: Path) -> float:
-    """What the files of `folder` take of the disk, in MiB."""
+    """Disk space that the files in `folder` occupy, in MiB."""
     return sum(file.lstat().st_blocks * 512 for file in folder.rglob("*")) / 2**20
 
 

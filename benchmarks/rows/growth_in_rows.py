@@ -1,4 +1,4 @@
-"""P14, rows: preparing sixteen times as many rows takes sixteen times as long, and no more memory."""
+"""P14, rows: preparing sixteen times the rows must take at most sixteen times as long, and no more memory."""
 
 import math
 import shutil
@@ -12,18 +12,18 @@ _GROWTH = 16
 
 
 def prepare(place: Place) -> None:
-    """Both sets of idx files."""
+    """Write both sets of idx files."""
     for rows in (_rows(place), _GROWTH * _rows(place)):
         idx_folder(place.data, rows)
 
 
 def sixteen(place: Place) -> Outcome:
-    """A: sixteen times the rows."""
+    """A: sixteen times as many rows as side B."""
     return _prepared(place, _GROWTH * _rows(place))
 
 
 def one(place: Place) -> Outcome:
-    """B: the rows."""
+    """B: the base number of rows."""
     return _prepared(place, _rows(place))
 
 
@@ -46,12 +46,12 @@ def _prepared(place: Place, rows: int) -> Outcome:
         if version.rows("train") != rows:
             raise RuntimeError(f"{version.rows('train')} rows were prepared, not {rows}")
         shutil.rmtree(place.own / f"home-{turn}")
-    # The first pays for imports, and for memory that later ones use again.
+    # The first preparation also imports modules, and allocates memory that later ones reuse.
     return Outcome({"seconds": taken[1:], "peak_mb": peaks[0]}, {"shape": list(version.shape)})
 
 
 def _peak_mb() -> float:
-    """The most that this process had resident; `getrusage` would count its parent's memory before the exec."""
+    """Peak resident memory of this process; `getrusage` would include its parent's memory before the exec."""
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 

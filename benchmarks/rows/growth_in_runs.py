@@ -1,4 +1,4 @@
-"""P14, runs: opening the MLflow run of a retraining takes as long with a thousand runs in the store as with ten."""
+"""P14, runs: opening a retraining's MLflow run takes as long with a thousand runs in the store as with ten."""
 
 import shutil
 import time
@@ -12,7 +12,7 @@ _TRIES = 15
 
 
 def prepare(place: Place) -> None:
-    """A home with few finished runs, and one with many."""
+    """Make a home with few finished runs, and a home with many."""
     from benchmarks.baselines.plans import numbered, plan_of_digits
     from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, close_run, connect_once, open_run
     from training.storage.paths import Home
@@ -32,17 +32,17 @@ def prepare(place: Place) -> None:
 
 
 def many(place: Place) -> Outcome:
-    """A: among many."""
+    """A: in a store with many runs."""
     return _opened(place, "many")
 
 
 def few(place: Place) -> Outcome:
-    """B: among few."""
+    """B: in a store with few runs."""
     return _opened(place, "few")
 
 
 def _opened(place: Place, name: str) -> Outcome:
-    """Median over runs that are opened for the first time, each closed again."""
+    """Median time to open a new run; each run is closed again."""
     from benchmarks.baselines.plans import numbered, plan_of_digits
     from tasks.trackers.mlflow_run import close_run, connect_once, open_run
     from training.storage.paths import Home

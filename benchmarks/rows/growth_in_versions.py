@@ -1,4 +1,4 @@
-"""P14, versions: what registration and the gate ask the registry takes as long with 1,000 versions as with one."""
+"""P14, versions: the registry queries of registration and gate take as long with 1,000 versions as with one."""
 
 import shutil
 import time
@@ -11,7 +11,7 @@ _TRIES = 15
 
 
 def prepare(place: Place) -> None:
-    """A home with one version of the model, and one with many; the last is champion."""
+    """Make a home with one version of the model, and a home with many; the last version is champion."""
     from benchmarks.baselines.plans import numbered, plan_of_digits
     from tasks.registry.aliases import CHAMPION, WEIGHTS_TAG
     from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_once
@@ -29,12 +29,12 @@ def prepare(place: Place) -> None:
 
 
 def many(place: Place) -> Outcome:
-    """A: among many."""
+    """A: one version of many."""
     return _asked(place, "many", place.pick(1000, 200, 20))
 
 
 def one(place: Place) -> Outcome:
-    """B: the only one."""
+    """B: the only version."""
     return _asked(place, "one", 1)
 
 

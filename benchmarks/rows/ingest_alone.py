@@ -1,4 +1,4 @@
-"""P3b: batches of shuffled, normalised images for a model that does nothing: what the ingest alone can do."""
+"""P3b: batches of shuffled, normalised images for a model that does nothing: the throughput of ingest alone."""
 
 import time
 from statistics import median
@@ -12,7 +12,7 @@ BATCH = 128
 
 
 def prepare(place: Place) -> None:
-    """The dataset version and the idx files that it is made of."""
+    """Prepare the dataset version, and the idx files that it is made of."""
     version_of(place.data, _rows(place))
 
 
@@ -44,7 +44,7 @@ def evergreen(place: Place) -> Outcome:
 def data_loader(place: Place) -> Outcome:
     """B: a `DataLoader` with two worker processes as a good engineer writes it.
 
-    `__getitems__` takes all rows of a batch at once from one tensor, so that no Python runs for single rows.
+    `__getitems__` takes all rows of a batch at once from one tensor, so that no Python code runs per row.
     """
     import numpy as np
     import torch
@@ -75,7 +75,7 @@ def data_loader(place: Place) -> Outcome:
 
 
 def guides_loader(place: Place) -> Outcome:
-    """B: the guides' `DataLoader`: a PIL image, `ToTensor` and `Normalize` a row, two worker processes."""
+    """B: the guides' `DataLoader`: per row a PIL image, `ToTensor` and `Normalize`; two worker processes."""
     import numpy as np
     import torch
     from PIL import Image
@@ -99,7 +99,7 @@ def guides_loader(place: Place) -> Outcome:
 
 
 def gather(place: Place) -> Outcome:
-    """B: NumPy gathers the rows of a permutation and turns bytes into numbers."""
+    """B: NumPy gathers the rows of a permutation and converts bytes to floating-point numbers."""
     import numpy as np
     import torch
 
@@ -124,12 +124,12 @@ def _rows(place: Place) -> int:
 
 
 def _epochs(place: Place) -> int:
-    """Of 40 ms each, of which a neighbour on the machine can double some."""
+    """Number of epochs; an epoch takes 40 ms, which other load on the machine can double."""
     return place.pick(41, 11, 3)
 
 
 def _timed(epoch: Any, epochs: int) -> Outcome:
-    """Rows a second in the median epoch after a first one, and sums over it that tell that the work was the same."""
+    """Rows per second in the median epoch after the first, and sums that show that the sides did the same work."""
     rows, total, labels = 0, 0.0, 0
     for images, numbers in epoch(0):
         rows, total, labels = (

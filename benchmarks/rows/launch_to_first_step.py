@@ -1,7 +1,7 @@
-"""P7: from the command to the first optimizer step, two processes, one layer.
+"""P7: from the command to the first optimizer step, with two processes and a model of one layer.
 
-Cold is a process's first training, Ray's start included; warm is the next one on the same cluster. For B, `torchrun`
-keeps nothing: cold and warm are its first and its second call.
+Cold is the first training of a process, including the start of Ray; warm is the next training on the same cluster.
+For B, `torchrun` keeps nothing between calls: cold and warm are its first and its second call.
 """
 
 import json
@@ -14,12 +14,12 @@ from training.attempts.job import TrainingJob
 
 
 def prepare(place: Place) -> None:
-    """The dataset version."""
+    """Prepare the dataset version."""
     _job(place, 0)
 
 
 def evergreen(place: Place) -> Outcome:
-    """A: two launches in a process of its own."""
+    """A: two launches in a new process."""
     from benchmarks.baselines.trainings import first_point
 
     jobs = [_job(place, seed) for seed in (0, 1)]

@@ -1,6 +1,7 @@
-"""P1a: Evergreen's loop on Ray Train, and the same loop function under `torchrun`: what Ray costs while it trains.
+"""P1a: Evergreen's loop on Ray Train and the same loop function under `torchrun`: what Ray costs during training.
 
-Both must leave the same weights, bit for bit. The replay check, once a run, is left to row N2.
+Both sides must produce the same weights, bit for bit. The replay check, which runs once per training, is off; row N2
+measures it.
 """
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
@@ -8,7 +9,7 @@ from training.attempts.job import TrainingJob
 
 
 def prepare(place: Place) -> None:
-    """The dataset version."""
+    """Prepare the dataset version."""
     _job(place)
 
 
@@ -23,7 +24,7 @@ def on_ray(place: Place) -> Outcome:
 
 
 def under_torchrun(place: Place) -> Outcome:
-    """B: two processes of `torchrun`."""
+    """B: two processes under `torchrun`."""
     from benchmarks.baselines.same_loop import launch_by_torchrun
     from benchmarks.baselines.trainings import steady_rows_per_s, what_was_done
 

@@ -1,4 +1,4 @@
-"""P13: metric points into MLflow's SQLite store. B calls `log_metric` for each value, as the documentation shows."""
+"""P13: metric points into MLflow's SQLite store. Side B calls `log_metric` for each value, as MLflow documents it."""
 
 import time
 from typing import Any
@@ -15,7 +15,7 @@ _NAMES = (
 
 
 def evergreen(place: Place) -> Outcome:
-    """A: the loop appends to its file, the driver sends the points in batches."""
+    """A: the loop appends points to its file, and the driver sends them in batches."""
     from tasks.trackers.publisher import Publisher
     from training.attempts.fence import Fence
     from training.attempts.metrics import MetricsFile
@@ -69,7 +69,7 @@ def _open_run(place: Place) -> tuple[Any, str]:
 
 
 def _check(client: Any, run_id: str, steps: int) -> None:
-    """Every point is in the store, with its value."""
+    """Check that the store holds every point with its value."""
     for name in _NAMES:
         points = client.get_metric_history(run_id, name)
         found = {point.step: point.value for point in points}

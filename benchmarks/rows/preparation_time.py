@@ -1,4 +1,4 @@
-"""P5: source files -> a validated, checksummed dataset version; B: the guides' way (P5a), one pass with NumPy (P5b)."""
+"""P5: source files -> validated, checksummed dataset version; B: as in the guides (P5a), or one NumPy pass (P5b)."""
 
 import time
 from typing import Any
@@ -8,15 +8,16 @@ from benchmarks.harness.row import Claim, Outcome, Place, Row, Series
 
 
 def prepare(place: Place) -> None:
-    """The idx files, read once."""
+    """Write the idx files, and read them once to fill the page cache."""
     found = read(_raw(place), "train")
     assert found.pixels.sum() > 0
 
 
 def evergreen(place: Place) -> Outcome:
-    """A: download and preparation of `evergreen retrain` with its default settings, as its summary says them.
+    """A: download and preparation in `evergreen retrain` with its default settings; seconds from the run's summary.
 
-    These are Prefect tasks, on the Ray that the training uses afterwards; starting Ray is not counted, as for B.
+    These are Prefect tasks, on the Ray cluster that the training uses afterwards; the start of Ray is not counted, as
+    for B.
     """
     from benchmarks.baselines.retraining import retrain
     from benchmarks.baselines.trainings import recipe_file
@@ -45,7 +46,7 @@ def functions(place: Place) -> Outcome:
 
 
 def guides(place: Place) -> Outcome:
-    """B: nested lists through pandas and a row-wise map on Ray Data; starting Ray is not counted."""
+    """B: nested lists through pandas, and a map per row on Ray Data; the start of Ray is not counted."""
     import pandas  # noqa: F401
     import ray.data  # noqa: F401
     import torchvision  # noqa: F401
@@ -62,7 +63,7 @@ def guides(place: Place) -> Outcome:
 
 
 def numpy_and_pyarrow(place: Place) -> Outcome:
-    """B: one pass."""
+    """B: one pass with NumPy and pyarrow."""
     from benchmarks.baselines.single_pass import single_pass
 
     taken = []
@@ -74,7 +75,7 @@ def numpy_and_pyarrow(place: Place) -> Outcome:
 
 
 def _turns(place: Place) -> int:
-    """Of 0.1 to 0.4 s each, after one that pays for imports; the guides' way takes half a minute."""
+    """Number of passes of 0.1 to 0.4 s each, after one that imports modules; the guides' way takes half a minute."""
     return 1 + place.pick(8, 4, 1)
 
 

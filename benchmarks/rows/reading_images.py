@@ -1,7 +1,7 @@
-"""P4: reading back the images that preparation wrote, on one thread. B is `np.load` of the same bytes.
+"""P4: read back the images that preparation wrote, on one thread. Side B is `np.load` of the same bytes.
 
-A worker opens the memory-mapped columns of a dataset version, which are checked, and then reads their rows. The part
-files are read once a machine, when the columns are unpacked.
+A worker opens the memory-mapped columns of a dataset version, which verifies them, and then reads their rows. The
+part files are read once per machine, when the columns are unpacked.
 """
 
 import time
@@ -19,7 +19,7 @@ _REPEATS = 15
 
 
 def prepare(place: Place) -> None:
-    """The dataset version, and its train images as one .npy file."""
+    """Prepare the dataset version, and write its train images as one .npy file."""
     version = _version(place)
     from training.data.dataset import open_columns
 
@@ -27,8 +27,10 @@ def prepare(place: Place) -> None:
 
 
 def parquet(place: Place) -> Outcome:
-    """A: the image column of all part files, as one array: as it is, with Parquet's own page checksums (CRC-32)
-    verified, and as training reads it, with each file's sha256 verified.
+    """A: the image column of all part files as one array, read in three ways.
+
+    Without verification, with Parquet's page checksums (CRC-32) verified, and by `read_parts`, which verifies each
+    file's sha256.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -62,7 +64,7 @@ def parquet(place: Place) -> Outcome:
 
 
 def training(place: Place) -> Outcome:
-    """A: what a training worker does: open the columns of the train split, check them and read all images."""
+    """A: the work of a training worker: open the columns of the train split, verify them and read all images."""
     from training.data.dataset import open_columns
 
     version = _version(place)

@@ -1,7 +1,7 @@
-"""P10: SIGKILL of a rank; seconds to the next step, and how often there is one.
+"""P10: SIGKILL a rank; seconds until the next step, and the share of kills that training recovers from.
 
-B is `torchrun --max-restarts` with snapshots, over the kills that it recovers from at all; where it does not within
-half a minute, it is started anew and killed again. Each recovery is compared with one of the other side.
+Side B is `torchrun --max-restarts` with snapshots; its time counts only the kills from which it recovers. If it does
+not recover within half a minute, it is started and killed again. Recoveries of both sides are compared in pairs.
 """
 
 import os
@@ -17,18 +17,18 @@ _LONGEST_S = 30.0
 _MOST_TRIES = 5
 _PAIRS = 5
 _KILLS = 20
-_RECOVERIES = 3  # of torchrun's, whose failures take half a minute each
+_RECOVERIES = 3  # of torchrun, whose failures take half a minute each
 
 
 def prepare(place: Place) -> None:
-    """The dataset version."""
+    """Prepare the dataset version."""
     from benchmarks.baselines.trainings import version_of
 
     version_of(place.data, 2560)
 
 
 def evergreen(place: Place) -> Outcome:
-    """A: `training.supervision.launch` with two workers; ranks are killed one after the other."""
+    """A: `training.supervision.launch` with two workers, whose ranks are killed one after the other."""
     from benchmarks.baselines.kills import Killer, recovered
     from benchmarks.baselines.on_ray import launch_on_ray
     from benchmarks.baselines.trainings import job_of, version_of
@@ -69,7 +69,7 @@ def torchrun(place: Place) -> Outcome:
 
 
 def _until_stuck(folder: Path, draw: random.Random, kills: int) -> list[float | None]:
-    """Kill so often at most, or until the training does not go on."""
+    """Kill a rank `kills` times, or until training does not resume."""
     from benchmarks.baselines.torchrun import torchrun as command
     from benchmarks.harness.tree import end_descendants
 
@@ -96,7 +96,7 @@ def _kill_one(folder: Path, draw: random.Random) -> float | None:
     victim = int((folder / f"rank-{draw.randrange(2)}.pid").read_text())
     os.kill(victim, signal.SIGKILL)
     killed_at = time.time()
-    time.sleep(0.1)  # what the other rank was about to write
+    time.sleep(0.1)  # let the other rank finish what it is writing
     quiet_since = time.time()
     while time.time() < killed_at + _LONGEST_S:
         at = newest_step_at(steps)
@@ -111,7 +111,7 @@ def _kills(place: Place) -> int:
 
 
 def _seed(place: Place) -> int:
-    """Another one each run, told apart by the run's folder."""
+    """Seed derived from the run's folder, so that every run draws differently."""
     return sum(place.own.name.encode())
 
 

@@ -1,8 +1,9 @@
-"""N2: a training with the replay check, and without it, as a share of a minute's training.
+"""N2: cost of the replay check: a training with and without it, as a share of a training of one minute.
 
-The check is done once, whatever the length of the training, so a short training shows its seconds with less noise than
-a minute's. Both run on Ray with two workers, as `evergreen retrain` starts them, and must leave the same weights. A
-second line takes the seconds that the check booked instead of the difference between two trainings.
+The check runs once per training, whatever its length, so a short training measures the check's seconds with less
+noise than a training of a minute. Both sides run on Ray with two workers, as `evergreen retrain` starts them, and
+must produce the same weights. A second line uses the seconds that the check itself recorded, instead of the
+difference between two trainings.
 """
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
@@ -11,19 +12,19 @@ _MINUTE_S = 60.0
 
 
 def prepare(place: Place) -> None:
-    """The dataset version."""
+    """Prepare the dataset version."""
     from benchmarks.baselines.trainings import version_of
 
     version_of(place.data, _rows(place))
 
 
 def with_check(place: Place) -> Outcome:
-    """A: after the first checkpoint, steps are replayed by a new model and compared."""
+    """A: after the first checkpoint, a new model repeats the steps, and its state is compared."""
     return _trained(place, replay=True)
 
 
 def without(place: Place) -> Outcome:
-    """B: they are not."""
+    """B: without the replay check."""
     return _trained(place, replay=False)
 
 
@@ -50,7 +51,7 @@ def _trained(place: Place, replay: bool) -> Outcome:
 
 
 def _longer(with_check: float, without: float) -> float:
-    """A minute's training with so many seconds more, over a minute's."""
+    """Duration of a one-minute training plus the difference in seconds, divided by one minute."""
     return 1 + (with_check - without) / _MINUTE_S
 
 

@@ -1,6 +1,7 @@
-"""P11: from the call to the first new step of a training that was interrupted in the middle of an epoch.
+"""P11: seconds from the call to the first new step of a training that was interrupted in the middle of an epoch.
 
-B resumes the same training at an epoch's start. Both go on to the end and must reach the same weights.
+Side B resumes the same training at the start of an epoch. Both sides train to the end and must produce the same
+weights.
 """
 
 import shutil
@@ -13,19 +14,19 @@ from training.records import TrainedModel
 
 
 def prepare(place: Place) -> None:
-    """A finished training with all its checkpoints."""
+    """Make a finished training with all its checkpoints."""
     from training.supervision.launch import launch
 
     launch(_job(place, place.shared / "home"))
 
 
 def in_the_middle(place: Place) -> Outcome:
-    """A: the newest checkpoint lies in the middle of an epoch."""
+    """A: the newest checkpoint is in the middle of an epoch."""
     return _resume(place, in_epoch=True)
 
 
 def at_the_start(place: Place) -> Outcome:
-    """B: the newest checkpoint ends an epoch."""
+    """B: the newest checkpoint is at the end of an epoch."""
     return _resume(place, in_epoch=False)
 
 
@@ -42,7 +43,7 @@ def _job(place: Place, home: Path) -> TrainingJob:
 
 
 def _resume(place: Place, in_epoch: bool) -> Outcome:
-    """Median over several resumptions in one process, after one that pays for imports."""
+    """Median over several resumptions in one process; a first, uncounted resumption imports the modules."""
     from statistics import median
 
     from benchmarks.baselines.trainings import what_was_done
@@ -70,7 +71,7 @@ def _resume_once(place: Place, folder: str, in_epoch: bool) -> tuple[float, Trai
 
 
 def _forget_later(job: TrainingJob, in_epoch: bool) -> int:
-    """Remove the checkpoints after one in the second epoch's middle, or after the first epoch's last."""
+    """Keep checkpoints up to one in the second epoch's middle, or up to the first epoch's end; return its step."""
     from training.checkpoints.checkpoint_log import Position, read_manifest
 
     found = []
@@ -102,7 +103,7 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("weights", "rows", "checksums"),
-    pairs=6,  # of 50 ms each, which a neighbour on the machine can double
+    pairs=6,  # of 50 ms each, which other load on the machine can double
     warm_up=False,
     quick=True,
 )

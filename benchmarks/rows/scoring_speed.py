@@ -1,4 +1,4 @@
-"""P15: scoring a test split, and a Parquet file with a registered model. B is PyTorch over tensors in memory."""
+"""P15: score a test split, and a Parquet file with a registered model. Side B is PyTorch over tensors in memory."""
 
 import hashlib
 import time
@@ -12,7 +12,7 @@ _MODEL = "bench"
 
 
 def prepare(place: Place) -> None:
-    """A training of one step, its model registered, and the test rows as Parquet."""
+    """Train one step, register the model, and write the test rows as Parquet."""
     import numpy as np
 
     from tasks.model_formats.torch_export import log_serving_model
@@ -38,7 +38,7 @@ def prepare(place: Place) -> None:
 
 
 def evergreen(place: Place) -> Outcome:
-    """A: as the evaluate step scores its candidate, and as `evergreen predict` scores without Ray."""
+    """A: score as the evaluate step scores its candidate, and as `evergreen predict` scores without Ray."""
     import torch
 
     from tasks.inference.scoring import in_process, open_served
@@ -78,7 +78,7 @@ def evergreen(place: Place) -> Outcome:
 
 
 def plain(place: Place) -> Outcome:
-    """B: the images as one tensor in memory, the model as torchvision has it."""
+    """B: the images are one tensor in memory, the model is torchvision's."""
     import numpy as np
     import torch
     from safetensors.torch import load_file
@@ -110,12 +110,12 @@ def plain(place: Place) -> Outcome:
 
 
 def _turns(place: Place) -> int:
-    """Passes over the rows, each compared with one of the other side."""
+    """Number of passes over the rows; each pass is compared with one of the other side."""
     return place.pick(2, 2, 1)
 
 
 def _write_parquet(images: Any, file: Path) -> None:
-    """Grey images (rows, 1, height, width) as Arrow's tensor type, which `evergreen predict` takes."""
+    """Write grey images (rows, 1, height, width) as Arrow's tensor type, which `evergreen predict` accepts."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

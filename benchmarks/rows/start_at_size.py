@@ -1,7 +1,7 @@
-"""N3: preparation and start of `evergreen retrain` at 1k to 10M rows, on the path that it takes by default.
+"""N3: preparation and start of `evergreen retrain` with 1k to 10M rows, with the default way of execution.
 
-Prefect, Ray, two workers and two steps of a model of one layer. The fixed seconds of a start hide what grows with the
-rows where there are few, so the exponent is that of each tenfold alone.
+Prefect, Ray, two workers, and two steps of a model of one layer. For few rows, the fixed seconds of a start hide what
+grows with the rows, so there is one exponent for each tenfold increase.
 """
 
 import math
@@ -22,7 +22,7 @@ _SETTINGS = {
 
 
 def prepare(place: Place) -> None:
-    """The idx files of all sizes."""
+    """Write the idx files of all sizes."""
     for name in _ROWS:
         idx_folder(place.data, _rows(place, name))
 
@@ -39,7 +39,7 @@ def _side(name: str) -> Callable[[Place], Outcome]:
 
 
 def _retrained(place: Place, rows: int) -> Outcome:
-    """Seconds of preparation and start, and the most private memory of all processes at a time."""
+    """Seconds of preparation and start, and the peak of all processes' private memory."""
     from benchmarks.baselines.retraining import retrain
     from benchmarks.baselines.trainings import recipe_file
     from benchmarks.harness.tree import TreeMeter, adopt_orphans
@@ -91,7 +91,7 @@ ROW = Row(
         )
     ),
     prepare=prepare,
-    pairs=1,  # of some ten minutes; an interval takes --pairs 3
+    pairs=1,  # one pair takes about ten minutes; --pairs 3 gives an interval
     warm_up=False,
     timeout_s=4 * 3600.0,
 )

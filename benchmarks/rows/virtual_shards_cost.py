@@ -1,7 +1,7 @@
-"""S1: gradients in virtual shards, which any number of workers adds up to the same bits, and plain DDP.
+"""S1: training with virtual shards, whose gradients sum to the same bits on any number of workers, and plain DDP.
 
-Both with two workers on Ray Train, without the replay check, which has row N2. Not a row with a goal: it says what the
-choice costs.
+Both sides use two workers on Ray Train, without the replay check, which row N2 measures. The row has no goal: it
+measures the cost of virtual shards.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """P8 and P9: a whole first `evergreen retrain`, and the same command again.
 
-B trains the same model on the same data by hand, to the same accuracy: no Parquet, no tracking, no comparison, no
-registry, no report.
+Side B trains the same model on the same data to the same accuracy with a plain script: no Parquet, no tracking, no
+comparison, no registry, no report.
 """
 
 import json
@@ -9,11 +9,11 @@ import time
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
 
-_ALLOWANCE_S = 15.0  # what all the rest of a retraining may take
+_ALLOWANCE_S = 15.0  # seconds that everything besides training may take
 
 
 def retrain(place: Place) -> Outcome:
-    """A: `evergreen retrain digits` in an empty home, then once more."""
+    """A: `evergreen retrain digits` in an empty home, then the same command again."""
     from benchmarks.baselines.retraining import retrain as command
 
     settings = {"training.epochs": str(_epochs(place)), "scaling.use_gpu": "no"}
@@ -28,7 +28,7 @@ def retrain(place: Place) -> Outcome:
 
 
 def by_hand(place: Place) -> Outcome:
-    """B: the bare script under `torchrun`."""
+    """B: the plain script under `torchrun`."""
     from benchmarks.baselines.torchrun import run
 
     out = place.own / "bare.json"

@@ -1,4 +1,4 @@
-"""Alternation, agreement and the lines that follow, with sides that are real processes."""
+"""Measurement of a row with real processes as sides: alternation, agreement, and the resulting lines."""
 
 import math
 import subprocess
@@ -92,5 +92,5 @@ def test_every_row_of_the_table_is_there() -> None:
     wanted = [f"P{number}" for number in range(1, 17)] + ["G1", "G2"]
     found = {claim.id for row in all_rows() for claim in row.claims}
     for row in wanted:
-        # P1 is P1a and P1b; P14 is P14-rows and so on: a letter or a hyphen follows, never a digit.
+        # P1 matches P1a and P1b, P14 matches P14-rows and so on: a letter or a hyphen follows, never a digit.
         assert any(claim.startswith(row) and not claim[len(row) :][:1].isdigit() for claim in found), row

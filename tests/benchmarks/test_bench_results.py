@@ -1,4 +1,4 @@
-"""`results.json` between runs: what is kept, what is replaced, what is measured again; the page and the chart."""
+"""`results.json` between runs: which lines are kept, replaced or measured again; the page and the chart."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Means, intervals, control and judgement of the benchmark harness."""
+"""Means, intervals, spread and judgement of the benchmark harness."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Many nights, simulated: a small part of `python -m benchmarks.gate`, whose table is in docs/gate.md."""
+"""Simulated nights: a small part of `python -m benchmarks.gate`, whose tables are in docs/gate.md."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ _WORLD = World(400, 0.06)
 
 
 def years(rule: Rule, gain: float = 0.0, settings: GateSettings | None = None) -> list[Year]:
-    """Reigns of equal or better candidates; the same models for each rule."""
+    """Simulated years with equal or better candidates; the same models for each rule."""
     gains = np.full(_NIGHTS, gain)
     chosen = settings or GateSettings()
     return [
@@ -30,7 +30,7 @@ def test_one_right_test_a_night_adds_up_to_a_wrong_promise() -> None:
 
 @pytest.mark.parametrize("rule", ["joint", "strict"])
 def test_equal_models_seldom_replace_a_champion_in_many_nights(rule: Rule) -> None:
-    """At 5 % a year, 4 or more of 24 have a probability of 3 % even if all of it were spent in these nights."""
+    """At 5 % a year, 4 or more of 24 years have a probability of 3 %, even if these nights spent the whole budget."""
     assert promoted(years(rule)) <= 3 / 24
 
 

@@ -1,6 +1,6 @@
-"""A short, fixed part of the fault matrix: real commands, killed and damaged, judged by `evergreen verify`'s checks.
+"""A short, fixed part of the fault matrix: real commands are killed and damaged, and `evergreen verify` must pass.
 
-`make chaos` runs all of it.
+`make chaos` runs the whole matrix.
 """
 
 import signal
@@ -64,7 +64,7 @@ def test_servers_that_die_change_nothing_but_the_time(place: Bench, fault: Fault
 
 
 def kill_ten_times(trial: Trial) -> None:
-    """SIGKILL of the flow at ten moments of one training, a few steps apart."""
+    """SIGKILL the flow ten times during one training, every six steps."""
     for step in range(4, 64, 6):
         trial.start()
         trial.wait_for_step(step)

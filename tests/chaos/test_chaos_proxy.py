@@ -1,4 +1,4 @@
-"""The proxy before a real web server: it passes on, refuses, answers 500, delays, and cuts what was open."""
+"""The proxy of the chaos tests, with a real web server: forward, refuse, answer 500, delay, close connections."""
 
 import http.client
 import time

@@ -1,4 +1,4 @@
-"""What `make chaos` writes down, and how it goes on after an interruption."""
+"""The records of `make chaos`, and how an interrupted `make chaos` continues."""
 
 from pathlib import Path
 from typing import Any

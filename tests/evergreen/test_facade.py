@@ -1,4 +1,4 @@
-"""`from evergreen import ...`: complete, lazy, typed, and enough to retrain from a program."""
+"""`from evergreen import ...`: complete, lazy, typed, and sufficient to retrain from a program."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ from flows.local.api import _nested
 
 
 def in_fresh_process(code: str, home: Path) -> Any:
-    """What `code` prints as JSON on its last line."""
+    """Run `code` in a new process; returns the JSON value on the last line that it prints."""
     environment = os.environ | {"EVERGREEN_HOME": str(home)}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment

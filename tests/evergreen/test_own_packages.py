@@ -1,4 +1,4 @@
-"""The command runs Evergreen's packages, also where a user has folders of the same names."""
+"""The command uses Evergreen's packages even if the user has folders with the same names."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ COMMAND = Path(sys.executable).with_name("evergreen")
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A user's project with packages that have the names of Evergreen's."""
+    """A user's project with packages named like Evergreen's."""
     for name in PACKAGES:
         package = tmp_path / "project" / name
         package.mkdir(parents=True)

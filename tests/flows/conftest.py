@@ -1,4 +1,4 @@
-"""What tests of batch prediction start from, and the services of a deployment."""
+"""Fixtures for tests of batch prediction and of a deployment's services."""
 
 import shutil
 import tempfile
@@ -17,7 +17,7 @@ from training.storage.paths import Home
 
 @pytest.fixture(scope="session")
 def served_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home with a champion and a challenger of :mod:`registered`."""
+    """A home with a champion and a challenger, registered by :mod:`registered`."""
     home = Home(tmp_path_factory.mktemp("served"))
     registered.register(home, versions=2)
     return home
@@ -25,7 +25,7 @@ def served_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture
 def predict(served_home: Home) -> Callable[..., step.PredictionSummary]:
-    """The step, with `served_home` as its home."""
+    """Return the predict step with `served_home` as its home."""
 
     def run(source: Path, output: Path, model: str = MODEL, **options: Any) -> step.PredictionSummary:
         return step.predict.fn(str(served_home.root), model, str(source), str(output), **options)
@@ -35,7 +35,7 @@ def predict(served_home: Home) -> Callable[..., step.PredictionSummary]:
 
 @pytest.fixture
 def services() -> Iterator[Services]:
-    folder = Path(tempfile.mkdtemp(prefix="eg-", dir="/tmp"))  # the path of a socket of Ray has to be short
+    folder = Path(tempfile.mkdtemp(prefix="eg-", dir="/tmp"))  # short, because Ray's Unix sockets lie in it
     running = Services(folder)
     try:
         yield running

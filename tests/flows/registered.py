@@ -1,4 +1,4 @@
-"""A real model in a real registry whose answers anyone can work out: which colour is strongest, in which half."""
+"""A real registered model whose predictions are known: the strongest colour, and the half of the image it is in."""
 
 import io
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ BROKEN = b"\x89PNG\r\n\x1a\n and then nothing that a decoder knows"
 
 
 def register(home: Home, versions: int, metadata: dict[str, Any] | None = None, model: str = MODEL) -> Any:
-    """Register the model `versions` times: the first is champion, the second challenger. Returns MLflow's client."""
+    """Register the model `versions` times: first champion, then challenger. Returns MLflow's client."""
     from torch import nn
 
     class Halves(nn.Module):
@@ -60,7 +60,7 @@ def register(home: Home, versions: int, metadata: dict[str, Any] | None = None, 
 
 
 def picture(label: str, size: int = 8, strength: int = 200) -> Image.Image:
-    """A black square with the colour and the half that `label` names."""
+    """A black square with the colour and the half that `label` names, such as "red top"."""
     colour, half = label.split()
     pixels = np.zeros((size, size, 3), np.uint8)
     rows = slice(0, size // 2) if half == "top" else slice(size // 2, size)
@@ -69,14 +69,14 @@ def picture(label: str, size: int = 8, strength: int = 200) -> Image.Image:
 
 
 def encoded(label: str, size: int = 8, kind: str = "PNG") -> bytes:
-    """A picture as the bytes of an image file."""
+    """The picture of `label` as the bytes of an image file."""
     out = io.BytesIO()
     picture(label, size).save(out, kind)
     return out.getvalue()
 
 
 def save(folder: Path, names_and_labels: Iterable[tuple[str, str]], size: int = 8) -> None:
-    """Save pictures as files of these names."""
+    """Save one picture per (file name, label) in `folder`."""
     for name, label in names_and_labels:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -84,6 +84,6 @@ def save(folder: Path, names_and_labels: Iterable[tuple[str, str]], size: int = 
 
 
 def rows_of(place: Path) -> list[dict[str, Any]]:
-    """The predictions in a file or folder."""
+    """The predictions in a Parquet file or folder, one dictionary per row."""
     rows: list[dict[str, Any]] = pq.read_table(place).to_pylist()
     return rows

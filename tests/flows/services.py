@@ -1,4 +1,4 @@
-"""The services of `deployments/systemd`, started as systemd would, but on free ports and in a folder of their own."""
+"""The services of `deployments/systemd`, started as systemd would, but on free ports and in a temporary folder."""
 
 import contextlib
 import os
@@ -19,21 +19,21 @@ import psutil
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "deployments" / "systemd"
 PROGRAMS = Path(sys.executable).parent
-HEAD, NODE = "127.0.0.1", "127.0.0.2"  # two addresses, so that Ray takes them for two machines
+HEAD, NODE = "127.0.0.1", "127.0.0.2"  # two addresses, so that Ray treats them as two machines
 _START_S = 120.0
 _COMMAND_S = 400.0
 _END_S = 5.0
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port on which no process listens now."""
     with socket.create_server((HEAD, 0)) as taken:
         port: int = taken.getsockname()[1]
     return port
 
 
 def status(url: str) -> int:
-    """HTTP status that a server gives to somebody whom it does not know."""
+    """HTTP status of a server's answer to an unauthenticated request."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return int(answer.status)
@@ -42,7 +42,7 @@ def status(url: str) -> int:
 
 
 def answers(url: str) -> bool:
-    """Whether a server says 200 there."""
+    """Whether the server answers `url` with status 200."""
     try:
         return status(url) == 200
     except OSError:
@@ -50,7 +50,7 @@ def answers(url: str) -> bool:
 
 
 class Services:
-    """Processes of the units, what they know of each other, and their end."""
+    """Starts the units' processes with a shared environment, and ends them."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -60,7 +60,7 @@ class Services:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def _environment(self) -> dict[str, str]:
-        """That of the units, with addresses and paths of the test instead of the example's."""
+        """The environment of the units, with addresses and paths of the test in place of the example's."""
         token = self.folder / "token"
         token.write_text(secrets.token_hex(32))
         lines = (UNITS / "evergreen.env").read_text(encoding="utf-8").splitlines()
@@ -87,14 +87,14 @@ class Services:
         return inherited | example | mine | local | {"PATH": programs, "PYTHONPATH": str(ROOT)}
 
     def _mlflow_users(self) -> Path:
-        """The example's, with its database in the test's folder."""
+        """The example's MLflow user file, with its database moved to the test's folder."""
         example = (UNITS / "evergreen-mlflow.ini").read_text(encoding="utf-8")
         file = self.folder / "mlflow.ini"
         file.write_text(example.replace("/var/lib/evergreen", str(self.folder)))
         return file
 
     def start(self, unit: str, **options: object) -> "subprocess.Popen[bytes]":
-        """Run the unit's command with `options`, which win over its own; returns its process."""
+        """Run the unit's command; `options` override its own options. Returns its process."""
         lines = (UNITS / f"{unit}.service").read_text(encoding="utf-8").splitlines()
         (command,) = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
         words = [string.Template(word).substitute(self.environment) for word in command.split()]
@@ -126,7 +126,7 @@ class Services:
             time.sleep(0.2)
 
     def prefect(self, *arguments: str) -> str:
-        """Output of a `prefect` command that succeeds."""
+        """Run a `prefect` command, which must succeed, and return its output."""
         command = [sys.executable, "-m", "prefect", *arguments]
         done = subprocess.run(
             command,
@@ -141,12 +141,12 @@ class Services:
         return done.stdout
 
     def logs(self) -> str:
-        """The ends of what the processes said."""
+        """The last 3,000 characters of each process's log."""
         files = sorted(self.folder.glob("*.log"))
         return "\n".join(f"== {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in files)
 
     def end(self) -> None:
-        """End the processes and all that they started, none else."""
+        """End the processes started here and all their descendants, and no other process."""
         family = [psutil.Process(one.pid) for one in self._started if one.poll() is None]
         family += [child for one in family for child in one.children(recursive=True)]
         for one in self._started:

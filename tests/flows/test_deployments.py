@@ -1,6 +1,6 @@
 """The deployment files, and a run on a real cluster: two Ray nodes, a Prefect server, MLflow and a worker.
 
-All five are started by the very commands of `deployments/systemd`, on free ports and in a folder of the test's own.
+All five are started with the commands of `deployments/systemd`, on free ports and in a temporary folder.
 """
 
 import shlex
@@ -152,7 +152,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 
 def start_all(services: Services) -> None:
-    """Servers, worker, and a Ray cluster of two nodes with one CPU each."""
+    """Start the servers, the worker, and a Ray cluster of two nodes with one CPU each."""
     folder, ports, places = services.folder, services.ports, services.environment
     small = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     services.start("evergreen-prefect", host=HEAD, port=ports["prefect"])
@@ -175,7 +175,7 @@ def start_all(services: Services) -> None:
 
 
 def nodes_of(services: Services, pid: int) -> list[str]:
-    """In the logs of which node Ray keeps that worker process."""
+    """Names of the nodes whose logs contain that worker process."""
     files = services.folder.glob(f"*/session_2*/logs/python-core-worker-*_{pid}.log")
     return [file.relative_to(services.folder).parts[0] for file in files]
 
@@ -190,7 +190,7 @@ def test_a_run_on_a_cluster_of_two_nodes(services: Services) -> None:
         assert status(server) == 401
     services.prefect("--no-prompt", "deploy", "--all")
     services.prefect("--no-prompt", "deploy", "--all", "--prefect-file", "deployments/cluster.yaml")
-    services.prefect("deployment", "run", "retrain/digits-cluster", "--watch")  # succeeds only when Completed
+    services.prefect("deployment", "run", "retrain/digits-cluster", "--watch")  # fails unless Completed
 
     (run,) = (services.home / "runs" / "digits").iterdir()
     release = read_record(run / "release.json", Release, run.name)

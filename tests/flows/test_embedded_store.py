@@ -1,4 +1,4 @@
-"""MLflow's store as a file: read without MLflow, found to be moved, and found again."""
+"""MLflow's store as a SQLite file: read without MLflow, recognised as moved, and found again."""
 
 import shlex
 import shutil
@@ -33,7 +33,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture
 def moved(original: Home, tmp_path: Path) -> Any:
-    """The home at another place; it is moved back in the end."""
+    """The home moved to another path; moved back after the test."""
     place = tmp_path / "other disk" / "home"
     place.parent.mkdir()
     original.root.rename(place)
@@ -46,7 +46,7 @@ def moved(original: Home, tmp_path: Path) -> Any:
 
 
 def score(home: Home, folder: Path) -> Any:
-    """A prediction of one image with the champion."""
+    """Predict one image with the champion."""
     (folder / "images").mkdir(exist_ok=True)
     Image.new("RGB", (8, 8), "red").save(folder / "images" / "0.png")
     source, target = str(folder / "images"), str(folder / "out.parquet")
@@ -54,7 +54,7 @@ def score(home: Home, folder: Path) -> Any:
 
 
 def commands_in(text: str) -> list[str]:
-    """What stands in parentheses at the end of a remedy and is a command: to move back, and to link."""
+    """The commands in parentheses in a remedy: move the home back, or link it."""
     parts = [part.partition(")")[0] for part in text.split("(")]
     return [part for part in parts if part.startswith(("mv ", "ln ", "mkdir "))]
 

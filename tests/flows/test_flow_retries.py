@@ -1,4 +1,4 @@
-"""A deployment's run after a failure: tried again by Prefect when that may help, under the same run key."""
+"""A failed run of a deployment: Prefect retries it if a retry may help, under the same run key."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from training.trainers.torch.replica import Replica
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
 
-# As PREFECT_FLOWS_DEFAULT_RETRIES and _RETRY_DELAY_SECONDS of a deployment set them, which Prefect reads at the import.
+# Prefect reads these options from PREFECT_FLOWS_DEFAULT_RETRIES and _RETRY_DELAY_SECONDS at import, in a deployment.
 _DEPLOYED = retrain.with_options(retries=2, retry_delay_seconds=1)
 
 
@@ -40,7 +40,7 @@ def deployed(recipe: str, **sections: dict[str, Any]) -> Release:
 
 @contextmanager
 def newest_run() -> Iterator[Callable[[], FlowRun]]:
-    """The flow run that the block begins."""
+    """A function that returns the flow run that the block has started."""
     with get_client(sync_client=True) as client:
         before = {run.id for run in client.read_flow_runs()}
 
@@ -69,7 +69,7 @@ def test_a_transient_failure_is_followed_by_a_retry_that_finishes(
 
     monkeypatch.setattr(flows.retrain, "identify", identified)
     with newest_run() as newest:
-        # Prefect raises the error of the first try where a flow that returns a state is called, not for a worker.
+        # Prefect raises the first try's error in the caller of a flow that returns a state, but not in a worker.
         with suppress(TransientError):
             deployed(write_recipe(tmp_path))
         assert (newest().run_count, newest().state_name) == (2, "Completed")
@@ -85,7 +85,7 @@ def test_a_permanent_failure_is_not_retried(home: Home) -> None:
 
 
 def steps_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each training fails at its first step, as if a peer had gone away."""
+    """Make each training fail at its first step, as if a peer had closed the connection."""
 
     def step(*_: object) -> None:
         raise ConnectionError("no answer")

@@ -1,4 +1,4 @@
-"""Processes that a killed run leaves behind are found, told from others, and ended by the command that is given."""
+"""Processes left by a killed run are found, distinguished from others, and ended by the suggested command."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from tasks.doctor import leftovers
 
 @contextmanager
 def orphan(command, **variables):
-    """A process whose parent is gone; its pid."""
+    """Start a process whose parent has ended; returns its pid."""
     started = subprocess.run(
         ["sh", "-c", f"{command} >/dev/null 2>&1 & echo $!"],
         capture_output=True,

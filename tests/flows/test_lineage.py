@@ -1,4 +1,4 @@
-"""What people find in MLflow: where a run comes from, what a version is, and weights that train on."""
+"""What users find in MLflow: the origin of a run, the description of a version, and weights for fine-tuning."""
 
 import getpass
 import json
@@ -52,7 +52,7 @@ class Made:
 
 
 def _committed(folder: Path) -> str:
-    """The commit of all files of a new repository."""
+    """Create a repository with all files; returns the id of its commit."""
 
     def git(*command: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
@@ -135,7 +135,7 @@ def test_the_page_of_the_run_finds_the_version(made: Made) -> None:
 
 
 def test_the_weights_beside_the_program_train_on(made: Made) -> None:
-    """The lines of docs/recipes.md."""
+    """Runs the example of docs/recipes.md."""
     model = "models:/plain@champion"
     signature = mlflow.models.get_model_info(model).signature
     shape, classes = signature.inputs.inputs[0].shape[1:], signature.outputs.inputs[0].shape[1]

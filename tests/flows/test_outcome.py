@@ -1,4 +1,4 @@
-"""The line that ends a retraining."""
+"""The last line that a retraining prints."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Batch prediction with a registered model: what comes in and what comes out, here and on Ray."""
+"""Batch prediction with a registered model: inputs and outputs, in this process and on Ray."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def test_folder_at_any_depth_to_one_file(predict, tmp_path):
 
 def test_probabilities_are_the_models(predict, tmp_path):
     save(tmp_path / "images", [("0.png", "green bottom")])
-    predict(tmp_path / "images" / "0.png", tmp_path / "result.parquet")  # one file is an input, too
+    predict(tmp_path / "images" / "0.png", tmp_path / "result.parquet")  # a single file is a valid input
     table = pq.read_table(tmp_path / "result.parquet")
     row = table.to_pylist()[0]
     logits = np.zeros(6)
@@ -150,7 +150,7 @@ def test_ray_gives_the_same_rows_in_the_same_order(predict, tmp_path):
     assert np.allclose(*probabilities, atol=1e-6)
     assert on_ray.counts == here.counts
 
-    # What a worker raises arrives as what it is.
+    # A worker's error reaches the caller with its own type.
     file = tmp_path / "rows.parquet"
     pq.write_table(
         pa.table({"image": [encoded("red top")] * 5}), file, compression="zstd", write_page_checksum=True

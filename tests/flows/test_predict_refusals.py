@@ -1,4 +1,4 @@
-"""Batch prediction: what can't be read, written or asked of a model is named, and no half result is left."""
+"""Batch prediction names what it can't read or write or what the model can't do, and leaves no partial result."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Rows of several shards are prepared on Ray and to the same bytes; for a single shard no worker is started."""
+"""Rows of several shards are prepared on Ray, to the same bits; a single shard starts no worker."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("prefect_harness", "ray_session")
 
 @pytest.fixture
 def pipelines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Shards of each Ray Data pipeline that the test starts."""
+    """Number of shards of each Ray Data pipeline that the test starts."""
     started: list[int] = []
     from_items = ray.data.from_items
 

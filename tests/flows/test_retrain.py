@@ -1,4 +1,4 @@
-"""The whole flow on real data, in one process: every step is the real one, only Ray is left out (`num_workers` 0)."""
+"""The whole flow on real data, in one process: all steps are real, only Ray is left out (`num_workers` 0)."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("prefect_harness")
 
 
 def run(recipe: str = "digits", force: bool = False, **sections: dict[str, Any]) -> Release:
-    """A retraining of seconds: two epochs in this process, unless `sections` say otherwise."""
+    """Retrain within seconds: two epochs in this process, unless `sections` say otherwise."""
     settings: dict[str, Any] = {
         "training": {"epochs": 2},
         "scaling": {"num_workers": 0},
@@ -45,7 +45,7 @@ def run(recipe: str = "digits", force: bool = False, **sections: dict[str, Any])
 
 
 def client_of(home: Home) -> Any:
-    """MLflow's client on the home's own store."""
+    """MLflow's client for the home's own store."""
     return connect(None, home)
 
 
@@ -55,7 +55,7 @@ def model_versions(home: Home, model: str = "digits") -> list[Any]:
 
 
 def write_images(folder: Path, rows: int = 240) -> Path:
-    """Digits as PNG files in class folders, a third of them for the test."""
+    """Write digits as PNG files in class folders, a third of them in the test split."""
     files = Digits().fetch(folder)
     batches = Digits().read(files, "", range(rows))
     number = 0
@@ -124,9 +124,9 @@ def test_the_same_run_in_another_home_gives_the_same_weights(
 def test_a_changed_setting_makes_a_new_version_and_force_another(home: Home) -> None:
     first, changed, forced = run(), run(training={"epochs": 1}), run(force=True)
     assert len({first.run_key, changed.run_key, forced.run_key}) == 3
-    assert forced.weights_digest == first.weights_digest  # the same computation, on purpose once more
+    assert forced.weights_digest == first.weights_digest  # the same computation, repeated because of force
     assert sorted(version.version for version in model_versions(home)) == [1, 2, 3]
-    assert not forced.verdict.promote  # equal to the champion is not better than it
+    assert not forced.verdict.promote  # a model equal to the champion is not better
     assert forced.verdict.champion_version == first.version
 
 
@@ -156,7 +156,10 @@ def test_a_gate_set_differently_judges_again_without_training(home: Home) -> Non
 
 
 def champion_moves(patch: pytest.MonkeyPatch, home: Home, times: int) -> list[str | None]:
-    """Another version becomes champion before each of the first registrations; returns what each was held against."""
+    """Make another version champion before each of the first `times` registrations.
+
+    Returns the list, filled by the flow, of the champion versions that the candidate was compared with.
+    """
     register, held_against = flows.retrain.register, list[str | None]()
 
     def overtaken(
@@ -195,7 +198,7 @@ def test_a_candidate_that_is_always_overtaken_is_worth_a_retry_which_does_not_tr
         with pytest.raises(ChampionMovedError) as caught:
             run()
     assert caught.value.exit_status == EXIT_RETRY == 75
-    assert held_against == ["1", "2", "4"]  # 3 is the candidate
+    assert held_against == ["1", "2", "4"]  # version 3 is the candidate
     assert champion_of(client_of(home), "digits") == "5"
     release = run()
     assert (release.alias, release.version, release.verdict.champion_version) == ("champion", "3", "5")

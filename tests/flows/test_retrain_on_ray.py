@@ -1,4 +1,4 @@
-"""The flow with two Ray Train workers on one shared cluster: what only shows with real processes."""
+"""The flow with two Ray Train workers on one shared cluster: behaviour that needs real worker processes."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def run(recipe: str = "digits", **sections: dict[str, Any]) -> Release:
 
 
 def points(home: Home, release: Release, name: str) -> list[tuple[int, float]]:
-    """(step, value) of a metric in MLflow."""
+    """(step, value) of all points of a metric in MLflow."""
     history = connect(None, home).get_metric_history(release.mlflow_run_id, name)
     return [(metric.step, metric.value) for metric in history]
 
@@ -73,7 +73,7 @@ def test_a_killed_worker_changes_nothing_but_the_time(
 
 @pytest.fixture
 def odd_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """A home whose path has 200 bytes, and characters that have a meaning in addresses and URIs."""
+    """A home whose path has 200 bytes, among them special characters of URLs."""
     outer = tmp_path / "h?#% ü"
     place = outer / ("x" * (199 - len(os.fsencode(outer))))
     monkeypatch.setenv(HOME_VARIABLE, str(place))
@@ -82,7 +82,7 @@ def odd_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 @pytest.mark.parametrize("feed", ["stream", "loader"])
 def test_rows_may_come_by_ray_data_or_a_data_loader(odd_home: Home, feed: str) -> None:
-    """From a home with an unusual path, in which everything that the run writes lies."""
+    """The home has an unusual path, and all files that the run writes are in that home."""
     home, processes = odd_home, 1 if feed == "loader" else 0
     release = run(data={"feed": feed, "loader_processes": processes}, training={"epochs": 2})
     assert release.metrics["accuracy"] > 0.5
@@ -129,6 +129,6 @@ def test_a_model_that_can_not_be_exported_ends_its_training_and_leaves_no_worker
     assert not paths.release.exists()
     assert not paths.stop.exists()
     assert not connect(None, home).search_registered_models()
-    # Ray ends the processes of workers that have left a moment after the training is over.
+    # Ray ends the processes of finished workers a moment after the end of the training.
     workers = [psutil.Process(beat.pid) for beat in read_beats(paths) if psutil.pid_exists(beat.pid)]
     assert not psutil.wait_procs(workers, timeout=120)[1]

@@ -1,4 +1,4 @@
-"""Rolling back: the champion before, a record of it, and nothing when there is nothing to return to."""
+"""Rollback: restores the previous champion, records the rollback, and refuses if there is no previous champion."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def registry(tmp_path_factory):
 
 @pytest.fixture
 def promoted(registry):
-    """Version 2 as champion, in place of version 1."""
+    """Make version 2 champion, in place of version 1."""
     home, client = registry
     client.set_registered_model_alias(MODEL, CHAMPION, "1")
     if champion_of(client, MODEL, PREVIOUS):
@@ -67,7 +67,7 @@ def test_without_a_predecessor_nothing_moves(promoted):
     listed = rf"Registered are: {MODEL} \(champion -> 2\)"
     with pytest.raises(SettingError, match=f"version 2, has no predecessor.* {listed}") as caught:
         rollback(home)
-    assert "evergreen recipes" not in str(caught.value)  # which lists no models
+    assert "evergreen recipes" not in str(caught.value)  # that command lists recipes, not models
     with pytest.raises(SettingError, match=f"model 'gone': no such model. {listed}"):
         rollback(home, model="gone")
     assert champion_of(client, MODEL) == "2"

@@ -25,7 +25,7 @@ def test_the_form_has_a_field_for_what_people_change_and_one_for_the_rest() -> N
     for name, field in SCHEMA["properties"].items():
         assert isinstance(field["type"], str), f"{name} would be shown as a choice between types"
         assert field["description"], name
-    assert "properties" not in SCHEMA["properties"]["settings"]  # with them, Prefect shows a field for each
+    assert "properties" not in SCHEMA["properties"]["settings"]  # or Prefect shows a field for each
     assert "required" not in SCHEMA
 
 
@@ -37,7 +37,7 @@ def test_each_field_stands_for_a_setting() -> None:
 
 
 def test_an_empty_form_changes_nothing() -> None:
-    """Prefect's form sends a null for each field that is left empty."""
+    """Prefect's form sends null for each empty field."""
     empty = dict.fromkeys(FIELDS)
     assert is_valid({"recipe": "digits", "force": False, "settings": {}, **empty}, SCHEMA)
     assert resolve(DEFAULTS, nested(empty)) == DEFAULTS
@@ -76,7 +76,7 @@ def test_a_server_refuses_an_unknown_parameter_once_the_schema_is_closed() -> No
         made = client.create_deployment(flow_id, "closed", parameter_openapi_schema=SCHEMA)
         assert client.create_flow_run_from_deployment(
             made, parameters={"epoch": 3}
-        )  # it would fail at its start
+        )  # the flow would fail at its start
         assert asyncio.run(close_schemas()) == ["closed"]
         with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
             client.create_flow_run_from_deployment(made, parameters={"epoch": 3})

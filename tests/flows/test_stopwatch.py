@@ -1,4 +1,4 @@
-"""Where the seconds of a run went: each second once, from the start of the command to its summary."""
+"""Time of a run by part: each second is counted once, from the start of the command to its summary."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A deployment's run on a real worker that is cancelled, or whose worker dies: it ends or goes on as it should."""
+"""A deployment's run that is cancelled, or whose real worker dies: the run ends or continues as it should."""
 
 import base64
 import json
@@ -44,12 +44,12 @@ _SETTINGS = {
     "tracking": {"system_metrics": False, "log_every_steps": 1},
     "gate": {"floor": 0.0},
 }
-_CANCEL_S = 60.0  # within which a cancelled run has to free its workers
+_CANCEL_S = 60.0  # time limit for a cancelled run to release its workers
 pytestmark = pytest.mark.slow
 
 
 class Deployed:
-    """Prefect's server, a worker, and the deployment `retrain/digits` for a recipe that takes its time."""
+    """Prefect's server, a worker, and the deployment `retrain/digits` for a slow recipe."""
 
     def __init__(self, services: Services):
         self.services = services
@@ -63,7 +63,7 @@ class Deployed:
         self.worker = services.start("evergreen-worker")
 
     def trigger(self) -> str:
-        """Id of a new flow run."""
+        """Start a flow run; returns its id."""
         options = ["-p", f"recipe={json.dumps(str(self.recipe))}", "-p", f"settings={json.dumps(_SETTINGS)}"]
         said = self.services.prefect("deployment", "run", "retrain/digits", *options)
         (found,) = {

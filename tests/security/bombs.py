@@ -1,4 +1,4 @@
-"""Files that leave a mark when something in them is executed, and the proof that they are not duds."""
+"""Files that create a mark when code in them is executed, and a check that they really do."""
 
 import os
 import pickle
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Bomb:
-    """Makes the file `mark` when it is unpickled."""
+    """An object that creates the file `mark` when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -19,12 +19,12 @@ class Bomb:
 
 
 def armed(mark: Path) -> bytes:
-    """A pickle that makes `mark`."""
+    """A pickle that creates `mark` when it is loaded."""
     return pickle.dumps(Bomb(mark), protocol=2)
 
 
 def goes_off(mark: Path, program: str, *arguments: str, **environment: str) -> bool:
-    """Whether `program`, run by a Python that knows nothing of Evergreen, makes the mark; it is removed again."""
+    """Whether `program`, run by plain Python without Evergreen, creates the mark; removes the mark afterwards."""
     command = [sys.executable, "-c", program, *arguments]
     subprocess.run(command, env=os.environ | environment, capture_output=True, check=False, timeout=120)
     marked = mark.exists()

@@ -1,18 +1,18 @@
-"""What no line of Evergreen may do, found in the syntax tree: run what it reads, or let anyone in."""
+"""Find forbidden calls in the syntax tree: code that executes the data it reads, or that admits other machines."""
 
 import ast
 from collections.abc import Iterator
 
-# Modules whose loaders run code that is in the file.
+# Modules whose loaders execute code contained in the file.
 _UNPICKLING = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 _LOADERS = {"load", "loads", "Unpickler", "open"}
 _EVALUATING = {"eval", "exec"}
-_EVERYWHERE = {"0.0.0.0", "::"}  # addresses that other machines reach
+_EVERYWHERE = {"0.0.0.0", "::"}  # addresses at which other machines can connect
 _AUTOLOAD = "RAY_DATA_AUTOLOAD"
 
 
 def dangers(source: str) -> Iterator[str]:
-    """Each danger in a Python file, with its line."""
+    """Each forbidden construct in a Python file, with its line number."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and (said := _of_call(node)):
             yield f"line {node.lineno}: {said}"

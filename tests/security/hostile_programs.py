@@ -1,4 +1,4 @@
-"""Exported programs that run a command when they are loaded or asked, each made from a sound one."""
+"""Valid exported programs turned into hostile ones, which run a command when they are loaded or called."""
 
 import copy
 import io
@@ -18,7 +18,7 @@ WEIGHTS, CONSTANTS = "data/weights/model_weights_config.json", "data/constants/m
 
 
 class Sizes(nn.Module):
-    """A model whose program has parameters, a buffer, sizes in symbols, and a graph within the graph."""
+    """A model whose exported program has parameters, a buffer, symbolic sizes and a subgraph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Sizes(nn.Module):
 
 
 def sound_program() -> dict[str, bytes]:
-    """Members of an untouched archive, without its folder."""
+    """Members of an unmodified archive, by name without the archive's top folder."""
     content = io.BytesIO()
     example = (torch.zeros((3, 1, 4, 4), dtype=torch.uint8),)
     shapes = [{0: torch.export.Dim.AUTO}]
@@ -44,7 +44,7 @@ def sound_program() -> dict[str, bytes]:
 def packed(
     members: dict[str, bytes], *others: tuple[str, bytes], compression: int = zipfile.ZIP_STORED
 ) -> bytes:
-    """An archive of the members and `others`, in which names may come twice."""
+    """Pack the members and `others` into an archive, in which a name may occur twice."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", compression) as archive:
         for name, member in [*others, *members.items()]:
@@ -53,11 +53,11 @@ def packed(
 
 
 def command(mark: Path) -> str:
-    """A Python expression that makes the file."""
+    """A Python expression that creates the file `mark`."""
     return f"__import__('os').system('touch {mark}')"
 
 
-# An attack changes the program in place.
+# An attack modifies the program (its parsed JSON) in place.
 Attack = Callable[[dict[str, Any], Path], None]
 
 
@@ -71,7 +71,7 @@ def _evaluated(mark: Path) -> dict[str, Any]:
 
 
 def _renamed(value: Any, old: str, new: str) -> Any:
-    """`value` with `new` for every text `old`, and for every key."""
+    """`value` with `new` in place of every string, or dictionary key, that equals `old`."""
     if isinstance(value, dict):
         return {_renamed(key, old, new): _renamed(one, old, new) for key, one in value.items()}
     if isinstance(value, list):
@@ -159,7 +159,7 @@ def name_of_an_input(program: dict[str, Any], mark: Path) -> None:
 def name_of_an_argument(program: dict[str, Any], mark: Path) -> None:
     for call in program["graph_module"]["module_call_graph"]:
         if call["signature"] is not None:
-            # torch writes the name twice: the first opens a string, the second closes it.
+            # torch's generated code contains the name twice: the first """ opens a string, the second closes it.
             call["signature"]["forward_arg_names"] = [f'images):\n    {command(mark)}\n    """ #']
 
 
@@ -197,7 +197,7 @@ def _set_tree(program: dict[str, Any], node: dict[str, Any]) -> None:
 
 
 def module_that_marks(mark: Path) -> str:
-    """Name of a module beside the mark that makes it when it is imported."""
+    """Write a module next to `mark` that creates `mark` when imported; returns the module's name."""
     name = f"innocent_{mark.name.replace('-', '_')}"
     (mark.parent / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
     return name
@@ -223,7 +223,7 @@ EVALUATED: list[Attack] = [
 
 
 def hostile(members: dict[str, bytes], attack: Attack, mark: Path) -> bytes:
-    """An archive with the attack in its program."""
+    """An archive whose program contains the attack."""
     program = json.loads(members[PROGRAM])
     attack(program, mark)
     return packed({**members, PROGRAM: json.dumps(program).encode()})
@@ -253,21 +253,21 @@ def pickled_example(members: dict[str, bytes], mark: Path) -> bytes:
 
 
 def name_of_a_parameter(members: dict[str, bytes], mark: Path) -> bytes:
-    """Dots would part the name, so the command is written without."""
+    """The command contains no dots, at which torch would split the name."""
     name = f'linear.w", exec(bytes({list(command(mark).encode())})) or "'
     changed = {one: _renamed(json.loads(members[one]), "linear.weight", name) for one in (PROGRAM, WEIGHTS)}
     return packed(members | {one: json.dumps(content).encode() for one, content in changed.items()})
 
 
 def program_under_two_names(members: dict[str, bytes], mark: Path) -> bytes:
-    """Python's zipfile knows capitals from small letters; torch's reader does not, and takes the last."""
+    """Python's zipfile distinguishes upper and lower case; torch's reader does not, and uses the last member."""
     with zipfile.ZipFile(io.BytesIO(hostile(members, size, mark))) as archive:
         content = archive.read(f"model/{PROGRAM}")
     return packed({**members, PROGRAM.replace("models", "Models"): content})
 
 
 def archive_of_an_older_form(members: dict[str, bytes], mark: Path) -> bytes:
-    """What torch.export.save wrote before it had archives: a pickle for each part."""
+    """The format of torch.export.save before it had archives: one pickle for each part."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("version", "8.20")

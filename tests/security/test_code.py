@@ -1,4 +1,4 @@
-"""Nothing in the code unpickles, evaluates or listens to other machines; models and settings only switch that off."""
+"""The code never unpickles, evaluates text or listens to other machines; models and settings can't enable that."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What is installed: nothing with a known hole, all of it pinned by digest, from no index in particular."""
+"""Installed packages: none with a known vulnerability, all pinned by digest, from no particular package index."""
 
 import re
 import tomllib
@@ -19,7 +19,7 @@ _ENTRY = re.compile(
 )
 # torch: CVE-2025-32434, CVE-2026-24747. Ray: CVE-2026-41486 (2.49 to 2.54). MLflow: CVE-2026-116690.
 FLOORS = {"torch": "2.10", "ray": "2.55", "mlflow": "3.17"}
-# Later ones stop Prefect 3.8.8's server, or silently its schedules.
+# Later versions stop Prefect 3.8.8's server, or silently stop its schedules.
 CEILINGS = {"fastapi": "0.151", "sqlalchemy": "2.1"}
 
 

@@ -1,4 +1,4 @@
-"""Image files that start a program, wait for ever or fill the memory are named and not read."""
+"""Image files that start a program, never end or exhaust the memory are reported by name and not read."""
 
 import os
 import struct
@@ -22,13 +22,13 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage
 
 @pytest.fixture
 def ghostscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The mark that a program called `gs` makes, which Pillow finds on the path."""
+    """The mark created by a program `gs` (Ghostscript), which Pillow would find on the PATH."""
     mark, program = tmp_path / "executed", tmp_path / "bin" / "gs"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ntouch '{mark}'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # looked for once a process
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # Pillow looks for the program once per process
     return mark
 
 
@@ -48,7 +48,7 @@ def test_postscript_under_another_name_starts_no_program(tmp_path: Path, ghostsc
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_an_image_that_would_fill_the_memory() -> None:
-    """Some 60 bytes that claim 100 million pixels and a row more."""
+    """A file of about 60 bytes that claims 100 million pixels and one more row."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
         return (
@@ -91,7 +91,7 @@ NOT_PLAIN = {
 
 
 def errors_of_a_prediction(place: Path) -> list[str]:
-    """What is said of the images at `place`, as batch prediction reads them."""
+    """The errors that batch prediction reports for the images at `place`."""
     chunks = find_chunks(place)
     return [
         error

@@ -1,4 +1,4 @@
-"""What Evergreen starts listens to this machine alone."""
+"""Servers that Evergreen starts listen only to this machine."""
 
 import base64
 import os
@@ -33,7 +33,7 @@ server.end()
 
 @contextmanager
 def started(command: list[str], home: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process with its children, which all end with the block."""
+    """A process and its children, which all end with the block."""
     process = subprocess.Popen(
         [sys.executable, *command],
         env=os.environ | {"EVERGREEN_HOME": str(home)},
@@ -52,12 +52,12 @@ def started(command: list[str], home: Path) -> Iterator["subprocess.Popen[bytes]
 
 
 def addresses(root: psutil.Process) -> set[str]:
-    """Where a process and its children listen."""
+    """Addresses at which a process or its children listen."""
     return {one for process in [root, *root.children(recursive=True)] for one in _listening(process)}
 
 
 def _listening(process: psutil.Process) -> set[str]:
-    """Addresses that one process listens on; one that ended meanwhile has none."""
+    """Addresses at which one process listens; none if the process has ended meanwhile."""
     try:
         connections = process.net_connections("inet")
     except (psutil.NoSuchProcess, FileNotFoundError):
@@ -91,7 +91,7 @@ def test_mlflows_pages_are_served_to_this_machine_alone(tmp_path: Path) -> None:
 
 
 def answer_of(url: str, secret: str = "", **headers: str) -> int:
-    """Status of a list of flows that is asked for."""
+    """HTTP status of a request for the list of flows."""
     offered = {"Authorization": f"Basic {base64.b64encode(secret.encode()).decode()}"} if secret else {}
     request = urllib.request.Request(f"{url}/flows/filter", b"{}", offered | headers, method="POST")
     try:

@@ -1,4 +1,4 @@
-"""A malicious model in the registry is refused before anything in it runs, by every step that loads one."""
+"""A malicious model in the registry is refused by every step that loads models, before any of its code runs."""
 
 import io
 import shutil
@@ -34,7 +34,7 @@ Attack = Callable[[Path, Path], None]
 
 
 class Registry(NamedTuple):
-    """A home whose registry has one model with two versions of the same files, in `files`."""
+    """A home whose registry has one model with two versions of the same files, which are in `files`."""
 
     home: Home
     client: MlflowClient
@@ -43,7 +43,7 @@ class Registry(NamedTuple):
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    """An untouched registry."""
+    """An unmodified registry."""
     from torch import nn
 
     class Brightness(nn.Module):
@@ -79,7 +79,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Registry:
 
 @pytest.fixture
 def registry(sound: Registry, tmp_path: Path) -> Any:
-    """The registry, whose files an attacker may change; they are put back in the end."""
+    """The registry, whose files a test may change; they are restored after the test."""
     connect(None, sound.home)
     kept = tmp_path / "kept"
     shutil.copytree(sound.files, kept)
@@ -95,20 +95,20 @@ def edit(files: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def pickled_module(files: Path, mark: Path) -> None:
-    """What mlflow.pytorch wrote before torch.export: a pickle, and the name of a module to import."""
+    """The format of mlflow.pytorch before torch.export: a pickle, and the name of a module to import."""
     (files / "data" / "model.pt2").unlink()
     (files / "data" / "model.pth").write_bytes(armed(mark))
     (files / "data" / "pickle_module_info.txt").write_text("pickle")
 
 
 def pickle_beside(files: Path, mark: Path) -> None:
-    """mlflow.pytorch takes model.pth when both are there."""
+    """mlflow.pytorch prefers model.pth if both files exist."""
     (files / "data" / "model.pth").write_bytes(armed(mark))
     (files / "data" / "pickle_module_info.txt").write_text("pickle")
 
 
 def pickle_inside(files: Path, mark: Path) -> None:
-    """The exported program, with its example inputs replaced by a pickle."""
+    """The exported program with its example inputs replaced by a pickle."""
     file = files / "data" / "model.pt2"
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -128,7 +128,7 @@ def own_loader(files: Path, mark: Path) -> None:
 
 
 def own_unpickler(files: Path, mark: Path) -> None:
-    """The usual loader, which is told to unpickle with a module of the model's."""
+    """The usual loader, configured to unpickle with a module from the model's folder."""
     (files / "code").mkdir()
     (files / "code" / "innocent.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
     (files / "data" / "model.pth").write_bytes(b"")
@@ -137,7 +137,7 @@ def own_unpickler(files: Path, mark: Path) -> None:
 
 
 def python_model(files: Path, mark: Path) -> None:
-    """MLflow's form for any Python object at all: a pickle."""
+    """MLflow's format for arbitrary Python objects: a pickle."""
     (files / "python_model.pkl").write_bytes(armed(mark))
     function = {
         "python_model": "python_model.pkl",
@@ -149,7 +149,7 @@ def python_model(files: Path, mark: Path) -> None:
 
 
 def expression_inside(files: Path, mark: Path) -> None:
-    """Sizes in the exported program that sympy evaluates; test_programs.py shows that they run."""
+    """Sizes in the exported program that sympy evaluates; test_programs.py shows that this executes code."""
     arm(files / "data" / "model.pt2", mark)
 
 
@@ -196,7 +196,7 @@ def load_to_return(registry: Registry) -> None:
 def test_every_step_that_loads_a_model_refuses_it(
     registry: Registry, tmp_path: Path, step: Callable[[Registry], None], attack: Attack
 ) -> None:
-    """Comparison and `verify` are tried in test_promotion.py and test_verify.py."""
+    """Comparison and `verify` are tested in test_promotion.py and test_verify.py."""
     mark = tmp_path / "executed"
     attack(registry.files, mark)
     with pytest.raises(DataError, match="not a model that Evergreen registered"):
@@ -218,7 +218,7 @@ def test_other_bytes_than_those_registered_are_refused_before_they_are_read(regi
 
 
 def test_the_homes_own_record_is_believed_and_not_the_registrys_tag(registry: Registry) -> None:
-    """Who may write the registry can change the tag along with the file."""
+    """Someone who can write to the registry can change the tag together with the file."""
     program = registry.files / "data" / "model.pt2"
     keep_digest(registry.home, MODEL, "2", digest_file(program))
     try:
@@ -227,7 +227,7 @@ def test_the_homes_own_record_is_believed_and_not_the_registrys_tag(registry: Re
         registry.client.set_model_version_tag(MODEL, "2", FILE_TAG, digest_file(other))
         with pytest.raises(DataError, match="is not the file that this home registered"):
             load_version(registry.home, MODEL, "2")
-        record_of(registry.home, MODEL, "2").unlink()  # as in the home of somebody else
+        record_of(registry.home, MODEL, "2").unlink()  # another home has no such record
         assert load_version(registry.home, MODEL, "2") is not None
     finally:
         record_of(registry.home, MODEL, "2").unlink(missing_ok=True)
@@ -235,7 +235,7 @@ def test_the_homes_own_record_is_believed_and_not_the_registrys_tag(registry: Re
 
 
 def repacked(program: Path) -> Path:
-    """The same program as other bytes."""
+    """Rewrite the program's archive: the same members in a file with other bytes."""
     with zipfile.ZipFile(program) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(program, "w") as archive:

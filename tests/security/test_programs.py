@@ -1,4 +1,4 @@
-"""No exported program that could run code gets past the check; each hostile one of the corpus does run it unchecked."""
+"""The check refuses every exported program that could run code; unchecked, each hostile program does run code."""
 
 import io
 import json
@@ -32,7 +32,7 @@ from tasks.model_formats.program import check_program
 from training.errors import DataError
 
 ATTACKS = [*EVALUATED, *IN_THE_ARCHIVE]
-# What somebody does who trusts the files: one process, as torch takes long to import.
+# What a user does who trusts the files; a single process, because importing torch takes long.
 _LOAD_ALL = """
 import sys, torch
 for file in sys.argv[1:]:
@@ -49,7 +49,7 @@ def members() -> dict[str, bytes]:
 
 
 def made(folder: Path, members: dict[str, bytes], attack: Callable[..., Any]) -> tuple[Path, Path]:
-    """The hostile file, and the mark that it would make."""
+    """Write the hostile file; returns it and the mark that it would create."""
     file, mark = folder / f"{attack.__name__}.pt2", folder / attack.__name__
     content = hostile(members, attack, mark) if attack in EVALUATED else attack(members, mark)
     file.write_bytes(content)
@@ -58,7 +58,7 @@ def made(folder: Path, members: dict[str, bytes], attack: Callable[..., Any]) ->
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory, members: dict[str, bytes]) -> set[str]:
-    """Names of the attacks that made their mark where nothing was checked."""
+    """Names of the attacks that create their mark when nothing is checked."""
     folder = tmp_path_factory.mktemp("unchecked")
     files = [made(folder, members, attack)[0] for attack in ATTACKS]
     done = subprocess.run(
@@ -88,7 +88,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def add_call(target: str, **argument: Any) -> Change:
-    """Let the program call an operation."""
+    """Make the program call an operation."""
     node = {
         "target": target,
         "inputs": [{"name": "", "arg": argument, "kind": 1}],
@@ -101,7 +101,7 @@ def add_call(target: str, **argument: Any) -> Change:
 
 
 def size_of_images(text: str) -> Change:
-    """Let the number of images be this expression."""
+    """Make the number of images this expression."""
     expression = {"as_expr": {"expr_str": text, "hint": None}}
 
     def change(program: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ def size_of_images(text: str) -> Change:
 
 
 def keyword_of_the_tree(program: dict[str, Any], name: str) -> None:
-    """Let the inputs be a dictionary with this key."""
+    """Make the inputs a dictionary with this key."""
     leaf = {"type": None, "context": None, "children_spec": []}
     node = {"type": "builtins.dict", "context": json.dumps([name]), "children_spec": [leaf]}
     program["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = json.dumps([1, node])
@@ -221,7 +221,7 @@ ANYTHING = st.recursive(
 def test_whatever_stands_somewhere_is_taken_or_refused(
     members: dict[str, bytes], data: st.DataObject
 ) -> None:
-    """Never an error of another kind, whichever member and field is changed."""
+    """Whichever member and field is changed, no error of another type occurs."""
     member = data.draw(st.sampled_from([PROGRAM, WEIGHTS, CONSTANTS]))
     content = json.loads(members[member])
     holder, key = data.draw(st.sampled_from(list(places(content))))
@@ -231,7 +231,7 @@ def test_whatever_stands_somewhere_is_taken_or_refused(
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container in a JSON value with every key that it has."""
+    """Every container in a JSON value, with each of its keys or indices."""
     keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in keys:
         yield value, key
@@ -244,7 +244,7 @@ def test_a_tensor_that_is_missing_is_refused(members: dict[str, bytes], tmp_path
 
 
 class Resizing(nn.Module):
-    """Sizes in arithmetic, floats, conditions on sizes, autocast, an operation with a text."""
+    """A model with arithmetic on sizes, floats, conditions on sizes, autocast, and an operation with a string."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The cluster of a run lets nobody in who has not its token, and listens on this machine only where it can."""
+"""A run's cluster admits only clients with its token, and listens only to this machine where Ray allows that."""
 
 import http.client
 import os
@@ -39,7 +39,7 @@ print("in", ray.get(ray.remote(num_cpus=0)(lambda: 41).remote()) + 1)
 
 
 class Cluster(NamedTuple):
-    """A run's own cluster in a process of its own."""
+    """A run's own cluster, started in another process."""
 
     address: str
     token: str
@@ -47,7 +47,7 @@ class Cluster(NamedTuple):
 
     @property
     def listening(self) -> dict[tuple[str, int], str]:
-        """Addresses on which its processes listen, and who does."""
+        """Addresses at which the cluster's processes listen, and the name of each process."""
         found = {}
         for process in self.processes:
             with suppress(psutil.NoSuchProcess):
@@ -58,7 +58,7 @@ class Cluster(NamedTuple):
 
     @property
     def command_lines(self) -> list[str]:
-        """How its processes were started."""
+        """Command lines of the cluster's processes."""
         found = []
         for process in self.processes:
             with suppress(psutil.NoSuchProcess):
@@ -83,9 +83,9 @@ def cluster() -> Iterator[Cluster]:
 
 
 def attempt(program: str, address: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Try to get in, from a process that has nothing of the run's environment."""
+    """Try to connect from a process without the run's environment."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    given["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or Ray looks for it at the machine's outer address
+    given["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or Ray uses the machine's external address
     command = [sys.executable, "-c", program, address]
     return subprocess.run(
         command, env=given | environment, capture_output=True, text=True, check=False, timeout=120
@@ -100,7 +100,7 @@ def test_who_has_the_token_gets_in(cluster: Cluster) -> None:
 def test_who_has_not_does_not(cluster: Cluster) -> None:
     without = {"RAY_AUTH_MODE": "disabled"}
     wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
-    with ThreadPoolExecutor() as pool:  # each tries for 20 s
+    with ThreadPoolExecutor() as pool:  # each attempt takes 20 s
         tries = [pool.submit(attempt, _CLIENT, cluster.address, **given) for given in (without, wrong)]
     for one in tries:
         done = one.result()
@@ -108,7 +108,7 @@ def test_who_has_not_does_not(cluster: Cluster) -> None:
 
 
 def test_nothing_takes_jobs(cluster: Cluster) -> None:
-    """They come in through the dashboard, which is not there, and no other port answers as it would."""
+    """Jobs are submitted to the dashboard, which is not running, and no other port answers such a request."""
     answers = {f"{name}:{port}": answer_to_jobs(port) for (_, port), name in cluster.listening.items()}
     assert len(answers) > 3
     assert {name: answer for name, answer in answers.items() if answer.startswith(("[", "{"))} == {}
@@ -116,7 +116,7 @@ def test_nothing_takes_jobs(cluster: Cluster) -> None:
 
 
 def answer_to_jobs(port: int) -> str:
-    """What a port of this machine says when it is asked for the list of jobs; "" for no HTTP, or a refusal."""
+    """A local port's answer to a request for the list of jobs; "" for a refusal or a port without HTTP."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request("GET", "/api/jobs/")
@@ -129,14 +129,14 @@ def answer_to_jobs(port: int) -> str:
 
 
 def test_the_token_stands_on_no_command_line(cluster: Cluster) -> None:
-    """Any user of the machine can read those."""
+    """Any user of the machine can read command lines."""
     lines = cluster.command_lines
     assert len(lines) > 3
     assert [line for line in lines if cluster.token in line] == []
 
 
 def test_no_other_user_may_enter_its_folders(cluster: Cluster) -> None:
-    """The folders themselves are open, as Ray makes them; but one above them is not."""
+    """Ray creates the folders with open permissions, but a folder above them is closed to others."""
     named = [re.search(r"--raylet_socket_name=(\S+)", line) for line in cluster.command_lines]
     (socket,) = {Path(found[1]) for found in named if found}
     assert socket.exists()
@@ -146,7 +146,7 @@ def test_no_other_user_may_enter_its_folders(cluster: Cluster) -> None:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder whose path leaves room for a socket's."""
+    """A folder with a path short enough for Unix sockets in it."""
     with TemporaryDirectory(prefix="ray-") as made:
         yield Path(made)
 

@@ -1,4 +1,4 @@
-"""Canaries in the environment, in addresses and in errors: after a run none of them stands anywhere."""
+"""Canary secrets in the environment, in URLs and in errors: after a run no file or output contains any of them."""
 
 import base64
 import json
@@ -20,11 +20,11 @@ from mlflow_servers import MlflowServer, Proxy, mlflow_server
 from flows.retrain import retrain as retrain_flow
 from training.redaction import hide_credentials, redact, show_credentials
 
-# Recipes put theirs together, as a recipe's own text is kept with the run.
+# Recipes assemble the canaries from parts, because a recipe's own text is kept with the run.
 PASSWORD, KEY, ORIGIN, SIGNED = "canary-wren-1", "canary-finch-2", "canary-robin-3", "canary-tit-4"
 BASIC = base64.b64encode(f"writer:{PASSWORD}".encode()).decode()
 CANARIES = (PASSWORD, BASIC, KEY, ORIGIN, SIGNED)
-# What the run's own Prefect server asks for, plain and as a header has it.
+# The secret of the run's own Prefect server, in plain text and as in an HTTP header.
 _OF_THE_SERVER = re.compile(rb"evergreen:[0-9a-f]{64}|ZXZlcmdyZWVuO[jm][0-9A-Za-z]{80}")
 NOWHERE: dict[str, list[str]] = {canary: [] for canary in CANARIES}
 
@@ -60,16 +60,16 @@ recipe = Recipe("birds", "for a test", Addressed(), build_model)
 
 
 class Ran(NamedTuple):
-    """A retraining that ended: its status, all that it said, and the folders that hold what it wrote."""
+    """A finished retraining: exit status, output, and the folders that contain what it wrote."""
 
     status: int
     said: str
     home: Path
     server: Path
-    listened: frozenset[tuple[str, str]]  # (process, address) of all sockets that were open
+    listened: frozenset[tuple[str, str]]  # (process, address) of all sockets that listened
 
     def where(self, canary: str) -> list[str]:
-        """Places that name a canary."""
+        """The output and files that contain a canary."""
         found = ["output"] if canary in self.said else []
         files = [
             file for root in (self.home, self.server) for file in sorted(root.rglob("*")) if file.is_file()
@@ -84,7 +84,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
 
 
 def retrain(folder: Path, server: MlflowServer, port: int, *, failure: str = "None", workers: int = 0) -> Ran:
-    """`evergreen retrain` as a user runs it, with a password in the address of MLflow's server."""
+    """Run `evergreen retrain` as a user would, with a password in the URL of MLflow's server."""
     recipe, home = folder / "birds.py", folder / "home"
     recipe.write_text(_RECIPE.replace("FAILURE", failure))
     settings = (
@@ -103,7 +103,7 @@ def retrain(folder: Path, server: MlflowServer, port: int, *, failure: str = "No
         [sys.executable, "-m", "flows.cli.main", "retrain", str(recipe), "--verbose", *chosen],
         env=os.environ
         | {"EVERGREEN_HOME": str(home), "PARTNER_API_KEY": KEY, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
-        # Prefect gets states and logs as it does from a deployment, and keeps them where this test looks.
+        # Prefect gets states and logs as from a deployment, and stores them where this test looks.
         | {
             "PREFECT_HOME": str(home / "prefect"),
             "PREFECT_LOGGING_TO_API_ENABLED": "true",
@@ -123,7 +123,7 @@ def retrain(folder: Path, server: MlflowServer, port: int, *, failure: str = "No
 
 
 def sockets(pid: int) -> set[tuple[str, str]]:
-    """(process, address) of what a process and its children listen at."""
+    """(process, address) of all sockets at which a process and its children listen."""
     found = set()
     with suppress(psutil.Error):
         for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
@@ -136,7 +136,7 @@ def sockets(pid: int) -> set[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def succeeded(tmp_path_factory: pytest.TempPathFactory, server: MlflowServer) -> tuple[Ran, Proxy]:
-    """A run on a cluster of its own, with two workers."""
+    """A run on its own cluster with two workers."""
     proxy = Proxy(server.port)
     ran = retrain(tmp_path_factory.mktemp("succeeded"), server, proxy.port, workers=2)
     proxy.away()
@@ -204,7 +204,7 @@ def test_what_is_left_out_of_a_text(text: str, shown: str) -> None:
 
 
 def test_credentials_of_an_address_are_kept_from_prefects_parameters() -> None:
-    """Prefect's server records a flow run's parameters as `serialize_parameters` gives them."""
+    """Prefect's server records a flow run's parameters as `serialize_parameters` returns them."""
     uri = f"http://writer:{PASSWORD}@host:5000"
     overrides = {"tracking": {"uri": uri, "model": "m"}, "seed": 1}
     recorded = retrain_flow.serialize_parameters({"settings": hide_credentials(overrides)})
@@ -218,7 +218,7 @@ def test_credentials_of_an_address_are_kept_from_prefects_parameters() -> None:
     "overrides", [{}, {"tracking": {"model": "m"}}, {"tracking": 3}, {"tracking": {"uri": 3}}]
 )
 def test_settings_without_an_address_stay_as_they_are(overrides: dict[str, Any]) -> None:
-    """What is no setting is refused later, by its own message."""
+    """Values that are no valid settings are refused later, with their own messages."""
     assert hide_credentials(overrides) == show_credentials(overrides) == overrides
 
 

@@ -1,4 +1,4 @@
-"""Names and messages that would command a terminal, turn the direction of writing or forge a line are spelled out."""
+"""Texts with control sequences, changes of writing direction or forged lines are printed with escapes."""
 
 import io
 import json
@@ -25,7 +25,7 @@ from training.data.sources.archives import unpack
 from training.errors import DataError
 from training.printable import paragraph, printable
 
-# Hides what stands before it, colours by a C1 control, turns the rest round, forges a line, and is not UTF-8.
+# Erases the line before it, colours by a C1 control, reverses the direction, forges a line, and is not UTF-8.
 NAME = "cat\x1b[2K\x9b31m\u202egnp\r\n12:00:00 promoted\udcff"
 SHOWN = "cat\\u001b[2K\\u009b31m\\u202egnp\\u000d\n    12:00:00 promoted\\udcff"
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -71,7 +71,7 @@ def test_a_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_line_of_prefects_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Prefect attaches handlers to Evergreen's logger, in deployments."""
+    """In deployments, Prefect attaches handlers to Evergreen's logger."""
     logger, stream = logging.getLogger("evergreen"), io.StringIO()
     handler = logging.StreamHandler(stream)
     logger.addHandler(handler)
@@ -112,7 +112,7 @@ def test_a_member_of_an_archive(tmp_path: Path) -> None:
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    """A class and a file of these names, and an argument that no subcommand has."""
+    """A class and a file with such names, and an argument that no subcommand has."""
     images = tmp_path / "images" / "cat\x1b[2K\u202egnp"
     images.mkdir(parents=True)
     (images / "a\x9b31m\n12:00:00 promoted.png").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Weights, unpacked columns and Parquet that were made to run code are refused, and what is in them stays unread.
+"""Weights, unpacked columns and Parquet files crafted to run code are refused, and their content is never executed.
 
 Checkpoints: tests/training/checkpoints/test_checkpoint_damage.py.
 Archives, downloads and CIFAR's pickles: tests/training/data/sources.
@@ -63,7 +63,7 @@ def test_unpacked_columns_that_are_a_pickle(tmp_path: Path) -> None:
     mark, file = tmp_path / "executed", Path(version.path) / ".columns-train" / "labels.npy"
     assert file.is_file()
     np.save(file, np.array([Bomb(mark)], dtype=object), allow_pickle=True)
-    assert (open_columns(version, "train").labels == expected).all()  # unpacked anew from the checked Parquet
+    assert (open_columns(version, "train").labels == expected).all()  # unpacked again from verified Parquet
     assert not mark.exists()
     np.save(tmp_path / "bomb.npy", np.array([Bomb(mark)], dtype=object), allow_pickle=True)
     program = "import sys, numpy; numpy.load(sys.argv[1], allow_pickle=True)"
@@ -71,7 +71,7 @@ def test_unpacked_columns_that_are_a_pickle(tmp_path: Path) -> None:
 
 
 def parquet_with(folder: Path, extension: str, metadata: bytes) -> Path:
-    """Images and labels whose image column claims to be of an extension type with this metadata."""
+    """Images and labels whose image column claims to be of an Arrow extension type with this metadata."""
     folder.mkdir()
     marks = {"ARROW:extension:name": extension, "ARROW:extension:metadata": metadata}
     storage = pa.array([[0] * 4] * 8, pa.list_(pa.uint8()))

@@ -1,4 +1,4 @@
-"""Finished trainings that ask to become champion, and the registry that they ask."""
+"""Candidates for promotion (finished trainings), and the registry in which they are registered."""
 
 import json
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from training.supervision.launch import launch, make_job
 
 
 class Candidate(NamedTuple):
-    """A finished training, compared with champion version 2."""
+    """A finished training, and its evaluation against the champion."""
 
     plan: RunPlan
     version: DatasetVersion
@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
 
 
 class World(NamedTuple):
-    """A home in which version 2 of `model` is champion and version 1 was before; both are a poor model."""
+    """A home whose champion of `model` is version 2 and previous champion version 1; both are the same poor model."""
 
     home: Home
     client: MlflowClient

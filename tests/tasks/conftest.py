@@ -1,4 +1,4 @@
-"""What tests of promotion start from."""
+"""Fixtures for tests of promotion."""
 
 import pytest
 from candidates import Candidate, World, trained_candidate
@@ -13,7 +13,7 @@ Trained = tuple[Home, Release, tuple[Candidate, Candidate]]
 
 @pytest.fixture(scope="session")
 def poor_and_good(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A home with a poor model that is registered, and two good ones that are not."""
+    """A home with a registered model of poor accuracy, and two unregistered candidates of good accuracy."""
     home = Home(tmp_path_factory.mktemp("home"))
     poor = trained_candidate(home, epochs=1, learning_rate=1e-6).register(floor=0.0)
     good = trained_candidate(home, epochs=4), trained_candidate(home, epochs=5)
@@ -25,7 +25,7 @@ def poor_and_good(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 @pytest.fixture
 def world(poor_and_good: Trained, request: pytest.FixtureRequest) -> World:
-    """The registered model of this test alone: the poor one is its versions 1 and 2."""
+    """A registered model for this test alone, whose versions 1 and 2 are the poor model."""
     home, poor, (first, second) = poor_and_good
     client, model = connect(None, home), f"model-{abs(hash(request.node.nodeid))}"
     source = client.get_model_version(poor.model, poor.version)

@@ -1,4 +1,4 @@
-"""What can be wrong with a run, one thing each, and the invariants that it breaks."""
+"""Kinds of damage to a finished run, each with the invariants that it violates."""
 
 import json
 import shutil

@@ -1,13 +1,14 @@
-"""A model checker for programs that share a registry: all orders of their calls, with crashes and lapsed leases.
+"""Model checker for programs that share a registry: all orders of their calls, with crashes and expired leases.
 
-Each actor is a real program of Evergreen in a greenlet. It stops before each call of the registry, and a scheduler
-decides who goes on: the exploration is exhaustive and repeatable. No state can be copied out of a running program, so
-a branch is entered by running everything again up to it. A program does what the answers that it got make it do, so
-the registry together with all answers so far is the whole state; a state that was seen before is not entered again.
+Each actor is a real program of Evergreen in a greenlet. The greenlet yields before each registry call, and a
+scheduler chooses the next actor, so the exploration is exhaustive and repeatable. The state of a running program
+cannot be copied, so every branch is entered by running all programs again from the start. The answers that a program
+received determine its next calls, so the registry and all answers so far are the whole state; a known state is not
+explored again.
 
-A crash may come before any call, which is as well after the call before; the program is then started again.
-A lease lapses when the scheduler lets time pass for a waiter while the holder stands still: anywhere but between
-a holder's check of the lease and the write that follows at once, which is the one assumption.
+A crash may happen before any call, which is the same as after the previous call; the program is then started again.
+A lease expires when the scheduler advances the clock of a waiter while the holder is stopped. This may happen
+anywhere except between a holder's check of the lease and the write that follows at once: the only assumption.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ WRITES = (
 
 
 class Choice(NamedTuple):
-    """What happens next: `step`, `crash`, or `lapse` of the leases that the actor waits for."""
+    """The next event: `step`, `crash`, or `lapse` (expiry) of the leases for which the actor waits."""
 
     actor: int
     what: str
@@ -48,35 +49,35 @@ class Call(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How many crashes, lapsed leases and preemptions an order of events may have.
+    """Bounds on the crashes, expired leases and preemptions in one order of events.
 
-    A preemption is a change to another actor while the one before could go on. Few suffice to find most errors
-    (M. Musuvathi and S. Qadeer, "Iterative Context Bounding", PLDI 2007).
+    A preemption is a switch to another actor although the previous actor could continue. A small bound is enough to
+    find most errors (M. Musuvathi and S. Qadeer, "Iterative Context Bounding", PLDI 2007).
     """
 
     crashes: int = 0
     lapses: int = 0
-    lapses_before_writes: bool = False  # without the assumption above
+    lapses_before_writes: bool = False  # drops the assumption in the module's docstring
     preemptions: int = 10**6
 
 
 @dataclass
 class Actor:
-    """One home's program, and where it stands."""
+    """The program of one home, and the state of its execution."""
 
     name: str
     program: Program
     execution: "Execution"
     clock: float = 0.0
     tokens: int = 0
-    pending: Call | None = None  # None while it sleeps
-    seen: dict[str, str] = field(default_factory=dict)  # the model's tags when it last read them
+    pending: Call | None = None  # None while the program sleeps
+    seen: dict[str, str] = field(default_factory=dict)  # the model's tags when the program last read them
     trace: list[str] = field(default_factory=list)
     outcome: Any = None
     over: bool = False
     crashed: bool = False
-    checked: bool = False  # its last call may have been the check of its lease
-    compared_with: str | None = None  # the champion that its candidate was compared with last
+    checked: bool = False  # the last call may have been the check of the program's lease
+    compared_with: str | None = None  # the champion with which the program last compared its candidate
     body: greenlet | None = None
 
     def start(self) -> None:
@@ -87,9 +88,7 @@ class Actor:
 
     def go_on(self, answer: Any) -> None:
         assert self.body is not None
-        at = (
-            self.body.switch(answer) if self.body else self.body.switch()
-        )  # a greenlet is false before its start
+        at = self.body.switch(answer) if self.body else self.body.switch()  # an unstarted greenlet is falsy
         self.over = self.body.dead
         self.pending = at if isinstance(at, Call) else None
 
@@ -100,7 +99,7 @@ class Actor:
         assert self.body.dead
 
     def stop(self, at: Call | None) -> Any:
-        """Wait for the scheduler. After a crash nothing gets out any more."""
+        """Yield to the scheduler until the actor is chosen. After a crash the program makes no more calls."""
         assert self.body is not None
         if self.crashed:
             raise GreenletExit
@@ -114,12 +113,12 @@ _ACTORS: "WeakKeyDictionary[greenlet, Actor]" = WeakKeyDictionary()
 
 
 def acting() -> Actor:
-    """The actor whose program runs now."""
+    """The actor whose program is running."""
     return _ACTORS[getcurrent()]
 
 
 class Client:
-    """What a program takes for MLflow's client: each call waits for the scheduler."""
+    """Replaces MLflow's client in a program: each call waits for the scheduler."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
@@ -132,7 +131,7 @@ class Client:
 
 
 class Time:
-    """What the lock takes for the module `time`: each actor's own clock, which only a lapsed lease moves."""
+    """Replaces the module `time` in the lock: a clock per actor, which only an expired lease advances."""
 
     def monotonic(self) -> float:
         return acting().clock
@@ -142,32 +141,32 @@ class Time:
 
 
 def new_token() -> str:
-    """A claim's name: those of an actor are smaller than those of the actors after it."""
+    """A unique name for a claim; an actor's names sort before those of later actors."""
     actor = acting()
     actor.tokens += 1
     return f"{actor.name}{actor.tokens}"
 
 
 class Move(NamedTuple):
-    """A change of the champion."""
+    """A change of the champion alias."""
 
     actor: int
     before: str
     after: str
     compared_with: str | None
-    turn: int  # of the holder of the lock; 0 when the version that became champion has none
+    turn: int  # fencing token of the lock's holder; 0 when the new champion has none
     left: tuple[str, ...]  # tags of the version that was champion before
 
 
 class Execution:
-    """One order of events, from the start on."""
+    """One order of events, executed from the start."""
 
     def __init__(self, registry: RegistryInMemory, programs: list[Program], limits: Limits) -> None:
         self.registry, self.limits = registry.copy(), limits
         self.actors = [Actor("abc"[number], program, self) for number, program in enumerate(programs)]
         self.crashes, self.lapses, self.preemptions, self.last = 0, 0, 0, 0
         self.moves: list[Move] = []
-        self.compared: dict[str, list[Any]] = {}  # what the programs keep in their homes
+        self.compared: dict[str, list[Any]] = {}  # comparisons that the programs store in their homes
         for actor in self.actors:
             actor.start()
 
@@ -176,7 +175,7 @@ class Execution:
         return next(iter(self.registry.models.values()))
 
     def choices(self) -> list[Choice]:
-        """What may happen next; the actor that acted last comes first."""
+        """Events that are possible next; those of the actor that acted last come first."""
         found = []
         for number in sorted(range(len(self.actors)), key=lambda number: number != self.last):
             actor = self.actors[number]
@@ -217,7 +216,7 @@ class Execution:
             actor.go_on(answer)
 
     def key(self) -> bytes:
-        """What the future depends on, and what the invariants are about."""
+        """Digest of everything on which future events and the invariants depend."""
         actors = [(one.trace, one.over, one.pending is None) for one in self.actors]
         state = (self.registry.models, actors, self.crashes, self.lapses, self.moves, self.last)
         return hashlib.sha256(repr(state).encode()).digest()
@@ -252,7 +251,7 @@ class Execution:
 
 
 def _read_of(answer: Any) -> str:
-    """The part of an answer that the programs use: of a registered model, its tags."""
+    """The part of an answer that the programs use: for a registered model, its tags."""
     return repr(answer if hasattr(answer, "version") else getattr(answer, "tags", answer))
 
 
@@ -266,9 +265,9 @@ class Explored(NamedTuple):
 
 
 def explore(begin: Callable[[], Execution], check: Callable[[Execution], None]) -> Explored:
-    """Enter every state that can be reached within the limits, and `check` it.
+    """Visit every state that is reachable within the limits, and `check` each.
 
-    The error of a check, or of a program, says what led there.
+    An error of a check or of a program carries the order of events that led to it, as a note.
     """
     seen: dict[bytes, int] = {}
     ends = 0

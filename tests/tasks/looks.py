@@ -1,4 +1,4 @@
-"""Looks at evaluations that tests make up: by counts, without predictions on disk."""
+"""Evaluations for tests of the gate, made up from counts, without predictions on disk."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +11,11 @@ from tasks.gate.reign import Reign
 from training.problems.classification import paired, score
 from training.records import Evaluation
 
-ALONE = {"error_control": "strict", "horizon": 1}  # one comparison, which may spend everything
+ALONE = {"error_control": "strict", "horizon": 1}  # one comparison may spend the whole error budget
 
 
 def evaluate(labels, candidate, champion, classes=2, version="7"):
-    """An evaluation of two models that are certain of the classes `candidate` and `champion`."""
+    """An evaluation of two models that predict the classes `candidate` and `champion` with probability 1."""
     labels, outputs = np.asarray(labels), np.eye(classes, dtype=np.float32)
     names = [f"class {k}" for k in range(classes)]
 
@@ -34,7 +34,7 @@ def evaluate(labels, candidate, champion, classes=2, version="7"):
 
 
 def from_counts(*by_class):
-    """An evaluation of, by class, rows that (both, only candidate, only champion, neither) got right."""
+    """An evaluation from counts, per class, of rows that (both, only candidate, only champion, neither) got right."""
     classes = max(2, len(by_class))
     labels = np.repeat(np.arange(len(by_class)), [sum(counts) for counts in by_class])
     ours = np.concatenate([np.repeat([1, 1, 0, 0], counts) for counts in by_class]).astype(bool)
@@ -44,7 +44,7 @@ def from_counts(*by_class):
 
 
 def outcomes_of(evaluation):
-    """Rows as the paired counts say; the probabilities of the true class are 0.9 where a model is right, else 0.1."""
+    """Rows that match the paired counts; the true class has probability 0.9 where a model is right, else 0.1."""
     counts = [
         evaluation.both_right,
         evaluation.only_candidate_right,
@@ -68,7 +68,7 @@ def outcomes(candidate, reference, digests=None):
 
 
 def judged(evaluation, settings):
-    """The verdict on `evaluation` as the first look of a reign."""
+    """The verdict on `evaluation` as the first look of a champion's reign."""
     looks = ()
     if asks_for_look(evaluation, settings):
         champion = Reference(evaluation.champion_version, "champion")
@@ -79,7 +79,7 @@ def judged(evaluation, settings):
 
 
 def kept_on_disk(evaluation, path, digests=None):
-    """The evaluation with the predictions that its counts tell of, as `evaluate` leaves them."""
+    """Write predictions that match the counts, as `evaluate` does; returns the evaluation with their path."""
     rows = outcomes_of(evaluation)
     columns = {
         "label": rows.labels,

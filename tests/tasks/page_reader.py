@@ -1,11 +1,11 @@
-"""Reads a report page back, for tests that hold what it shows against the records."""
+"""Parse a report page, for tests that compare what it shows with the records."""
 
 import re
 from html.parser import HTMLParser
 
 
 class Page(HTMLParser):
-    """A page as a browser would read it: tags must nest, and what is asked for is kept."""
+    """Parses a page as a browser would, checks that tags nest, and keeps the parts that the tests compare."""
 
     VOID = frozenset({"meta", "img", "br", "link", "hr", "input"})
 
@@ -44,7 +44,7 @@ class Page(HTMLParser):
             self.rows[-1][-1] += data
 
     def row(self, head: str, width: int) -> list[str]:
-        """The cells after the row head `head`, in the table with `width` columns."""
+        """The cells after the row head that begins with `head`, in the table with `width` columns."""
         return next(row[1:] for row in self.rows if len(row) == width and row[0].startswith(head))
 
     @property
@@ -53,7 +53,7 @@ class Page(HTMLParser):
 
 
 def share(text: str) -> float:
-    """The share that a percentage or a change in points spells."""
+    """The fraction that a percentage or a change in percentage points denotes."""
     found = re.match(r"([+−]?)([\d.]+)", text)
     assert found, text
     return float(found[2]) * (-1 if found[1] == "−" else 1) / 100

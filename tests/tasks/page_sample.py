@@ -37,7 +37,7 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 @cache
 def digits_run() -> tuple[tuple[EpochMetrics, ...], Arrays]:
-    """Two classifiers of real digits: epochs; pixels, labels, candidate's and champion's probabilities."""
+    """Train two classifiers of digits: epochs; pixels, labels, probabilities of the candidate and of the champion."""
     images, labels = load_digits(return_X_y=True)
     mixed = np.random.default_rng(0).permutation(len(labels))
     images, labels = images[mixed] / 16, labels[mixed]
@@ -69,7 +69,7 @@ def digits_run() -> tuple[tuple[EpochMetrics, ...], Arrays]:
 
 
 def regrouped(classes: int) -> Arrays:
-    """The test rows with 2 classes (even, odd) or a multiple of 10 (each digit in as many kinds)."""
+    """The test rows with 2 classes (even, odd) or a multiple of 10 (each digit split into as many kinds)."""
     pixels, labels, *chances = digits_run()[1]
     if classes == 2:
         ours, theirs = (np.stack([one[:, 0::2].sum(1), one[:, 1::2].sum(1)], axis=1) for one in chances)
@@ -84,7 +84,7 @@ def regrouped(classes: int) -> Arrays:
 
 
 def evaluation(names: tuple[str, ...], with_champion: bool) -> tuple[Evaluation, tuple[np.ndarray, ...]]:
-    """The two classifiers held against each other, and the pictures of the candidate's surest mistakes."""
+    """An evaluation of the two classifiers, and the pictures of the candidate's most confident mistakes."""
     pixels, labels, ours, theirs = regrouped(len(names))
     mistakes = worst_mistakes(labels, ours, names, limit=12)
     made = Evaluation(
@@ -110,7 +110,7 @@ BEFORE, AFTER = (
 
 
 def release(verdict: Verdict) -> Release:
-    """The release that a verdict leads to."""
+    """The release that results from a verdict."""
     return Release(
         recipe="digits",
         run_key=KEY,
@@ -134,7 +134,7 @@ def release(verdict: Verdict) -> Release:
 
 
 def trained() -> TrainedModel:
-    """The candidate's training."""
+    """The record of the candidate's training."""
     history = digits_run()[0]
     return TrainedModel(
         run_key=KEY,
@@ -151,7 +151,7 @@ def trained() -> TrainedModel:
 
 
 def dataset(names: tuple[str, ...], test_rows: tuple[int, ...]) -> DatasetVersion:
-    """The digits as a dataset version of `names`."""
+    """The digits as a dataset version whose classes are `names`."""
     return DatasetVersion(
         name="digits",
         fingerprint=DATA,
@@ -172,7 +172,7 @@ def dataset(names: tuple[str, ...], test_rows: tuple[int, ...]) -> DatasetVersio
 
 
 def report(names: tuple[str, ...] = DIGITS, with_champion: bool = True, floor: float = 0.9) -> ReportInputs:
-    """Inputs as a retraining of the digits makes them; no candidate reaches a floor of 0.99."""
+    """Inputs of a report as a retraining of the digits creates them; no candidate reaches a floor of 0.99."""
     compared, pictures = evaluation(names, with_champion)
     return ReportInputs(
         release=release(judged(compared, GateSettings(floor=floor, policy="not_worse", margin=0.04))),
@@ -197,7 +197,7 @@ def report(names: tuple[str, ...] = DIGITS, with_champion: bool = True, floor: f
 
 
 def hostile() -> ReportInputs:
-    """A report in which every text that comes from data or settings attacks the page."""
+    """Inputs of a report in which every text from data or settings contains an HTML injection."""
     inputs = report(names=(HOSTILE, *DIGITS[1:]))
     release = inputs.release.model_copy(
         update={"recipe": HOSTILE, "model": HOSTILE, "version": HOSTILE, "mlflow_run_id": HOSTILE}

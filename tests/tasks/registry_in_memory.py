@@ -1,6 +1,6 @@
-"""MLflow's model registry as the calls of Evergreen see it, in memory: what the exploration of interleavings runs on.
+"""In-memory double of MLflow's model registry, for the calls that Evergreen makes; used to explore interleavings.
 
-`test_registry_in_memory.py` holds its answers and errors against those of MLflow's own SQLite store.
+`test_registry_in_memory.py` compares its answers and errors with those of MLflow's SQLite store.
 """
 
 import re
@@ -24,12 +24,12 @@ _TAG = re.compile(r"tags\.`([^`]+)` = '([^']*)'")
 class Model:
     tags: dict[str, str] = field(default_factory=dict)
     aliases: dict[str, int] = field(default_factory=dict)
-    versions: dict[int, dict[str, str]] = field(default_factory=dict)  # tags
+    versions: dict[int, dict[str, str]] = field(default_factory=dict)  # tags of each version
     last: int = 0
 
 
 class RegistryInMemory:
-    """The methods of `MlflowClient` that registration, rollback and `gc` use on registered models."""
+    """The methods of `MlflowClient` for registered models that registration, rollback and `gc` use."""
 
     def __init__(self) -> None:
         self.models: dict[str, Model] = {}

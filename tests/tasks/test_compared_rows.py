@@ -1,4 +1,4 @@
-"""Which rows and which models a comparison has: test rows that a model was trained on are left out; the anchor."""
+"""Rows and models of a comparison: test rows on which a model was trained are left out; the anchor is compared."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def candidate(home: Home, test_share: float, **gate: Any) -> Candidate:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home whose champion kept a fifth of the rows for the test."""
+    """A home whose champion used a fifth of the rows as test rows."""
     home = Home(tmp_path_factory.mktemp("home"))
     candidate(home, 0.2).register()
     return home
@@ -48,7 +48,7 @@ def test_test_rows_that_the_champion_was_trained_on_are_left_out_and_said(home: 
     trained_on = training_rows_of(client, one.plan, champion)
     assert trained_on is not None
     seen = rows_among(one.version, "test", trained_on)
-    assert 0.3 < seen.mean() < 0.7  # of rows with a digest below 0.4, those below 0.2 were test rows before
+    assert 0.3 < seen.mean() < 0.7  # of test rows (digest < 0.4), those < 0.2 were test rows before
     evaluation = one.evaluation
     assert (evaluation.left_out, evaluation.rows) == (seen.sum(), (~seen).sum())
     assert evaluation.training_rows_known

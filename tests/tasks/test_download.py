@@ -1,4 +1,4 @@
-"""The download step: patient with a server that is down, final with what is wrong, silent when nothing is to do."""
+"""The download step: retries when a server is down, fails at once for wrong data, and skips finished downloads."""
 
 import gzip
 import hashlib
@@ -36,7 +36,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def recipe(site: Site, tmp_path: Path) -> str:
-    """A recipe whose four files lie on the site."""
+    """A recipe whose four files are on the site."""
     files = []
     for (_, part), name in FILES.items():
         shape = (4, 2, 2) if part == "images" else (4,)

@@ -1,4 +1,4 @@
-"""Prefect's record of a run that was killed: closed by the next start of the same home and recipe, by no other."""
+"""Prefect's record of a killed run is closed by the next start of the same home and recipe, and by no other."""
 
 import uuid
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def begun() -> str:
 
 
 def killed(home: Home, recipe: str, pending: bool = False) -> str:
-    """The id of a flow run that is as a SIGKILL leaves it."""
+    """Create a flow run in the state in which SIGKILL leaves it; returns its id."""
     with tag_flow_runs(home, recipe):
         found = begun()
     with get_client(sync_client=True) as client:
@@ -53,7 +53,7 @@ def test_the_next_start_marks_what_was_killed_as_crashed(home: Home, tmp_path: P
         tag = f"evergreen-home:{home.identity}"
         (own,) = [one for one in client.read_flow_runs() if tag in one.tags and one.name == "retrain-digits"]
     assert own.state is not None
-    assert own.state.is_failed()  # by the setting; it did not take itself for one that was killed
+    assert own.state.is_failed()  # because of the invalid setting: the run did not treat itself as killed
 
 
 def nowhere(tmp_path: Path) -> dict[str, object]:

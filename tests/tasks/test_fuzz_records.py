@@ -1,4 +1,4 @@
-"""Seeded damage to every kind of record: what comes out is the truth, or names the file; never anything else."""
+"""Random, seeded damage to every kind of record: a reader returns the truth or names the file, and nothing else."""
 
 import random
 import shutil
@@ -37,7 +37,7 @@ Ask = Callable[["Subject"], Any]
 
 
 class Subject(NamedTuple):
-    """A home with a finished run, `plan`, whose records are damaged, and those of `other` to put in their place."""
+    """A home with a finished run, `plan`, whose records are damaged, and a run `other` with replacement records."""
 
     home: Home
     plan: RunPlan
@@ -59,7 +59,7 @@ def flip(content: bytes, _: bytes, dice: random.Random) -> bytes:
 
 
 def swap(content: bytes, other: bytes, dice: random.Random) -> bytes:
-    """The file of another run, or one of its lines, or two lines in each other's place."""
+    """The content of another run's file, or one line from that file, or two lines exchanged."""
     mine, theirs = content.splitlines(keepends=True), other.splitlines(keepends=True)
     if dice.random() < 0.3 or len(mine) < 2:
         return other
@@ -92,7 +92,7 @@ def read_comparison(subject: Subject) -> Comparison | None:
 
 
 class Kind(NamedTuple):
-    """Where a record of a run lies, and how it is read; of `lines`, the last may be cut off unnoticed."""
+    """Where a record of a run is, and how it is read; of `lines`, the end may be missing without a message."""
 
     file: Callable[[RunPlan], Path]
     read: Ask
@@ -136,7 +136,7 @@ KINDS: dict[str, Kind] = {
 
 @pytest.fixture(scope="module")
 def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    """The other run only has its records: registering a second model would take as long as all these tests."""
+    """The other run has only its records: registering a second model would take as long as all these tests."""
     home = Home(tmp_path_factory.mktemp("fuzzed") / "home")
     home.root.mkdir()
     other, _, _ = evaluated(home, data={"max_train_rows": 200}, training={"epochs": 1})
@@ -164,13 +164,13 @@ def data_of(plan: RunPlan) -> DatasetVersion:
 
 @pytest.fixture(scope="module")
 def truths(subject: Subject) -> dict[str, Any]:
-    """What commands answer as long as nothing is damaged."""
+    """The answers of the commands while nothing is damaged."""
     return {name: ask(subject) for name, ask in COMMANDS.items()}
 
 
 @pytest.fixture(autouse=True)
 def undamaged(subject: Subject) -> Any:
-    """All records are as they were after the test, and nothing that was set aside is left."""
+    """Restore all records after the test, and remove files that were set aside."""
     files = {kind.file(subject.plan): kind.file(subject.plan).read_bytes() for kind in KINDS.values()}
     yield
     for file, content in files.items():
@@ -180,7 +180,7 @@ def undamaged(subject: Subject) -> Any:
 
 
 def foreign(kind: str, subject: Subject) -> bytes:
-    """The other run's record; of what a home has one of, that of another kind."""
+    """The other run's record; if both runs share the file, the record of attempts instead."""
     mine, theirs = (KINDS[kind].file(plan) for plan in (subject.plan, subject.other))
     return (theirs if theirs != mine else subject.other.paths.attempts).read_bytes()
 
@@ -188,7 +188,7 @@ def foreign(kind: str, subject: Subject) -> bytes:
 def says(
     ask: Ask, subject: Subject, file: Path, truth: Any, lines: bool, log: pytest.LogCaptureFixture
 ) -> str:
-    """What became of a question: the truth, an error, or a warning; anything else fails."""
+    """Classify the answer: true, named (an error or warning names the file), or shorter; anything else fails."""
     log.clear()
     try:
         answer = ask(subject)
@@ -201,7 +201,7 @@ def says(
     if str(file) in said:
         return "named"
     assert lines
-    assert answer == truth[: len(answer)]  # cut between two lines: those after were never written
+    assert answer == truth[: len(answer)]  # cut between two lines, as if the later lines had not been written
     return "shorter"
 
 
@@ -216,7 +216,7 @@ def test_what_is_read_is_true_or_names_the_file(
     truth, found = read(subject), set()
     for _ in range(times):
         file.write_bytes(damage(whole, other, dice))
-        if kind == "beats":  # a sign of life that can't be read is as none
+        if kind == "beats":  # an unreadable heartbeat counts as none
             assert read(subject) in (truth, [])
         else:
             found.add(says(read, subject, file, truth, lines, caplog))

@@ -1,4 +1,4 @@
-"""A home keeps its identity and all of its files, whatever its folder is called and whatever is damaged."""
+"""A home keeps its identity and all of its files, whatever its folder is called and whichever file is damaged."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from training.storage.paths import HOME_VARIABLE, Home
 from training.storage.paths import home as home_of_environment
 from training.storage.record_files import DamagedError
 
-# SQLite's and SQLAlchemy's marks in an address, a percent sign that would be decoded, and a long name in UTF-8.
+# Special characters of SQLite's and SQLAlchemy's URLs, an encoded percent sign, and a long name in UTF-8.
 ODD = [
     "question?uri=true&mode=memory#fragment %3F%20 " + "größe" * 25,
     pytest.param("sharp#100% " + "größe" * 30, marks=pytest.mark.slow),
@@ -40,7 +40,7 @@ asyncio.run(write())
 
 @pytest.fixture(params=ODD, ids=["with a question mark", "without"])
 def odd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """A home in a folder with an unusual name; the working directory is another empty folder."""
+    """A home in a folder with an unusual name; the working directory is an empty folder elsewhere."""
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "outer" / request.param))
     (tmp_path / "working").mkdir()
     monkeypatch.chdir(tmp_path / "working")
@@ -87,7 +87,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path, monkeypatch: pytest.
 def test_a_home_keeps_its_identity(home: Home) -> None:
     made = home.identity
     assert home.identity == Home(home.root).identity == made
-    (home.root / "home-id").write_text(f"{made}\n")  # as earlier versions wrote it
+    (home.root / "home-id").write_text(f"{made}\n")  # in the format of earlier versions
     assert home.identity == made
 
 

@@ -1,4 +1,4 @@
-"""What could not be finished is refused before the first step."""
+"""A training that could not be finished is refused before the first step."""
 
 import threading
 import time
@@ -54,7 +54,7 @@ def test_a_model_that_can_not_be_exported_is_refused_before_training(home: Home,
 def test_a_model_that_would_not_be_loaded_again_is_refused_before_training(
     home: Home, tmp_path: Path
 ) -> None:
-    """Operations of other libraries, which whoever loads the model would have to import first."""
+    """Operations of other libraries would have to be imported before the model could be loaded."""
     boxes = "__import__('torchvision').ops.nms(x.flatten(1)[:, :4], x.flatten(1)[:, 0], 0.5).sum()"
     model = (
         "type('Foreign', (nn.Linear,), {'forward': lambda self, x: nn.Linear.forward(self, x.flatten(1)) "
@@ -66,7 +66,7 @@ def test_a_model_that_would_not_be_loaded_again_is_refused_before_training(
 
 
 def plan_on_ray(root: Path) -> RunPlan:
-    """As much of a plan as the check alongside a training looks at."""
+    """The parts of a plan that the check during a training reads."""
     scaling = SimpleNamespace(num_workers=2)
     made = SimpleNamespace(settings=SimpleNamespace(scaling=scaling), paths=RunPaths(root))
     return cast(RunPlan, made)
@@ -108,7 +108,7 @@ def test_a_check_that_fails_asks_the_workers_to_stop_until_they_have_ended(
     plan = plan_on_ray(tmp_path)
 
     def train() -> None:
-        for _ in range(2):  # an attempt that begins removes the request that was made of an earlier one
+        for _ in range(2):  # a new attempt removes the stop request of an earlier attempt
             deadline = time.monotonic() + 60
             while not plan.paths.stop.exists() and time.monotonic() < deadline:
                 time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A finished run is found again only while it is what is asked for, in the store that is asked."""
+"""A finished run is reused only while it matches the request and the present store."""
 
 import shutil
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Done(NamedTuple):
     release: Release
 
     def asked_for(self, section: str, **values: Any) -> RunPlan:
-        """The same run under other settings that are not in the run key."""
+        """The same run with other settings that are not part of the run key."""
         settings = self.plan.settings
         changed = getattr(settings, section).model_copy(update=values)
         return self.plan.model_copy(update={"settings": settings.model_copy(update={section: changed})})
@@ -85,7 +85,7 @@ def test_a_kept_candidate_is_compared_again_once_the_champion_is_another(kept_ho
     client = connect(None, Home(Path(kept_home.plan.home)))
     client.set_registered_model_alias(kept_home.plan.model, CHAMPION, kept_home.release.version)
     try:
-        assert find_release(kept_home.plan) is not None  # it is the champion now
+        assert find_release(kept_home.plan) is not None  # the release's version is the champion now
         source = client.get_model_version(kept_home.plan.model, kept_home.release.version)
         other = client.create_model_version(kept_home.plan.model, source.source)
         client.set_registered_model_alias(kept_home.plan.model, CHAMPION, other.version)
@@ -106,7 +106,7 @@ def test_a_comparison_is_known_by_store_model_weights_and_confidence(kept_home: 
         made = client.create_model_version(name, source, tags={WEIGHTS_TAG: weights})
         client.set_registered_model_alias(name, CHAMPION, made.version)
         folders.append(comparison_now(client, asked, trained).folder(asked))
-        client.set_model_version_tag(name, made.version, WEIGHTS_TAG, "c" * 64)  # the registry was restored
+        client.set_model_version_tag(name, made.version, WEIGHTS_TAG, "c" * 64)  # as from a restored backup
         folders.append(comparison_now(client, asked, trained).folder(asked))
     stricter = asked.settings.gate.model_copy(update={"confidence": 0.99})
     strict = asked.model_copy(update={"settings": asked.settings.model_copy(update={"gate": stricter})})

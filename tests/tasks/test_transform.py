@@ -1,4 +1,4 @@
-"""A dataset that was damaged is refused before training and made anew; the damaged one stays aside."""
+"""A damaged dataset is refused before training and prepared again; the damaged copy is kept aside."""
 
 import logging
 import shutil
@@ -58,4 +58,4 @@ def test_what_is_set_aside_never_takes_the_place_of_what_was(tmp_path: Path) -> 
     set_damaged_aside(place)
     assert {path.name for path in tmp_path.iterdir()} == {f"version.damaged-{number}" for number in range(3)}
     assert (tmp_path / "version.damaged-2" / "file").read_text() == "2"
-    set_damaged_aside(place)  # nothing there
+    set_damaged_aside(place)  # nothing to set aside

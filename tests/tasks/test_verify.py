@@ -1,4 +1,4 @@
-"""What `verify` says of a run that was made by the real flow, and of the same run with one thing wrong."""
+"""Findings of `verify` on a run made by the real flow, and on the same run with one damage at a time."""
 
 import fcntl
 import os
@@ -34,14 +34,14 @@ def subject(tmp_path_factory: pytest.TempPathFactory, prefect_harness: None) -> 
 
 @pytest.fixture
 def sound(subject: Subject) -> Iterator[Subject]:
-    """The subject, whole before and after."""
+    """The subject, undamaged before and after the test."""
     yield subject
     subject.restore()
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, prefect_harness: None) -> RunPaths:
-    """The same run in another home, where nothing fails."""
+    """The same run in another home, without a failure."""
     return made(Home(tmp_path_factory.mktemp("undisturbed")))[1]
 
 
@@ -93,7 +93,7 @@ def test_a_rollback_on_record_is_no_damage(sound: Subject, monkeypatch: pytest.M
 
 
 def test_an_alias_that_was_moved_after_the_lock_was_lost(sound: Subject) -> None:
-    """Another home's version 2 has an earlier turn than ours, and is champion nevertheless."""
+    """Version 2 from another home has an earlier turn than the present champion, but becomes champion."""
     sound.client.set_model_version_tag("digits", "2", TURN_TAG, "0")
     sound.client.set_registered_model_alias("digits", CHAMPION, "2")
     found = told(sound.look(), "alias")
@@ -109,7 +109,7 @@ def test_a_recovery_that_took_too_long(sound: Subject) -> None:
     assert "s after attempt 1; --recovery-bound" in found.detail
 
 
-# What is left on the machine.
+# Processes and files left on the machine
 
 
 def test_a_held_lock(sound: Subject) -> None:
@@ -155,7 +155,7 @@ def test_shared_memory(sound: Subject) -> None:
     file = SHARED_MEMORY / f"torch_{os.getpid()}_evergreen_test"
     file.write_bytes(b"left")
     try:
-        assert sound.broken() == set()  # written after the run was over
+        assert sound.broken() == set()  # written after the run had ended
         during = sound.paths.release.stat().st_mtime - 0.1
         os.utime(file, (during, during))
         assert sound.broken() == {"I8"}
@@ -165,12 +165,12 @@ def test_shared_memory(sound: Subject) -> None:
         file.unlink()
 
 
-# Prefect's states.
+# Prefect's states
 
 
 @contextmanager
 def harness_database(target: Path) -> Iterator[sqlite3.Connection]:
-    """A copy of the test server's database where a home keeps that of its own servers."""
+    """Put a copy of the test server's database where a home keeps the database of its own servers."""
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 
     source = str(PREFECT_API_DATABASE_CONNECTION_URL.value()).partition("///")[2]
@@ -192,7 +192,7 @@ def test_a_flow_run_left_running_in_the_homes_own_server(sound: Subject) -> None
     with subprocess.Popen(
         [sys.executable, "-c", holder, str(sound.home.prefect / "prefect.db")], stdin=subprocess.PIPE
     ) as alive:
-        # The process that started it, this one, is older than the flow run.
+        # The process that started `alive`, this process, is older than the flow run.
         deadline = time.monotonic() + 30
         while sound.broken() and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -223,7 +223,7 @@ def test_a_flow_run_left_running_in_a_configured_server(sound: Subject) -> None:
             client.delete_flow_run(left.id)
 
 
-# Against another run.
+# Comparison with another run
 
 
 def test_another_run_of_other_ingredients_can_not_be_compared(sound: Subject) -> None:

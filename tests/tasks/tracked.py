@@ -1,4 +1,4 @@
-"""Small trainings that are tracked by a server: their plans, what MLflow has of them, and what it should have."""
+"""Small trainings tracked by an MLflow server, the metric points that MLflow holds and those that it should hold."""
 
 from collections import Counter
 from pathlib import Path
@@ -24,16 +24,16 @@ _SLOW = (
 
 
 def slow_recipe(folder: Path, step_s: float, name: str = "slow") -> str:
-    """A recipe whose every training step takes `step_s` at least; returns its path."""
+    """Write a recipe whose every training step takes at least `step_s` seconds; returns its path."""
     return small_runs.write_recipe(folder, _SLOW.format(step_s=step_s), name)
 
 
 def planned(
     home: Home, recipe: str = "digits", uri: str | None = None, **sections: Any
 ) -> tuple[RunPlan, DatasetVersion]:
-    """A run that is about to train, in this process, on 300 digits, with a metric point every second step.
+    """Plan a run that trains in this process on 300 digits, with a metric point every second step.
 
-    Runs that share a server need seeds of their own: with one run key they would be one run in MLflow.
+    Runs that share a server need different seeds: runs with the same run key would be the same run in MLflow.
     """
     _, ref = load(recipe)
     tracking = {"uri": uri, "log_every_steps": 2} | sections.pop("tracking", {})
@@ -47,7 +47,7 @@ def planned(
 
 
 def written(plan: RunPlan) -> list[tuple[str, int, float, int]]:
-    """What MLflow should have: (name, step, value, time in ms), once each."""
+    """The points that MLflow should hold, each once: (name, step, value, time in ms)."""
     return sorted(
         (name, point.step, value, int(point.at * 1000))
         for point in MetricsFile(plan.paths.metrics).read()
@@ -56,7 +56,7 @@ def written(plan: RunPlan) -> list[tuple[str, int, float, int]]:
 
 
 def recorded(uri: str | None, plan: RunPlan) -> list[tuple[str, int, float, int]]:
-    """What MLflow has of the training's points, as often as it has it."""
+    """The points of the training that MLflow holds, with duplicates: (name, step, value, time in ms)."""
     client, run = the_run(uri, plan)
     ours = [name for name in run.data.metrics if "/" in name or name == "epoch"]
     return sorted(
@@ -68,14 +68,14 @@ def recorded(uri: str | None, plan: RunPlan) -> list[tuple[str, int, float, int]
 
 
 def difference(uri: str | None, plan: RunPlan) -> tuple[dict[Any, int], dict[Any, int]]:
-    """(lacking, too many) points in MLflow, with how often; both are empty when each is there once."""
+    """Missing and surplus points in MLflow, with counts; both are empty if MLflow has every point exactly once."""
     there, due = Counter(recorded(uri, plan)), Counter(written(plan))
     assert set(due.values()) == {1}
     return dict(due - there), dict(there - due)
 
 
 def the_run(uri: str | None, plan: RunPlan) -> tuple[Any, Any]:
-    """MLflow's client, and the one run with the plan's run key."""
+    """MLflow's client, and the only run with the plan's run key."""
     client = connect(uri, Home(Path(plan.home)))
     places = [one.experiment_id for one in client.search_experiments()]
     (run,) = client.search_runs(places, f"tags.`evergreen.run_key` = '{plan.run_key}'")

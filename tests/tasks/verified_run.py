@@ -1,4 +1,4 @@
-"""A finished run that recovered from a failure, made by the real flow, which can be damaged and made whole again."""
+"""A finished run that recovered from a failure, made by the real flow; tests damage it and restore it."""
 
 import json
 import shutil
@@ -20,11 +20,11 @@ from training.storage.paths import Home, RunPaths
 from training.trainers.torch.replica import Replica
 
 EVERY_STEPS = 4
-EPOCH_END = 21  # 1,328 rows to learn from, 64 a step
+EPOCH_END = 21  # steps: 1,328 training rows, 64 per step
 
 
 class Subject:
-    """A home with a finished run, `paths`, and another version of its model; it can be damaged and made whole again."""
+    """A home with a finished run, `paths`, and another version of its model; tests may damage and restore it."""
 
     def __init__(self, root: Path, backup: Path):
         self.home, self.backup = Home(root), backup
@@ -34,7 +34,7 @@ class Subject:
         shutil.copytree(root, backup)
 
     def restore(self) -> None:
-        """In place: MLflow knows its files by their absolute paths, and keeps its database open."""
+        """Restore in place: MLflow stores absolute paths of its files, and keeps its database open."""
         for entry in self.home.root.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
@@ -48,7 +48,7 @@ class Subject:
             before.backup(now)
 
     def broken(self) -> set[str]:
-        """The invariants that do not hold."""
+        """The invariants that are violated now."""
         return {one.invariant for one in self.look() if one.ok is False}
 
     def look(self, **more: Any) -> tuple[Finding, ...]:
@@ -56,7 +56,7 @@ class Subject:
 
 
 def made(home: Home, fails_at: int | None = None, **sections: dict[str, Any]) -> tuple[Release, RunPaths]:
-    """A finished run in `home`; its first attempt fails before step `fails_at`."""
+    """Retrain in `home` to the end; the first attempt fails before step `fails_at`, if given."""
     settings: dict[str, Any] = {
         "training": {"epochs": 2},
         "scaling": {"num_workers": 0},
@@ -75,7 +75,7 @@ def made(home: Home, fails_at: int | None = None, **sections: dict[str, Any]) ->
 
 
 def fail_once(patch: pytest.MonkeyPatch, step: int) -> None:
-    """Lose the worker before optimizer step `step`, once, after a second that its signs of life take note of."""
+    """Fail once before optimizer step `step`, as for a lost worker, with a pause of 1.1 s that heartbeats record."""
     whole, failed = Replica.step, []
 
     def step_or_fail(self: Replica, batch: Any, epoch: int, number: int) -> Any:
@@ -96,7 +96,7 @@ def flip(file: Path, place: int = -1) -> None:
 
 
 def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a record and leave it without a checksum, as earlier versions wrote it."""
+    """Change a record and remove its checksum: records of earlier versions have none, so `verify` accepts that."""
     record = json.loads(file.read_text())
     record.pop("sha256_of_the_rest", None)
     change(record)
@@ -104,7 +104,7 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def edit_lines(file: Path, change: Callable[[list[str]], object]) -> None:
-    """As :func:`edit`, for a file of lines."""
+    """Like :func:`edit`, for a file of JSON lines."""
     records = [json.loads(line) for line in file.read_text().splitlines()]
     plain = [{name: one[name] for name in one if name not in ("line", "check")} for one in records]
     lines = [json.dumps(one) + "\n" for one in plain]

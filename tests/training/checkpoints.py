@@ -1,4 +1,4 @@
-"""A log of small checkpoints, whose states say which step they are of."""
+"""Checkpoint logs of small states for tests; each state contains the step at which it was saved."""
 
 from pathlib import Path
 from typing import Any
@@ -12,29 +12,29 @@ KEY = "k" * 64
 
 
 def at(step: int) -> Position:
-    """Ten steps an epoch."""
+    """Position of global step `step` in a training of ten steps an epoch."""
     return Position(epoch=step // 10, step_in_epoch=step % 10, step=step)
 
 
 def opened(folder: Path, key: str = KEY, **settings: Any) -> CheckpointLog:
-    """The log in `folder`, as a process that has just started opens it."""
+    """Open the log in `folder` as a newly started process would."""
     return CheckpointLog(folder / "checkpoints", CheckpointSettings(**settings), key)
 
 
 def save(log: CheckpointLog, *steps: int, score: float | None = None) -> None:
-    """Commit a checkpoint at each of `steps`."""
+    """Commit a checkpoint at each of `steps`, one after the other."""
     for step in steps:
         log.save(at(step), {"step": step, "tensor": torch.full((100,), float(step))}, score)
         log.wait()
 
 
 def steps(log: CheckpointLog) -> list[int]:
-    """Steps of the finished checkpoints, oldest first."""
+    """Steps of the complete checkpoints, oldest first."""
     return [int(path.name.removeprefix("step-")) for path in log.entries()]
 
 
 def newest(log: CheckpointLog) -> int | None:
-    """Step of the checkpoint that is used, its state being that step's."""
+    """Load the newest valid checkpoint and check that its state belongs to its step; returns that step."""
     found = log.load_newest()
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What tests of training start from."""
+"""Fixtures for tests of training."""
 
 import shutil
 from pathlib import Path
@@ -15,13 +15,13 @@ from training.storage.paths import Home
 
 @pytest.fixture
 def log(tmp_path: Path) -> CheckpointLog:
-    """A log without any checkpoint."""
+    """An empty checkpoint log."""
     return opened(tmp_path)
 
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """A folder of two classes with distinct 6x6 colour images in both splits."""
+    """A folder with both splits of two classes of 6x6 colour images, all different."""
     for name, pixels in zip(PARTS, random_pixels(len(PARTS)), strict=True):
         file = tmp_path / "images" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def images(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copy(digits_version: DatasetVersion, home: Home) -> DatasetVersion:
-    """The digits in this test's own home."""
+    """A copy of the digits' dataset version in this test's home."""
     place = home.dataset("digits", digits_version.fingerprint)
     shutil.copytree(digits_version.path, place, ignore=shutil.ignore_patterns(".columns*"))
     return digits_version.model_copy(update={"path": str(place)})

@@ -1,4 +1,4 @@
-"""Trainings that crash on cue, and what of their outcome no crash may change."""
+"""Trainings that crash at a chosen step, and the part of their outcome that no crash may change."""
 
 import re
 import threading
@@ -24,7 +24,7 @@ SLOW = {"checkpoint": {"every_steps": 2}, "tracking": {"log_every_steps": 2}}
 
 
 class Crash(BaseException):
-    """Ends a training the hard way; nothing in Evergreen knows it."""
+    """Ends a training at once; a BaseException that no code of Evergreen catches by name."""
 
 
 def settings(**sections: Any) -> Settings:
@@ -33,14 +33,14 @@ def settings(**sections: Any) -> Settings:
 
 
 def finish_writes() -> None:
-    """Wait for checkpoints being written, so that a crash meets the same ones each time."""
+    """Wait for asynchronous checkpoint writes, so that every crash finds the same checkpoints on disk."""
     for thread in threading.enumerate():
         if thread.name.endswith("(_write)"):
             thread.join()
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, crash_step: int) -> None:
-    """Crash before optimizer step `crash_step`."""
+    """Make training crash before optimizer step `crash_step`."""
     for kind in (Replica, ShardedReplica):
         step_of = kind.step
 
@@ -56,7 +56,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, crash_step: int) -> None:
 
 
 def crashed(job: TrainingJob, crash_step: int) -> None:
-    """Train until the crash, which leaves no model."""
+    """Train until the crash, and check that it leaves no model."""
     with pytest.MonkeyPatch.context() as patch:
         crash_at(patch, crash_step)
         with pytest.raises(Crash):
@@ -66,7 +66,7 @@ def crashed(job: TrainingJob, crash_step: int) -> None:
 
 
 def points(job: TrainingJob) -> list[tuple[int, int, dict[str, float]]]:
-    """Metric points without what a clock measures."""
+    """Metric points (step, epoch, values) without speeds, which depend on the clock."""
     return [
         (
             point.step,
@@ -82,17 +82,17 @@ def history(trained: TrainedModel) -> list[dict[str, Any]]:
 
 
 def outcome(job: TrainingJob, trained: TrainedModel) -> tuple[Any, ...]:
-    """All that must not depend on when a training was interrupted."""
+    """Return everything that must not depend on when a training was interrupted."""
     return trained.weights_digest, trained.selected_epoch, trained.steps, history(trained), points(job)
 
 
 def started_at(caplog: pytest.LogCaptureFixture) -> list[int]:
-    """The step that each attempt began with."""
+    """The first step of each attempt, from the log."""
     found = re.findall(r"training starts at step (\d+) of", caplog.text)
     return [int(step) for step in found]
 
 
 def per_epoch(version: DatasetVersion) -> int:
-    """Steps of an epoch."""
+    """Number of optimizer steps in an epoch."""
     learn, _ = training_rows(open_columns(version, "train"), settings())
     return len(learn) // BATCH + (len(learn) % BATCH >= BATCH // 8)

@@ -1,4 +1,4 @@
-"""What can happen to a file."""
+"""Ways in which a test damages a file: delete, truncate, empty, flip a bit."""
 
 from pathlib import Path
 

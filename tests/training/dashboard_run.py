@@ -1,6 +1,6 @@
-"""A training on two workers with Ray's dashboard on; prints what the dashboard lists under its Train tab.
+"""Program that trains on two workers with Ray's dashboard on, and prints what the dashboard lists under "Train".
 
-Run as a program: a process talks to one Ray cluster only, and the other tests share theirs.
+A program, because a process can connect to only one Ray cluster, and the other tests share theirs.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""A training on a Ray cluster of several nodes that loses one and gains one; prints what came of it as JSON.
+"""Program that trains on a Ray cluster while nodes leave and join; prints weights digest and attempts as JSON.
 
-Run as a program: a process talks to one Ray cluster only, and the other tests share theirs.
+A program, because a process can connect to only one Ray cluster, and the other tests share theirs.
 """
 
 import json
@@ -49,7 +49,7 @@ def grow_and_shrink(folder: Path, version: DatasetVersion) -> None:
     thread = threading.Thread(target=lambda: done.append(launch(job)), daemon=True)
     thread.start()
     wait(lambda: last_step(job.paths.metrics) >= 10)
-    cluster.remove_node(node, allow_graceful=False)  # of the main thread, as Ray wants it
+    cluster.remove_node(node, allow_graceful=False)  # Ray allows this only in the main thread
     wait(lambda: read_attempts(job.paths)[-1].world_size == 1)
     cluster.add_node(num_cpus=1)
     thread.join(240)
@@ -60,7 +60,7 @@ def grow_and_shrink(folder: Path, version: DatasetVersion) -> None:
 
 
 def preempt(folder: Path, version: DatasetVersion) -> None:
-    """The only worker's node is drained; nothing but the notice makes it save in the middle of an epoch."""
+    """Drain the node of the only worker: only the preemption notice causes a checkpoint in the middle of an epoch."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     node = cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)

@@ -1,6 +1,6 @@
-"""Prepare a folder of idx files and train on it for a hundred steps; prints what came of it as JSON.
+"""Program that prepares a folder of idx files, trains on it for 100 steps and prints rows and steps as JSON.
 
-Run as a process of its own, so that its memory can be limited.
+A program, so that a test can limit the memory of its process.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Small sources of random pixels in two classes."""
+"""Small data sources for tests: random pixels in two classes."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A driver of a training in its own process, without the lock: arguments are a home and a dataset version."""
+"""Program that drives a training without the run's lock; arguments: a home and a file with a dataset version."""
 
 import sys
 from pathlib import Path

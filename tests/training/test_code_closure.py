@@ -1,4 +1,4 @@
-"""Which modules count for a run key, and which of their texts."""
+"""Which modules enter a run key, and which parts of their source."""
 
 import ast
 import subprocess
@@ -149,7 +149,7 @@ def test_a_root_that_is_no_module_is_named() -> None:
 
 
 def test_no_module_that_computes_is_imported_by_a_computed_name() -> None:
-    """Such an import can't be followed. `digits` asks only whether scikit-learn is there."""
+    """Such an import can't be followed. `digits` only asks whether scikit-learn is installed."""
     for name in code_of(files_of("digits")):
         file = code_closure._file(name)
         assert file is not None
@@ -162,7 +162,7 @@ def test_no_module_that_computes_is_imported_by_a_computed_name() -> None:
 
 
 def test_a_training_imports_no_module_that_does_not_count(tmp_path: Path) -> None:
-    """In a fresh process, what a training in one process has imported of the computing rooms is in its key."""
+    """Every module of the hashed packages that a training imports in a fresh process is in its run key."""
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOMS.parent / "tests")!r})

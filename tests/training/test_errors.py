@@ -1,4 +1,4 @@
-"""One classification of failures: what a user's error is wherever it is wrapped, and what a bug is."""
+"""One classification of failures: a user's error is recognised in any wrapper, and all else is a bug."""
 
 import errno
 
@@ -16,7 +16,7 @@ def raised_from(outer: BaseException, inner: BaseException) -> BaseException:
 
 
 class RayTaskError(Exception):
-    """Keeps the worker's error in `cause`, as Ray does."""
+    """Has the worker's error in `cause`, like Ray's class."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__("a task failed")
@@ -24,7 +24,7 @@ class RayTaskError(Exception):
 
 
 class WorkerGroupError(Exception):
-    """Keeps one error a rank, as Ray Train does."""
+    """Has one error per rank, like Ray Train's class."""
 
     def __init__(self, failures: dict[int, BaseException]) -> None:
         super().__init__("workers failed")
@@ -32,7 +32,7 @@ class WorkerGroupError(Exception):
 
 
 class ActorDiedError(Exception):
-    """Named as Ray names it."""
+    """Has the name of Ray's class."""
 
 
 def test_exit_statuses_differ_and_only_transient_asks_for_a_retry() -> None:
@@ -84,7 +84,7 @@ def test_what_the_machine_lacks_is_named_with_its_place(number: int) -> None:
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named as torch's and Ray's are."""
+    """Has the name of torch's and Ray's classes."""
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_circle_of_causes_ends() -> None:
 
 def test_a_traceback_inside_a_message_is_cut_down_to_what_was_raised() -> None:
     class WorkerGroupStartupFailedError(RuntimeError):
-        """Ray's is found by its name."""
+        """Ray's class is recognised by its name."""
 
     text = (
         "One of the worker actors failed to initialize due to error:\nTraceback (most recent call last):\n"

@@ -1,4 +1,4 @@
-"""The run key: what changes the weights changes it, and nothing else does."""
+"""The run key changes if and only if an ingredient that influences the weights changes."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _, REF = load("digits")
 BASE = tiny_settings(scaling={"num_workers": 1})
 DATA = "d" * 64
 CODE = {"training.data.dataset": "c" * 64, "training.trainers.torch.loop": "1" * 64}
-# Section by section: another valid value of every setting that the weights depend on.
+# By section: another valid value of every setting that influences the weights.
 WEIGHTS = {
     "seed": 1,
     "data.feed": "loader",
@@ -49,7 +49,7 @@ WEIGHTS = {
     "scaling.num_workers": 2,
     "scaling.threads_per_worker": 2,
 }
-# What the dataset's fingerprint holds already.
+# Already contained in the dataset's fingerprint.
 DATASET = {
     "data.image_size": 16,
     "data.channels": 3,
@@ -60,7 +60,7 @@ DATASET = {
     "data.duplicates": "drop",
 }
 OTHERS = {
-    "data.validation_split": "ignore",  # counts for sources with a validation split alone
+    "data.validation_split": "ignore",  # counts only for sources with a validation split
     "gate.error_control": "strict",
     "gate.horizon": 100,
     "data.path": "/data",
@@ -123,7 +123,7 @@ def test_a_setting_that_changes_the_weights_changes_the_key(name: str) -> None:
     assert run_key(before) != run_key(after)
     old, new = describe(BASE)[name], WEIGHTS[name]
     said = [f"settings.{name}: {old} -> {new}"]
-    if name == "training.virtual_shards":  # which makes the number of workers count no more
+    if name == "training.virtual_shards":  # with virtual shards, the number of workers no longer counts
         said.insert(0, f"settings.scaling.num_workers: {BASE.scaling.num_workers} -> any")
     assert changes(before, after) == said
 

@@ -18,7 +18,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Installs a package with one module, as pip leaves it on disk, or replaces it by another version."""
+    """A function that installs a package with one module as pip does, or replaces it by another version."""
     place = tmp_path / "site-packages"
     place.mkdir()
     monkeypatch.syspath_prepend(str(place))
@@ -45,7 +45,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def recipe_with(folder: Path, line: str, name: str = "plain") -> RecipeRef:
-    """A recipe that has `line` inside its build_model, where no planning executes it."""
+    """A recipe with `line` inside its build_model, which planning does not execute."""
     path = Path(write_recipe(folder, name=name))
     path.write_text(path.read_text().replace("from torch import nn", f"from torch import nn\n    {line}"))
     return load(str(path))[1]
@@ -77,7 +77,7 @@ def test_a_run_that_did_not_record_a_library_is_still_compared(tmp_path: Path, i
 def test_libraries_of_a_file_beside_the_recipe_count_and_the_file_is_none(
     tmp_path: Path, install: Install
 ) -> None:
-    """The recipe's folder may have the name of a library."""
+    """The recipe's folder may have the same name as a library."""
     install("pictures", "py-pictures", "1.0.3")
     folder = tmp_path / "pictures"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""A run before it has run: its paths, what is there already, and what is left for this machine to decide."""
+"""Plan of a run: its paths, existing results, and the choices left to the machine that runs it."""
 
 import logging
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_a_prepared_dataset_is_found_by_the_plan(home: Home) -> None:
 
 def test_a_forced_run_that_came_to_no_end_goes_on(home: Home) -> None:
     plain, first = planned(home), planned(home, force=True)
-    assert planned(home, force=True).run_key != first.run_key  # nothing was kept of it
+    assert planned(home, force=True).run_key != first.run_key  # the plan was not kept
     keep_plan(first)
     assert planned(home, force=True).run_key == first.run_key != plain.run_key
     assert planned(home, tiny_settings(seed=5), force=True).run_key != first.run_key

@@ -1,4 +1,4 @@
-"""A recipe is what its files say: found, hashed, copied and executed as the same text."""
+"""The recipe file that is found, hashed, copied and executed is always the same text."""
 
 import shutil
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Python runs this at its start when the folder is on its path: the first rename to a chosen place kills it, or fails.
+"""Python runs this at its start if this folder is on its path: the first rename to a path kills the process or fails.
 
-strace can't do that: it matches a path with a rename's source alone, and sources have random names.
+strace can't do that: it matches only the source of a rename, and sources have random names.
 """
 
 import errno

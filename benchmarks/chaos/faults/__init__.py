@@ -1,4 +1,4 @@
-"""The fault matrix: what can be done to a retraining here, and what can't be, each with its reason."""
+"""The fault matrix: the faults that can be injected, and those that cannot, each with the reason."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ ON_RAY, IN_PROCESS, IN_SHARDS = Kind(2), Kind(0), Kind(2, 4)
 
 @dataclass(frozen=True)
 class Fault:
-    """One line of the matrix. `inject` starts the command and does the harm; the rest is the same for all.
+    """One line of the matrix. `inject` starts the command and causes the fault; all else is the same for every fault.
 
-    Trials take the `kinds` in turn. With `own_services`, a trial brings its own Ray and Prefect.
+    Trials take the `kinds` in turn. With `own_services`, a trial has its own Ray and Prefect server.
     """
 
     id: str
@@ -21,11 +21,11 @@ class Fault:
     inject: Callable[[Trial], None]
     kinds: tuple[Kind, ...] = (ON_RAY,)
     own_services: bool = False
-    unavailable: Callable[[], str | None] = lambda: None  # why it can't be injected on this machine
+    unavailable: Callable[[], str | None] = lambda: None  # reason why it can't be injected here
 
 
 def all_faults() -> tuple[Fault, ...]:
-    """In the order of the matrix, the random ones last."""
+    """All faults in the order of the matrix; the random ones come last."""
     from benchmarks.chaos.faults import kills, machine, network, servers, storage, syscalls
 
     modules = (kills, servers, syscalls, storage, network, machine)

@@ -1,4 +1,4 @@
-"""Signals to our processes: ranks, controller, Ray's own daemons, the flow, all at once, again during recovery."""
+"""Signals to processes of a run: ranks, controller, Ray's daemons, the flow, all at once, again during recovery."""
 
 import shutil
 import signal
@@ -22,12 +22,12 @@ _TOLD = {
 
 
 def kill_rank(trial: Trial) -> None:
-    """SIGKILL of rank 0 and rank 1 in turn."""
+    """SIGKILL rank 0 or rank 1, in turn."""
     _signal_rank(trial, trial.pick((0, 1)), signal.SIGKILL)
 
 
 def stop_rank(trial: Trial) -> None:
-    """SIGSTOP: the process is there and does nothing."""
+    """SIGSTOP a rank: the process exists but does nothing."""
     _signal_rank(trial, trial.pick((1, 0)), signal.SIGSTOP)
 
 
@@ -40,7 +40,7 @@ def _signal_rank(trial: Trial, rank: int, signum: signal.Signals) -> None:
 
 
 def kill_controller(trial: Trial) -> None:
-    """SIGKILL of Ray Train's controller at a step, or of Ray Data's workers while they prepare the data."""
+    """SIGKILL Ray Train's controller at a step, or Ray Data's workers while they prepare the data."""
     trial.pick((_kill_controller, _kill_data_worker))(trial)
 
 
@@ -70,12 +70,12 @@ def _kill_titled(trial: Trial, titles: tuple[str, ...], what: str) -> None:
 
 
 def kill_raylet(trial: Trial) -> None:
-    """SIGKILL of the run's own raylet: with it go all workers of the node."""
+    """SIGKILL the raylet of the run's own Ray: all workers of the node end with it."""
     _kill_daemon(trial, "raylet/raylet")
 
 
 def kill_gcs(trial: Trial) -> None:
-    """SIGKILL of the run's own GCS: training itself does not notice for a while."""
+    """SIGKILL the GCS of the run's own Ray: training itself does not notice for a while."""
     _kill_daemon(trial, "gcs/gcs_server")
 
 
@@ -88,7 +88,7 @@ def _kill_daemon(trial: Trial, program: str) -> None:
 
 
 def signal_flow(trial: Trial) -> None:
-    """SIGKILL, SIGTERM and SIGINT of the flow's process; the exit status has to tell which."""
+    """SIGKILL, SIGTERM or SIGINT the flow's process; the exit status must tell which signal it was."""
     signum = trial.pick((signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
     trial.start()
     moment = trial.wait_for_some_moment()
@@ -97,7 +97,7 @@ def signal_flow(trial: Trial) -> None:
 
 
 def kill_flow_at_some_step(trial: Trial, first: int) -> None:
-    """Start the command, SIGKILL of its process at a drawn step from `first` on, and wait for its end."""
+    """Start the command, SIGKILL its process at a random step from `first` on, and wait for its end."""
     trial.start()
     step = trial.wait_for_some_step(first)
     trial.hit(
@@ -107,7 +107,7 @@ def kill_flow_at_some_step(trial: Trial, first: int) -> None:
 
 
 def kill_everything(trial: Trial) -> None:
-    """SIGKILL of all processes of the run in one moment."""
+    """SIGKILL all processes of the run at the same moment."""
     trial.start()
     moment = trial.wait_for_some_moment()
     alive = not trial.run.ended
@@ -118,7 +118,7 @@ def kill_everything(trial: Trial) -> None:
 
 
 def kill_again(trial: Trial) -> None:
-    """SIGKILL of the flow, and again while the next start recovers, twice or three times in all."""
+    """SIGKILL the flow, and again while the next start recovers: two or three kills in all."""
     for _ in range(trial.pick((2, 3))):
         trial.start()
         moment = trial.wait_for_some_moment()
@@ -131,12 +131,12 @@ def kill_again(trial: Trial) -> None:
 
 
 def signal_something(trial: Trial) -> None:
-    """SIGKILL or SIGTERM to a process of ours at a moment, all three drawn."""
+    """SIGKILL or SIGTERM a process of the run; signal, process and moment are random."""
     signum = trial.random.choice((signal.SIGKILL, signal.SIGTERM))
     victim = trial.random.choice(("flow", "rank 0", "rank 1", "controller"))
     trial.start()
     moment = trial.wait_for_some_moment()
-    if victim != "flow" and not trial.beats():  # there are no workers yet, or no more: wait for the next ones
+    if victim != "flow" and not trial.beats():  # there are no workers now: wait for the next ones
         trial.wait_for(lambda: bool(trial.beats()))
         time.sleep(trial.random.random())
     pid = _pid_of(trial, victim)

@@ -1,4 +1,4 @@
-"""The machine: a clock that jumps, the same command twice, too little memory, other conditions on resume."""
+"""Faults of the machine: clock jumps, the same command twice, too little memory, other conditions on resume."""
 
 import resource
 import shutil
@@ -19,7 +19,7 @@ _MB = 1 << 20
 
 
 def twice_or_clock(trial: Trial) -> None:
-    """The same command twice at once; a clock that jumps by an hour, forth and back."""
+    """Run the same command twice at the same time, or make the clock jump forward or back by an hour."""
     trial.pick((_twice, _jump_forth, _jump_back))(trial)
 
 
@@ -53,12 +53,12 @@ def _jump(trial: Trial, seconds: str) -> None:
     moment = trial.wait_for_some_moment()
     clock.write_text(f"{seconds}\n")
     trial.hit(f"clock {seconds} s {moment}", not trial.run.ended)
-    trial.hit_at = None  # its clock and this one's can't be compared
+    trial.hit_at = None  # the command's clock and this process's clock can't be compared
     trial.expect()
 
 
 def _clock_library(folder: Path) -> Path | None:
-    """clock.c beside this package, compiled; None without a compiler."""
+    """Compile clock.c beside this package to a shared library; None without a compiler."""
     made = folder / "clock.so"
     if not made.is_file() and (compiler := shutil.which("cc")):
         source = Path(__file__).parents[1] / "clock.c"
@@ -67,7 +67,7 @@ def _clock_library(folder: Path) -> Path | None:
 
 
 def lack_of_memory(trial: Trial) -> None:
-    """The kernel ends the command for its memory, or a rank gets none any more."""
+    """The kernel kills the command for its memory use, or a rank can allocate no more memory."""
     trial.pick((_memory_cgroup, _address_space))(trial)
 
 
@@ -111,9 +111,9 @@ def _address_space(trial: Trial) -> None:
 
 
 def other_conditions(trial: Trial) -> None:
-    """SIGKILL of the flow at a step; the next start has another number of workers, or of threads.
+    """SIGKILL the flow at a step; the next start has another number of workers, or of threads.
 
-    With virtual shards the weights must be the same; without, the run must say that they may differ.
+    With virtual shards the weights must be the same; without, the run must report that they may differ.
     """
     kill_flow_at_some_step(trial, first=6)
     if trial.kind.virtual_shards:

@@ -1,4 +1,4 @@
-"""The network: two Ray nodes in namespaces whose link goes down or loses packets, and Ray calls that get lost."""
+"""Network faults: the link between two Ray nodes goes down or loses packets, and Ray's remote calls get lost."""
 
 import json
 import shutil
@@ -16,9 +16,9 @@ _CALLS = ("*",)
 
 
 def lose_calls(trial: Trial) -> None:
-    """Each of Ray's calls loses its request or its answer with a chance of some percent."""
+    """Each of Ray's remote calls loses its request or its reply with a probability of a few percent."""
     percent = trial.pick((2, 5, 10))
-    # A start whose calls were lost waits for ever; within the bounds of a trial there has to be time for a few.
+    # A worker start whose calls were lost never ends; a short timeout leaves time for several starts in a trial.
     trial.settings["failure.worker_start_timeout_s"] = "60"
     lost = {"num_failures": -1, "req_failure_prob": percent, "resp_failure_prob": percent}
     trial.start(RAY_testing_rpc_failure=json.dumps(dict.fromkeys(_CALLS, lost)))
@@ -26,7 +26,7 @@ def lose_calls(trial: Trial) -> None:
 
 
 def cut_network(trial: Trial) -> None:
-    """The link between two nodes is down for 10 s or until the command has ended, loses a third, or is slow."""
+    """The link between two nodes is down for 10 s, down until the command ends, loses 30 % of packets, or is slow."""
     with ExitStack() as setup:
         names = _namespaces(setup, trial)
         _two_nodes(setup, trial, names)
@@ -34,7 +34,7 @@ def cut_network(trial: Trial) -> None:
         trial.settings["scaling.cpus_per_worker"] = "1"
         trial.settings["scaling.network_interface"] = "ev0"
         del trial.settings["ray.num_cpus"]
-        # Without the second node no start can succeed; the command has to say so within the bounds of a trial.
+        # Without the second node no worker start can succeed; the command must report that within the trial's time.
         trial.settings |= {"failure.worker_start_timeout_s": "45", "failure.max_failures": "1"}
         trial.stack.push(setup.pop_all())
     trial.start(["ip", "netns", "exec", names[0]])
@@ -58,7 +58,7 @@ def _down(trial: Trial, names: tuple[str, str], step: int) -> None:
     _ip("-n", names[1], "link", "set", "ev0", "down")
     trial.wait()
     _ip("-n", names[1], "link", "set", "ev0", "up")
-    # Ray has struck the node off, and its processes end when they hear of it; its service starts it anew.
+    # Ray has removed the node from the cluster, and its processes end when they learn that; start a new node.
     trial.stack.enter_context(_second_node(trial, names))
     _go_on(trial, names)
 
@@ -78,19 +78,19 @@ def _shaped(trial: Trial, names: tuple[str, str], how: tuple[str, str], what: st
 
 
 def _shape(names: tuple[str, str], *how: str) -> "subprocess.CompletedProcess[str]":
-    """Give the second node's end of the cable another behaviour, if the kernel can."""
+    """Set the behaviour of the second node's end of the link with netem, if the kernel can."""
     shape = ["ip", "netns", "exec", names[1], "tc", "qdisc", "replace", "dev", "ev0", "root", "netem", *how]
     return subprocess.run(shape, capture_output=True, text=True, check=False)
 
 
 def _go_on(trial: Trial, names: tuple[str, str]) -> None:
-    """Later starts go into the namespace as well."""
+    """Restart the command inside the namespace until it succeeds."""
     while trial.wait() != 0 and len(trial.runs) < 5:
         trial.start(["ip", "netns", "exec", names[0]])
 
 
 def _namespaces(setup: ExitStack, trial: Trial) -> tuple[str, str]:
-    """Two network namespaces with one cable between them; their names."""
+    """Create two network namespaces with a link between them; returns their names."""
     mark = trial.home.root.parent.name[-6:]
     names = f"ev{mark}a", f"ev{mark}b"
     for name in names:
@@ -105,7 +105,7 @@ def _namespaces(setup: ExitStack, trial: Trial) -> tuple[str, str]:
 
 
 def _two_nodes(setup: ExitStack, trial: Trial, names: tuple[str, str]) -> None:
-    """A Ray node of one CPU in each; the trial computes there."""
+    """Start a Ray node of one CPU in each namespace, for the trial to compute on."""
     folder, environment = trial.bench.folder / "n", trial.bench.environment
     inside = ["ip", "netns", "exec", names[0]]
     head = setup.enter_context(services.ray_head(folder, environment, 1, "10.77.0.1", inside))
@@ -115,9 +115,9 @@ def _two_nodes(setup: ExitStack, trial: Trial, names: tuple[str, str]) -> None:
 
 
 def _second_node(trial: Trial, names: tuple[str, str]) -> AbstractContextManager[None]:
-    """A node of one CPU in the second namespace."""
+    """A Ray node of one CPU in the second namespace."""
     environment = trial.bench.environment | trial.environment
-    del environment[HOME_VARIABLE]  # what is left of a home's processes is looked for by it
+    del environment[HOME_VARIABLE]  # it marks the processes that must end with the command
     inside = ["ip", "netns", "exec", names[1]]
     head = trial.settings["ray.address"]
     return services.ray_worker(trial.bench.folder / "n", environment, head, "10.77.0.2", inside)

@@ -1,4 +1,4 @@
-"""The servers go away: Prefect's for a while or for good; MLflow's refuses, fails, is slow or never comes back."""
+"""Server outages: Prefect's for a while or for good; MLflow's refuses, fails, is slow or never comes back."""
 
 import time
 
@@ -15,7 +15,7 @@ _PATIENCE_S = "10"
 
 
 def prefect_away(trial: Trial) -> None:
-    """SIGKILL of Prefect's server; it comes back after 5 s, after 60 s, or when the command has ended."""
+    """SIGKILL Prefect's server; it comes back after 5 s, after 60 s, or when the command has ended."""
     server = services.prefect_server(trial.home.root.with_suffix(".prefect"), trial.bench.environment)
     trial.stack.enter_context(services.running(server))
     trial.environment["PREFECT_API_URL"] = f"http://127.0.0.1:{server.port}/api"
@@ -34,7 +34,7 @@ def prefect_away(trial: Trial) -> None:
 
 
 def mlflow_away(trial: Trial) -> None:
-    """MLflow's server refuses or answers 500 for 20 s, is slow by 30 s, or is gone until the command has ended."""
+    """MLflow's server refuses or answers 500 for 20 s, answers 30 s late, or is away until the command has ended."""
     server = services.mlflow_server(trial.home.root.with_suffix(".mlflow"), trial.bench.environment)
     trial.stack.enter_context(services.running(server))
     proxy = trial.stack.enter_context(Proxy(server.port, _SLOW_S))

@@ -1,4 +1,4 @@
-"""Full disks, and files that are damaged between two starts: checkpoints and the dataset."""
+"""Full disks, and files damaged between two starts: checkpoints and the dataset."""
 
 import resource
 import subprocess
@@ -18,7 +18,7 @@ _DISK_MB = 400
 
 
 def fill_disk(trial: Trial) -> None:
-    """A file system of the home's own becomes full, or files may not grow beyond a size, for the rest of a start."""
+    """Fill the home's own file system, or limit the size of files, for the rest of a start of the command."""
     trial.pick((_full_file_system, _limit_file_size))(trial)
 
 
@@ -63,7 +63,7 @@ def _limit_file_size(trial: Trial) -> None:
 
 
 def damage_checkpoint(trial: Trial) -> None:
-    """SIGKILL after a few checkpoints, then the newest is damaged."""
+    """SIGKILL the command after a few checkpoints, then damage the newest checkpoint."""
     kill_flow_at_some_step(trial, first=9)
     entries = sorted(trial.paths.checkpoints.glob("step-*"))
     damage = trial.pick(CHECKPOINT_DAMAGES)
@@ -103,7 +103,7 @@ def everything_damaged(folder: Path) -> None:
 
 
 def metrics_torn(folder: Path) -> None:
-    """The last line of the metrics file is cut short, as by a crash of the machine."""
+    """Truncate the last line of the metrics file, as a crash of the machine would."""
     _truncate(folder.parent.parent / "metrics.jsonl", by=20)
 
 
@@ -120,7 +120,7 @@ CHECKPOINT_DAMAGES: tuple[Callable[[Path], None], ...] = (
 
 
 def damage_dataset(trial: Trial) -> None:
-    """A part file is damaged before the start: it is refused, and built again where the source is there."""
+    """Damage a part file before the start: it must be refused, and built again if the source is available."""
     part = trial.random.choice(sorted(trial.home.datasets.rglob("part-*.parquet")))
     damage = trial.pick(DATASET_DAMAGES)
     damage(part)
@@ -147,7 +147,7 @@ def part_extra(part: Path) -> None:
 
 
 def part_swapped(part: Path) -> None:
-    """Takes the name of a part of the other split, and that one its."""
+    """Swap the names of this part and a part of the other split."""
     other = next(one for one in sorted(part.parents[1].rglob("part-*.parquet")) if one.parent != part.parent)
     aside = part.with_suffix(".aside")
     part.rename(aside)

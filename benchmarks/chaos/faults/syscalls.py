@@ -1,4 +1,4 @@
-"""Crashes and errors at a chosen system call: each rename, the fsync after it, each metric point."""
+"""Crashes and errors at a chosen system call: a rename, the fsync after it, the write of a metric point."""
 
 import os
 import shutil
@@ -15,12 +15,12 @@ _KILL = f"signal={signal.SIGKILL.name}"
 
 
 def crash(trial: Trial) -> None:
-    """SIGKILL as the call is made, in turn: a rename to its final name, the fsync after one, a metric point's write."""
+    """SIGKILL at a system call: in turn, a rename to a final name, the fsync after it, a metric point's write."""
     trial.pick((_crash_at_rename, _crash_after_rename, _crash_at_point))(trial)
 
 
 def fail(trial: Trial) -> None:
-    """The call fails as on a broken or full disk, and the command has to say so."""
+    """Make the call fail as on a broken or full disk; the command must report that."""
     trial.pick((_rename_fails, _sync_fails, _point_fails))(trial)
 
 
@@ -62,7 +62,7 @@ def _point_fails(trial: Trial) -> None:
 
 
 def _drawn_target(trial: Trial) -> Path:
-    """What an undisturbed run leaves under a final name; trials of one seed draw without repeating."""
+    """A random file or folder that an undisturbed run creates by rename; trials of one seed don't repeat a draw."""
     root = trial.reference.paths.root
     left = sorted(path for path in root.iterdir() if path.is_file() and path.suffix in (".json", ".html"))
     saved = [root / "checkpoints" / f"step-{step:09d}" for step in range(4, STEPS + 1, 4)]
@@ -81,15 +81,15 @@ def _at_rename(trial: Trial, target: Path, effect: str) -> None:
 
 
 def _under_strace(trial: Trial, path: Path, calls: str, effect: str, count: int) -> None:
-    """Start the command with a fault at the `count`-th such call of a thread on `path`."""
+    """Start the command with a fault at a thread's `count`-th call of this kind on `path`."""
     log = trial.run_log(".strace")
-    # Without --seccomp-bpf, which is faster: a signal that is sent as a call is filtered gets lost.
+    # Without the faster --seccomp-bpf, which loses a signal that is injected into a filtered call.
     options = ["-f", "-q", "-o", str(log), "-P", str(path)]
     trial.start(["strace", *options, "-e", f"trace={calls}", "-e", f"inject={calls}:{effect}:when={count}"])
 
 
 def _say(trial: Trial, what: str, *statuses: int) -> None:
-    """Wait for the end: the fault was met unless the command ended as if there had been none."""
+    """Wait for the command's end; the fault was injected if a log of the injection says so."""
     trial.expect(*statuses, *(() if statuses else (-signal.SIGKILL,)))
     logs = [trial.run_log(suffix, len(trial.runs)) for suffix in (".strace", ".injected")]
     said = "".join(log.read_text(errors="replace") for log in logs if log.is_file())

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, exit statuses, messages."""
+"""The command line as a user meets it: real processes, exit statuses and messages."""
 
 import json
 import os
@@ -15,7 +15,7 @@ HEAVY = {"torch", "torchvision", "ray", "mlflow", "prefect", "pandas", "sklearn"
 
 
 def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
+    """Run the command in a new process."""
     environment = os.environ | {"EVERGREEN_HOME": str(home)}
     return subprocess.run(
         [sys.executable, "-m", "flows.cli.main", *arguments],
@@ -46,7 +46,7 @@ def test_a_bad_setting_is_refused_at_once(tmp_path: Path, assignment: str, said:
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["exit_status"] == EXIT_BAD_SETTING
-    assert list(tmp_path.iterdir()) == []  # no store, no log of a server
+    assert list(tmp_path.iterdir()) == []  # no store and no server log was created
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`predict`, `rollback` and `doctor` as a user starts them, reused runs, and the exit status of every kind of end."""
+"""Commands `predict`, `rollback` and `doctor` as a user starts them, reused runs, and all exit statuses."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_rollback(tmp_path: Path) -> None:
     assert last_line(done) == {"model": MODEL, "from": "2", "to": "1"}
     assert (champion_of(client, MODEL, CHAMPION), champion_of(client, MODEL, PREVIOUS)) == ("1", "2")
     assert client.get_model_version(MODEL, "2").tags["evergreen.rolled_back"] == "wrong on new cameras"
-    assert not home.prefect.exists()  # no Prefect server was started for this
+    assert not home.prefect.exists()  # the command started no Prefect server
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_doctor_finds_what_is_broken(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def finished_home(tmp_path_factory: pytest.TempPathFactory, prefect_harness: None) -> Home:
-    """A home in which `retrain digits` with :data:`ASSIGNMENTS` is finished."""
+    """A home in which `retrain digits` with :data:`ASSIGNMENTS` has finished."""
     home = Home(tmp_path_factory.mktemp("finished"))
     settings = {"training": {"epochs": 1}, "scaling": {"num_workers": 0}, "gate": {"floor": 0.3}}
     with pytest.MonkeyPatch.context() as patch:
@@ -131,7 +131,7 @@ ASSIGNMENTS = ["--set", "training.epochs=1", "--set", "scaling.num_workers=0", "
 
 @pytest.mark.parametrize("command", ["retrain", "plan"])
 def test_a_reused_run_imports_neither_torch_nor_ray(finished_home: Home, command: str) -> None:
-    began, heavy = time.monotonic(), HEAVY - {"mlflow", "pandas"}  # which MLflow's client imports
+    began, heavy = time.monotonic(), HEAVY - {"mlflow", "pandas"}  # imported by MLflow's client
     program = (
         "import sys\nfrom flows.cli.main import main\n"
         f"status = main({[command, 'digits', *ASSIGNMENTS, '--json']!r})\n"
@@ -147,7 +147,7 @@ def test_a_reused_run_imports_neither_torch_nor_ray(finished_home: Home, command
     *_, answer, last = done.stdout.splitlines()
     made = json.loads(answer)
     assert made["reused"] if command == "retrain" else made["outcome"].startswith("nothing to do")
-    if command == "retrain":  # seconds of this command, not of the run that made the version
+    if command == "retrain":  # seconds of this command, not of the run that created the version
         assert 0 < made["seconds"] < time.monotonic() - began
         assert "s; the run that made this version took" in done.stdout
     assert last == "0 []"
@@ -157,7 +157,7 @@ def test_a_reused_run_imports_neither_torch_nor_ray(finished_home: Home, command
 def test_a_release_that_prefect_lost_is_still_said(
     finished_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Prefect raises MissingResult for the finished run: its server confirmed the final state at a second request."""
+    """Prefect raises MissingResult for a finished run if its server confirmed the final state at a second request."""
     monkeypatch.setenv("EVERGREEN_HOME", str(finished_home.root))
 
     calls = []
@@ -202,7 +202,7 @@ def test_a_failure_has_its_status(
     assert json.loads(said.out)["exit_status"] == status
     assert str(error) in json.loads(said.out)["error"]
     assert str(error) in said.err
-    assert ("Traceback" in said.err) == (not isinstance(error, EvergreenError))  # a bug's alone
+    assert ("Traceback" in said.err) == (not isinstance(error, EvergreenError))  # for a bug only
 
 
 _WAITS = """

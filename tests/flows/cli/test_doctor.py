@@ -1,4 +1,4 @@
-"""The doctor: finds what is wrong, says what to do, and leaves everything as it is."""
+"""`evergreen doctor` finds problems, names remedies and changes nothing."""
 
 import os
 import resource
@@ -40,14 +40,14 @@ def test_a_home_that_cannot_be_written_is_a_finding(tmp_path, monkeypatch):
     broken = [check for check in found.values() if check.ok is False]
     assert broken
     assert all(check.remedy for check in broken)
-    assert "Python" in found  # the rest still gets its turn
+    assert "Python" in found  # later checks still run
     assert "Prefect server" in found
 
 
 def test_packages_are_held_against_the_pins():
     wanted = packages.declared()
     assert {"torch", "ray", "fastapi", "sqlalchemy"} <= {one.name for one in wanted.requirements}
-    assert "pytest" not in {one.name for one in wanted.requirements}  # of an extra
+    assert "pytest" not in {one.name for one in wanted.requirements}  # belongs to an extra
     numpy = metadata.version("numpy")
     assert packages.requirement_check(Requirement(f"numpy=={numpy}")) is None
     assert packages.requirement_check(Requirement("torch==2.14.0")) is None  # installed may be 2.14.0+cu130
@@ -124,7 +124,7 @@ def test_an_mlflow_server(home):
         assert [check.name for check in store.store_checks(home, uri, deep=False)][-1] == "MLflow server"
     with answering("1.0") as uri:
         assert store.mlflow_server_check(uri).ok is None
-    assert store.mlflow_server_check(uri).ok is False  # gone by now
+    assert store.mlflow_server_check(uri).ok is False  # the server has ended
 
 
 def test_a_prefect_server_that_is_not_there_or_of_another_version():
@@ -146,7 +146,7 @@ def dead_url():
 
 
 def said_of(tmp_path, **variables):
-    """What a process says of the Prefect server that its environment names."""
+    """The doctor's message about the Prefect server that a new process's environment names."""
     program = (
         "from tasks.doctor.prefect_server import check_server_answers\n"
         "from training.errors import TransientError\n"

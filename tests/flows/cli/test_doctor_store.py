@@ -1,4 +1,4 @@
-"""The doctor on MLflow's store: what is wrong with it, who holds it, and a way out that keeps every byte."""
+"""The doctor's checks of MLflow's store: damage, the process that holds it, and a remedy that keeps every byte."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from training.recipe import load
 
 @contextmanager
 def held(file):
-    """A lock that another process holds."""
+    """A file lock that another process holds."""
     code = f"import filelock, time\nwith filelock.FileLock({str(file)!r}):\n print('held', flush=True)\n time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
@@ -62,7 +62,7 @@ def test_an_unfinished_run_of_a_recipe_of_the_users_own_is_named_by_its_path(hom
 
 
 def at_revision(home, revision):
-    """A store whose tables are those of an older MLflow."""
+    """Create a store with the tables of an older MLflow."""
     from alembic import command
     from mlflow.store.db.utils import _get_alembic_config
     from mlflow.store.tracking.dbmodels.initial_models import Base
@@ -131,7 +131,7 @@ def test_a_store_held_by_who_knows_whom(home):
     locked = sqlite3.OperationalError("database is locked")
     locked.sqlite_errorcode = sqlite3.SQLITE_BUSY
     (home.root / "mlflow.db").touch()
-    check = store.unusable_check(home.root / "mlflow.db", locked)  # nobody has it open
+    check = store.unusable_check(home.root / "mlflow.db", locked)  # no process has the file open
     assert "Wait for it to end" in check.remedy
     assert not {"delete", "remove", "rm", "away"} & set(check.remedy.split())
 

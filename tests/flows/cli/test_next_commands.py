@@ -1,4 +1,4 @@
-"""Commands that a user is told to run next: each must work as it stands."""
+"""The commands that Evergreen suggests next to the user must work as printed."""
 
 import shlex
 import subprocess
@@ -30,7 +30,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Any]:
 
 @pytest.fixture
 def served(registry: tuple[Home, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Home, Any]:
-    """A home with two versions and no alias."""
+    """A home with two versions of a model and no alias."""
     home, client = registry
     monkeypatch.setenv("EVERGREEN_HOME", str(home.root))
     for alias in (CHAMPION, CHALLENGER, PREVIOUS):
@@ -39,7 +39,7 @@ def served(registry: tuple[Home, Any], monkeypatch: pytest.MonkeyPatch) -> tuple
 
 
 def release_of(client: Any, recipe: str = "digits", run_key: str = "0" * 64, **changes: Any) -> Release:
-    """The release that made version 2 of the served model."""
+    """The release that created version 2 of the served model."""
     fields: dict[str, Any] = {
         "recipe": recipe,
         "run_key": run_key,
@@ -78,7 +78,7 @@ def test_only_what_works_is_offered(served: tuple[Home, Any]) -> None:
     assert offered(release) == [score, "plan digits", "ui"]
     client.set_registered_model_alias(
         MODEL, PREVIOUS, "1"
-    )  # where the champion is, too: nothing to return to
+    )  # "previous" is the champion's version too, so a rollback is not offered
     assert offered(release) == [score, "plan digits", "ui"]
     client.set_registered_model_alias(MODEL, CHAMPION, "2")
     assert offered(release) == [score, "plan digits", f"rollback {MODEL}", "ui"]
@@ -117,7 +117,7 @@ def test_a_recipe_of_the_users_own_is_named_by_its_path(served: tuple[Home, Any]
 def test_a_recipe_of_evergreens_is_named_by_its_name(home: Home, tmp_path: Path) -> None:
     assert recipe_argument(home, "digits", plan_of("digits", home).run_key) == "digits"
     assert recipe_argument(home, "digits", "never ran") == "digits"
-    own = write_recipe(tmp_path / "own", name="digits")  # a user's recipe may have such a name
+    own = write_recipe(tmp_path / "own", name="digits")  # a user's recipe may have this name
     assert recipe_argument(home, "digits", plan_of(own, home).run_key) == own
 
 

@@ -1,4 +1,4 @@
-"""What `evergreen plan` refuses before anything is prepared, with the words of the run that it saves."""
+"""`evergreen plan` refuses before preparation what the run would refuse, with the same messages."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a plan says before anything is spent: as many steps as will be made, and the time that earlier runs took."""
+"""A plan shows the number of steps that a run will make, and an estimate of its time from earlier runs."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ PARTS = {
 
 
 class Numbers(torch.utils.data.Dataset[Any]):
-    """As many rows as asked for."""
+    """A dataset with a given number of rows."""
 
     def __getitem__(self, index: int) -> Any:
         return torch.zeros(1), index
@@ -58,7 +58,7 @@ def test_steps_are_those_that_the_feed_makes(rows: int, workers: int, each: int)
     learn = torch.arange(rows).numpy()
     loader = loader_feed(Numbers(), learn, settings("loader"), ranks)
     assert steps_per_epoch(rows, settings("loader")) == loader.steps_per_epoch == len(list(loader.loader))
-    stream = StreamFeed(None, rows, settings("stream"), ranks)  # type: ignore[arg-type]  # counts without its rows
+    stream = StreamFeed(None, rows, settings("stream"), ranks)  # counts steps without reading rows
     assert steps_per_epoch(rows, settings("stream")) == stream.steps_per_epoch
 
 
@@ -74,7 +74,7 @@ def planned(home: Home, **sections: Any) -> RunPlan:
 
 
 def finish(plan: RunPlan, parts: dict[str, float] = PARTS, world_size: int = 1, rows: int = 1000) -> None:
-    """Leave what a finished run of two epochs leaves: 900 rows to learn from at 200 images/s."""
+    """Create the files of a finished run of two epochs: 900 training rows at 200 images/s."""
     history = tuple(
         EpochMetrics(
             epoch=epoch,
@@ -136,8 +136,8 @@ def test_time_comes_from_the_newest_run_on_as_many_workers(home: Home) -> None:
     finish(planned(home, seed=2), world_size=8)
     finish(
         planned(home, seed=3), parts={"orchestration": 1.0}
-    )  # found its training done: says nothing of time
-    # 40 steps of 90 rows at 200 images/s; validation and checkpoints of twice as many rows; the rest as it was.
+    )  # this run reused its training, so its time is no basis for an estimate
+    # 40 steps of 90 rows at 200 images/s; validation and checkpoints scaled to twice the rows; the rest is unchanged.
     seconds, why = estimate(plan, version, 40)
     assert seconds == pytest.approx(3600 / 200 + 2 * 6.0 + 20.0 + 3.0)
     assert why == f"from run {fitting.run_key[:16]}"
@@ -184,7 +184,7 @@ def test_a_release_in_another_form_is_passed_over(home: Home) -> None:
 
 
 def shown(made: Preview, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """Rows of the printed plan."""
+    """Print the plan; returns its rows as a dictionary."""
     print_preview(made)
     lines = [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()]
     return {line[0].strip(): line[1].strip() for line in lines if len(line) == 2}
@@ -223,7 +223,7 @@ def test_steps_of_each_feed_are_shown(home: Home, capsys: pytest.CaptureFixture[
         feed: preview("digits", overrides(feed, epochs=2), home) for feed in ("memory", "stream", "loader")
     }
     whole, rest = divmod(learn, 64)
-    assert rest >= 16  # or the last batch is not a step of its own in memory
+    assert rest >= 16  # enough rows for a separate last step with feed memory
     assert [one.steps_per_epoch for one in made.values()] == [whole + 1, whole, whole + 1]
     assert shown(made["stream"], capsys)["steps"] == f"{2 * whole}, {whole} an epoch (feed stream)"
     huge = preview("digits", overrides("stream", global_batch_size=10**6), home)

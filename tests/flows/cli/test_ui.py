@@ -1,4 +1,4 @@
-"""`evergreen ui`: MLflow's pages on this home, or a reason why not."""
+"""`evergreen ui` serves MLflow's pages for this home, or explains why it can't."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ def test_a_taken_port_is_refused_with_the_port_who_has_it_and_another(tmp_path: 
         check_port(other)
         with pytest.raises(ResourceError, match="already"):
             check_port(port)
-    check_port(port)  # free again
+    check_port(port)  # the port is free again
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536])
@@ -71,7 +71,7 @@ def test_the_pages_are_served_from_a_free_port(tmp_path: Path) -> None:
 
 
 def answer(server: "subprocess.Popen[bytes]", url: str) -> bytes:
-    """What stands at `url`, once the server answers; it has to be alive until then."""
+    """The content at `url`, as soon as the server answers; the server must be alive until then."""
     while True:
         try:
             with urllib.request.urlopen(url, timeout=5) as page:

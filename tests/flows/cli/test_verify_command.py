@@ -1,4 +1,4 @@
-"""`evergreen verify` as a user meets it: which run is meant, what is printed, and the exit status."""
+"""`evergreen verify` as a user meets it: the choice of the run, the output, and the exit status."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from training.storage.paths import Home, RunPaths
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, prefect_harness: None) -> RunPaths:
-    """A run of seconds that was registered."""
+    """A finished and registered run that takes seconds."""
     home = Home(tmp_path_factory.mktemp("finished"))
     settings: Any = {
         "training": {"epochs": 1},
@@ -34,7 +34,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, prefect_harness: None) ->
 
 
 def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Run `evergreen verify` in a process of its own, with no Prefect server configured."""
+    """Run `evergreen verify` in a new process, with no Prefect server configured."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     return subprocess.run(
         [sys.executable, "-m", "flows.cli.main", "verify", *arguments],
@@ -53,7 +53,7 @@ def test_a_sound_run_by_its_recipes_name(finished: RunPaths) -> None:
     assert {one["ok"] for one in findings} == {True}
     assert lines[-1] == f"{finished.root}: {len(findings)} of {len(findings)} checks hold"
     marked = [line for line in lines if line.startswith("✓")]
-    assert len(marked) == len(findings)  # a line each
+    assert len(marked) == len(findings)  # one line for each finding
 
 
 def test_an_unfinished_run_by_its_folder_says_what_comes_next(finished: RunPaths, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_an_unfinished_run_by_its_folder_says_what_comes_next(finished: RunPaths
     assert done.returncode == EXIT_BAD_DATA
     line = next(line for line in done.stdout.splitlines() if line.startswith("✗  I10"))
     assert "not finished, the next step is report" in line
-    assert "broken: I9, I10" in done.stdout.splitlines()[-1]  # MLflow says FINISHED
+    assert "broken: I9, I10" in done.stdout.splitlines()[-1]  # MLflow has status FINISHED
     assert not (tmp_path / "another").exists()
 
 
@@ -78,11 +78,11 @@ def test_a_run_that_is_not_there(tmp_path: Path) -> None:
     assert f"no such run folder, run key or recipe in {tmp_path}. Runs: none yet" in done.stderr
 
 
-# Which run is meant.
+# Choice of the run
 
 
 def started(home: Home, recipe: str, key: str, at: float) -> RunPaths:
-    """What a run's folder has from its start on."""
+    """Create the files that a run's folder has from the start of the run."""
     run = home.run(recipe, key)
     run.root.mkdir(parents=True)
     run.ingredients.write_text(json.dumps({"home": str(home.root), "run_key": key}))
@@ -133,7 +133,7 @@ def test_a_folder_belongs_to_the_home_around_it_or_to_the_one_in_its_plan(
         locate(str(elsewhere.root))
 
 
-# What is printed.
+# Output
 
 
 def finding(invariant: str, ok: bool | None) -> Finding:

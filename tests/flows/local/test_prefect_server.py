@@ -1,4 +1,4 @@
-"""The Prefect server of a local run: there when it is needed, replaced when it dies, gone when the run is."""
+"""The Prefect server of a local run: started when needed, replaced if it dies, ended with the run."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def test_a_server_that_dies_is_replaced_at_the_same_address_and_ends_with_the_bl
         assert server.url.startswith("http://127.0.0.1:")
         first = server._process.pid
         os.kill(first, signal.SIGKILL)
-        assert healthy(server)  # the request waits in the socket until the next one is up
+        assert healthy(server)  # the request waits in the listening socket until the next server is ready
         assert server._process.pid != first
     finally:
         server.end()

@@ -1,4 +1,4 @@
-"""SIGTERM at any moment of a command's life: it ends soon, with its exit status, its processes and its locks."""
+"""SIGTERM at any moment of a command: it ends soon, with its exit status, without processes and locks left."""
 
 import os
 import random
@@ -17,8 +17,8 @@ from training.storage.paths import Home
 from training.storage.run_lock import run_lock
 
 _SEED = 25
-_LONGEST_S = 240.0  # twice what the process allows itself, on a busy machine
-_OF_START_UP = (0.6, 8.0)  # CPU seconds of the command's own process; a whole run takes about 12
+_LONGEST_S = 240.0  # twice the command's own time limit, for a busy machine
+_OF_START_UP = (0.6, 8.0)  # range of CPU seconds of the command's own process; a whole run takes about 12
 _SETTINGS = [
     "training.epochs=2",
     "scaling.num_workers=1",
@@ -30,7 +30,7 @@ _SETTINGS = [
 
 
 def moments(count: int, seed: int) -> list[float]:
-    """CPU seconds after which to send the signal: the same moments on a quiet machine and a busy one."""
+    """Random CPU times at which to send the signal; unlike wall times, they don't depend on the machine's load."""
     drawn = random.Random(seed)
     return [round(drawn.uniform(*_OF_START_UP), 2) for _ in range(count)]
 
@@ -47,7 +47,7 @@ def started(home: Home, folder: Path) -> "subprocess.Popen[str]":
 
 
 def when_used(process: "subprocess.Popen[str]", cpu_s: float) -> list[psutil.Process]:
-    """The process and all that it has started, once it has used `cpu_s` seconds of CPU time."""
+    """Wait until the process has used `cpu_s` seconds of CPU time; returns it and all its descendants."""
     watched = psutil.Process(process.pid)
     while process.poll() is None:
         used = watched.cpu_times()
@@ -63,7 +63,7 @@ def terminated_at(cpu_s: float, home: Home, folder: Path) -> None:
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=_LONGEST_S)
     finished = any(home.runs("plain").glob("*/release.json"))
-    # Python itself ends with the signal once the command is over.
+    # After the command's end, Python itself may end by the signal.
     expected = {EXIT_TERMINATED} if not finished else {EXIT_TERMINATED, EXIT_OK, -signal.SIGTERM}
     assert process.returncode in expected, f"after {cpu_s} s of CPU time\n{said}"
     assert "Traceback" not in said

@@ -1,4 +1,4 @@
-"""What killed runs left in folders for temporary files: found when their process is gone, and only then."""
+"""Temporary folders that killed runs left: recognised as abandoned only after their process has ended."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def found() -> set[str]:
 
 
 def ended_pid() -> int:
-    """Id of a process that is gone."""
+    """Id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -53,8 +53,8 @@ def test_a_temporary_folder_goes_when_its_process_is_gone(own_tmp: Path, tmp_pat
     with temporary_folder("model") as mine:
         reused = mine.with_name(f"{mine.name}x")
         reused.mkdir()
-        os.utime(reused, (time.time() - 86400,) * 2)  # made by an earlier process that had this one's id
-        (own_tmp / "evergreen-notes").mkdir()  # a user's own
+        os.utime(reused, (time.time() - 86400,) * 2)  # by an earlier process with this process's id
+        (own_tmp / "evergreen-notes").mkdir()  # created by a user, not by Evergreen
         assert found() == {left.name, reused.name}
         would = collect(Home(tmp_path / "home"), keep=1, dry_run=True)
         assert {one.name for one in would.removals} == {str(left), str(reused)}
@@ -68,10 +68,10 @@ def test_a_temporary_folder_goes_when_its_process_is_gone(own_tmp: Path, tmp_pat
 def test_a_session_of_ray_goes_when_nobody_uses_it(own_tmp: Path) -> None:
     gone, now = ended_pid(), time.time()
     dead = session(own_tmp, gone, now - 60)
-    session(own_tmp, os.getpid(), now)  # of this process
+    session(own_tmp, os.getpid(), now)  # belongs to this process
     reused = session(own_tmp, os.getpid(), now - 7 * 86400)
-    session(own_tmp, gone, now - 61, "log_monitor.log")  # another Ray's than a run's own
-    in_use = session(own_tmp, gone, now - 62)  # its cluster outlived the command that started it
+    session(own_tmp, gone, now - 61, "log_monitor.log")  # by another Ray than that of Evergreen's runs
+    in_use = session(own_tmp, gone, now - 62)  # the cluster outlived the command that started it
     (own_tmp / "ray" / "session_latest").symlink_to(dead)
     raylet = subprocess.Popen(
         [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)", f"--session-dir={in_use}"],

@@ -1,4 +1,4 @@
-"""What `evergreen gc` takes away, and that nothing that is needed goes with it."""
+"""What `evergreen gc` removes, and that it removes nothing that is needed."""
 
 import json
 import os
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("prefect_harness", "own_tmp")
 
 
 class Kept(NamedTuple):
-    """A home with finished runs of recipe digits, and whether an alias points to the version of each."""
+    """A home with finished runs of recipe digits, and whether an alias points to each run's version."""
 
     home: Home
     runs: list[RunPaths]
@@ -44,9 +44,9 @@ def one_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Release]:
 
 @pytest.fixture
 def kept(one_run: tuple[Home, Release], tmp_path: Path) -> Kept:
-    """Five finished runs, the newest first; the last one learned from a dataset that no other one did.
+    """Five finished runs, the newest first; the last run has a dataset of its own, the others share a dataset.
 
-    The first is a real one, the others are its copies under keys, versions and MLflow runs of their own.
+    The first run is real; the others are copies of it with different run keys, versions and MLflow runs.
     """
     made_in, release = one_run
     home = Home(tmp_path / "home")
@@ -74,14 +74,14 @@ def kept(one_run: tuple[Home, Release], tmp_path: Path) -> Kept:
     os.utime(old, (0, 0))
     raw = home.raw_rows(
         "digits", release.dataset_fingerprint
-    )  # as a crash right after the dataset leaves them
+    )  # as left by a crash right after the dataset was finished
     raw.mkdir(parents=True, exist_ok=True)
     (raw / "raw-00000.parquet").write_bytes(b"rows")
     return Kept(home, runs, [True, True, True, False, False])
 
 
 def edit(file: Path, change: dict[str, Any]) -> None:
-    """Change a record and leave it without a checksum, as earlier versions wrote it."""
+    """Change a record and remove its checksum: records of earlier versions have none, so readers accept that."""
     record = json.loads(file.read_text())
     record.pop("sha256_of_the_rest", None)
     file.write_text(json.dumps(record | change))
@@ -97,7 +97,7 @@ def files(home: Home) -> set[Path]:
 
 
 def everything(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Time of change and bytes of each file below `folder`, and time of change of each folder."""
+    """Modification time and content of each file below `folder`, and modification time of each folder."""
     return {
         str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in (folder, *folder.rglob("*"))
@@ -248,7 +248,7 @@ def test_versions_go_only_when_asked_and_never_from_service(kept: Kept) -> None:
 
 
 def test_a_lock_that_a_killed_process_left_goes(kept: Kept) -> None:
-    """A claim of a living process, or of another home, stays."""
+    """Claims of a living process and of another home are kept."""
     client, here = connect(None, kept.home), socket.gethostname()
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
@@ -267,7 +267,7 @@ def test_a_lock_that_a_killed_process_left_goes(kept: Kept) -> None:
     assert [one.name for one in would.removals if one.kind == "lock"] == [f"digits tag {LOCK_TAG}a"]
     assert left() >= set(claims)
 
-    for token in ("b", "c"):  # who holds the lock is waited for
+    for token in ("b", "c"):  # a lock in use would be waited for
         client.delete_registered_model_tag("digits", LOCK_TAG + token)
     assert [one.why for one in collect(kept.home, keep=5).removals if one.kind == "lock"] == [
         f"left by process {gone.pid} on {here}, which is gone"

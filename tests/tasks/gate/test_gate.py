@@ -1,4 +1,4 @@
-"""The gate's rules and what its verdicts say; its error rates are in test_gate_errors.py."""
+"""The gate's rules and the texts of its verdicts; its error rates are tested in test_gate_errors.py."""
 
 import json
 
@@ -23,7 +23,7 @@ def rule(verdict, name):
 
 
 def swapped(evaluation):
-    """The same comparison with the models' parts exchanged."""
+    """The same comparison with candidate and champion exchanged."""
     return evaluation.model_copy(
         update={
             "candidate": evaluation.champion,

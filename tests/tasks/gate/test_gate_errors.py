@@ -1,4 +1,4 @@
-"""How often the gate errs: its numbers against textbooks, its error rates against what it states."""
+"""Error rates of the gate: its numbers compared with textbooks, its error rates with the stated ones."""
 
 from math import comb
 
@@ -115,7 +115,7 @@ def four_classes(rows):
 
 
 def simulated(rng, times, rows, gained, lost):
-    """`times` evaluations of `rows` rows; `gained` and `lost` are a row's true probabilities, by class."""
+    """`times` evaluations of `rows` rows; `gained` and `lost` are the true probabilities of a row, per class."""
     base = four_classes(rows)
     share = np.array([[1 - g - d, g, d] for g, d in zip(gained, lost, strict=True)])
     for _ in range(times):
@@ -135,7 +135,7 @@ def simulated(rng, times, rows, gained, lost):
     ids=["better", "not_worse"],
 )
 def test_a_candidate_at_the_boundary_is_promoted_no_more_often_than_stated(policy, lost):
-    """No true difference under "better", a true loss of exactly the margin under "not_worse"."""
+    """There is no true difference for "better", and a true loss of exactly the margin for "not_worse"."""
     rng = np.random.default_rng(11)
     runs = [judged(one, policy).promote for one in simulated(rng, 1500, 1200, [0.05] * 4, [lost] * 4)]
     assert 0.02 < np.mean(runs) <= 0.05
@@ -147,14 +147,14 @@ def test_a_candidate_at_the_boundary_is_promoted_no_more_often_than_stated(polic
     ids=["2 points better", "no difference"],
 )
 def test_a_true_difference_is_found(policy, gained, lost):
-    """10,000 rows of which 6 % are discordant."""
+    """10,000 rows, of which 6 % are discordant."""
     rng = np.random.default_rng(12)
     runs = [judged(one, policy).promote for one in simulated(rng, 300, 10_000, [gained] * 4, [lost] * 4)]
     assert np.mean(runs) > 0.8
 
 
 def test_class_rule_seldom_fires_without_a_true_drop():
-    """With no limit at all, only the test stands between noise and a refusal."""
+    """Without any limit on the drop, only the significance test prevents a refusal because of noise."""
     rng = np.random.default_rng(13)
     policy = GateSettings(**ALONE, max_class_drop=0.0)
     fired = [

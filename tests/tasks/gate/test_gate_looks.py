@@ -1,4 +1,4 @@
-"""One look after the other: boundaries, what is spent, and the state that carries it."""
+"""A sequence of looks: boundaries, spending of the error budget, and the state carried from look to look."""
 
 import time
 from contextlib import suppress
@@ -24,7 +24,7 @@ NOT_WORSE = GateSettings(policy="not_worse")
 
 
 def nights(count, rows=1000, disagreement=0.06, gain=0.0, seed=0, settings=JOINT):
-    """Looks at `count` candidates, equal to the champion but for `gain`, on the same rows."""
+    """Looks at `count` candidates on the same rows; the candidates equal the champion except for `gain`."""
     rng = np.random.default_rng(seed)
     hard = rng.random(rows) < 2 * disagreement
     digests = rng.integers(0, 2**64, rows, dtype=np.uint64)
@@ -45,7 +45,7 @@ def nights(count, rows=1000, disagreement=0.06, gain=0.0, seed=0, settings=JOINT
 
 
 def counted(gained, lost, same, wrong=0, settings=JOINT, reign=None):
-    """A look at rows that (only the candidate, only the champion, both, neither) got right."""
+    """A look at counts of rows that (only the candidate, only the champion, both, neither) got right."""
     ours = np.repeat([1, 0, 1, 0], [gained, lost, same, wrong])
     theirs = np.repeat([0, 1, 1, 0], [gained, lost, same, wrong])
     return take_look(settings.policy, "one", CHAMPION, outcomes(ours, theirs), reign or Reign(), settings)[0]
@@ -168,7 +168,7 @@ def test_a_damaged_state_is_never_believed():
     for at in range(len(text)):
         broken = text[:at] + chr(ord(text[at]) ^ 1) + text[at + 1 :]
         with suppress(DamagedReignError):
-            assert read_reign(broken) == whole  # a character that JSON does not count
+            assert read_reign(broken) == whole  # the change does not matter in JSON
         with pytest.raises(DamagedReignError):
             read_reign(text[:at])
 
@@ -282,7 +282,7 @@ def test_a_gain_far_above_the_boundary_is_hardly_corrected_and_one_just_above_it
 
 @pytest.mark.parametrize("truth", [0.010, 0.015, 0.02, 0.03])
 def test_the_corrected_gain_is_as_often_too_high_as_too_low(truth):
-    """Nearly all measured gains of candidates that pass are too high when the true one is below the boundary."""
+    """Almost all measured gains of candidates that pass are too high if the true gain is below the boundary."""
     look = counted(40, 20, 940)
     rng, z = np.random.default_rng(7), critical(look)
     drawn = rng.multinomial(1000, [(0.06 + truth) / 2, (0.06 - truth) / 2, 0.94], 40_000)

@@ -1,4 +1,4 @@
-"""Parquet images that are pixels already take a way without a look at single rows: it must give the same rows."""
+"""Parquet images stored as pixels are decoded in bulk, without a step per row; the rows must be the same."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Homes that share a registry, in every order of their calls: no promotion is lost, whoever crashes or stands still."""
+"""Homes that share a registry, in every order of their calls: crashes and expired leases lose no promotion."""
 
 import shutil
 import tempfile
@@ -50,7 +50,7 @@ _TURNS = count(1)
 
 
 class HomeOfRuns(NamedTuple):
-    """A home with a trained candidate, whose weights begin with its strength: 0 to 9."""
+    """A home with a trained candidate, whose weights digest begins with its strength: 0 to 9."""
 
     home: Home
     plan: RunPlan
@@ -71,7 +71,7 @@ def trained_model(plan: RunPlan, strength: int) -> TrainedModel:
 
 @cache
 def comparison(is_better: bool) -> Evaluation:
-    """The better model gets 40 rows right, the other one none."""
+    """An evaluation in which the better model gets all 40 rows right, and the other model none."""
     labels = np.zeros(40, np.int64)
     right, wrong = np.tile([1.0, 0.0], (40, 1)), np.tile([0.0, 1.0], (40, 1))
     found = (right, wrong) if is_better else (wrong, right)
@@ -95,7 +95,7 @@ def outcomes(predictions: Path, _: str) -> Outcomes:
 
 @pytest.fixture(scope="module")
 def homes() -> Iterator[list[HomeOfRuns]]:
-    """Three homes on a disk in memory. The third shares the run key of the first."""
+    """Three homes on an in-memory disk. The third home has the same run key as the first."""
     place = Path(
         tempfile.mkdtemp(prefix="evergreen-tests-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
     )
@@ -113,9 +113,10 @@ def homes() -> Iterator[list[HomeOfRuns]]:
 
 
 def registry(with_third: HomeOfRuns | None = None) -> RegistryInMemory:
-    """Version 2 is champion and version 1 was before; both are weaker than any candidate.
+    """A registry whose champion is version 2 and previous champion version 1; both are weaker than any candidate.
 
-    Version 3 has no alias: a run of the third home made it, whose key and weights a run of the first home has, too.
+    Version 3 exists if `with_third` is given. It has no alias; a run of the third home created it, with the same run
+    key and weights as a run of the first home.
     """
     found = RegistryInMemory()
     found.create_registered_model(MODEL)
@@ -129,7 +130,7 @@ def registry(with_third: HomeOfRuns | None = None) -> RegistryInMemory:
 
 
 class RunsToo(Client):
-    """Calls that concern nobody else are answered at once."""
+    """Answers calls that no other program can observe at once, without the scheduler."""
 
     def set_model_version_tag(self, name: str, version: str, key: str, value: str) -> None:
         if key in ("evergreen.verdict", "evergreen.why"):
@@ -151,7 +152,7 @@ class RunsToo(Client):
 
 
 def evaluated(plan: RunPlan, _: DatasetVersion, trained: TrainedModel) -> Evaluation:
-    """As the step `evaluate`, but from memory: `comparison_now` is the real one."""
+    """Like the step `evaluate`, but without predictions on disk; `comparison_now` is the real function."""
     now = tasks.comparison.comparison_now(RunsToo(), plan, trained)
     acting().execution.compared.setdefault(plan.home, []).insert(0, now)
     if now.champion is None:
@@ -162,7 +163,7 @@ def evaluated(plan: RunPlan, _: DatasetVersion, trained: TrainedModel) -> Evalua
 
 @pytest.fixture(autouse=True)
 def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The registry's own code runs; what trains, scores and exports models is replaced, as is time."""
+    """Run the registry's own code, with training, scoring and export of models replaced, and also time."""
     client = RunsToo()
     monkeypatch.setattr(tasks.register, "connect_patiently", lambda _: client)
     monkeypatch.setattr(
@@ -175,7 +176,7 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.registry.reign, "read_outcomes", outcomes)
     monkeypatch.setattr(
         tasks.gate.verdict, "_choice", lambda *_: None
-    )  # takes most of the time, decides nothing
+    )  # takes most of the time, but changes no decision
     for name in ("serving_module", "reload", "check_same", "load_version", "log_final", "keep_digest"):
         monkeypatch.setattr(tasks.register, name, lambda *_: None)
     for name in (
@@ -199,7 +200,7 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def register_patiently(plan: RunPlan, version: Any, trained: TrainedModel, found: Evaluation) -> Release:
-    """As Prefect does: once more when the lock was lost."""
+    """Register again after a lost lock, as Prefect's retries do."""
     acting().compared_with = found.champion_version
     for _ in range(_TRIES):
         try:
@@ -221,7 +222,7 @@ def rollback(one: HomeOfRuns) -> tuple[str, str] | EvergreenError:
 
 
 def deletion(one: HomeOfRuns) -> None:
-    """What `evergreen gc --versions` does with a run that is not the newest: version 3 was made by it."""
+    """What `evergreen gc --versions` does with an old run: it deletes version 3, which that run created."""
     paths = one.plan.paths
     release = Release.model_construct(model=MODEL, version="3", mlflow_run_id="run")
     run = tasks.cleanup.retention._Run(paths, one.plan, release, 0.0)
@@ -233,7 +234,7 @@ def deletion(one: HomeOfRuns) -> None:
 
 @contextmanager
 def without_lock(client: Any, home: Home, model: str) -> Iterator[Lease]:
-    """A lock that keeps only the processes of one home apart, as it was before leases."""
+    """A lock that excludes only processes of the same home, as before leases existed."""
     lease = Lease(client, home, model, next(_TURNS), "")
     object.__setattr__(lease, "check", lambda: None)
     yield lease
@@ -243,7 +244,7 @@ Action = Callable[[HomeOfRuns], Any]
 
 
 def explored(homes: list[HomeOfRuns], actions: list[tuple[Action, int]], limits: Limits) -> Explored:
-    """All orders of the calls of `actions`, each by the home of that number."""
+    """Explore all orders of the calls of `actions`; each action runs in the home with the given number."""
     start = registry(homes[2] if (deletion, 2) in actions else None)
 
     def begin() -> Execution:
@@ -342,7 +343,7 @@ def test_no_promotion_is_lost_in_more_orders(homes: list[HomeOfRuns], case: Case
 def test_without_the_lock_a_promotion_is_lost(
     homes: list[HomeOfRuns], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exploration finds what it is there to find: a lock that other homes do not see is not enough."""
+    """The exploration finds the error that it exists for: a lock that other homes can't see is not enough."""
     monkeypatch.setattr(tasks.register, "registry_lock", without_lock)
     with pytest.raises(AssertionError, match="replaced without comparison"):
         explored(homes, TWO_RETRAININGS, Limits(preemptions=2))
@@ -351,7 +352,7 @@ def test_without_the_lock_a_promotion_is_lost(
 def test_who_stands_still_between_check_and_write_is_found_by_the_turns(
     homes: list[HomeOfRuns], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one order that the lock can't exclude: the alias goes back to a version of an earlier turn."""
+    """The only order that the lock can't exclude: the alias moves back to a version with an earlier turn."""
     monkeypatch.setattr("test_interleavings.check_comparisons", lambda _: None)
     with pytest.raises(AssertionError, match="turns do not grow"):
         explored(homes, TWO_RETRAININGS, Limits(lapses=1, lapses_before_writes=True, preemptions=1))

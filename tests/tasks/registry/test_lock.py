@@ -1,4 +1,4 @@
-"""Who may write to a registered model: one home at a time, and no one after the lease is over."""
+"""The registry lock: one home at a time may write to a registered model, and none after its lease has expired."""
 
 import os
 import signal
@@ -93,7 +93,7 @@ def test_the_lock_is_given_back_after_an_error(client: MlflowClient, homes: list
 def test_a_claim_that_does_not_change_for_a_lease_is_ended(
     client: MlflowClient, homes: list[Home], short_lease: None
 ) -> None:
-    """The first holder stands still (it never beats); it notices before it writes, and leaves the other alone."""
+    """The first holder sends no heartbeat; it notices the lost lock before it writes, and keeps the other's claim."""
     with registry_lock(client, homes[0], MODEL) as first:
         with registry_lock(client, homes[1], MODEL) as second:
             assert second.turn > first.turn
@@ -110,7 +110,7 @@ def test_a_claim_that_does_not_change_for_a_lease_is_ended(
 def test_a_holder_that_beats_is_waited_for(
     client: MlflowClient, homes: list[Home], short_lease: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The waiter's patience ends before the holder's work does; its claim is withdrawn."""
+    """The waiter gives up before the holder has finished, and withdraws its claim."""
     monkeypatch.setattr(tasks.registry.lock, "LEASE_S", 5.0)
     monkeypatch.setattr(tasks.registry.lock, "_BEAT_S", 0.05)
     with registry_lock(client, homes[0], MODEL) as lease:
@@ -145,7 +145,7 @@ with registry_lock(connect(None, Home(Path(store))), Home(Path(home)), model):
 def test_a_killed_holder_is_known_to_its_home_at_once(
     client: MlflowClient, store: Home, homes: list[Home]
 ) -> None:
-    """Its home waits no lease (a minute, here forever); another home does."""
+    """The home of the killed process does not wait for the lease (a minute; infinite here); another home does."""
     command = [sys.executable, "-c", _HOLDER, str(store.root), str(homes[0].root), MODEL]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -169,7 +169,7 @@ def test_a_claim_that_can_not_be_read_is_waited_for_and_ended(
 
 
 def test_a_claim_of_a_waiter_is_withdrawn_when_it_gives_up(client: MlflowClient, homes: list[Home]) -> None:
-    """As after Ctrl-C: what stays would keep others waiting for a lease."""
+    """As after Ctrl-C: a claim that stays would make others wait until the lease expires."""
     with registry_lock(client, homes[0], MODEL) as lease, pytest.MonkeyPatch.context() as patch:
         started = threading.Event()
 

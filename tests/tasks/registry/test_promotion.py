@@ -1,4 +1,4 @@
-"""Registration as a transaction: cut short after any write and begun again, it ends as if nothing had happened."""
+"""Registration is a transaction: interrupted after any write and repeated, it has the result of a single run."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -22,11 +22,11 @@ REFUSED = {"floor": 1.0}
 
 
 class Crash(BaseException):
-    """A power cut; nothing in Evergreen knows it."""
+    """A power cut; a BaseException that no code of Evergreen catches by name."""
 
 
 def crash_after(patch: pytest.MonkeyPatch, owner: Any, name: str, time: int = 1) -> None:
-    """End the process, as far as Evergreen can tell, when `owner.name` has done its work for the n-th time."""
+    """Raise :class:`Crash` right after call number `time` of `owner.name`."""
     done, original = Counter[str](), getattr(owner, name)
 
     def crashing(*args: Any, **options: Any) -> Any:
@@ -47,7 +47,7 @@ def crashed(attempt: Callable[[], Release], *point: Any) -> None:
 
 
 def check_promoted(world: World, release: Release) -> None:
-    """Version 3 is champion, once; 2 was before, and comes back when asked for."""
+    """Check that version 3 is champion, exists once, and that a rollback restores version 2."""
     assert (release.version, release.alias) == ("3", "champion")
     assert world.versions() == [3]
     assert world.aliases() == ("3", "2", None)
@@ -63,7 +63,7 @@ def check_promoted(world: World, release: Release) -> None:
 
 
 def check_logged_models(world: World) -> None:
-    """Nothing half made is left in MLflow, and all lies where the run's other artifacts are."""
+    """Check that MLflow has no incomplete logged model, and that all models lie beside the run's other artifacts."""
     run = world.client.get_run(world.client.get_model_version(world.model, "3").run_id).info
     found = world.client.search_logged_models([run.experiment_id], f"source_run_id = '{run.run_id}'")
     assert {str(one.status) for one in found} == {"READY"}
@@ -125,7 +125,7 @@ def test_registering_does_not_call_the_run_finished(world: World) -> None:
 
 
 def test_a_verdict_that_was_overtaken_by_a_crash_is_not_on_record(world: World) -> None:
-    """The crash comes before the alias moved; by the next try the champion is another one."""
+    """The crash comes before the alias moves; when the run is repeated, the champion is another version."""
     one, other = world.candidates
     crashed(one.register, MlflowClient, "set_registered_model_alias", 1)
     assert other.register().alias == "champion"

@@ -1,4 +1,4 @@
-"""Candidates that register at the same time: each is held against the champion that it replaces."""
+"""Candidates that register at the same time: each is compared with the champion that it replaces."""
 
 import subprocess
 import sys
@@ -28,9 +28,9 @@ def test_of_two_that_register_at_once_one_is_compared_with_the_other(world: Worl
 def test_of_two_processes_that_register_at_once_one_is_compared_with_the_other(
     world: World, tmp_path: Path
 ) -> None:
-    """One stands still just before it moves the alias: the other must not get there meanwhile."""
+    """One process pauses just before it moves the alias: the other must not move the alias in the meantime."""
     for candidate in world.candidates:
-        candidate.register(floor=1.0)  # so that both have a version, and are quick to reach the alias
+        candidate.register(floor=1.0)  # both then have a version, so that they reach the alias quickly
     said: Said = Queue()
     with ExitStack() as ended:
         programs = [
@@ -110,7 +110,7 @@ Said = Queue[tuple[int, str]]
 def registering(
     candidate: Candidate, folder: Path, number: int, said: Said
 ) -> Iterator["subprocess.Popen[str]"]:
-    """A process that registers the candidate when it is told to; what it says arrives in `said`."""
+    """Start a process that registers the candidate on command; the lines that it prints arrive in `said`."""
     folder.mkdir()
     for record in candidate:
         (folder / type(record).__name__).write_text(record.model_dump_json())

@@ -1,4 +1,4 @@
-"""The registry on which interleavings are explored answers as MLflow's SQLite store does, errors included."""
+"""The in-memory registry for exploring interleavings answers like MLflow's SQLite store, errors included."""
 
 import random
 from pathlib import Path
@@ -22,7 +22,7 @@ def one(name: str, *args: Any, **options: Any) -> tuple[str, tuple[Any, ...], di
 
 
 def calls(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
-    """Calls in random order, among them ones on models, versions, aliases and tags that are not there."""
+    """Calls in random order; some concern models, versions, aliases and tags that do not exist."""
     draw = random.Random(seed)
     made: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
     for _ in range(_STEPS):
@@ -57,7 +57,7 @@ def calls(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
 
 
 def answer(client: Any, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What Evergreen reads of the answer, or the code of the error."""
+    """The parts of the answer that Evergreen reads, or the error code."""
     try:
         found = getattr(client, name)(*args, **options)
     except MlflowException as error:
@@ -68,7 +68,7 @@ def answer(client: Any, name: str, args: tuple[Any, ...], options: dict[str, Any
 
 
 def described(found: Any) -> Any:
-    """A model or a version by the fields that Evergreen uses. A search of versions answers without aliases."""
+    """A model or version reduced to the fields that Evergreen uses. A search of versions returns no aliases."""
     if found is None:
         return None
     tags = sorted(found.tags.items())

@@ -1,4 +1,4 @@
-"""Looks in the model registry: recorded before the alias moves, found again, and continued by any home."""
+"""Looks in the model registry: recorded before the alias moves, and continued by any home."""
 
 import logging
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class Crash(BaseException):
 
 
 class Shop(NamedTuple):
-    """A registered model with versions that nobody loads."""
+    """A registered model whose versions can't be loaded; no test loads them."""
 
     lease: Lease
     folder: Path
@@ -201,7 +201,7 @@ def test_who_is_not_worse_keeps_the_anchor_and_who_is_better_becomes_it(shop: Sh
     assert shop.promote(second, shop.evaluation(first, (980, 0, 0, 20)), NOT_WORSE)
     assert anchor_of(shop.client, shop.model, second) == first
     assert shop.promote(third, shop.evaluation(second, BETTER), NOT_WORSE) is True
-    assert anchor_of(shop.client, shop.model, third) == first  # it was compared with the champion alone
+    assert anchor_of(shop.client, shop.model, third) == first  # `third` was compared with the champion only
     assert shop.promote(fourth, shop.evaluation(first, BETTER), NOT_WORSE)
     assert anchor_of(shop.client, shop.model, fourth) is None
 

@@ -1,4 +1,4 @@
-"""A version whose run was killed before its verdict is judged by the next run of the recipe."""
+"""A version whose run was killed before its verdict is judged by the recipe's next run."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Candidate, MlflowClient]:
-    """A home with version 1 of a run that died before its verdict."""
+    """A home with version 1 of a run that was killed before its verdict."""
     home = Home(tmp_path_factory.mktemp("killed"))
     candidate = trained_candidate(home)
     keep_plan(candidate.plan)
@@ -53,7 +53,7 @@ def test_the_next_run_judges_it(killed: tuple[Home, Candidate, MlflowClient]) ->
     assert tags(client, candidate)[VERDICT_TAG] == "promote"
     assert champion_of(client, candidate.plan.model, CHAMPION) == "1"
     assert unjudged_runs(client, following.plan) == []
-    assert open_run(client, following.plan) == run_id  # and goes on with its own
+    assert open_run(client, following.plan) == run_id  # the next start continues its own MLflow run
     assert client.get_run(run_id).info.status == "RUNNING"
 
 

@@ -1,4 +1,4 @@
-"""The report page, its Markdown and its pictures, on real predictions of real handwritten digits."""
+"""The report page, its Markdown and its pictures, made from real predictions of handwritten digits."""
 
 import re
 from dataclasses import replace
@@ -173,7 +173,7 @@ def test_markdown_says_the_same_and_can_not_be_injected() -> None:
     inputs = report()
     text = markdown(inputs)
     assert text.startswith("# Promoted: Version 7 replaces version 6 as champion\n")
-    assert text.count(as_sentence(reason(inputs.release.verdict)).replace("_", "\\_")) == 1  # said once
+    assert text.count(as_sentence(reason(inputs.release.verdict)).replace("_", "\\_")) == 1  # stated once
     for rule in inputs.release.verdict.rules:
         assert f"| {rule.value:.4g} | {rule.limit:.4g} | passed |".replace(" -", " −") in text
     assert "| **all** | **93.4** |" in text
@@ -257,7 +257,7 @@ def test_pictures_must_match_mistakes() -> None:
 
 
 def test_text_has_enough_contrast_in_light_and_dark() -> None:
-    """WCAG 2.2, 1.4.3: 4.5 to 1 for text."""
+    """WCAG 2.2, 1.4.3: a contrast of 4.5 to 1 for text."""
     style = (Path(render.__code__.co_filename).parent / "templates" / "style.css").read_text()
     themes = [
         dict(re.findall(r"--([\w-]+): (#\w{6})", block))

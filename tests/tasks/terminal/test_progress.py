@@ -1,4 +1,4 @@
-"""What people read during a training: each point once, and nothing of the time before this process."""
+"""The progress shown during a training: each point once, and no point from before this process."""
 
 import io
 import logging
@@ -17,13 +17,13 @@ from training.attempts.metrics import Point
 
 
 def point(step: int, at: float, epoch: int = 1) -> Point:
-    """A point inside an epoch."""
+    """A metric point inside an epoch."""
     names = ("train/loss", "train/accuracy", "speed/images_per_s", "speed/data_wait_share")
     return Point(step=step, total_steps=100, epoch=epoch, at=at, values=dict.fromkeys(names, 0.5))
 
 
 def epoch_end(step: int, at: float, epoch: int) -> Point:
-    """The point of a finished epoch."""
+    """The metric point at the end of an epoch."""
     return Point(
         step=step,
         total_steps=100,
@@ -43,7 +43,7 @@ def test_points_of_an_earlier_process_are_not_shown_again(caplog: pytest.LogCapt
         for new in (point(50, now + 1, 3), epoch_end(60, now + 2, 3), point(70, now + 3, 4)):
             log(new)
     assert [message.split("  ")[0] for message in caplog.messages] == ["epoch 3/5", "epoch 3/5", "epoch 4/5"]
-    # 20 steps in 2 seconds, 30 to go: the points before do not count.
+    # 20 steps in 2 seconds, 30 steps remain; points of earlier processes do not count.
     assert caplog.messages[-1].endswith("ETA 0:03")
 
 

@@ -1,4 +1,4 @@
-"""Empty databases that new homes begin with: exactly what the migrations make, whole, and never over another file."""
+"""Empty databases for new homes: exactly the result of the migrations, complete, and never over another file."""
 
 import shutil
 import sqlite3
@@ -20,7 +20,7 @@ Rows = dict[str, list[tuple[object, ...]]]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that `make setup` leaves."""
+    """The folder that `make setup` creates."""
     folder = tmp_path_factory.mktemp("stores")
     make_all(folder)
     return folder
@@ -28,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which this test's homes look; empty."""
+    """The empty folder in which this test's homes look for databases."""
     folder = tmp_path / "stores"
     folder.mkdir()
     monkeypatch.setattr(empty_stores, "FOLDER", folder)
@@ -36,9 +36,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def contents(database: Path) -> tuple[list[list[str]], Rows]:
-    """Tables and indexes as they are written down, each line by line, and the rows of all tables.
+    """SQL of tables and indexes, as a list of lines each, and the rows of all tables.
 
-    The lines are sorted: the migrations write a table's constraints in the order of a Python set.
+    The lines are sorted, because the migrations write a table's constraints in the order of a Python set.
     """
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as store:
         written = store.execute("select sql from sqlite_master where sql is not null")
@@ -94,7 +94,7 @@ def test_a_new_home_begins_with_copies_that_both_libraries_take(
     client = connect(None, home)
     assert contents(store_file(home))[0] == contents(database(MLFLOW, folder))[0]
     place = client.get_experiment("0").artifact_location
-    assert not place.startswith(str(made.parent)), place  # made on opening, not copied
+    assert not place.startswith(str(made.parent)), place  # created when the store was opened, not copied
     assert [file.name for file in home.prefect.glob("*.tmp")] == []
 
 

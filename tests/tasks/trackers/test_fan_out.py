@@ -1,4 +1,4 @@
-"""Trackers beside MLflow get each step once, and neither hold nor end a training."""
+"""Trackers beside MLflow get each step once, and neither delay nor end a training."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ from training.settings.schema import AlsoTracked, Settings
 
 
 class Recorder:
-    """Keeps what it gets; waits before it begins until `may_begin`, and fails at the step `fails_at`."""
+    """A tracker that keeps its points; `begin` waits for `may_begin`, and `points` fails at step `fails_at`."""
 
     def __init__(self, fails_at: int = 0) -> None:
         self.may_begin, self.taken, self.ended, self.fails_at = threading.Event(), list[Point](), "", fails_at

@@ -1,4 +1,4 @@
-"""Searches of MLflow that find more than one page holds."""
+"""Searches of MLflow whose results exceed one page."""
 
 from pathlib import Path
 

@@ -11,7 +11,7 @@ from tasks.trackers.base import RunInfo
 
 
 def events(file: Path) -> Iterator[Event]:
-    """The records of an event file: length, its checksum, content, checksum of the content."""
+    """The records of an event file; each has a length, the length's checksum, content and the content's checksum."""
     content, start = file.read_bytes(), 0
     while start < len(content):
         (length,) = struct.unpack_from("<Q", content, start)
@@ -25,7 +25,7 @@ class TestTensorBoard(TrackerContract):
     name = "tensorboard"
 
     def shown(self, run: RunInfo) -> Shown:
-        """Scalars of all event files; the start of a session hides what came before from its step on."""
+        """Scalars of all event files; the start of a session hides earlier scalars from its step on."""
         found: Shown = {}
         for file in sorted((run.folder / "tensorboard").iterdir(), key=lambda one: one.stat().st_mtime_ns):
             for event in events(file):

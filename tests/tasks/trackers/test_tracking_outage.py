@@ -1,4 +1,4 @@
-"""MLflow's server goes away, answers with errors, is slow, or loses answers: nothing is lost and nothing is doubled."""
+"""MLflow's server is away, answers with errors, is slow, or loses answers: no point is lost or duplicated."""
 
 import itertools
 import logging
@@ -45,7 +45,7 @@ _seeds = itertools.count(100)
 
 @pytest.fixture
 def seed() -> int:
-    """A seed that no other test has: with one run key they would share a run on the server."""
+    """A seed that no other test uses: tests with the same run key would share a run on the server."""
     return next(_seeds)
 
 
@@ -57,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
 
 @pytest.fixture
 def proxy(server: MlflowServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """In front of the server, with a client that gives up within a second."""
+    """A proxy for the server; MLflow's client gives up within a second."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     made = Proxy(server.port)
@@ -66,7 +66,7 @@ def proxy(server: MlflowServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
 
 
 def when(ready: Callable[[], bool], act: Callable[[], Any]) -> threading.Thread:
-    """Call `act` from a thread, once `ready` is true."""
+    """Call `act` from a thread as soon as `ready()` is true."""
 
     def work() -> None:
         deadline = time.monotonic() + 120
@@ -107,8 +107,8 @@ def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
     ((since, until, answered),) = away
     assert not answered
     at = [point.at for point in MetricsFile(plan.paths.metrics).read()]
-    assert min(at) < since  # killed when some points were there,
-    assert len([one for one in at if since < one < until]) > 2  # and more came while it was away
+    assert min(at) < since  # the server was killed after some points,
+    assert len([one for one in at if since < one < until]) > 2  # and more points followed while it was away
     assert release.run_key == plan.run_key
     assert difference(server.uri, plan) == NONE
     assert len(recorded(server.uri, plan)) > 100
@@ -178,7 +178,7 @@ def test_a_server_that_stays_away_is_worth_a_retry_which_does_not_train_again(
 
 def test_a_finished_training_leaves_no_monitor_behind(proxy: Proxy, home: Home, seed: int) -> None:
     plan, version = planned(home, uri=proxy.uri, seed=seed, tracking={"system_metrics": True})
-    for _ in range(2):  # the second time only points are sent
+    for _ in range(2):  # the second call sends only points
         train.fn(plan, version)
         assert [one.name for one in threading.enumerate() if "Monitor" in one.name] == []
 
@@ -286,7 +286,7 @@ def test_a_killed_run_is_closed_by_the_next_start_with_another_run_key(
 
 
 def kill_in_mid_training(home: Home, recipe: str) -> Any:
-    """Start a retraining as a user does and kill it with all its processes; returns its MLflow run."""
+    """Start a retraining as a user would, kill all its processes during training, and return its MLflow run."""
     settings = (
         "scaling.num_workers=0",
         "training.epochs=50",
@@ -307,7 +307,7 @@ def kill_in_mid_training(home: Home, recipe: str) -> Any:
 
 
 def running_run(home: Home, process: "subprocess.Popen[bytes]") -> Any:
-    """The MLflow run of a process, once it has a metric."""
+    """The MLflow run of a process, as soon as it has a metric."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if list(home.runs("slow").glob("*/metrics.jsonl")):

@@ -1,4 +1,4 @@
-"""What every tracker beside MLflow must do: a test file of a tracker inherits :class:`TrackerContract`."""
+"""The contract of trackers beside MLflow: a tracker's test file inherits :class:`TrackerContract`."""
 
 import math
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from tasks.trackers.base import TRACKERS, RunInfo, Tracker, new_tracker
 from training.attempts.metrics import Point
 
-Shown = dict[str, list[tuple[int, float, float]]]  # of each metric: step, value, seconds since 1970
+Shown = dict[str, list[tuple[int, float, float]]]  # by metric: (step, value, seconds since 1970)
 
 
 def point(step: int, **values: float) -> Point:
@@ -20,7 +20,7 @@ def point(step: int, **values: float) -> Point:
 
 
 class TrackerContract:
-    """Shared tests. A subclass names its tracker and reads what a person would be shown."""
+    """Shared tests. A subclass names its tracker, and reads back what the tracker shows to a user."""
 
     name: str
 

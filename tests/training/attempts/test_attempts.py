@@ -1,4 +1,4 @@
-"""How long a failed attempt is waited for until the next one, counted on a clock that stands still."""
+"""Pauses between a failed attempt and the next attempt; time.sleep is replaced, so the tests wait for nothing."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from training.supervision import supervise
 
 
 def failing_at(steps: list[int]) -> Callable[[TrainingJob], None]:
-    """Attempts of which each comes so far and then loses a worker."""
+    """A training function whose attempts reach these steps, one after the other, and then each fail."""
     left = iter(steps)
 
     def attempt(job: TrainingJob) -> None:
@@ -43,7 +43,7 @@ def failing_at(steps: list[int]) -> Callable[[TrainingJob], None]:
     [
         ([10, 20, 30, 40], {}, [0.5, 0.5, 0.5]),
         ([0, 0, 0, 0, 0, 0, 0, 0, 0], {}, [1, 2, 4, 8, 16, 32, 60, 60]),
-        ([10, 10, 5, 11, 11], {}, [0.5, 1, 2, 0.5]),  # as far as before is no further
+        ([10, 10, 5, 11, 11], {}, [0.5, 1, 2, 0.5]),  # reaching the same step again is no progress
         ([10, 20, 20], {"num_workers": 2, "min_workers": 1}, [15, 15]),
     ],
 )

@@ -1,4 +1,4 @@
-"""An attempt that a newer one has replaced commits nothing: no checkpoint, no model, no point taken back."""
+"""An attempt that a newer attempt has replaced commits nothing: no checkpoint, no model, no removal of points."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ from training.trainers.torch import loop
 
 @pytest.fixture
 def job(home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch) -> TrainingJob:
-    """A training in which nothing but a commit meets the fence: no look between steps, points at epoch ends."""
+    """A training that checks the fence only when it commits: no checks between steps, points only at epoch ends."""
     monkeypatch.setattr(loop, "_LOOK_S", 1000.0)
     sections = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 1000}}
     return job_for(home, small_version, settings(failure={"max_failures": 0}, **sections))
@@ -29,7 +29,7 @@ def job(home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPat
 def replaced_before(
     patch: pytest.MonkeyPatch, job: TrainingJob, owner: Any, name: str, time: int = 1
 ) -> None:
-    """A newer attempt begins just before the n-th call of `owner.name`."""
+    """Begin a newer attempt just before call number `time` of `owner.name`."""
     original: Callable[..., Any] = getattr(owner, name)
     calls = [0]
 
@@ -68,7 +68,7 @@ def test_no_point_is_taken_back(
     job = job_for(home, small_version, settings(failure={"max_failures": 0}, **sections))
     crashed(job, 5)
     before = points(job)
-    assert [step for step, _, _ in before] == [1, 2, 3, 4, 5]  # a rewind to checkpoint 3 would forget two
+    assert [step for step, _, _ in before] == [1, 2, 3, 4, 5]  # a rewind to checkpoint 3 would remove two
     replaced_before(monkeypatch, job, MetricsFile, "rewind")
     with pytest.raises(SupersededError):
         launch(job)
@@ -77,7 +77,7 @@ def test_no_point_is_taken_back(
 
 
 def test_a_commit_that_took_its_time_is_refused(job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newer attempt begins when the state is on disk already and only the rename is missing."""
+    """The newer attempt begins when the state is already on disk, before the rename that commits the checkpoint."""
     written: Callable[..., Any] = MetricsFile.sync
 
     def sync(self: MetricsFile) -> None:

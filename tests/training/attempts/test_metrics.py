@@ -1,4 +1,4 @@
-"""Metric points: each step once, finite, whatever was interrupted."""
+"""Metric points: each step exactly once, with finite values, after any interruption."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,7 @@ from training.errors import TrainingError
 
 @pytest.fixture
 def metrics(tmp_path: Path) -> MetricsFile:
-    """Points at steps 10, 20 and 30 of 100."""
+    """A metrics file with points at steps 10, 20 and 30 of 100."""
     file = MetricsFile(tmp_path / "metrics.jsonl", total_steps=100)
     for step in (10, 20, 30):
         file.append(step, epoch=step // 20 + 1, values={"train/loss": 1 / step})

@@ -1,4 +1,4 @@
-"""Who writes metric points, and when they are durable."""
+"""Only the newest attempt writes metric points, and `sync` makes the points durable."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A damaged checkpoint is skipped aloud and made anew, and nothing in it is ever executed."""
+"""A damaged checkpoint is skipped with a warning and saved again, and code in a checkpoint is never executed."""
 
 import json
 import logging
@@ -88,14 +88,14 @@ def test_a_damaged_one_is_skipped_aloud_for_the_one_before(
 
 
 def renamed(log: CheckpointLog) -> None:
-    """Checkpoint 20 under the name of step 30, with a manifest that belongs there and tells of step 20."""
+    """Move checkpoint 20 to the name of step 30, with a manifest for that folder that names step 20."""
     manifest = read_manifest(folder(log, 20))
     folder(log, 20).rename(folder(log, 30))
     (folder(log, 30) / MANIFEST).write_text(record_text(MANIFEST, manifest, folder(log, 30).name))
 
 
 def of_another_step(log: CheckpointLog) -> None:
-    """Checkpoint 20 with the name and the manifest of step 30 around its state."""
+    """Move checkpoint 20 to the name of step 30, with a manifest that names step 30; only the state is of step 20."""
     place = at(30)
     renamed(log)
     manifest = read_manifest(folder(log, 30)).model_copy(
@@ -159,13 +159,13 @@ def test_the_selected_one_is_named_and_made_again_when_damaged(log: CheckpointLo
     assert log.load_step(20)["step"] == 20
     with pytest.raises(TransientError, match="step-000000010"):
         log.load_step(10)
-    assert steps(log) == []  # what came after the damage is computed again with it
+    assert steps(log) == []  # later checkpoints are removed with the damaged one, and all are computed again
     with pytest.raises(TransientError, match="step-000000099"):
         log.load_step(99)
 
 
 class Bomb:
-    """Leaves a mark when it is unpickled."""
+    """An object that creates the file `mark` when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -175,7 +175,7 @@ class Bomb:
 
 
 def forge(path: Path) -> None:
-    """Make the manifest vouch for whatever state lies beside it."""
+    """Make the manifest match the present content of the state file."""
     manifest = json.loads((path / MANIFEST).read_text())
     del manifest["sha256_of_the_rest"]
     digest, size = digest_file(path / STATE), (path / STATE).stat().st_size
@@ -193,7 +193,7 @@ def test_a_malicious_state_is_not_executed(log: CheckpointLog, tmp_path: Path, h
     elif how == "pickle":
         file.write_bytes(pickle.dumps(bomb))
     else:
-        torch.save(torch.load(file), file)  # with CRCs, which a checkpoint's state does without
+        torch.save(torch.load(file), file)  # with CRCs, which the state of a checkpoint does not have
         with zipfile.ZipFile(file) as archive:
             members = {name: archive.read(name) for name in archive.namelist()}
         (data,) = [name for name in members if name.endswith("data.pkl")]

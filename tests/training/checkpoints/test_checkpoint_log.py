@@ -1,4 +1,4 @@
-"""Checkpoints: bit for bit or not at all, the newest and the best kept."""
+"""Checkpoints are restored bit for bit or not at all; the newest and the best checkpoints are kept."""
 
 import json
 import pickle
@@ -57,12 +57,12 @@ def test_what_is_steady_is_copied_while_training_goes_on(
     monkeypatch.setattr(StateCopies, "fill", lambda copies: (copying.wait(60), fill(copies)))
     weights, buffer = torch.zeros(3), torch.zeros(3)
     log.save(at(1), {"weights": weights, "buffer": buffer}, None, steady={weights.data_ptr()})
-    buffer += 1  # as a forward pass does
+    buffer += 1  # as a forward pass would change it
     waiting = threading.Thread(target=log.wait_until_copied)
     waiting.start()
     waiting.join(0.2)
     assert waiting.is_alive()
-    weights += 2  # too early: it shows that the copy is taken later
+    weights += 2  # not allowed before the copy is complete: shows that the copy is taken later
     copying.set()
     waiting.join(60)
     weights += 1
@@ -186,7 +186,7 @@ def test_a_full_disk_is_said_to_be_one_and_leaves_nothing(tmp_path: Path) -> Non
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
         log.save(at(20), {"large": torch.zeros(1 << 20)}, None)
-        with pytest.raises(Exception) as caught:  # noqa: PT011 - torch decides on its kind
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - torch decides on its type
             log.wait()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

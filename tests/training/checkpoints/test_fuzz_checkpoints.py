@@ -1,4 +1,4 @@
-"""Seeded damage to checkpoints: the newest one that is whole is used, each other is named; never a wrong state."""
+"""Random, seeded damage: the newest intact checkpoint is used, damaged ones are reported; never a wrong state."""
 
 import logging
 import random
@@ -19,7 +19,7 @@ KEPT: dict[str, Any] = {"keep_newest": len(STEPS)}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of five checkpoints, some at epochs' ends."""
+    """A log of five undamaged checkpoints, some at the end of an epoch."""
     folder = tmp_path_factory.mktemp("whole")
     log = opened(folder, **KEPT)
     for step in STEPS:
@@ -51,14 +51,14 @@ def delete(file: Path, other: Path, dice: random.Random) -> None:
 
 
 def swap(file: Path, other: Path, dice: random.Random) -> None:
-    """With the file of this name, a state or a manifest, of another step."""
+    """Swap a state or manifest file with the file of the same name of another step."""
     mine, theirs = file.read_bytes(), other.read_bytes()
     file.write_bytes(theirs)
     other.write_bytes(mine)
 
 
 def swap_folders(file: Path, other: Path, dice: random.Random) -> None:
-    """State and manifest agree, but they are another step's."""
+    """Swap state and manifest with those of another step, so that the two agree with each other."""
     for name in (MANIFEST, STATE):
         swap(file.with_name(name), other.with_name(name), dice)
 
@@ -83,7 +83,7 @@ DAMAGES: list[Callable[[Path, Path, random.Random], None]] = [
 
 
 def damaged(folder: Path, seed: int) -> set[Path]:
-    """Damage checkpoints, the newest ones before others; returns the files that are not as they were."""
+    """Damage checkpoints, preferably the newest; returns the files that changed."""
     dice = random.Random(seed)
     before = contents(folder)
     for _ in range(dice.choice([1, 2, 3, 6])):
@@ -119,18 +119,18 @@ def test_the_newest_whole_one_is_used_and_damaged_ones_are_named(
     untouched = [step for step in STEPS if folder_of(tmp_path / "log", step) not in touched]
     log = opened(tmp_path / "log", **KEPT)
     with caplog.at_level(logging.WARNING, "evergreen.checkpoint"):
-        found = newest(log) or 0  # which looks whether the state is that step's
-    # A flipped bit may lie where nothing depends on it, such as a score: then its checkpoint is used.
+        found = newest(log) or 0  # also checks that the state belongs to the step
+    # A flipped bit may be in an irrelevant place, such as a score; the checkpoint is then still used.
     assert found >= max(untouched, default=0)
     for step in steps(log):
         assert step <= found or f"checkpoint {folder_of(tmp_path / 'log', step)}: " in caplog.text
-    for step in (found + 1, found + 2):  # training goes on, whatever lies beside its checkpoints
+    for step in (found + 1, found + 2):  # training must continue, whatever is left in the folder
         save(log, step)
         assert newest(opened(tmp_path / "log", **KEPT)) == step
 
 
 def test_the_damages_reach_states_and_manifests_of_old_and_new_ones(whole: Path, tmp_path: Path) -> None:
-    """Else the test above could pass for want of damage."""
+    """Otherwise the test above could pass because too little was damaged."""
     reached: dict[str, int] = {}
     used: dict[int | None, int] = {}
     for seed in SEEDS:

@@ -1,4 +1,4 @@
-"""A copied state: its own memory, which is used again in turns."""
+"""Copies of a state have their own memory, and two buffers are used in turns."""
 
 import torch
 
@@ -21,5 +21,5 @@ def test_the_newest_copy_stays_while_the_next_is_taken() -> None:
         taken.append(copies.take({"a": tensor, "more": torch.ones(turn)}))
         tensor += 1
     assert [int(one["a"][0]) for one in taken[-2:]] == [2, 3]
-    assert taken[-1]["a"].data_ptr() == taken[-3]["a"].data_ptr()  # memory is used again
+    assert taken[-1]["a"].data_ptr() == taken[-3]["a"].data_ptr()  # the older copy's memory is used again
     assert taken[-1]["more"].shape == (3,)

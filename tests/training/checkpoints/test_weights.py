@@ -1,4 +1,4 @@
-"""Finished weights: the same bits, known by their digest, named when damaged."""
+"""Finished weights: saved bit for bit, identified by a digest; damage is reported with the file's name."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The memory-mapped columns of a version: unpacked once, watched, and unpacked anew when they were changed."""
+"""The memory-mapped columns of a dataset version: unpacked once, checked, and unpacked again after a change."""
 
 import hashlib
 import json

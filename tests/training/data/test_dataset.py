@@ -1,4 +1,4 @@
-"""A dataset version on disk: found when it is whole, refused when it is damaged, named by its content."""
+"""A dataset version on disk: found if intact, refused if damaged, identified by its content."""
 
 import json
 import shutil

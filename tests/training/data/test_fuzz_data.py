@@ -1,4 +1,4 @@
-"""Seeded damage to a dataset version: it is noticed and named, or it does not matter; wrong rows are never given."""
+"""Random, seeded damage to a dataset version is reported or has no effect; wrong rows are never returned."""
 
 import random
 import shutil
@@ -35,7 +35,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 @pytest.fixture(scope="module")
 def whole(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatasetVersion]:
-    """Its version in several parts, with their columns unpacked."""
+    """The source's dataset version in several parts, with unpacked columns."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "_SHARD_ROWS", 25)
         version = prepared(Home(tmp_path_factory.mktemp("whole")), source, "pets")
@@ -49,7 +49,7 @@ def right(whole: DatasetVersion) -> Rows:
 
 
 def rows_of(version: DatasetVersion) -> Rows:
-    """All that a training sees of a version."""
+    """Everything that a training reads from a version."""
     found: Rows = {}
     for split in SPLITS:
         columns = open_columns(version, split)
@@ -120,7 +120,7 @@ def contents(root: Path) -> dict[Path, bytes]:
 
 
 def damaged(version: DatasetVersion, seed: int) -> set[Path]:
-    """Damage one file, or two; returns what is not as it was."""
+    """Damage one or two files; returns the files that changed."""
     dice = random.Random(seed)
     before = contents(Path(version.path))
     files = sorted(before)
@@ -138,7 +138,7 @@ def damaged(version: DatasetVersion, seed: int) -> set[Path]:
 
 
 def damaged_copy(whole: DatasetVersion, home: Home, seed: int) -> tuple[DatasetVersion, set[Path]]:
-    """A copy of the version in `home`, and what was damaged of its parts and manifest."""
+    """Copy the version to `home` and damage it; returns the copy and its damaged part files and manifest."""
     place = home.dataset("pets", whole.fingerprint)
     shutil.copytree(whole.path, place)
     version = whole.model_copy(update={"path": str(place)})
@@ -173,7 +173,7 @@ def test_what_is_damaged_is_made_anew(
 
 
 def check_rows(version: DatasetVersion, right: Rows, counting: set[Path]) -> None:
-    """A worker that was given the version before the damage gets its rows, or an error that names what is damaged."""
+    """A worker that got the version before the damage must read the right rows, or fail and name a damaged file."""
     refused = ""
     try:
         rows = rows_of(version)
@@ -183,7 +183,7 @@ def check_rows(version: DatasetVersion, right: Rows, counting: set[Path]) -> Non
 
 
 def test_the_damages_reach_every_kind_of_file_in_every_way(whole: DatasetVersion, tmp_path: Path) -> None:
-    """Else the test above could pass for want of damage."""
+    """Otherwise the test above could pass because too little was damaged."""
     reached: dict[str, int] = {}
     for seed in SEEDS:
         shutil.copytree(whole.path, tmp_path / str(seed))

@@ -1,4 +1,4 @@
-"""Data that are larger than the memory that a process may have are prepared and trained on."""
+"""Data larger than a process's memory limit can be prepared and trained on."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _BLOCK, _BLOCKS = 50_000, 30  # 1.2 GB of images
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A memory cgroup in which page cache counts as well, as in a container."""
+    """A memory cgroup, in which page cache counts as well, as in a container."""
     made = _GROUPS / f"evergreen-test-{os.getpid()}"
     try:
         made.mkdir()
@@ -36,7 +36,7 @@ def group() -> Iterator[Path]:
 
 
 def write_idx(folder: Path, split: str, blocks: int, rows: int) -> None:
-    """Random images of 28x28 and their labels, block by block."""
+    """Write random images of 28x28 pixels and their labels, block by block."""
     generator = np.random.default_rng(len(split))
     with (
         (folder / f"{split}-images-idx3-ubyte").open("wb") as images,

@@ -1,4 +1,4 @@
-"""Random numbers against a second implementation, in Python's own integers."""
+"""Random numbers compared with a second implementation in Python's own integers."""
 
 import numpy as np
 

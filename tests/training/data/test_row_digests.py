@@ -1,4 +1,4 @@
-"""Rows of one dataset version are found in another by digest."""
+"""Rows of one dataset version are looked up in another version by digest."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The sample order: every row once an epoch, the same for every world size, entered anywhere."""
+"""The sample order: every row once per epoch, equal for every number of workers, and accessible at any step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**63 - 1)
 EPOCHS = st.integers(0, 10_000)
 ORDERS = st.builds(SampleOrder, st.integers(1, 2000), st.integers(1, 700), SEEDS)
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
-IMPROBABLE = 1e-4  # of fixed draws: a good generator passes for good, a bad one misses by far
+IMPROBABLE = 1e-4  # fixed draws: a good generator always passes, a bad one fails by a wide margin
 
 
 @given(n=st.integers(1, 5000), seed=SEEDS, epoch=EPOCHS)
@@ -82,7 +82,7 @@ def test_entering_at_a_step_is_skipping_the_steps_before(
 
 @contextmanager
 def blocks_of(rows: int) -> Iterator[None]:
-    """Orders computed so many rows at a time, instead of more than these tests' epochs have."""
+    """Compute orders in blocks of `rows` rows; by default a block is larger than any epoch in these tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order_module, "_BLOCK", rows)
         order_module._block.cache_clear()
@@ -95,9 +95,9 @@ def blocks_of(rows: int) -> Iterator[None]:
     epoch=EPOCHS,
     entered_at=st.floats(0, 1, exclude_max=True),
 )
-@example(order=SampleOrder(64 * 3 + 3, 16, 1), epoch=0, entered_at=0.9)  # the rest lies beyond the last block
-@example(order=SampleOrder(64 * 3 - 1, 64, 2), epoch=1, entered_at=0.5)  # as long as a block
-@example(order=SampleOrder(900, 100, 3), epoch=2, entered_at=0.5)  # longer than a block
+@example(order=SampleOrder(64 * 3 + 3, 16, 1), epoch=0, entered_at=0.9)  # the last block is incomplete
+@example(order=SampleOrder(64 * 3 - 1, 64, 2), epoch=1, entered_at=0.5)  # a batch as long as a block
+@example(order=SampleOrder(900, 100, 3), epoch=2, entered_at=0.5)  # a batch longer than a block
 def test_blocks_do_not_show_in_the_order(order: SampleOrder, epoch: int, entered_at: float) -> None:
     epoch_rows = Permutation(order.rows, stream_key(order.seed, epoch, 1))(np.arange(order.rows))
     steps = range(order.steps_per_epoch)
@@ -133,7 +133,7 @@ def test_steps_have_the_global_batch_size_but_for_the_last(order: SampleOrder) -
     ("rows", "batch", "sizes"),
     [
         (128, 64, [64, 64]),
-        (143, 64, [64, 79]),  # 15 rows are fewer than 64 / 4
+        (143, 64, [64, 79]),  # the remaining 15 rows are fewer than 64 / 4
         (144, 64, [64, 64, 16]),
         (3, 64, [3]),
         (9, 4, [4, 5]),
@@ -179,7 +179,7 @@ def test_every_pair_of_rows_is_as_likely_at_two_positions(places: tuple[int, int
 def test_epochs_are_uncorrelated() -> None:
     epochs = [Permutation(2000, stream_key(0, epoch, 1))(np.arange(2000)) for epoch in range(20)]
     table = np.corrcoef([*epochs, np.arange(2000)])
-    # 210 correlations of deviation 1 / sqrt(2000)
+    # 210 correlations, each with standard deviation 1 / sqrt(2000)
     assert np.abs(table[~np.eye(21, dtype=bool)]).max() < 4.5 / np.sqrt(2000)
 
 

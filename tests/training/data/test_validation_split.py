@@ -1,4 +1,4 @@
-"""A source's own validation split: its rows validate each epoch, or are ignored on request."""
+"""A source with its own validation split: its rows validate each epoch, or are ignored on request."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def validation_images() -> Pixels:
 
 
 def validated_on(version: DatasetVersion) -> tuple[Columns, list[list[int]]]:
-    """The train split, and the pixels of the rows that validate, sorted."""
+    """The train split, and the pixels of its validation rows, sorted."""
     columns = open_columns(version, "train")
     learn, validate = training_rows(columns, SETTINGS)
     assert sorted([*learn, *validate]) == list(range(len(columns)))

@@ -19,7 +19,7 @@ def one_hot(predicted, classes=3):
 
 
 def drawn(seed, rows=500, classes=4):
-    """Labels and softmax outputs that know something about them."""
+    """Random labels, and softmax outputs that correlate with them."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(classes, size=rows)
     logits = rng.normal(size=(rows, classes)) + 1.5 * np.eye(classes)[labels]

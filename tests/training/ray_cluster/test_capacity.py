@@ -1,4 +1,4 @@
-"""Which device and how many workers a run gets on a cluster, with the GPUs that Ray is told of."""
+"""The device and the number of workers that a run gets on a cluster with given CPUs and GPUs."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ ray.shutdown()
 
 @pytest.fixture(scope="module")
 def decided() -> dict[str, Any]:
-    """Decisions on a Ray of its own with four CPUs and one GPU that no device stands for."""
+    """Decisions on a separate Ray cluster with four CPUs and one declared GPU without a device."""
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -1,4 +1,4 @@
-"""Where a run computes: what can't be is refused at once."""
+"""Where a run computes: an impossible choice is refused at once."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 
 def test_an_address_where_nobody_listens_is_said_at_once() -> None:
-    with socket.socket() as held:  # bound, so that nobody else has it, and not listening
+    with socket.socket() as held:  # bound, so that no other process can use the port, but not listening
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
         with pytest.raises(TransientError, match=address):
@@ -34,7 +34,7 @@ def test_an_address_that_answers_is_taken() -> None:
 
 @pytest.mark.usefixtures("ray_session")
 def test_ray_is_not_in_this_process_group() -> None:
-    """Prefect cancels a run by SIGTERM to the group of its process; Ray has to live until training has saved."""
+    """Prefect cancels a run by SIGTERM to its process group; Ray must stay alive until training has saved."""
     from ray._private.worker import _global_node
 
     assert _global_node is not None
@@ -45,7 +45,7 @@ def test_ray_is_not_in_this_process_group() -> None:
 
 @pytest.mark.usefixtures("ray_session")
 def test_nobody_looks_on() -> None:
-    """No monitor, log monitor or dashboard server: ten seconds of CPU that no run on one machine has a use for."""
+    """No monitor, log monitor or dashboard server runs: ten seconds of CPU that a local run has no use for."""
     from ray._private.worker import _global_node
 
     assert _global_node is not None
@@ -135,9 +135,9 @@ def test_a_sigterm_while_ray_starts_ends_the_process_in_order(moment: str) -> No
     command = [sys.executable, "-c", _STARTS_RAY, moment]
     with tempfile.TemporaryDirectory(
         prefix="eg-", dir="/tmp"
-    ) as folder:  # the path of a socket has to be short
+    ) as folder:  # the path of a Unix socket must be short
         environment = os.environ | {"RAY_TMPDIR": folder}
-        # As if somebody's cluster ran on this machine, which is none of ours.
+        # As if another user's cluster ran on this machine.
         (Path(folder) / "ray").mkdir()
         (Path(folder) / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Ray's dashboard, when it is on, lists the training."""
+"""Ray's dashboard lists the training if the dashboard is on."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from training.records import DatasetVersion
 from training.storage.paths import Home
 
 _HERE = Path(__file__).parents[1]
-_TOKEN = "0123456789abcdef" * 4  # one that a person has chosen, to type it into the page
+_TOKEN = "0123456789abcdef" * 4  # chosen by the user, who types it into the page
 
 
 @pytest.mark.slow

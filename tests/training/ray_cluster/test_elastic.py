@@ -1,4 +1,4 @@
-"""Workers come and go with their nodes, and the weights stay the same to the last bit."""
+"""Workers join and leave with their nodes, and the weights stay the same, bit for bit."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _HERE = Path(__file__).parents[1]
 
 
 def run(scenario: str, step_s: str, home: Home, version: DatasetVersion, folder: Path) -> dict[str, Any]:
-    """What :mod:`elastic_run` prints."""
+    """Run :mod:`elastic_run` and return what it prints."""
     described = folder / "version.json"
     described.write_text(version.model_dump_json())
     path = os.pathsep.join(map(str, (_HERE.parents[1], _HERE.parent, _HERE)))
@@ -30,7 +30,7 @@ def run(scenario: str, step_s: str, home: Home, version: DatasetVersion, folder:
         timeout=400,
         check=True,
     )
-    # Ray may say after it that the node is gone.
+    # Ray may print afterwards that the node is dead.
     found: dict[str, Any] = json.loads(
         next(line for line in done.stdout.splitlines() if line.startswith(b"{"))
     )
@@ -59,4 +59,4 @@ def test_a_node_that_is_taken_away_is_saved_from_first(
     found = run("preemption", "0.2", home, small_version, tmp_path)
     first, second = found["first_steps"]
     assert first == 0
-    assert 10 <= second < 100  # inside the first epoch of 135 steps, which nothing but the notice saves
+    assert 10 <= second < 100  # inside the first epoch of 135 steps: saved because of the notice

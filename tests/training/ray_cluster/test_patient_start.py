@@ -1,4 +1,4 @@
-"""Ray on a machine that is too busy for Ray's own limits: its processes are waited for, not started a second time."""
+"""Ray on a machine too busy for Ray's own time limits: wait for Ray's processes instead of starting them again."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 
-# Each process of Ray stands still from its first moment, and goes on once the log says that it is waited for.
+# Each process of Ray is stopped at its start, and continued once the log says that Evergreen waits for it.
 _BUSY = """
 import json, logging, signal, subprocess
 from pathlib import Path
@@ -41,7 +41,7 @@ print(json.dumps({"started": started, "alive": alive, "stopped": len(stopped), "
 
 
 def test_processes_that_stand_still_longer_than_rays_limit_are_waited_for() -> None:
-    with tempfile.TemporaryDirectory(prefix="eg-", dir="/tmp") as folder:  # for a socket's short path
+    with tempfile.TemporaryDirectory(prefix="eg-", dir="/tmp") as folder:  # a short path for Unix sockets
         limits = {"RAY_gcs_server_port_wait_time_s": "1", "RAY_raylet_start_wait_time_s": "1"}
         done = subprocess.run(
             [sys.executable, "-c", _BUSY],

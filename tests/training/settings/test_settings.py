@@ -1,4 +1,4 @@
-"""Settings: what is unknown, impossible or contradictory is refused by name before anything starts."""
+"""Settings: unknown, impossible or contradictory values are refused by name before a run starts."""
 
 import json
 from typing import Any
@@ -190,7 +190,7 @@ def test_describe_names_what_assignments_take(name: str) -> None:
 
 
 def leaves(model: type[BaseModel], prefix: str = "") -> dict[str, str | None]:
-    """Description of every setting by dotted name."""
+    """Descriptions of all settings by dotted name."""
     found: dict[str, str | None] = {}
     for name, info in model.model_fields.items():
         kind = info.annotation

@@ -1,4 +1,4 @@
-"""Files are complete under their name, or not there."""
+"""A file under its final name is complete, or does not exist."""
 
 import hashlib
 import io
@@ -35,7 +35,7 @@ JSON = st.recursive(
 
 
 class Stop(Exception):
-    """What ends a block before its work is done."""
+    """Ends a block before its work is complete."""
 
 
 def stop_after(file: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A file of records that grows, shrinks and is replaced while it is read."""
+"""Reading a file of records while it grows, shrinks and is replaced."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Records and lines with checksums: damage is named, never believed; what a killed writer left is no damage."""
+"""Records and lines with checksums: damage is reported, never read; a killed writer's partial line is no damage."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ OWNER = "0123456789abcdef"
 
 
 class Note(Record):
-    """What is written in these tests."""
+    """The record that these tests write."""
 
     step: int
     text: str
@@ -41,14 +41,14 @@ NOTES = [Note(step=step, text=f"Größe {step}", share=1 / (step + 1)) for step 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A record."""
+    """A file with one record."""
     write_record(tmp_path / "note.json", NOTES[3], OWNER)
     return tmp_path / "note.json"
 
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
-    """Six lines, appended one by one."""
+    """A file of six lines, appended one by one."""
     for note in NOTES:
         append_record(tmp_path / "notes.jsonl", note, OWNER)
     return tmp_path / "notes.jsonl"
@@ -94,7 +94,7 @@ def test_a_changed_record_is_never_believed(file: Path, change: Change) -> None:
             assert read_record(file, Note, OWNER) == NOTES[3]
         except DamagedError:
             refused += 1
-    assert refused > TIMES * 0.9  # what is left changed a space, or an escape of the same letter
+    assert refused > TIMES * 0.9  # the rest changed only a space, or an escape of the same letter
 
 
 def test_a_record_that_was_cut_short_is_damaged_wherever_the_cut(file: Path) -> None:
@@ -174,7 +174,7 @@ def test_an_unfinished_last_line_is_left_out_wherever_it_ends(lines: Path) -> No
     for length in range(begin, len(whole) - 1):
         lines.write_bytes(whole[:length])
         assert numbers(lines) == [0, 1, 2, 3, 4]
-        append_record(lines, NOTES[5], OWNER)  # and stays left out
+        append_record(lines, NOTES[5], OWNER)  # the partial line stays left out
         assert numbers(lines) == [0, 1, 2, 3, 4, 5]
     lines.write_bytes(whole[:-1])
     assert numbers(lines) == [0, 1, 2, 3, 4, 5]
@@ -210,7 +210,7 @@ def test_the_lines_beside_a_damaged_one_are_kept(
     rest = [note for note in NOTES if note.step != number]
     assert (found.undamaged(), found.sound) == (rest, number)
     assert f"line {number + 1}: its checksum is not" in caplog.text
-    append_record(lines, NOTES[0], OWNER)  # hides no damage
+    append_record(lines, NOTES[0], OWNER)  # appending does not hide the damage
     assert read_lines(lines, Note, OWNER).sound == number
     rewrite_undamaged(lines, Note, OWNER)
     assert read_lines(lines, Note, OWNER).all() == [*rest, NOTES[0]]

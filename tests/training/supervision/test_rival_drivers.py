@@ -1,4 +1,4 @@
-"""Two drivers train one run, as on a file system without locks: the newer one goes on, the older one ends."""
+"""Two drivers train one run, as on a file system without locks: the newer continues, the older ends."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ _LIMIT_S = 300.0
 
 
 def started(home: Home, version: Path, step_s: str) -> "subprocess.Popen[str]":
-    """A driver in this process's environment, whose steps take `step_s` seconds or more."""
+    """Start a driver in this process's environment, whose steps take at least `step_s` seconds."""
     path = os.pathsep.join(map(str, (_HERE.parents[1], _HERE.parent, _HERE)))
     return subprocess.Popen(
         [sys.executable, str(_HERE / "rival_driver.py"), str(home.root), str(version)],
@@ -32,7 +32,7 @@ def started(home: Home, version: Path, step_s: str) -> "subprocess.Popen[str]":
 
 
 def run_at_step(home: Home, step: int) -> RunPaths:
-    """The only run of the recipe, once it has come to `step`."""
+    """Wait until the recipe's only run has reached `step`, and return its paths."""
     deadline = time.monotonic() + _LIMIT_S
     while time.monotonic() < deadline:
         for folder in home.runs("slow").glob("*"):

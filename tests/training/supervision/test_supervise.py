@@ -1,4 +1,4 @@
-"""Real workers that are stopped, killed and told to end: the model stays the same, to the last bit."""
+"""Real workers are stopped, killed and asked to terminate: the model stays the same, bit for bit."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ def outcome(job: TrainingJob, trained: TrainedModel) -> tuple[Any, ...]:
 def calm(
     small_version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory, ray_session: None
 ) -> tuple[Any, ...]:
-    """What a training comes to that nothing disturbs."""
+    """The outcome of an undisturbed training."""
     job = slow_job(Home(tmp_path_factory.mktemp("calm")), small_version)
     return outcome(job, launch(job))
 
@@ -59,9 +59,9 @@ def test_a_stopped_worker_is_found_and_replaced(
     trained = launch(job)
     hit.join()
     assert outcome(job, trained) == calm
-    assert trained.reproducible is True, trained.reproducible_reason  # three ranks replayed together
+    assert trained.reproducible is True, trained.reproducible_reason  # all three ranks replayed
     assert "its process is stopped" in caplog.text  # rank 1
-    # The others wait for it: their stacks say where.
+    # The other ranks wait for rank 1: their stacks show where.
     assert "torch/distributed" in caplog.text or "backward" in caplog.text
     (failure,) = read_failures(job.paths)
     silence = re.search(r"no worker gave a sign of life for (\d+) s", failure.error)
@@ -69,11 +69,11 @@ def test_a_stopped_worker_is_found_and_replaced(
     assert 6 <= int(silence.group(1)) < 30
     second = read_attempts(job.paths)[1]
     assert second.first_step >= max(there) >= 12
-    assert 0 <= second.reached - second.first_step <= 2 * 4 + 30  # a beat a second, 30 steps a second at most
+    assert 0 <= second.reached - second.first_step <= 2 * 4 + 30  # a heartbeat a second, 30 steps a second
 
 
 def kill_controller(_beats: list[Beat]) -> None:
-    """SIGKILL the process with Ray Train's controller, of which this process's Ray has one at a time."""
+    """SIGKILL the process of Ray Train's controller; the Ray of this test process has only one at a time."""
     (controller,) = [
         process
         for process in psutil.Process().children(recursive=True)
@@ -83,14 +83,14 @@ def kill_controller(_beats: list[Beat]) -> None:
 
 
 def actors() -> dict[str, str]:
-    """Class of each actor that this Ray has had so far."""
+    """Class of each actor that this Ray cluster has had so far, by name."""
     from ray._private import state
 
     return {name: actor["ActorClassName"] for name, actor in state.actors().items()}
 
 
 def reserved() -> list[str]:
-    """What Ray still holds back for workers."""
+    """Placement groups that Ray still reserves for workers."""
     from ray.util import placement_group_table
 
     return [name for name, group in placement_group_table().items() if group["state"] != "REMOVED"]
@@ -113,7 +113,7 @@ def test_sigterm_saves_first_and_a_failure_beyond_the_budget_ends_a_run_and_the_
         hit.join()
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM]  # passed on to whoever was listening
+    assert heard == [signal.SIGTERM]  # passed on to the previous signal handler
     assert not job.paths.stop.exists()
     stopped_at = int(str(stopped.value).partition("at step ")[2].split()[0])
     assert max(checkpoint_steps(job)) == stopped_at  # inside an epoch, where nothing else saves
@@ -124,9 +124,9 @@ def test_sigterm_saves_first_and_a_failure_beyond_the_budget_ends_a_run_and_the_
         launch(job)
     hit.join()
     assert reserved() == []
-    # Ray Train would start five others for each start of workers, each of which takes 2 to 3 s of it.
+    # Ray Train would start five other actors for each worker start, which take 2 to 3 s of it.
     started = Counter(kind for name, kind in actors().items() if name not in before_us)
-    assert started["TrainControllerHost"] <= 1  # kept from the start before, until it was killed
+    assert started["TrainControllerHost"] <= 1  # kept from the previous worker start, until it was killed
     assert started.keys() - {"TrainControllerHost"} == {"RayTrainWorker"}
     assert len(read_failures(job.paths)) == 2
     assert finished(job.paths, job.run_key) is None
@@ -155,7 +155,7 @@ def test_a_controller_that_is_there_hears_how_long_workers_may_take_to_start(
     import ray
     from ray.util import placement_group, remove_placement_group
 
-    start_host(own_ray=True)  # before the setting is known to it
+    start_host(own_ray=True)  # started before this controller gets the setting
     everything = placement_group([{"CPU": ray.cluster_resources()["CPU"]}])
     assert everything.wait(60)
     job = slow_job(home, small_version, failure={"max_failures": 0, "worker_start_timeout_s": 3.0})
@@ -165,7 +165,7 @@ def test_a_controller_that_is_there_hears_how_long_workers_may_take_to_start(
             launch(job)
     finally:
         remove_placement_group(everything)
-    assert time.monotonic() - began < 30  # the message is this process's; Ray's own limit is 60 s
+    assert time.monotonic() - began < 30  # the message comes from this process; Ray's own limit is 60 s
 
 
 def test_an_attempt_that_was_given_up_can_not_write(home: Home, small_version: DatasetVersion) -> None:
@@ -194,7 +194,7 @@ def handlers() -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """No stopped worker, and no handler of signals."""
+    """No stopped worker and no signal handler is left."""
     before = handlers()
     yield
     assert handlers() == before

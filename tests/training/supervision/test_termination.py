@@ -1,4 +1,4 @@
-"""SIGTERM ends a process wherever it meets the main thread, in fresh processes."""
+"""SIGTERM ends a process wherever the main thread is at that moment; each test uses fresh processes."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""When the watchdog holds workers for stuck: hand-written signs of life of real processes, and a clock."""
+"""When the watchdog considers workers stuck: written heartbeats of real processes, and a simulated clock."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ class Watch:
         self.watchdog = Watchdog(self.job, self.now)
 
     def start(self, count: int = 1) -> None:
-        """Workers that, as the real ones do, live on when they are asked for their stacks."""
+        """Start processes that, like real workers, survive the signal that requests their stacks."""
         for _ in range(count):
             quiet = subprocess.Popen(
                 ["sleep", "1000"], preexec_fn=lambda: signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
@@ -46,7 +46,7 @@ class Watch:
             self.workers.append(quiet)
 
     def beat(self, step: int, gap_s: float = 0.01, rank: int = 0, attempt: int = ATTEMPT) -> None:
-        """A worker's sign of life after `step` steps, and a look at it."""
+        """Write a worker's heartbeat after `step` steps, and let the watchdog check."""
         pid = self.workers[rank].pid
         beat = Beat(
             attempt=attempt,
@@ -67,7 +67,7 @@ class Watch:
         self.watchdog.look()
 
     def check_given_up_after(self, seconds: float, match: str = "no worker gave a sign of life") -> None:
-        """Nothing happens until then, and then all workers are ended."""
+        """Check that nothing happens for `seconds`, and that the watchdog then kills all workers."""
         since = self.now
         for share in (0.3, 0.6, 0.99):
             self.now = since
@@ -108,7 +108,7 @@ def test_slow_steps_have_twenty_times_their_mean(watch: Watch) -> None:
 
 @pytest.mark.parametrize("first", [0, 25])
 def test_the_first_step_has_the_time_of_a_start(watch: Watch, first: int) -> None:
-    """Also that of an attempt which goes on at a checkpoint."""
+    """This also holds for the first step of an attempt that resumes from a checkpoint."""
     watch.start()
     watch.beat(first)
     watch.check_given_up_after(START_S)
@@ -127,14 +127,14 @@ def test_a_replaced_worker_has_the_time_of_a_start_again(watch: Watch) -> None:
     watch.beat(0)
     watch.beat(10)
     watch.workers.pop().kill()
-    time.sleep(1.1)  # a process is told from another by its start, to the second
+    time.sleep(1.1)  # two processes with one pid are distinguished by their start time, in seconds
     watch.start()
     watch.beat(10)
     watch.check_given_up_after(START_S)
 
 
 def test_an_epoch_of_a_stream_has_the_time_of_a_start(watch: Watch) -> None:
-    """Ray Data starts anew each epoch."""
+    """Ray Data starts again in each epoch."""
     watch.watchdog.job = watch.job.model_copy(update={"feed": "stream"})
     watch.start()
     watch.beat(0)
@@ -143,7 +143,7 @@ def test_an_epoch_of_a_stream_has_the_time_of_a_start(watch: Watch) -> None:
 
 
 def test_a_slow_healthy_worker_is_left_alone(watch: Watch) -> None:
-    """Each step takes 19 times the mean so far, at most; none in the whole hour is a hang."""
+    """Each step takes at most 19 times the mean so far; no pause within an hour is taken for a hang."""
     watch.start()
     watch.beat(0)
     watch.beat(1, gap_s=10.0)
@@ -154,7 +154,7 @@ def test_a_slow_healthy_worker_is_left_alone(watch: Watch) -> None:
 
 
 def test_one_sign_of_life_is_enough(watch: Watch) -> None:
-    """The others wait for it, and are as silent as they would be if they were stuck."""
+    """The other workers wait for that worker, and are as silent as if they were stuck."""
     watch.start(3)
     for rank in range(3):
         watch.beat(0, rank=rank)
@@ -209,7 +209,7 @@ def test_an_older_attempts_signs_do_not_count(watch: Watch) -> None:
 
 
 def test_a_process_does_not_end_itself(watch: Watch) -> None:
-    """A training in this very process was interrupted, and goes on with workers."""
+    """Scenario: a training in this very process was interrupted, and continues with workers."""
     watch.start()
     watch.beat(10)
     (beat,) = read_beats(watch.job.paths)

@@ -1,4 +1,4 @@
-"""Normalisation and augmentation: what they do to pixels, and that a row's draw is its own."""
+"""Normalisation and augmentation: their effect on pixels, and that each row has its own random draw."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_seed_epoch_and_row_change_the_draw(spec: Augmentation) -> None:
 
 
 def shifted(pixels: np.ndarray, down: int, right: int) -> np.ndarray:
-    """Moved by whole pixels, black moving in."""
+    """Images shifted by whole pixels, with black at the edges that become free."""
     out = np.zeros_like(pixels)
     height, width = pixels.shape[-2:]
     for y in range(height):
@@ -92,7 +92,7 @@ def test_a_shift_moves_whole_pixels_every_way_and_black_moves_in() -> None:
         ]  # fmt: skip
         assert len(fitting) == 1
         moves[fitting[0]] += 1
-    # Nine moves, each 13 times on average
+    # nine shifts, each expected 13 times
     assert min(moves.values()) >= 4
     assert max(moves.values()) <= 26
 
@@ -101,7 +101,7 @@ def test_a_shift_moves_whole_pixels_every_way_and_black_moves_in() -> None:
 def test_a_shift_reaches_its_limit_and_no_further(limit: int) -> None:
     images = torch.full((500, 3, 4, 4), 255, dtype=torch.uint8)
     found = augment(NORMALISE(images), np.arange(500), Augmentation(shift=limit), 0, 0, BLACK)
-    lost = (torch.isclose(found, BLACK, atol=1e-4)).all(1).all(1).sum(1)  # columns that are black all the way
+    lost = (torch.isclose(found, BLACK, atol=1e-4)).all(1).all(1).sum(1)  # columns that are entirely black
     assert lost.max() == min(limit, 4)
     assert lost.min() == 0
 
@@ -134,7 +134,7 @@ def test_what_comes_from_outside_is_black() -> None:
 def test_the_largest_rotation_by_90_degrees_is_a_quarter_turn() -> None:
     key_rows = np.arange(200_000)
     draws = uniforms(stream_key(3, 1, AUGMENTATION), key_rows, 5)[:, 0]
-    row = np.array([int(draws.argmax())])  # nearly 1: turned by nearly all of 90 degrees
+    row = np.array([int(draws.argmax())])  # draw close to 1: rotated by nearly 90 degrees
     image = IMAGES[:1]
     found = augment(NORMALISE(image), row, Augmentation(rotation=90), 3, 1, BLACK)
     turns = [torch.rot90(NORMALISE(image), quarter, (2, 3)) for quarter in (1, -1)]
@@ -143,7 +143,7 @@ def test_the_largest_rotation_by_90_degrees_is_a_quarter_turn() -> None:
 
 def test_a_shift_under_rotation_is_in_pixels() -> None:
     draws = uniforms(stream_key(3, 1, AUGMENTATION), np.arange(200_000), 5)
-    row = int(np.argmin(np.abs(draws[:, 2] - 1) + np.abs(draws[:, 3] - 0.5)))  # all the way in x, not in y
+    row = int(np.argmin(np.abs(draws[:, 2] - 1) + np.abs(draws[:, 3] - 0.5)))  # maximal shift in x, none in y
     spot = torch.zeros((1, 3, 12, 12), dtype=torch.uint8)
     spot[:, :, 6, 6] = 255
     found = augment(NORMALISE(spot), np.array([row]), Augmentation(shift=3, rotation=1e-6), 3, 1, BLACK)

@@ -1,4 +1,4 @@
-"""Raw rows become pixels, or a reason why not."""
+"""Decode raw rows to pixels, or report why that is not possible."""
 
 from io import BytesIO
 

@@ -1,4 +1,4 @@
-"""Copies of images: refused with a list of all of them, or left out on request, and said in the manifest."""
+"""Duplicate images: refused with a list of all of them, or left out on request and recorded in the manifest."""
 
 import csv
 import shutil
@@ -28,14 +28,14 @@ def refused(home: Home, root: Path) -> str:
 
 
 def listed(home: Home) -> list[dict[str, str]]:
-    """Rows of the one list of refused rows in `home`."""
+    """Rows of the only list of refused rows in `home`."""
     (file,) = (home.root / "refused").rglob("*.csv")
     with file.open(newline="", encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
 
 
 def leak(images: Path) -> None:
-    """Put a training image into the test split, with other bytes and the same pixels."""
+    """Put a training image into the test split, with equal pixels but other file content."""
     Image.open(images / "train/dog/0.png").save(images / "test/dog/copy.png", compress_level=0)
 
 
@@ -95,11 +95,11 @@ def test_dropped_copies_leave_the_dataset_of_the_other_rows(
     assert rows_of(version) == rows_of(clean)
     assert version.label_counts == clean.label_counts
     assert (version.mean, version.std) == (clean.mean, clean.std)
-    assert dataset.find(home, "pets", version.fingerprint) == version  # the manifest fits the files
+    assert dataset.find(home, "pets", version.fingerprint) == version  # the manifest matches the files
 
 
 def rows_of(version: DatasetVersion) -> list[Any]:
-    """Images and labels of each split, sorted: the order depends on how many rows the source has."""
+    """Images and labels of each split, sorted, because the order depends on the number of source rows."""
     columns = (dataset.open_columns(version, split) for split in ("train", "test"))
     return [sorted(zip(np.asarray(one.images).tolist(), one.labels.tolist(), strict=True)) for one in columns]
 

@@ -1,4 +1,4 @@
-"""Preparation: a version is a function of the source alone."""
+"""Preparation: the dataset version depends on nothing but the source."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_what_the_manifest_says_is_so(digits_version: DatasetVersion) -> None:
         counts = np.bincount(columns.labels, minlength=10)
         assert digits_version.label_counts[split] == tuple(counts)
     assert digits_version.rows("train") + digits_version.rows("test") == 1797
-    # A share of 0.2 decided row by row: within four deviations.
+    # Each row is a test row with probability 0.2: within four standard deviations.
     assert abs(digits_version.rows("test") / 1797 - 0.2) < 4 * np.sqrt(0.2 * 0.8 / 1797)
     assert digits_version.bytes == sum(map(len, files_of(digits_version).values()))
     assert (digits_version.shape, digits_version.classes) == ((1, 8, 8), tuple("0123456789"))
@@ -199,7 +199,7 @@ def test_an_interrupted_commit_leaves_nothing(home: Home, monkeypatch: pytest.Mo
 
 
 def test_an_image_folder_is_not_left_sorted_by_class(home: Home, tmp_path: Path) -> None:
-    """Training that reads rows in their order would else see one class after the other."""
+    """Otherwise a training that reads rows in stored order would see one class after the other."""
     pixels = random_pixels(120)
     for number, image in enumerate(pixels):
         file = tmp_path / "pets" / ("cat" if number < 60 else "dog") / f"{number:03d}.png"

@@ -1,4 +1,4 @@
-"""What breaks a rule is named by file or row, and no version is left behind."""
+"""A violation is reported with its file or row, and no dataset version is left behind."""
 
 import logging
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from training.storage.paths import Home
 
 
 def refused(home: Home, root: Path, **data: Any) -> str:
-    """The reason why the images at `root` are refused; nothing may be left in the place of versions."""
+    """The error message that refuses the images at `root`; checks that no version or temporary file is left."""
     with pytest.raises(DataError) as caught:
         prepared(home, ImageFolder(root), "pets", data)
     assert [path for path in home.datasets.rglob("*") if path.name != "pets"] == []

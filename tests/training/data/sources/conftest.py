@@ -1,4 +1,4 @@
-"""What tests of sources share: real data where it is, a real HTTP server, and reading a split back."""
+"""Fixtures for tests of sources: real data if available, a local HTTP server, and reading a split back."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def real_data() -> Path:
 
 
 def read_rows(files: SourceFiles, split: str, rows: list[int] | None = None) -> list[dict[str, Any]]:
-    """Rows as another process would read them: knowing nothing but `files`."""
+    """Read rows as another process would, with no information besides `files`."""
     again = SourceFiles.model_validate_json(files.model_dump_json())
     source = reader(again)
     wanted = list(range(source.count(again, split))) if rows is None else rows
@@ -52,7 +52,7 @@ def pixels_of() -> Callable[[dict[str, Any]], np.ndarray[Any, np.dtype[np.uint8]
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder inside of the test's, so that what leads out of it can be seen."""
+    """A folder inside the test's temporary folder, so that a test sees files that escape it."""
     inner = tmp_path / "inner"
     inner.mkdir()
     return inner

@@ -1,4 +1,4 @@
-"""Archives, made byte by byte, and that a bad one leaves nothing."""
+"""Build archives byte by byte, and check that a refused archive leaves no files."""
 
 import io
 import tarfile
@@ -34,7 +34,7 @@ def special(name: str, kind: bytes, target: str = "") -> tuple[tarfile.TarInfo, 
 
 
 def both(place: Path, files: dict[str, bytes]) -> list[Path]:
-    """The same files as .tar and as .zip."""
+    """Pack the same files as .tar and as .zip."""
     (place / "bad.tar").write_bytes(tar_bytes([plain(*item) for item in files.items()]))
     with zipfile.ZipFile(place / "bad.zip", "w", zipfile.ZIP_DEFLATED) as packed:
         for name, content in files.items():

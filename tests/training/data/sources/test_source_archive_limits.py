@@ -1,4 +1,4 @@
-"""Archives that unpack to too much are refused before they do."""
+"""Archives that would unpack to too much data are refused before unpacking."""
 
 import gzip
 import lzma

@@ -1,4 +1,4 @@
-"""Archives: good ones come out whole, hostile ones leave nothing."""
+"""Archives: valid archives are unpacked completely, hostile archives leave no files."""
 
 import gzip
 import io
@@ -205,14 +205,14 @@ def test_cut_short_anywhere(place: Path, suffix: str) -> None:
     whole = {".tar.gz": gzip.compress, ".tar.xz": lzma.compress}.get(suffix, bytes)(whole)
     archive = place / f"bad{suffix}"
     for length in [0, 1, 511, 512, 1024, len(whole) // 2, len(whole) - 513, len(whole) - 8]:
-        if length < len(whole) and not (suffix == ".tar" and length == len(whole) - 8):  # inside the end mark
+        if length < len(whole) and not (suffix == ".tar" and length == len(whole) - 8):  # in the end mark
             archive.write_bytes(whole[:length])
             refused(archive)
 
 
 def test_a_damaged_header_is_not_taken_for_the_end(place: Path) -> None:
     content = bytearray(tar_bytes([plain("a"), plain("b"), plain("c")]))
-    content[1024 + 148] ^= 1  # the checksum of the second header
+    content[1024 + 148] ^= 1  # in the checksum field of the second header
     for name, packed in (("bad.tar", bytes(content)), ("bad.tar.gz", gzip.compress(content))):
         (place / name).write_bytes(packed)
         assert "damaged" in refused(place / name)

@@ -1,4 +1,4 @@
-"""CIFAR-10's binary files: planes become pixels, and damage is refused by name."""
+"""CIFAR-10's binary files: colour planes become pixels, and a damaged file is refused by name."""
 
 import hashlib
 import tarfile

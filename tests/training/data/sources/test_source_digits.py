@@ -1,4 +1,4 @@
-"""scikit-learn's digits, without importing scikit-learn."""
+"""scikit-learn's digits are read without importing scikit-learn."""
 
 import subprocess
 import sys

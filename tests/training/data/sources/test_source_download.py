@@ -1,4 +1,4 @@
-"""Downloads against a real server on this machine."""
+"""Downloads from a real HTTP server on this machine."""
 
 import hashlib
 import socket
@@ -57,7 +57,7 @@ def test_truncated_is_transient(site, tmp_path: Path) -> None:
 
 
 def unannounced(content: bytes, pause_s: float = 0.0):
-    """An answer that ends where the connection does, a byte each pause or all at once."""
+    """An answer without a length, which ends with the connection; one byte per pause, or all bytes at once."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -111,7 +111,7 @@ def test_a_server_that_sends_next_to_nothing_is_left(site, tmp_path: Path) -> No
     site.answers["/file"] = unannounced(bytes(1000), pause_s=0.05)
     began = time.monotonic()
     assert "only " in refused(site.url("/file"), tmp_path, TransientError, timeout_s=0.3)
-    assert time.monotonic() - began < 10  # all of it would take 50 s
+    assert time.monotonic() - began < 10  # the whole answer would take 50 s
 
 
 @pytest.mark.parametrize("digest", ["sha256", "md5"])
@@ -191,7 +191,7 @@ def test_only_whole_addresses_of_the_web(tmp_path: Path, url: str) -> None:
     ["data.example", "localhost.data.example", "127.0.0.1@data.example", "10.0.0.1", "0x7f.1", "[fe80::1]"],
 )
 def test_plain_http_is_for_this_machine_only(tmp_path: Path, host: str) -> None:
-    # Refused before anything is asked: nobody is at these addresses.
+    # Refused before any connection: no server listens at these addresses.
     assert "plain http://" in refused(f"http://{host}/file", tmp_path, SettingError)
 
 

@@ -1,4 +1,4 @@
-"""Folders of images: order and digest come from content, and every stray thing is refused by name."""
+"""Folders of images: order and digest depend on the content, and every unexpected file is refused by name."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from training.records import SourceFiles
 
 
 def made(root: Path, splits: tuple[str, ...] = ("train", "test"), count: int = 6, shuffle: int = 0) -> Path:
-    """Distinct contents under file names that depend on `shuffle`."""
+    """Write distinct contents under file names that depend on `shuffle`."""
     names = random.Random(shuffle)
     for split in splits:
         for label in ("cat", "dog"):

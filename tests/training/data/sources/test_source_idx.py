@@ -1,4 +1,4 @@
-"""idx files: found, unpacked or downloaded; every way of being wrong is refused by name."""
+"""idx files: found, unpacked or downloaded; every kind of wrong file is refused by name."""
 
 import gzip
 import hashlib
@@ -225,7 +225,7 @@ def test_others_come_from_torchvision() -> None:
 
 @pytest.mark.parametrize("name", ["NoSuchSet", "EMNIST", "QMNIST", "CIFAR10"])
 def test_what_is_not_published_as_idx_files_is_refused(name: str) -> None:
-    """EMNIST has the addresses of MNIST by inheritance."""
+    """EMNIST is not published as idx files, although its class inherits the URLs of MNIST."""
     with pytest.raises(DataError, match=f"'{name}'"):
         publication(name)
 

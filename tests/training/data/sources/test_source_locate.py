@@ -1,4 +1,4 @@
-"""What lies at a path is recognised by looking, also inside an archive."""
+"""The kind of data at a path is recognised from the files, also inside an archive."""
 
 import logging
 import shutil
@@ -255,7 +255,7 @@ def test_reader_knows_all_kinds_and_no_others(tmp_path: Path) -> None:
 
 
 def test_real_images_in_an_archive(real_data: Path, tmp_path: Path) -> None:
-    """A part of the archive only, as unpacking all of its 60,000 files takes a while."""
+    """Uses only a part of the archive, because unpacking all 60,000 files takes a while."""
     part = tmp_path / "part.tar"
     with tarfile.open(real_data / "cifar10-jpeg.tar.xz") as whole, tarfile.open(part, "w") as tar:
         for member in whole:

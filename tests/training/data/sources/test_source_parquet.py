@@ -1,4 +1,4 @@
-"""Parquet sources: every column type comes back pixel for pixel, and bad cells are named."""
+"""Parquet sources: every column type is read pixel for pixel, and bad cells are reported by row."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_encoded_files(tmp_path: Path, kind: pa.DataType, rows_of) -> None:
 
 
 def test_hugging_face_layout(tmp_path: Path, rows_of) -> None:
-    """Structs of bytes and path, integer labels named in the schema, splits in file names."""
+    """Structs of bytes and path, integer labels with names in the schema, splits in file names."""
     feature = {"names": ["zero", "one"], "_type": "ClassLabel"}
     metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
     for split in ("train", "test"):

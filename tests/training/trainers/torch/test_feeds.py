@@ -1,4 +1,4 @@
-"""Feeds bring every training row to some rank once an epoch, and no row that is kept back."""
+"""Feeds deliver every training row to some rank once per epoch, and no validation row."""
 
 from typing import Any
 
@@ -122,7 +122,7 @@ def test_a_loader_shares_rows_among_ranks(columns: Columns) -> None:
     batches = [list(loader(columns, rank(number, 2)).batches(0, 0)) for number in range(2)]
     found = [set(rows(one)) for one in batches]
     assert found[0] | found[1] == set(learn_of(columns))
-    assert len(found[0] & found[1]) <= 1  # the sampler repeats a row where they do not divide
+    assert len(found[0] & found[1]) <= 1  # the sampler repeats a row to give ranks equal numbers
     for first, second in zip(*batches, strict=True):
         assert first.global_rows == second.global_rows == len(first.labels) + len(second.labels)
 

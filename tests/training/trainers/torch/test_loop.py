@@ -1,4 +1,4 @@
-"""A whole training in this process: which rows it takes, what it reports, which model it leaves."""
+"""A whole training in this process: the rows that it uses, the metrics it reports, and the model it saves."""
 
 import time
 from collections import Counter
@@ -55,7 +55,7 @@ def test_a_moved_run_is_found(home: Home, small_version: DatasetVersion) -> None
 
 
 def test_the_model_is_the_selected_epochs(home: Home, small_version: DatasetVersion) -> None:
-    """The rate rises to an absurd one, so that the first epochs are better than the last."""
+    """The learning rate rises to an absurd value, so that the first epochs are better than the last epoch."""
     wild = {
         "optimizer": "sgd",
         "epochs": 4,
@@ -80,7 +80,7 @@ def test_the_model_is_the_selected_epochs(home: Home, small_version: DatasetVers
 
 
 def validation_loss(job: TrainingJob, trained: TrainedModel) -> float:
-    """Of the weights that the training left."""
+    """Validation loss of the weights that the training saved."""
     columns = open_columns(job.dataset, "train")
     replica = Replica(
         load(job.recipe.path)[0], job.dataset, job.settings, Ranks.of_this_process(use_gpu=False), 1
@@ -111,7 +111,7 @@ def test_every_training_row_once_an_epoch_and_no_other(
 
 
 def test_metrics_are_means_over_the_rows_of_their_interval(home: Home, small_version: DatasetVersion) -> None:
-    """A frozen model: the loss of an epoch is the loss over all training rows, whatever the steps."""
+    """A frozen model: the loss of an epoch is the loss over all training rows, whatever the steps are."""
     frozen = {"optimizer": "sgd", "learning_rate": 1e-30, "weight_decay": 0.0, "augment": False, "epochs": 1}
     recipe = write_recipe(home.root / "own")
     job = job_for(home, small_version, settings(training=frozen, **SLOW), recipe)
@@ -231,7 +231,7 @@ def test_a_checkpoint_that_is_copied_late_is_of_its_own_step(
 ) -> None:
     """The optimizer waits for a copy that takes longer than the next passes."""
     before_update: list[str] = []
-    names: set[str] = set()  # of weights, which no pass changes as it does running statistics
+    names: set[str] = set()  # names of weights, which passes do not change, unlike running statistics
     update, fill = Replica.update, StateCopies.fill
 
     def noting(replica: Replica) -> None:
@@ -257,6 +257,6 @@ def test_a_checkpoint_that_is_copied_late_is_of_its_own_step(
     for step in steps:
         state = log.load_step(step)["learner"]["model"]
         assert weights_digest({name: state[name] for name in names}) == before_update[step]
-    assert trained.goodput.parts["checkpoint"] > 0.04 * len(steps)  # and that wait is said
-    # An epoch's end, which may become the model, is copied at once.
+    assert trained.goodput.parts["checkpoint"] > 0.04 * len(steps)  # includes the wait for the copy
+    # The checkpoint at the end of an epoch may become the model, so it is copied at once.
     assert [bool(count) for count in late_ones] == [*(True for _ in steps), False]

@@ -1,4 +1,4 @@
-"""The sum over all workers' shards, with real process groups of torch: equal for any number of them."""
+"""The sum over all workers' shards, in real torch process groups: equal bits for any number of workers."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ SHARDS, SIZE, STEPS = 4, 1001, 3
 
 
 def vector(step: int, shard: int) -> torch.Tensor:
-    """Enough numbers for the order of their sums to show in the last bits of some."""
+    """A vector long enough that the order of a sum changes the last bits of some elements."""
     return torch.randn(SIZE, generator=torch.Generator().manual_seed(100 * step + shard))
 
 
@@ -27,7 +27,7 @@ def expected(step: int) -> torch.Tensor:
 
 
 def work(rank: int, world: int, folder: str) -> None:
-    """One rank: a few steps, as the memory of one is used again by the next."""
+    """One rank: several steps, because a step's memory is used again by the next step."""
     if world > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     added = OrderedSum(Ranks(rank, world, torch.device("cpu"), distributed=world > 1), SHARDS, SIZE)
@@ -42,7 +42,7 @@ def work(rank: int, world: int, folder: str) -> None:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])  # of three, one has fewer shards and none has an even slice
+@pytest.mark.parametrize("world", [1, 2, 3, 4])  # of three ranks, one has fewer shards, and slices are uneven
 def test_the_order_is_that_of_the_shards_on_every_rank(world: int, tmp_path: Path) -> None:
     if world == 1:
         work(0, 1, str(tmp_path))

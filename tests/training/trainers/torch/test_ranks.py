@@ -1,4 +1,4 @@
-"""What ranks tell each other, in real process groups."""
+"""Communication between ranks, in real process groups."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import torch.multiprocessing as mp
 
 from training.trainers.torch.ranks import Ranks
 
-_LARGE = 10**9 + 8  # three float64 sums of its square are not equal to the square of its sum
+_LARGE = 10**9 + 8  # in float64, 3 * (x*x + x*x + x*x) != (x + x + x)**2
 
 
 def _compare(rank: int, world: int, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an interruption would change is found by a replay from the first checkpoint, named, and written down."""
+"""The replay from the first checkpoint finds, names and records what an interruption would change."""
 
 import random
 from collections import deque
@@ -24,7 +24,7 @@ from training.trainers.torch.replica import Replica
 from training.trainers.torch.unsaved_state import unsaved_differences
 
 UNCHECKED = {"checkpoint": {"every_steps": 1, "replay": False}, "tracking": {"log_every_steps": 1}}
-# What the model keeps or draws from, and how it is named.
+# What the model keeps or draws from, and the name under which the replay reports it.
 BREAKS = {
     "counter": "calls (attribute)",
     "buffer": "drift (buffer with persistent=False)",
@@ -208,7 +208,7 @@ def test_a_damaged_outcome_is_found_again(home: Home, small_version: DatasetVers
 
 
 class Kept(nn.Module):
-    """Keeps all kinds of state outside its state_dict."""
+    """Has all kinds of state outside its state_dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ def test_equal_models_have_no_unsaved_difference() -> None:
     other = nn.Sequential(Kept())
     other[0].cache[16] = torch.ones(16)  # filled by a batch of another size
     with torch.no_grad():
-        other[0].inner.weight.zero_()  # which state_dict holds
+        other[0].inner.weight.zero_()  # part of state_dict
     assert unsaved_differences(nn.Sequential(Kept()), other) == []
 
 

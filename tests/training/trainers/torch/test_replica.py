@@ -1,4 +1,4 @@
-"""One step's arithmetic: the mean over the global batch, however it is divided."""
+"""The arithmetic of one step: the mean over the global batch, however the batch is divided."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ from training.trainers.torch.feeds import Batch
 from training.trainers.torch.ranks import Ranks
 from training.trainers.torch.replica import Replica, build_module
 
-# A step without momentum or decay moves the weights by the gradient.
+# A step without momentum and weight decay changes the weights by a multiple of the gradient.
 PLAIN = {
     "optimizer": "sgd",
     "momentum": 0.0,
@@ -42,7 +42,7 @@ def columns(small_version: DatasetVersion) -> Columns:
 
 @pytest.fixture
 def replica(tmp_path: Path, small_version: DatasetVersion) -> Callable[..., Replica]:
-    """A replica of a model given as an expression, for the given rank; further arguments are training settings."""
+    """Creates a replica of a model, given as an expression, for a rank; further arguments are training settings."""
 
     def made(
         model: str = LINEAR, rank: int = 0, world_size: int = 1, seed: int = 0, **training: Any
@@ -68,7 +68,7 @@ def weights(replica: Replica) -> torch.Tensor:
 
 
 def moved(replica: Replica, one: Batch, epoch: int = 0, step: int = 0) -> torch.Tensor:
-    """By how much a step changes the weights."""
+    """The change of the weights in one step."""
     before = weights(replica)
     replica.step(one, epoch, step)
     return weights(replica) - before
@@ -98,7 +98,7 @@ def test_a_step_goes_down_the_gradient_of_the_mean_loss(
 def test_accumulation_does_not_change_a_step(
     replica: Callable[..., Replica], columns: Columns, passes: int
 ) -> None:
-    # 42 rows a batch divide by all; a rest of 31 does not.
+    # Each number of passes divides 42 rows; none of them divides a rest of 31.
     size = {"global_batch_size": 42}
     for rows in (range(42), range(31)):
         whole = moved(replica(**size), batch(columns, rows))
@@ -111,7 +111,7 @@ def test_accumulation_does_not_change_a_step(
 def test_the_mean_over_ranks_is_the_step_of_one(
     replica: Callable[..., Replica], columns: Columns, world_size: int
 ) -> None:
-    """31 rows give ranks unequal shares; DDP averages gradients over ranks, as is done here by hand."""
+    """31 rows give ranks unequal shares. DDP averages gradients over ranks, as the test does by hand."""
     alone = moved(replica(), batch(columns))
     shares = np.array_split(np.arange(31), world_size)
     each = [
@@ -201,7 +201,7 @@ def test_a_state_may_be_copied_until_the_update(
     assert left_out.isdisjoint(found.changed_by_update_alone())
     assert len(found.changed_by_update_alone()) == (
         6 * 4 if optimizer == "adamw" else 6 * 2
-    )  # with its moments and its count of steps, or its momentum
+    )  # weights, two moments and step count, or weights and momentum
     for part in ("model", "optimizer"):
         assert str(before[part]) == str(copied[part])
     assert weights_digest(before["model"]) == weights_digest(copied["model"])
@@ -213,9 +213,9 @@ def test_weights_that_a_forward_pass_changes_are_copied_at_once(
 ) -> None:
     def clamp(module: torch.nn.Module, _inputs: object) -> None:
         for parameter in module.parameters():
-            if quietly:  # past torch's count of changes
+            if quietly:  # not seen by torch's version counter
                 parameter.data.clamp_(-0.01, 0.01)
-            else:  # a bound that is not reached yet
+            else:  # a bound that no weight reaches yet
                 with torch.no_grad():
                     parameter.clamp_(-100, 100)
 

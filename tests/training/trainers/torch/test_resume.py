@@ -1,4 +1,4 @@
-"""A training that was interrupted ends with the same bits as one that was not."""
+"""An interrupted training ends with the same bits as an uninterrupted one."""
 
 import logging
 import random
@@ -43,7 +43,7 @@ THIRDS = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 3}}
 def undisturbed(
     small_version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Any, ...]]:
-    """Outcomes of trainings that nothing interrupted, by how often they save."""
+    """Outcomes of uninterrupted trainings, by how often they save."""
     found = {}
     for name, sections in (("each step", SAVE_EACH_STEP), ("slow", SLOW), ("thirds", THIRDS)):
         job = job_for(Home(tmp_path_factory.mktemp(name)), small_version, settings(**sections))
@@ -52,7 +52,7 @@ def undisturbed(
 
 
 def test_an_epoch_has_an_uneven_end(small_version: DatasetVersion) -> None:
-    """What the tests below rely on: several steps an epoch, the last of another size."""
+    """The tests below rely on several steps per epoch, the last of which has another size."""
     learn, _ = training_rows(open_columns(small_version, "train"), settings())
     assert len(learn) % BATCH
     assert per_epoch(small_version) >= 5
@@ -102,7 +102,7 @@ def test_a_metric_interval_that_had_begun_is_gone_on_with(
     caplog: pytest.LogCaptureFixture,
     begun: str,
 ) -> None:
-    """Points stand at every third step and at epochs' ends; the crash leaves sums that belong to none yet."""
+    """Points are at every third step and at epoch ends; the crash leaves sums that belong to no point yet."""
     epoch = per_epoch(small_version)
     step = {"one step": 4, "two steps": 5, "a step of the second epoch": epoch + 4}[begun]
     job = job_for(home, small_version, settings(**THIRDS))
@@ -267,14 +267,14 @@ def test_a_model_may_draw_from_the_global_generators(
     np.random.seed(1)
     state = random.getstate()
     assert outcome(job, launch(job)) == undisturbed
-    assert random.getstate() == state  # the caller's generator is put back
+    assert random.getstate() == state  # the caller's generator is restored
 
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_dataset_of_a_recipe_may_draw_from_the_global_generators(
     home: Home, small_version: DatasetVersion, tmp_path: Path, processes: int
 ) -> None:
-    """Each row's draws depend on (seed, epoch, row): the number of loader processes does not change a bit."""
+    """Each row's draws depend on (seed, epoch, row), so the number of loader processes changes no bit."""
     recipe = noisy_dataset(tmp_path / "own")
     options = settings(data={"feed": "loader", "loader_processes": processes}, **SAVE_EACH_STEP)
     one = settings(data={"feed": "loader"}, **SAVE_EACH_STEP)
@@ -317,6 +317,6 @@ def test_a_compiled_model_is_resumed_to_the_same_bits_by_a_process_that_compiles
     calm, job = (job_for(place, small_version, compiled) for place in (Home(tmp_path / "calm"), home))
     torch._dynamo.reset()
     undisturbed = outcome(calm, launch(calm))
-    crashed(job, per_epoch(small_version) - 1)  # the next step, its first, is of an epoch's uneven end
+    crashed(job, per_epoch(small_version) - 1)  # training resumes with an epoch's last, smaller step
     torch._dynamo.reset()
     assert outcome(job, launch(job)) == undisturbed

@@ -1,4 +1,4 @@
-"""Numbers of a resumed training that a wrong line would change without changing the weights."""
+"""Numbers of a resumed training in which an error would not change the weights."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ SHARES = ([2.0, 3.0, 4.0, 5.0], [20.0, 30.0, 40.0, 50.0])  # loss, hits, rows an
 
 
 def resumed(rank: int, world_size: int) -> Loop:
-    """A loop of rank `rank` that resumed from a checkpoint of two ranks."""
+    """The loop of rank `rank` after it resumed from a checkpoint of two ranks."""
     loop = Loop.__new__(Loop)
     state = {"learner": {}, "history": [], "epoch_sums": [0.0] * 4, "interval_sums": list(SHARES)}
     loop.checkpoints = SimpleNamespace(load_newest=lambda: (Position(1, 1, 1), state))  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""The learning rate is a function of the step; the optimizer takes it before each step."""
+"""The learning rate is a function of the step, and the optimizer sets it before each step."""
 
 import math
 from itertools import pairwise

@@ -16,7 +16,7 @@ from training.settings.schema import Settings
 from training.storage.paths import Home
 from training.supervision.launch import launch
 
-# Batch normalisation and dropout: what depends on more than a row at a time.
+# Batch normalisation and dropout depend on more than one row at a time.
 MODEL = (
     "nn.Sequential(nn.Conv2d(shape[0], 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), "
     "nn.Linear(8 * (shape[1] - 2) * (shape[2] - 2), classes))"
@@ -37,7 +37,7 @@ Outcome = tuple[Any, ...]
 
 
 def job(home: Home, version: DatasetVersion, workers: int) -> TrainingJob:
-    """A training with metric points where no checkpoint is, and the other way round."""
+    """A training that saves a checkpoint in every step and a metric point in every third step."""
     sections = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 3, "system_metrics": False}}
     recipe = write_recipe(home.root / "own", MODEL, augmentation="shift=1")
     return job_for(home, version, settings(workers, **sections), recipe)
@@ -45,7 +45,7 @@ def job(home: Home, version: DatasetVersion, workers: int) -> TrainingJob:
 
 @pytest.fixture(scope="module")
 def alone(small_version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """What a training in this process comes to that nothing disturbs."""
+    """The outcome of an undisturbed training in this process."""
     undisturbed = job(Home(tmp_path_factory.mktemp("alone")), small_version, 0)
     trained = launch(undisturbed)
     assert trained.world_size == 1

@@ -1,6 +1,6 @@
-"""How much work the main path does, counted instead of timed: a regression fails here on the noisiest machine.
+"""How much work the main path does, counted instead of timed, so that load on the machine can't hide a regression.
 
-Each bound says what the count comes from. A change that moves one is either a defect or worth a line in
+A comment at each bound explains the count. A change that moves a bound is a defect, or deserves a line in
 docs/performance.md.
 """
 
@@ -40,7 +40,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         _opened[-1].append(str(arguments[0]))
 
 
-sys.addaudithook(_hook)  # stays for good, so that it is added once
+sys.addaudithook(_hook)  # an audit hook can't be removed, so it is added once
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def opened_files() -> Iterator[list[str]]:
 
 @contextmanager
 def counted(patch: pytest.MonkeyPatch, owner: Any, name: str) -> Iterator[Counter[str]]:
-    """Calls of `owner.name` during the block."""
+    """Counts the calls of `owner.name` during the block."""
     calls, original = Counter[str](), getattr(owner, name)
 
     def counting(*args: Any, **options: Any) -> Any:
@@ -68,14 +68,14 @@ def counted(patch: pytest.MonkeyPatch, owner: Any, name: str) -> Iterator[Counte
 
 
 def trained(home: Home, version: DatasetVersion, **sections: Any) -> tuple[Home, Any]:
-    """A training without the replay check, which makes and reads more on purpose."""
+    """Train without the replay check, which creates and reads additional files."""
     checkpoint = {"replay": False} | sections.pop("checkpoint", {})
     settings = small_runs.tiny_settings(checkpoint=checkpoint, **sections)
     return home, launch(small_runs.job_for(home, version, settings))
 
 
 def in_run(home: Home, paths: list[str]) -> Counter[str]:
-    """How often files and folders below the home were opened, by name without its numbers."""
+    """How often files and folders in the home were opened, by name without its numbers."""
     inside = [
         Path(path).name.lstrip(".").partition(".")[0] for path in paths if path.startswith(str(home.root))
     ]
@@ -89,7 +89,7 @@ def test_a_batch_is_gathered_once_and_copied_nowhere_else(digits_version: Datase
         columns, rows, SampleOrder(len(rows), 512, seed=0), Ranks.of_this_process(use_gpu=False)
     )
     batches = feed.batches(0, 0)
-    next(batches)  # the order's block is made now
+    next(batches)  # computes the order's block before the measurement
     tracemalloc.start()
     try:
         batch = next(batches)
@@ -123,7 +123,7 @@ def test_steps_open_no_files(tmp_path: Path, digits_version: DatasetVersion) -> 
 
     (few, steps_few), (many, steps_many) = opened(256, "few"), opened(16, "many")
     assert steps_many > 10 * steps_few
-    beats = {"rank", "fence"}  # by the clock, once a second
+    beats = {"rank", "fence"}  # written by the clock, once a second
     assert {k: v for k, v in many.items() if k not in beats} == {
         k: v for k, v in few.items() if k not in beats
     }
@@ -177,7 +177,7 @@ def test_no_step_waits_for_a_checkpoint_that_is_done(
 
     monkeypatch.setattr(CheckpointLog, "wait", noting)
     trained(Home(tmp_path / "home"), digits_version, checkpoint={"every_steps": None, "every_s": 1000.0})
-    # One look before the save of each of two epochs, one at the end; only what is still being written is waited for.
+    # One check before the save of each of two epochs, one at the end; only an unfinished write is waited for.
     assert len(waited) == 3
     assert not waited[0]
 
@@ -213,7 +213,7 @@ def test_raw_rows_which_are_checked_and_end_soon_are_not_waited_for_on_the_disk(
     with counted(monkeypatch, os, "fsync") as synced:
         make_version("digits", "0" * 64, files, [raw], settings, tmp_path / "version", with_ray=False)
     # A part and a folder of each split; the manifest when it is written, and again with the rest; the version's
-    # folder each time; the folder in which it gets its name.
+    # folder each time; the folder that contains it.
     assert synced["fsync"] == 2 + 2 + 2 + 2 + 1
 
 
@@ -223,6 +223,6 @@ def test_columns_that_are_unpacked_read_no_parquet(digits_version: DatasetVersio
         dataset.open_columns(digits_version, "train")
     assert not [path for path in paths if path.endswith(".parquet")]
     sizes = Counter(Path(path).name for path in paths if path.startswith(digits_version.path))
-    # Each column once for the checksum of its one block of 8 MiB, and three times by np.load, which reads the header
-    # only and maps the rest.
+    # Each column once for the checksum of its only block of 8 MiB, and three times by np.load, which reads only the
+    # header and maps the rest.
     assert sizes == {"images.npy": 4, "labels.npy": 4, "digests.npy": 4, "checksums.json": 1}
