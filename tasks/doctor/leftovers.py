@@ -53,7 +53,10 @@ def leftovers(home: Home) -> tuple[Leftover, ...]:
 
 
 def leftover_checks(home: Home) -> Iterator[Check]:
-    """Check for processes that runs of this home left behind, then for other Ray processes of this user."""
+    """Check for processes that runs of this home left behind, then for other Ray processes of this user.
+
+    The latter belong to another home or to none.
+    """
     ours = leftovers(home)
     yield leftover_check(ours)
     yield stray_check({one.pid for one in ours})
