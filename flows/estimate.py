@@ -46,9 +46,7 @@ def steps_per_epoch(rows: int, settings: Settings) -> int:
     world_size = max(1, settings.scaling.num_workers)
     if settings.data.feed == "stream":  # each worker uses the whole batches of its share
         return rows // world_size // settings.local_batch_size
-    if (
-        settings.data.feed == "loader"
-    ):  # each worker uses its whole share; all shares are padded to the same size
+    if settings.data.feed == "loader":  # each worker uses its whole share, padded to the largest share
         return math.ceil(math.ceil(rows / world_size) / settings.local_batch_size)
     return SampleOrder(rows, settings.training.global_batch_size, settings.seed).steps_per_epoch
 

@@ -19,9 +19,8 @@ from training.storage.paths import Home
 log = logging.getLogger("evergreen.prepare")
 
 
-@flow(
-    name="prepare-data", flow_run_name="prepare-{plan.recipe.name}", retries=0
-)  # the calling flow is retried
+# No retries of this flow: the calling flow is retried.
+@flow(name="prepare-data", flow_run_name="prepare-{plan.recipe.name}", retries=0)
 def prepare_data(plan: RunPlan) -> DatasetVersion:
     """Make the dataset version that the plan names."""
     folder = str(Home(Path(plan.home)).raw_rows(plan.recipe.name, plan.fingerprint))

@@ -83,8 +83,8 @@ def release_if_unchanged(
 def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: bool = False) -> Preview:
     """Describe everything that a run would do.
 
-    Raises the errors that `evergreen retrain` would raise, as far as a few rows of the data, the champion and the model
-    reveal them.
+    Raises the errors that `evergreen retrain` would raise, as far as a few rows of the data, the champion and the
+    model reveal them.
     """
     recipe, plan = make_plan(recipe_name, overrides, place, force)
     version, settings, done = plan.find_dataset(), plan.settings, find_release(plan)

@@ -36,8 +36,8 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
 def form_of(function: Callable[..., Any]) -> inspect.Signature:
     """Signature from which Prefect derives the form of a flow's `function` and the JSON schema for its server.
 
-    A field has a type and no default, so that Prefect's server accepts null as its value, and its form shows one empty
-    input instead of a choice between types. The JSON field comes last.
+    A field has a type and no default, so that Prefect's server accepts null as its value, and its form shows one
+    empty input instead of a choice between types. The JSON field comes last.
     """
     known = inspect.signature(function).parameters
     order = [*(name for name in known if name not in FIELDS and name != _SETTINGS), *FIELDS, _SETTINGS]

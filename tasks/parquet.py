@@ -1,6 +1,7 @@
 """In: source files. Out: raw rows as typed Parquet with one schema, one file per shard.
 
-Shards are independent, so they run in parallel on Ray (or threads). Fails with DataError when a source file is damaged.
+Shards are independent, so they run in parallel on Ray (or threads). Fails with DataError when a source file is
+damaged.
 """
 
 from pathlib import Path

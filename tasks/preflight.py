@@ -56,9 +56,8 @@ def checked_alongside(plan: RunPlan, version: DatasetVersion) -> Iterator[None]:
     The check takes some 8 CPU seconds of imports and tracing, which would delay the first training step. When the
     check fails, it requests the workers to stop, and its error is raised after they have stopped.
     """
-    if (
-        not plan.settings.scaling.num_workers
-    ):  # a concurrent check would use the training's random number generator
+    # Training in this process: a concurrent check would draw from the training's random number generators.
+    if not plan.settings.scaling.num_workers:
         preflight(plan, version)
         yield
         return

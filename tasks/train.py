@@ -67,8 +67,8 @@ def keep_plan(plan: RunPlan) -> RunPlan:
 
     First removes files that an earlier start left half written, and sets damaged records aside: the caller holds the
     recipe's run lock, so no other process is writing them.
-    Returns the plan as saved: its settings are those of this start, its `changes` and `first` those of the run's first
-    start.
+    Returns the plan as saved: its settings are those of this start, its `changes` and `first` those of the run's
+    first start.
     """
     home, name = Home(Path(plan.home)), plan.recipe.name
     run = plan.paths

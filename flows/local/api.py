@@ -1,8 +1,8 @@
 """Retrain, plan, predict and roll back on this machine: the functions of the command line and of the Python API.
 
-A retraining starts a Prefect server and a Ray cluster, which end with the retraining, unless the user has configured a
-server or a cluster. Prediction and rollback run as flows only if the user has configured a Prefect server, which then
-shows the flow run.
+A retraining starts a Prefect server and a Ray cluster, which end with the retraining, unless the user has configured
+a server or a cluster. Prediction and rollback run as flows only if the user has configured a Prefect server, which
+then shows the flow run.
 """
 
 import logging
@@ -29,8 +29,8 @@ def retrain(
     """Bring the recipe's model up to date: train, compare with the champion, promote or keep.
 
     `recipe` is a recipe's name or the path of a recipe file. `settings` override those of the recipe, as
-    `{"training.epochs": 3}` or `{"training": {"epochs": 3}}`. Without `force`, a run whose data, recipe, code, seed and
-    settings did not change returns the earlier release. The home is EVERGREEN_HOME. Raises
+    `{"training.epochs": 3}` or `{"training": {"epochs": 3}}`. Without `force`, a run whose data, recipe, code, seed
+    and settings did not change returns the earlier release. The home is EVERGREEN_HOME. Raises
     :class:`training.errors.EvergreenError`, whose message contains the cause and its remedy.
     """
     from flows.local.prefect_server import prefect_api
@@ -71,9 +71,9 @@ def predict(
 ) -> "PredictionSummary":
     """Score all images at `input` with the version of `model` that `alias` names; write the result to `output`.
 
-    The result is Parquet with a class and probabilities for each image. `skip_bad` leaves unreadable images out instead
-    of refusing them; `overwrite` replaces `output`. Raises :class:`training.errors.SettingError` for an unknown model
-    or alias and :class:`training.errors.DataError` for images that can't be read.
+    The result is Parquet with a class and probabilities for each image. `skip_bad` leaves unreadable images out
+    instead of refusing them; `overwrite` replaces `output`. Raises :class:`training.errors.SettingError` for an
+    unknown model or alias and :class:`training.errors.DataError` for images that can't be read.
     """
     from tasks.registry.lookup import check_known
 
@@ -105,8 +105,8 @@ def predict(
 def rollback(model: str, why: str = "", *, tracking_uri: str | None = None) -> tuple[str, str]:
     """Return to the previous champion; returns the version that was champion and the version that is champion now.
 
-    `why` is recorded with the decision. Raises :class:`training.errors.SettingError` when there is no version to return
-    to.
+    `why` is recorded with the decision. Raises :class:`training.errors.SettingError` when there is no version to
+    return to.
     """
     from tasks.registry.lookup import check_known
 

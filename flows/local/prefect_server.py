@@ -1,10 +1,10 @@
-"""The Prefect server of one local run: starts while Prefect is being imported, and ends with the run.
+"""The Prefect server of one local run: it is started before Prefect is imported, and ends with the run.
 
-The server is a separate process, on a port that can be reached from this machine only. Other users of the machine, and
-web pages in a browser, can reach that port, too. So the server answers only requests that contain the run's secret and
-are addressed to 127.0.0.1 or localhost, not to another host name that was made to resolve to 127.0.0.1. The command
-holds the listening socket, so that a server that dies is replaced and clients notice no more than a pause. The server
-watches its parent process, so that no server is left when the command is killed.
+The server is a separate process, on a port that can be reached from this machine only. Other users of the machine,
+and web pages in a browser, can reach that port, too. So the server answers only requests that contain the run's
+secret and are addressed to 127.0.0.1 or localhost, not to another host name that was made to resolve to 127.0.0.1.
+The command holds the listening socket, so that a server that dies is replaced and clients notice no more than a
+pause. The server watches its parent process, so that no server is left when the command is killed.
 """
 
 import contextlib

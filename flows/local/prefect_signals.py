@@ -1,9 +1,9 @@
 """SIGTERM during a flow: Evergreen's handler replaces the handler that Prefect's engine installs.
 
 Prefect's handler raises at whatever point the main thread is, even where the exception is dropped (see
-:mod:`training.termination`). Besides, Prefect's worker asks a run to confirm a cancellation before it sends SIGTERM, and
-the run's process confirms only while the engine's own handler is installed. With another handler, as during a training,
-the SIGTERM counts as a crash, and the run is Crashed until its worker reports the cancellation.
+:mod:`training.termination`). Besides, Prefect's worker asks a run to confirm a cancellation before it sends SIGTERM,
+and the run's process confirms only while the engine's own handler is installed. With another handler, as during a
+training, the SIGTERM counts as a crash, and the run is Crashed until its worker reports the cancellation.
 """
 
 import signal

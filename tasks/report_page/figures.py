@@ -109,9 +109,8 @@ def _grid(
     rows = max(1, -(-len(shown) // columns))
     wide, high = _CELL * columns, (_CELL + _CAPTION) * rows
     figure = _figure(wide, high, layout=None)
-    axes = figure.add_axes(
-        (0, 0, 1, 1)
-    )  # shared by all pictures, in units of inches: separate axes for each picture take a second to lay out
+    # All pictures share these axes, with inches as units: separate axes for each picture take a second to lay out.
+    axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(0, wide)
     axes.set_ylim(high, 0)

@@ -17,9 +17,9 @@ class ReportInputs:
     """Everything that the report shows; the report reads nothing else.
 
     `settings` maps dotted names to values (:func:`training.settings.overrides.describe`), `ingredients` are those of
-    the run key, and `changes` describes the ingredients that differ from the previous run. `mistakes` are uint8 arrays
-    of (channels, height, width), one for each of `evaluation.mistakes`, in that order. `commands` are (command,
-    purpose) pairs.
+    the run key, and `changes` describes the ingredients that differ from the previous run. `mistakes` are uint8
+    arrays of (channels, height, width), one for each of `evaluation.mistakes`, in that order. `commands` are
+    (command, purpose) pairs.
 
     Raises ValueError when the number of pictures is not the number of mistakes.
     """

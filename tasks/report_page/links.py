@@ -13,8 +13,8 @@ _LOCAL = "http://127.0.0.1:5000"  # the default address of `evergreen ui`
 def where_to_look(release: Release, experiment_id: str, uri: str | None, home: Path) -> tuple[str, str]:
     """Markdown links to run, version and page, and the command that serves these pages (empty for a server).
 
-    `uri` is `tracking.uri`. An MLflow server serves its own pages; `evergreen ui` serves those of the home's store, and
-    `mlflow ui` those of another store.
+    `uri` is `tracking.uri`. An MLflow server serves its own pages; `evergreen ui` serves those of the home's store,
+    and `mlflow ui` those of another store.
     """
     command, base = "", (uri or "").rstrip("/")
     if not base.startswith(("http://", "https://")):

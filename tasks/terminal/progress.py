@@ -61,9 +61,8 @@ class TelemetryLog:
                 point.values["validation/accuracy"],
             )
             return
-        if (
-            self._first is None or point.step <= self._newest
-        ):  # the workers restarted: the time without steps must not count in the speed
+        # After a restart of the workers, the speed is measured from here: the time without steps must not count.
+        if self._first is None or point.step <= self._newest:
             self._first = point
         self._newest = point.step
         now = time.monotonic()

@@ -82,9 +82,9 @@ def verify(
 ) -> tuple[Finding, ...]:
     """Check all invariants of `run`, a run of `home`.
 
-    `against` is an undisturbed run, of this home or another, that must have the same weights and metrics if it had the
-    same ingredients and was computed under the same conditions. `recovery_bound_s` is the longest allowed time from a
-    failure until training is ready to resume.
+    `against` is an undisturbed run, of this home or another, that must have the same weights and metrics if it had
+    the same ingredients and was computed under the same conditions. `recovery_bound_s` is the longest allowed time
+    from a failure until training is ready to resume.
     """
     checks: list[_Check] = [
         *_CHECKS,

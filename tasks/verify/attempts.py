@@ -37,8 +37,8 @@ def on_record(run: Evidence) -> Outcome:
 def computed_twice(run: Evidence) -> Outcome:
     """No attempt repeated more steps than lie between two checkpoints.
 
-    The step that an attempt reached is known to within one second. So the steps of one second, or one more interval if
-    that is less, are tolerated; this also covers a checkpoint that was being written when the attempt died.
+    The step that an attempt reached is known to within one second. So the steps of one second, or one more interval
+    if that is less, are tolerated; this also covers a checkpoint that was being written when the attempt died.
     """
     if not run.attempts:
         raise NoEvidence("no attempt is on record")

@@ -11,10 +11,8 @@ from tasks.verify.finding import NoEvidence, Outcome, judged
 _AT_INTERVALS = ("train/loss", "train/accuracy", "train/learning_rate")
 _BY_CLOCK = ("speed/images_per_s", "speed/data_wait_share")
 _AT_EPOCH_ENDS = ("validation/loss", "validation/accuracy", "epoch")
-_CIRCUMSTANTIAL = (
-    "latency_ms",
-    "champion_accuracy",
-)  # numbers of a release that do not depend on its model alone
+# Numbers of a release that do not depend on its model alone.
+_CIRCUMSTANTIAL = ("latency_ms", "champion_accuracy")
 _SAME = 1e-6
 
 At = tuple[str, int]  # a metric's name and a step

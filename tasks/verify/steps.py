@@ -48,9 +48,7 @@ class Steps:
 def _per_epoch(settings: Settings, rows: int, world_size: int) -> int:
     if settings.data.feed == "stream":  # each worker uses the whole batches of its share
         return rows // world_size // settings.local_batch_size
-    if (
-        settings.data.feed == "loader"
-    ):  # each worker uses its whole share; all shares are padded to the same size
+    if settings.data.feed == "loader":  # each worker uses its whole share, padded to the largest share
         return math.ceil(math.ceil(rows / world_size) / settings.local_batch_size)
     return SampleOrder(rows, settings.training.global_batch_size, settings.seed).steps_per_epoch
 
