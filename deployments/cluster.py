@@ -1,6 +1,6 @@
 """The build step of `deployments/cluster.yaml`: the addresses of the cluster, the storage and the tracking server.
 
-They are taken from the environment of `prefect deploy`, which is refused when a run could not use one of them.
+All values are taken from the environment of `prefect deploy`; values that a run could not use are refused there.
 """
 
 import os

@@ -65,7 +65,7 @@ def release_if_unchanged(
 ) -> Release | None:
     """The release of an earlier run with the same run key, found without Prefect and Ray; None with `force`.
 
-    Raises :class:`training.errors.SettingError` when the recipe and settings do not describe a possible run.
+    Raises :class:`training.errors.SettingError` for a recipe or settings with which no run is possible.
     """
     recipe, _ = load(recipe_name)
     resolve_here(recipe.settings, overrides)

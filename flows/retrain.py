@@ -4,8 +4,8 @@
     python -m flows.retrain digits
     prefect deployment run retrain/digits
 
-All three run the flow below. When a run with the same run key has finished before, the flow ends at once with the
-version of that run. An interrupted run resumes where it stopped.
+All three run the flow below. When a run with the same run key has finished before, the flow ends at once with that
+run's version, unless the registry or the gate changed. An interrupted run resumes where it stopped.
 """
 
 from typing import Any, cast

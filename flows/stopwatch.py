@@ -69,7 +69,7 @@ class Stopwatch:
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Add the block's exclusive seconds to `part`: seconds of nested blocks of other parts are subtracted."""
+        """Add the block's exclusive seconds to `part`: seconds that nested blocks measure are subtracted."""
         booked, start = sum(self.parts.values()), time.perf_counter()
         try:
             yield

@@ -1,8 +1,8 @@
 """In: a registered model and images. Out: class and probabilities of each image, as Parquet, in order of the paths.
 
 Fails with SettingError for an unknown model or alias and for an input or output path that can't be used, with
-ResourceError when the home was moved, and with DataError that names the images which can't be read. After a failure,
-nothing is left at the output path.
+ResourceError when the home was moved, and with DataError that names the images which can't be read. A failure leaves
+the output path unchanged.
 """
 
 import logging

@@ -32,8 +32,8 @@ _LOOK_S = 0.5
 def preflight(plan: RunPlan, version: DatasetVersion) -> None:
     """Refuse a run whose model could not be compared or registered; checks nothing when training is finished already.
 
-    An MLflow server that is unavailable does not stop the training: the comparison with the champion is skipped with
-    a warning.
+    An MLflow server that is unavailable does not stop the training: the check of the champion's image shape is
+    skipped with a warning.
     """
     if finished(plan.paths, plan.run_key) is not None:
         return
@@ -54,7 +54,7 @@ def checked_alongside(plan: RunPlan, version: DatasetVersion) -> Iterator[None]:
     """Run :func:`preflight` in a thread while the block trains, or before the block when it trains in this process.
 
     The check takes some 8 CPU seconds of imports and tracing, which would delay the first training step. When the
-    check fails, it requests the workers to stop, and its error is raised after they have stopped.
+    check fails, it asks the workers to stop, and its error is raised after the workers have stopped.
     """
     # Training in this process: a concurrent check would draw from the training's random number generators.
     if not plan.settings.scaling.num_workers:

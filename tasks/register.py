@@ -177,7 +177,7 @@ def reproducible_tags(trained: TrainedModel) -> dict[str, str]:
 
 
 def link_logged_model(client: "MlflowClient", model: str, number: str) -> None:
-    """Add the version to the logged model's tags, which MLflow's page of a run shows. A server does so by itself."""
+    """Add the version to the logged model's tags, for MLflow's run page. An MLflow server does so by itself."""
     source = client.get_model_version(model, number).source or ""
     if not source.startswith(_LOGGED):  # the version was registered from files: there is no logged model
         return

@@ -169,7 +169,8 @@ def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
 def _explain(error: Exception) -> EvergreenError | None:
     """The meaning of `error` for the user, or None for a bug.
 
-    A full disk causes many kinds of errors. So a bug or transient error is reported only if the home is in order.
+    A full disk causes many kinds of errors. So the home is checked before a bug or a transient error is reported; a
+    home that is not writable, or whose disk is full, is reported instead.
     """
     known = classify(error)
     if known is None or known.transient:

@@ -32,8 +32,8 @@ def compare_shapes(model: str, number: str, theirs: ImageShape, ours: ImageShape
 def check_model(plan: RunPlan, recipe: Callable[[], Recipe], shape: ImageShape, classes: int) -> None:
     """Build the model for images of `shape` (channels, height, width) and try torch.export on it.
 
-    A success is remembered for the same recipe, package versions, image shape and number of classes. Raises
-    :class:`TrainingError` with torch's reason, and when the model does not fit the images or classes.
+    A success is cached by recipe, package versions, image shape and number of classes. Raises :class:`TrainingError`
+    with torch's reason, and when the model does not fit the images or classes.
     """
     about = [plan.recipe.digest, plan.ingredients["versions"], shape, classes]
     tried = Home(Path(plan.home)).root / "cache" / "exportable" / digest_json(about)

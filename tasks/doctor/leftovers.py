@@ -53,10 +53,7 @@ def leftovers(home: Home) -> tuple[Leftover, ...]:
 
 
 def leftover_checks(home: Home) -> Iterator[Check]:
-    """Check for processes that runs of this home left behind, then for other Ray processes of this user.
-
-    The latter belong to another home or to none.
-    """
+    """Check for processes that runs of this home left behind, then for Ray processes of another home or of none."""
     ours = leftovers(home)
     yield leftover_check(ours)
     yield stray_check({one.pid for one in ours})
@@ -74,7 +71,7 @@ def leftover_check(found: tuple[Leftover, ...]) -> Check:
 def stray_check(known: set[int]) -> Check:
     """Check for Ray processes without a parent, except `known`.
 
-    They belong to a cluster that was started on purpose, or to a killed run.
+    Such processes belong to a cluster that was started on purpose, or to a killed run.
     """
     found = [one for one in stray_processes() if one.pid not in known]
     if not found:

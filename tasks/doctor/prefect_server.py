@@ -44,7 +44,7 @@ def configured_server() -> Configured | None:
 
 
 def check_server_answers() -> None:
-    """Raises :class:`TransientError` when the configured server does not answer; it says where the address is set.
+    """Raises :class:`TransientError` when the configured server does not answer; the text has the address's origin.
 
     Called before a flow begins: Prefect itself would only report a refused connection.
     """

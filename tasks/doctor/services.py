@@ -71,7 +71,7 @@ def cpus_of_worker() -> int:
 
 
 def gpu_check() -> Check:
-    """Check which GPUs torch sees; without any, whether NVIDIA's driver is loaded nevertheless."""
+    """Check which GPUs torch sees. If torch sees none, a loaded NVIDIA driver makes the check fail."""
     import torch
 
     if torch.cuda.is_available():

@@ -11,7 +11,7 @@ I5   attempts: no attempt repeats more steps than lie between two checkpoints
 I6   recovery: within its time bound
 I7   files: complete under their final names, and none half written
 I8   machine: no process, lock, stop request or shared memory left
-I9   states: nothing is RUNNING whose process is gone
+I9   states: no run is recorded as RUNNING after its process has ended
 I10  consistency: all records agree, and an unfinished run is not recorded as finished
 """
 

@@ -115,7 +115,7 @@ def _steps_per_s(run: Evidence) -> float:
 
 
 def _is_behind(newest: tuple[int, int], fence: str) -> bool:
-    """Whether the fence's attempt is `newest` or a later attempt, which died at its start and so is not on record."""
+    """Whether the fence is at attempt `newest` or later; an attempt that died at its start is not on record."""
     number, _, group = fence.partition(" ")[0].partition(".")
     return number.isdigit() and group.isdigit() and newest <= (int(number), int(group))
 

@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True)
 class Evidence:
-    """One run's records, rows, metric points and MLflow entries. Raises :class:`NoEvidence` for missing ones."""
+    """One run's records, rows, metric points and MLflow entries. Raises :class:`NoEvidence` for missing data."""
 
     paths: RunPaths
     home: Home

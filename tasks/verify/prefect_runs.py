@@ -1,4 +1,4 @@
-"""I9, for Prefect: no flow run is Running whose process is gone, on the home's servers and on a configured server."""
+"""I9, for Prefect: no flow run is Running after its process has ended, on the home's or on a configured server."""
 
 import sqlite3
 import time

@@ -63,7 +63,7 @@ def shared_memory(run: Evidence) -> Outcome:
 
 
 def is_held(file: Path) -> bool:
-    """Whether a process holds the lock. The check takes a shared lock, so that two checks do not see each other."""
+    """Whether a process holds the lock; tested with a shared lock, which does not conflict with another test."""
     try:
         with file.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)

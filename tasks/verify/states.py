@@ -1,4 +1,4 @@
-"""I9, for MLflow: no run has the status RUNNING whose process is gone."""
+"""I9, for MLflow: no run has the status RUNNING after its process has ended."""
 
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged

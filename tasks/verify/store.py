@@ -95,7 +95,7 @@ class Store:
 def open_store(plan: RunPlan, home: Home, release: Release | None) -> Store:
     """Connect to the store that the run wrote to.
 
-    Raises :class:`NoEvidence` without a store, which breaks the invariant for a finished run.
+    Raises :class:`NoEvidence` when there is no store; for a finished run, that breaks the invariant.
     """
     uri = plan.settings.tracking.uri
     if uri is None and not store_file(home).is_file():  # connecting would create the file
