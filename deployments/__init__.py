@@ -1,1 +1,1 @@
-"""Where and when Evergreen runs."""
+"""Deployments: where and when Evergreen's flows run."""

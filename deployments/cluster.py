@@ -1,6 +1,6 @@
-"""The build step of `deployments/cluster.yaml`: where the cluster, the storage and the tracking server are.
+"""The build step of `deployments/cluster.yaml`: the addresses of the cluster, the storage and the tracking server.
 
-All of it is taken from the environment of `prefect deploy`, and refused there when a run could not use it.
+All values are taken from the environment of `prefect deploy`; values that a run could not use are refused there.
 """
 
 import os
@@ -24,13 +24,13 @@ _NEEDED = {
 def place() -> dict[str, str]:
     """Outputs `address`, `tracking_uri`, `home` and `checkout` for the templates of the deployment file.
 
-    Exits with a sentence, before anything is deployed, when a variable is unset, the folder can't be written or no
-    cluster answers.
+    Exits with a message, before anything is deployed, when a variable is unset, the folder is not writable, the
+    tracking server has no http address, or no cluster answers.
     """
     try:
         return _placed(os.environ)
     except EvergreenError as error:
-        # Prefect would show any other exception as a traceback with the message in its middle.
+        # Prefect would show any other exception as a traceback, with the message in the middle.
         raise SystemExit(f"not deployed: {error}") from None
 
 

@@ -1,7 +1,7 @@
-"""Let a Prefect server refuse parameters that `retrain` does not have: `python -m deployments.strict`.
+"""Make a Prefect server refuse parameters that `retrain` does not have: `python -m deployments.strict`.
 
-`prefect deploy` describes each parameter to the server, but has no way to say that there are no others: a misspelt one
-would make a run that fails at its start. To be repeated after each `prefect deploy`.
+`prefect deploy` describes each parameter to the server, but can't declare that there are no others: a misspelt
+parameter would create a run that fails at its start. Repeat this command after each `prefect deploy`.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""Evergreen's public API: what recipes and programs may rely on.
+"""Evergreen's public API: the names on which recipes and programs may rely.
 
-`from evergreen import Recipe, ImageFolder` in a recipe file, `from evergreen import retrain` in a program. Each name is
-imported when it is first used, so that `import evergreen` costs nothing. All other modules may change between versions.
+`from evergreen import Recipe, ImageFolder` in a recipe file, `from evergreen import retrain` in a program. Each name
+is imported when it is first used, so that `import evergreen` itself is fast. All other modules may change between
+versions.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""Start the `evergreen` command with Evergreen's own packages, whatever else has their names.
+"""Start the `evergreen` command with Evergreen's own packages, even if other packages have the same names.
 
 Evergreen's packages are called `flows`, `tasks`, `training` and `deployments`. Users have folders of these names
-too, and a folder on PYTHONPATH is imported before what is installed.
+too, and a folder on PYTHONPATH takes precedence over installed packages.
 """
 
 import os
@@ -21,10 +21,10 @@ def main() -> int:
 
 
 def prefer_own_packages() -> None:
-    """Put Evergreen's folder first on the import path, here and in child processes, where another one shadows it.
+    """If another package shadows one of Evergreen's, put Evergreen's folder first on the import path.
 
-    Nothing changes when nothing is shadowed: the folder may be `site-packages`, whose place in the import path
-    should stay what it is.
+    This holds for this process and its child processes. Without shadowing, nothing changes: Evergreen's folder may be
+    `site-packages`, whose position in the import path should stay the same.
     """
     root = Path(__file__).resolve().parents[1]
     if all(_found_in(name) == root for name in _PACKAGES):

@@ -1,1 +1,1 @@
-"""What happens, in order: one flow a file, and the command line."""
+"""Prefect flows, which run the steps in order, one flow per file; and the command line."""

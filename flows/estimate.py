@@ -1,4 +1,4 @@
-"""How many steps a training will make and how long a retraining will take, before it begins."""
+"""Estimates, before a retraining begins, how many steps it will train and how long it will take."""
 
 import math
 import statistics
@@ -16,14 +16,15 @@ from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
 from training.supervision.launch import finished
 
-# Parts of a run's wall time by what they grow with: rows at a known speed, rows, or nothing.
+# Parts of a run's wall time that grow with the rows: at the measured speed of learning, or in proportion to the rows.
+# All other parts are constant, except those that are left out of the estimate.
 _LEARNING = ("data wait", "compute", "communication")
 _BY_ROWS = ("validation", "checkpoint")
 _LEFT_OUT = ("preparation", "lost to failures")
 
 
 class Estimate(NamedTuple):
-    """Seconds that a run will take, and where the number comes from; or none, and why it is not known."""
+    """Seconds that a run will take, and the source of this number; or None, and the reason why it is not known."""
 
     seconds: float | None
     why: str
@@ -38,32 +39,32 @@ class Earlier(NamedTuple):
 
 
 def steps_per_epoch(rows: int, settings: Settings) -> int:
-    """Optimizer steps of one pass over `rows` rows to learn from, as the feed `data.feed` makes them.
+    """Optimizer steps of one epoch with `rows` rows to learn from, for the feed `data.feed`.
 
-    0 when a feed that takes whole batches only gets none, which training refuses.
+    0 when a feed that uses only whole batches has too few rows for one batch, which training refuses.
     """
     world_size = max(1, settings.scaling.num_workers)
-    if settings.data.feed == "stream":  # each worker: whole batches of its share
+    if settings.data.feed == "stream":  # each worker uses the whole batches of its share
         return rows // world_size // settings.local_batch_size
-    if settings.data.feed == "loader":  # each worker: all of its share, which is filled up to be equal
+    if settings.data.feed == "loader":  # each worker uses its whole share, padded to the largest share
         return math.ceil(math.ceil(rows / world_size) / settings.local_batch_size)
     return SampleOrder(rows, settings.training.global_batch_size, settings.seed).steps_per_epoch
 
 
 def total_steps(rows: int, settings: Settings) -> int:
-    """Optimizer steps of a whole training on `rows` rows."""
+    """Optimizer steps of a whole training with `rows` rows to learn from."""
     steps = steps_per_epoch(rows, settings) * settings.training.epochs
     return min(steps, settings.training.max_steps or steps)
 
 
 def estimate(plan: RunPlan, version: DatasetVersion | None, steps: int | None) -> Estimate:
-    """Seconds of the run, from the finished run of the recipe that is most like it, the newest of several.
+    """Seconds of the run, estimated from the most similar finished run of the recipe (if several, from the newest).
 
-    Most like it is a run on as many workers, with images of the same size, then with the same recipe file. The speed
-    of a run with images of another size is scaled by their number of pixels.
+    Similarity means, in order of importance: the same number of workers, the same image size, the same recipe file.
+    The speed of a run with images of another size is scaled by the number of pixels.
 
-    `version` is the dataset version and `steps` its training's length, none when the data are not prepared yet: then
-    as many rows are taken as the earlier run had.
+    `version` is the dataset version, and `steps` the number of steps of its training. Both are None when the data are
+    not prepared yet; then the estimate assumes as many rows as in the earlier run.
     """
     runs = list(_earlier(plan))
     if not runs:
@@ -92,7 +93,7 @@ def _likeness(run: Earlier, plan: RunPlan, world_size: int) -> tuple[bool, bool,
 
 
 def _pixels(plan: RunPlan) -> int:
-    """Pixels of an image, or 0 when neither the settings nor a prepared dataset say so."""
+    """Pixels of an image, or 0 when neither the settings nor a prepared dataset define the image size."""
     if plan.settings.data.image_size is not None:
         return plan.settings.data.image_size**2
     try:
@@ -103,7 +104,7 @@ def _pixels(plan: RunPlan) -> int:
 
 
 def _seconds(last: Earlier, settings: Settings, rows: int, larger: float) -> float:
-    """Seconds without preparation to learn from `rows` rows, counted once for each time they are used.
+    """Seconds, without preparation, to learn from `rows` rows; a row counts once for each time it is used.
 
     The images have `larger` times as many pixels as those of the earlier run.
     """
@@ -115,13 +116,13 @@ def _seconds(last: Earlier, settings: Settings, rows: int, larger: float) -> flo
 
 
 def _rows_to_learn(last: Earlier, settings: Settings) -> int:
-    """Training rows of the earlier run without those kept back for validation."""
+    """Training rows of the earlier run, without validation rows; at most `data.max_train_rows`."""
     learned = max(epoch.rows for epoch in last.trained.history)
     return max(1, min(learned, settings.data.max_train_rows or learned))
 
 
 def _steps_to_go(plan: RunPlan, steps: int) -> int:
-    """Steps that are not in a finished training or in a checkpoint yet."""
+    """Number of steps that neither a finished training nor a checkpoint contains yet."""
     if finished(plan.paths, plan.run_key) is not None:
         return 0
     done = [int(path.name.removeprefix("step-")) for path in plan.paths.checkpoints.glob("step-*")]
@@ -129,7 +130,10 @@ def _steps_to_go(plan: RunPlan, steps: int) -> int:
 
 
 def _earlier(plan: RunPlan) -> Iterator[Earlier]:
-    """Finished runs of the recipe, newest first; one that found its training done says nothing of its time."""
+    """Finished runs of the recipe, newest first.
+
+    Runs without a measured training time, because they reused a finished training, are left out.
+    """
     files = Home(Path(plan.home)).runs(plan.recipe.name).glob("*/release.json")
     for file in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
         release = find_record(file, Release, file.parent.name)

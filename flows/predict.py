@@ -1,4 +1,4 @@
-"""Score images with the model in service: image folder or Parquet -> Parquet with class and probabilities.
+"""The flow that scores images with a registered model: images or Parquet -> Parquet with class and probabilities.
 
 evergreen predict digits IMAGES OUTPUT.parquet
 """

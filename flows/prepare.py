@@ -1,4 +1,4 @@
-"""Prepare data: source files -> raw Parquet, a Ray task a shard -> validated dataset version."""
+"""The flow that prepares data: source files -> raw Parquet, one Ray task per shard -> validated dataset version."""
 
 import logging
 from pathlib import Path
@@ -19,7 +19,8 @@ from training.storage.paths import Home
 log = logging.getLogger("evergreen.prepare")
 
 
-@flow(name="prepare-data", flow_run_name="prepare-{plan.recipe.name}", retries=0)  # its caller is retried
+# No retries of this flow: the calling flow is retried.
+@flow(name="prepare-data", flow_run_name="prepare-{plan.recipe.name}", retries=0)
 def prepare_data(plan: RunPlan) -> DatasetVersion:
     """Make the dataset version that the plan names."""
     folder = str(Home(Path(plan.home)).raw_rows(plan.recipe.name, plan.fingerprint))
@@ -29,9 +30,13 @@ def prepare_data(plan: RunPlan) -> DatasetVersion:
 
 
 def prepare(plan: RunPlan) -> DatasetVersion:
-    """Run :func:`prepare_data` over Ray, or over threads when training runs without Ray or there is one shard only."""
+    """Run :func:`prepare_data` on Ray, or on threads.
+
+    Threads are used when training runs without Ray, when there is only one shard, and when the other nodes of the Ray
+    cluster can't reach Prefect's server.
+    """
     if not plan.settings.scaling.num_workers or len(plan_shards(plan.files, plan.settings.data)) == 1:
-        return prepare_data(plan)  # a worker's imports of Ray and Prefect would take longer than the shard
+        return prepare_data(plan)  # importing Ray and Prefect in a worker would take longer than the shard
     from prefect_ray import RayTaskRunner
     from prefect_ray.context import remote_options
 
@@ -43,8 +48,8 @@ def prepare(plan: RunPlan) -> DatasetVersion:
             server,
         )
         return prepare_data(plan)
-    # Ray's own retries would run a task twice behind Prefect's back. Tasks on Ray report to the one server that
-    # this process talks to; without its address each Ray worker would start a server of its own.
+    # Ray must not retry: it would run a task twice without Prefect's knowledge. Tasks on Ray report to the Prefect
+    # server of this process; without its address, each Ray worker would start a separate server.
     with (
         temporary_settings({PREFECT_API_URL: server}),
         remote_options(num_cpus=1, max_retries=0),
@@ -53,6 +58,6 @@ def prepare(plan: RunPlan) -> DatasetVersion:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether only this machine reaches the server at `url`."""
+    """Whether the server at `url` can be reached from this machine only."""
     host = urlsplit(url).hostname or ""
     return host == "localhost" or host.startswith("127.") or host == "::1"

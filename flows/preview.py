@@ -1,6 +1,6 @@
-"""What a retraining would do, before anything is spent: without Prefect or Ray.
+"""Preview of a retraining, computed without Prefect or Ray: what the run would do, and what it would cost.
 
-Torch is imported only when the recipe's model was not yet built for images of this shape.
+Torch is imported only when the recipe's model has not been checked with images of this shape yet.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ from training.trainers.torch.replay_outcome import read_outcome, spelled
 
 
 class Preview(Record):
-    """A plan for people: what would run, what is there already, and what it will cost as far as that is known."""
+    """A plan for people: the steps that would run, the results that exist already, and the cost if it is known."""
 
     recipe: str
     run_key: str
@@ -53,7 +53,7 @@ class Preview(Record):
 def make_plan(
     recipe_name: str, overrides: dict[str, Any], place: Home, force: bool = False
 ) -> tuple[Recipe, RunPlan]:
-    """Resolve settings and identify the run; fetches the source when it is not here yet."""
+    """Resolve settings and identify the run; fetches the source files if they are not in the home yet."""
     recipe, ref = load(recipe_name)
     settings = resolve_here(recipe.settings, overrides)
     files = choose_source(recipe, settings, place).fetch(place.sources / recipe.name)
@@ -63,9 +63,9 @@ def make_plan(
 def release_if_unchanged(
     recipe_name: str, overrides: dict[str, Any], place: Home, force: bool
 ) -> Release | None:
-    """The release of an earlier run with the same key, found without starting anything; none with `force`.
+    """The release of an earlier run with the same run key, found without Prefect and Ray; None with `force`.
 
-    Raises :class:`training.errors.SettingError` for what no run could be made of.
+    Raises :class:`training.errors.SettingError` for a recipe or settings with which no run is possible.
     """
     recipe, _ = load(recipe_name)
     resolve_here(recipe.settings, overrides)
@@ -75,15 +75,16 @@ def release_if_unchanged(
         _, plan = make_plan(recipe_name, overrides, place)
         return find_release(plan)
     except EvergreenError as error:
-        if error.transient:  # the flow tries again, with patience
+        if error.transient:  # the flow retries, and waits longer
             return None
         raise
 
 
 def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: bool = False) -> Preview:
-    """Look at everything a run would do.
+    """Describe everything that a run would do.
 
-    Raises what `evergreen retrain` would, as far as a few rows of the data, the champion and the model show it.
+    Raises the errors that `evergreen retrain` would raise, as far as a few rows of the data, the champion and the
+    model reveal them.
     """
     recipe, plan = make_plan(recipe_name, overrides, place, force)
     version, settings, done = plan.find_dataset(), plan.settings, find_release(plan)
@@ -142,7 +143,7 @@ def _steps(plan: RunPlan, version: DatasetVersion | None, done: Release | None) 
 
 
 def _last_replay(plan: RunPlan) -> str:
-    """What the newest run that was checked found."""
+    """The result of the replay check of the newest run that has one."""
     for run in reversed(identity.runs_of(Home(Path(plan.home)), plan.recipe.name)):
         if (found := read_outcome(run)) is not None:
             return f"last run: {spelled(found.reproducible, found.reason)}"

@@ -1,11 +1,11 @@
-"""Retrain a model: download -> Parquet -> Ray Data transform -> train -> evaluate -> register -> report.
+"""The flow that retrains a model: download, Parquet, Ray Data transform, train, evaluate, register, report.
 
     evergreen retrain digits
     python -m flows.retrain digits
     prefect deployment run retrain/digits
 
-All three run the flow below. A run whose key was seen before ends at once with the version it made; a run that
-was interrupted goes on where it stopped.
+All three run the flow below. When a run with the same run key has finished before, the flow ends at once with that
+run's version, unless the registry or the gate changed. An interrupted run resumes where it stopped.
 """
 
 from typing import Any, cast
@@ -42,7 +42,7 @@ from training.storage.run_lock import run_lock
 from training.supervision.launch import finished
 
 _made: list[Release] = []
-_COMPARISONS = 3  # each with the champion of the moment
+_COMPARISONS = 3  # at most, each with the champion at that time
 
 
 @flow(name="retrain", flow_run_name=run_name, log_prints=False)
@@ -81,17 +81,18 @@ def retrain(
     with sigterm_ends_flow(), retried_if_transient(), without_secrets():
         release = _retrain(recipe, (show_credentials(settings), nested(fields)), force)
     _made[:] = [release]
-    # Prefect hands its callers the state's data.
+    # Prefect passes the data of the returned state to the caller.
     return cast("Release", completed(release))
 
 
-retrain.__signature__ = form_of(retrain.fn)  # type: ignore[attr-defined]  # for the form; calls go by the function's own
+retrain.__signature__ = form_of(retrain.fn)  # type: ignore[attr-defined]  # for the form; calls use retrain.fn's own
 
 
 def last_release() -> Release | None:
-    """The release of this process's last flow run.
+    """The release of the last flow run of this process.
 
-    Prefect loses the data of a final state when its server confirms the state only at a second request.
+    It replaces the flow's return value, which Prefect loses when its server confirms the final state only at a second
+    request.
     """
     return _made[0] if _made else None
 
@@ -130,7 +131,10 @@ def _retrain(recipe: str, overrides: tuple[dict[str, Any], ...], force: bool) ->
 def compare_and_register(
     plan: RunPlan, version: DatasetVersion, trained: TrainedModel, clock: Stopwatch
 ) -> tuple[Evaluation, Release]:
-    """Evaluate and register; when another run's model became champion in between, compare with that one."""
+    """Evaluate and register; when another run's model became champion in between, compare with the new champion.
+
+    Raises :class:`ChampionMovedError` when that happens three times.
+    """
     for left in reversed(range(_COMPARISONS)):
         with clock.time("evaluation"):
             evaluation = evaluate(plan, version, trained)

@@ -1,4 +1,4 @@
-"""Return to the champion before this one; the move is recorded with its reason.
+"""The flow that returns to the previous champion; the decision is recorded with its reason.
 
 evergreen rollback digits --why "wrong on new cameras"
 """

@@ -1,6 +1,6 @@
-"""The parameters of a retraining as Prefect's run form shows them, and as its server checks them for a new run.
+"""The parameters of a retraining as Prefect's run form shows them, and as Prefect's server checks them for a new run.
 
-The form has a field for each of the few settings that people change from run to run, and one JSON field for the rest.
+The form has one field for each of the few settings that people change often, and one JSON field for all others.
 """
 
 import inspect
@@ -23,7 +23,7 @@ _SETTINGS = "settings"
 
 
 def nested(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields that were filled in, by name, as nested overrides; the form sends a null for an empty one."""
+    """The fields that were filled in, as nested overrides; for an empty field the form sends null."""
     overrides: dict[str, Any] = {}
     for name, value in fields.items():
         if value is None:
@@ -34,10 +34,10 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def form_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Signature of a flow's `function` from which Prefect derives the form, and the JSON schema that a server checks.
+    """Signature from which Prefect derives the form of a flow's `function` and the JSON schema for its server.
 
-    A field has a type and no default: Prefect's server takes a null for it then, and its form shows one empty input
-    instead of a choice between types. The JSON field comes last.
+    A field has a type and no default, so that Prefect's server accepts null as its value, and its form shows one
+    empty input instead of a choice between types. The JSON field comes last.
     """
     known = inspect.signature(function).parameters
     order = [*(name for name in known if name not in FIELDS and name != _SETTINGS), *FIELDS, _SETTINGS]
@@ -50,14 +50,14 @@ def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
         return keyword.replace(annotation=Annotated[dict[str, Any], _Schema(settings_schema())])
     if parameter.name in FIELDS:
         schema = setting_schema(FIELDS[parameter.name])
-        empty = Field(default_factory=lambda: None)  # a default that no schema shows
+        empty = Field(default_factory=lambda: None)  # a default that does not appear in the schema
         kind: Any = Annotated[parameter.annotation, _Schema(schema), empty]
         return keyword.replace(annotation=kind, default=inspect.Parameter.empty)
     return keyword
 
 
 class _Schema:
-    """Annotation that gives a type another JSON schema; unlike pydantic's, one that keeps title and default."""
+    """Annotation that replaces a type's JSON schema; unlike pydantic's own annotation, it keeps title and default."""
 
     def __init__(self, schema: dict[str, Any]):
         self.schema = schema

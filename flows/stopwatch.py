@@ -1,4 +1,4 @@
-"""Where the wall time of a run goes: from the start of the command's process, else of the flow, to the summary."""
+"""Measures the parts of a run's wall time, from the start of the command's process or of the flow to the summary."""
 
 import os
 import time
@@ -15,7 +15,7 @@ _command_began: ContextVar[float | None] = ContextVar("_command_began", default=
 
 @contextmanager
 def command_timed() -> Iterator[None]:
-    """Let flows of the block count from the start of this process, which serves this one command."""
+    """Measure the flows of the block from the start of this process, which runs only this command."""
     token = _command_began.set(time.perf_counter() - _age_of_process_s())
     try:
         yield
@@ -24,14 +24,14 @@ def command_timed() -> Iterator[None]:
 
 
 def command_seconds() -> float:
-    """Seconds since this process started; the caller is inside :func:`command_timed`."""
+    """Seconds since this process started; to be called inside :func:`command_timed`."""
     began = _command_began.get()
     assert began is not None
     return time.perf_counter() - began
 
 
 def with_whole_command(release: Release) -> Release:
-    """`release` with the seconds of this command so far; those after its flow are the part `command end`."""
+    """`release` with the seconds of this command so far; the seconds after its flow are the part `command end`."""
     seconds = command_seconds()
     if release.reused:
         return release.model_copy(update={"seconds": seconds})
@@ -42,7 +42,7 @@ def with_whole_command(release: Release) -> Release:
 
 
 def _age_of_process_s() -> float:
-    # Both by the kernel's clock since boot: the time of day at which a process began is known to the second only.
+    # Both times are by the kernel's clock since boot; as a time of day, the start is known only to the second.
     started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf(
         "SC_CLK_TCK"
     )
@@ -51,7 +51,7 @@ def _age_of_process_s() -> float:
 
 @dataclass
 class Stopwatch:
-    """Seconds by step of a flow; before them, as `command start`, those that its command took to begin it."""
+    """Seconds by part of a flow; the part `command start` is the time from the start of its command to the flow."""
 
     began: float = field(default_factory=time.perf_counter)
     parts: dict[str, float] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Stopwatch:
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Add the block's seconds to `part`, except those that blocks inside it book to their parts."""
+        """Add the block's exclusive seconds to `part`: seconds that nested blocks measure are subtracted."""
         booked, start = sum(self.parts.values()), time.perf_counter()
         try:
             yield
@@ -78,9 +78,11 @@ class Stopwatch:
             self.parts[part] = self.parts.get(part, 0.0) + time.perf_counter() - start - inside
 
     def timed(self, release: Release, trained: TrainedModel, trained_before: bool) -> Release:
-        """`release` with the seconds so far, by part; training is taken apart, the rest is called orchestration.
+        """`release` with the seconds so far, by part.
 
-        With `trained_before`, an earlier command trained: the parts hold its training, `seconds` this command alone.
+        The part `training` is replaced by the training's own parts; time that belongs to no part is `orchestration`.
+        With `trained_before`, an earlier command trained: the parts include the time of that training, `seconds` is
+        the time of this command alone.
         """
         parts: dict[str, float] = {}
         for name, seconds in self.parts.items():

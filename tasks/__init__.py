@@ -1,1 +1,1 @@
-"""The steps of a retraining run: thin Prefect shells round plain functions, one step a file."""
+"""The steps of a retraining run, one per file: Prefect tasks that are thin wrappers around plain functions."""

@@ -1,4 +1,4 @@
-"""Which comparison a candidate's scores belong to: found again only while all of it is the same."""
+"""Identity of the comparison that a candidate's scores belong to; only an identical comparison reuses the scores."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 COMPARISON, EVALUATION = "comparison.json", "evaluation.json"
-_FORMAT = 2  # since rows have their digests in predictions.parquet
+_FORMAT = 2  # 2: predictions.parquet has each row's digest
 
 
 class Comparison(Record):
-    """Candidate and champion, by what they are and not by number alone: a registry can be replaced or restored."""
+    """What identifies a comparison of candidate and champion.
+
+    It includes the digests of their weights: a version number alone is ambiguous, because a registry can be replaced
+    or restored.
+    """
 
     store: str
     model: str
@@ -35,16 +39,17 @@ class Comparison(Record):
     format: int = 1
 
     def folder(self, plan: RunPlan) -> Path:
-        """Where its scores are kept."""
+        """Folder in which the scores of this comparison are kept."""
         return (
             plan.paths.evaluation / f"against-{self.champion or 'none'}-{digest_json(self.model_dump())[:8]}"
         )
 
 
 def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel) -> Comparison:
-    """The candidate against the champion of this moment.
+    """The comparison of the candidate with the current champion.
 
-    A candidate that an earlier attempt promoted before it died is compared with whom it replaced.
+    If the candidate is the champion already, because an earlier attempt promoted the candidate and then crashed, the
+    comparison is the recorded one with the champion that the candidate replaced.
     """
     first = Comparison(
         store=redact(plan.settings.tracking.uri) if plan.settings.tracking.uri else "embedded",
@@ -74,7 +79,7 @@ def _same_candidate(one: Comparison, other: Comparison) -> bool:
 
 
 def _made(plan: RunPlan) -> Iterator[Comparison]:
-    """Comparisons whose scores are complete, the newest first."""
+    """Comparisons with complete scores, newest first."""
     folders = [folder for folder in comparison_folders(plan.paths) if (folder / COMPARISON).is_file()]
     for folder in sorted(folders, key=lambda one: (one / COMPARISON).stat().st_mtime_ns, reverse=True):
         if find_evaluation(folder) is not None:
@@ -82,23 +87,23 @@ def _made(plan: RunPlan) -> Iterator[Comparison]:
 
 
 def comparison_folders(run: RunPaths) -> list[Path]:
-    """Folders of a run's comparisons, without damaged ones that were set aside."""
+    """Folders of a run's comparisons, without the damaged folders that were set aside."""
     return sorted(one for one in run.evaluation.glob("against-*") if ".damaged-" not in one.name)
 
 
 def owner_of(folder: Path) -> str:
-    """Whose the records in a comparison's folder are: the run's and this comparison's."""
+    """The `owner` of the records in a comparison's folder: the names of the run's folder and of this folder."""
     return f"{folder.parents[1].name}/{folder.name}"
 
 
 def write_comparison(folder: Path, aside: Path, comparison: Comparison, evaluation: Evaluation) -> None:
-    """Write what was compared, and the scores, to `aside`, which will be `folder`."""
+    """Write the records of the comparison and its scores to `aside`, which will be renamed to `folder`."""
     for name, record in ((COMPARISON, comparison), (EVALUATION, evaluation)):
         (aside / name).write_text(record_text(name, record, owner_of(folder)))
 
 
 def find_evaluation(folder: Path) -> Evaluation | None:
-    """The scores in a comparison's folder; None when there are none, or a record is damaged, which is a warning."""
+    """The scores in a comparison's folder; None when there are none or a record is damaged (logs a warning)."""
     made = find_record(folder / EVALUATION, Evaluation, owner_of(folder))
     if made is None or find_record(folder / COMPARISON, Comparison, owner_of(folder)) is None:
         return None

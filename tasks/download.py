@@ -1,6 +1,6 @@
-"""In: a recipe's source. Out: its files, whole and checked, with a digest of their content.
+"""In: a recipe's data source. Out: its files, complete and verified, with a digest of their content.
 
-Fails with DataError for wrong bytes (final) and TransientError for a network that may come back (retried).
+Fails with DataError when the content is wrong (final), and with TransientError for network errors (retried).
 """
 
 import logging
@@ -20,12 +20,12 @@ log = logging.getLogger("evergreen.download")
 
 @step("download", retries=3, pause_s=2)
 def download(recipe: str, settings: Settings, home: str) -> SourceFiles:
-    """Fetch the source files, or find them."""
+    """Fetch the source files, or reuse those that are in the home already."""
     return fetch(recipe, settings, Home(Path(home)))
 
 
 def fetch(recipe_name: str, settings: Settings, home: Home) -> SourceFiles:
-    """Fetch a recipe's source files into `home`, or find them there."""
+    """Fetch a recipe's source files into `home`, or reuse those that are there already."""
     recipe, _ = load(recipe_name)
     files = choose_source(recipe, settings, home).fetch(home.sources / recipe.name)
     log.info(

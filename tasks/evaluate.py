@@ -1,7 +1,8 @@
-"""In: a trained model. Out: its scores and the champion's on the same held-back test rows.
+"""In: a trained model. Out: its scores and the champion's scores on the same held-out test rows.
 
-The test split is touched here and nowhere else. Rows that the champion was trained on, as after a raised
-data.test_share, are left out. Fails with SettingError when the champion can't take these images.
+No other step scores models on the test split. Test rows that the champion was trained on, for example after
+data.test_share was raised, are left out. Fails with SettingError when the champion takes images of another shape or
+no test row is left to compare on, and with DataError when a model returns probabilities that are not finite.
 """
 
 import json
@@ -46,7 +47,11 @@ _NO_ROWS: Digests = np.empty(0, np.uint64)
 
 
 class Champion(NamedTuple):
-    """A registered version to compare with, and how to ask it; `trained_on` is None when nothing tells."""
+    """A registered version to compare the candidate with.
+
+    `predict` returns probabilities with one column for each of `classes`. `trained_on` holds the digests of the
+    version's training rows; None when they are unknown.
+    """
 
     version: str
     predict: Predict
@@ -56,7 +61,7 @@ class Champion(NamedTuple):
 
 @step("evaluate", retries=3, pause_s=5)
 def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> Evaluation:
-    """Score candidate and champion, or find that very comparison made."""
+    """Score candidate and champion, or reuse the saved scores of an identical comparison."""
     client = connect_patiently(plan)
     now = comparison_now(client, plan, trained)
     folder = now.folder(plan)
@@ -79,7 +84,10 @@ def compare(
     anchor: Champion | None,
     folder: Path,
 ) -> Evaluation:
-    """Score the models on the test rows that none of them was trained on, and keep the predictions in `folder`."""
+    """Score the models on the test rows that none of them was trained on, and save the predictions in `folder`.
+
+    Raises :class:`SettingError` when no such row is left.
+    """
     test = open_columns(version, "test")
     others = [one for one in (champion, anchor) if one is not None]
     compared = _rows_to_compare(plan, version, others)
@@ -119,9 +127,10 @@ def compare(
 
 
 def _rows_to_compare(plan: RunPlan, version: DatasetVersion, others: list[Champion]) -> npt.NDArray[np.bool_]:
-    """Which test rows decide: those that no other model was trained on; the candidate's are never in both splits.
+    """Mask of the test rows to compare on: those that no other model was trained on.
 
-    Raises :class:`SettingError` when none is left.
+    The candidate was trained on none of them, as no image is in both splits. Raises :class:`SettingError` when no row
+    is left.
     """
     compared = np.ones(version.rows("test"), bool)
     for other in others:
@@ -149,7 +158,7 @@ def _rows_to_compare(plan: RunPlan, version: DatasetVersion, others: list[Champi
 def _scored(
     test: Columns, predict: Predict, names: tuple[str, ...], version: DatasetVersion, confidence: float
 ) -> tuple[Probabilities, Score]:
-    """A model's probabilities for all test rows, in the order of the dataset's classes, and what they are worth."""
+    """A model's probabilities for `test`, with columns in the order of the dataset's classes, and its score."""
     one = latency_ms(predict, test.images)
     began = time.perf_counter()
     found = predict(test.images)
@@ -169,7 +178,7 @@ def _loaded(
     model = load_version(Home(Path(plan.home)), plan.model, number)
     log.info("compared with: %s version %s", plan.model, number)
     predict = cast(Predict, model.predict)
-    trained_on: Digests | None = _NO_ROWS  # of the same dataset version: no image is in both splits
+    trained_on: Digests | None = _NO_ROWS  # for the same dataset version: no image is in both splits
     if tags.get(DATASET_TAG) != version.fingerprint:
         trained_on = training_rows_of(client, plan, number)
     return Champion(number, lambda images: _in_batches(predict, images), classes, trained_on)
@@ -182,7 +191,10 @@ def _in_batches(predict: Predict, images: Pixels) -> Probabilities:
 
 
 def _align(theirs: Probabilities, names: tuple[str, ...], classes: tuple[str, ...]) -> Probabilities:
-    """Columns in the order of `classes`; a class that the champion never learned gets probability 0."""
+    """Reorder the columns to the order of `classes`; a class that the champion does not know gets probability 0.
+
+    The probabilities of a row are rescaled to sum to 1. Raises :class:`DataError` when one is not finite.
+    """
     if not np.isfinite(theirs).all():
         raise DataError(
             "a model gives probabilities that are not finite: the candidate diverged, or the champion is damaged, in "
@@ -198,7 +210,7 @@ def _align(theirs: Probabilities, names: tuple[str, ...], classes: tuple[str, ..
         if name in names:
             aligned[:, column] = theirs[:, names.index(name)]
     left = aligned.sum(axis=1, keepdims=True)
-    # A row whose whole probability went to classes that are gone counts as a guess.
+    # A row whose whole probability is on classes that the dataset no longer has gets the uniform distribution.
     shared: Probabilities = np.where(
         left > 1e-6, aligned / np.maximum(left, 1e-6), np.float32(1 / len(classes))
     )
@@ -212,7 +224,7 @@ def _keep_predictions(
     digests: Digests,
     models: dict[str, Probabilities | None],
 ) -> None:
-    """One row per test row; a row that was left out has no predictions."""
+    """Write one row per test row; a row that was left out has prediction -1 and probability NaN."""
     columns: dict[str, Any] = {"label": test.labels, "digest": digests, "compared": compared}
     places = np.flatnonzero(compared)
     for name, found in models.items():

@@ -1,8 +1,8 @@
-"""Retries of a whole flow run: after a transient failure only, and out of the one budget for failures of its training.
+"""Retries of a whole flow run: only after a transient failure, and within the failure budget of its training.
 
-How often a deployment's run is retried, and how long after its failure, is set where it is deployed (`prefect.yaml`),
-through Prefect's own settings; a command is not retried. Prefect retries every failed run of a flow, so a run that
-would fail again has to take its retries back.
+The number of retries of a deployment's run, and the delay before each, are Prefect settings in the deployment
+(`prefect.yaml`); a run of the command line is not retried. Prefect retries every failed flow run, so a run that would
+fail again sets its own number of retries to 0.
 """
 
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger("evergreen.flow_retries")
 
 @contextmanager
 def retried_if_transient() -> Iterator[None]:
-    """Let Prefect retry the flow run of the block when the error that leaves it may be gone later, else not."""
+    """Let Prefect retry the flow run of the block only when the error that leaves the block is transient."""
     try:
         yield
     except Exception as error:
@@ -44,15 +44,15 @@ def _take_retries_back() -> None:
         with get_client(sync_client=True) as client:
             none = run.empirical_policy.model_copy(update={"retries": 0})
             client.update_flow_run(run.id, empirical_policy=none)
-    except Exception as error:  # then the run is retried, and fails as before
+    except Exception as error:  # then Prefect retries the run, which fails with the same error
         log.warning("Prefect will retry this run in vain: its retries could not be taken back (%s)", error)
 
 
 def failures_of_this_flow_run(paths: RunPaths) -> int:
-    """Failures of the training in earlier tries of this flow run, which count for its budget."""
+    """Number of training failures in earlier tries of this flow run; they count against its failure budget."""
     return len(read_failures(paths)) - _failures_before(str(flow_run.id), paths.root) if flow_run.id else 0
 
 
-@cache  # a flow run is retried in the process that ran it first
+@cache  # in memory is enough: Prefect retries a flow run in the process that ran it first
 def _failures_before(_flow_run: str, root: Path) -> int:
     return len(read_failures(RunPaths(root)))

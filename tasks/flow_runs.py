@@ -1,6 +1,6 @@
-"""What Prefect shows of a retraining: the run's name and outcome, and the end of runs that were killed.
+"""What Prefect shows of a retraining: the flow run's name, its outcome, and the state Crashed of killed runs.
 
-An open-source server never finds out by itself that a run was killed.
+An open-source Prefect server never detects by itself that the process of a flow run was killed.
 """
 
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger("evergreen.flow_runs")
 
 
 def run_name() -> str:
-    """Name of the flow run: the one that somebody gave it, or `retrain-RECIPE` in place of Prefect's random words."""
+    """Name of the flow run: the name that the user chose, or `retrain-RECIPE` instead of Prefect's random words."""
     given = str(flow_run.name)
     if not set(given.split("-")) <= _random_words():
         return given
@@ -34,7 +34,7 @@ def run_name() -> str:
 
 @cache
 def _random_words() -> frozenset[str]:
-    """The words that Prefect makes names of, such as `dashing-lynx`: nothing else marks a name as not given."""
+    """Words of Prefect's random names, such as `dashing-lynx`; only by them can a random name be recognised."""
     from coolname.data import config
 
     parts: dict[str, Any] = config
@@ -42,14 +42,14 @@ def _random_words() -> frozenset[str]:
 
 
 def completed(release: Release) -> "State[Release]":
-    """The state Completed that says in a sentence what became of the model."""
+    """The state Completed, whose message says in one sentence what happened to the model."""
     from prefect.states import Completed
 
     return Completed(message=outcome(release), data=release)
 
 
 def outcome(release: Release) -> str:
-    """What a retraining led to, in a sentence that begins with unchanged, promoted or kept."""
+    """Outcome of a retraining as one sentence that begins with unchanged, promoted or kept."""
     version = f"{release.model} version {release.version}"
     alias = f" ({release.alias})" if release.alias != "none" else ""
     if release.reused:
@@ -62,13 +62,13 @@ def outcome(release: Release) -> str:
 
 
 def artifact_key(recipe: str, name: str) -> str:
-    """Key of one of a recipe's artifacts, in the letters that Prefect takes: a to z, digits and dashes."""
+    """Key of one of a recipe's artifacts, in the characters that Prefect accepts: a to z, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", f"{recipe}-{name}".lower()).strip("-")
 
 
 @contextmanager
 def tag_flow_runs(home: Home, recipe: str) -> Iterator[None]:
-    """Tag the flow runs of the block, so that a later one of the same home and recipe recognises them."""
+    """Tag the flow runs of the block, so that a later flow run of the same home and recipe recognises them."""
     from prefect import tags
 
     with tags(*_tags(home, recipe)):
@@ -76,9 +76,10 @@ def tag_flow_runs(home: Home, recipe: str) -> Iterator[None]:
 
 
 def close_killed(home: Home, recipe: str) -> None:
-    """Mark flow runs of this home and recipe that still are Running as Crashed.
+    """Mark as Crashed the flow runs of this home and recipe that still are Running or Pending.
 
-    The caller holds the recipe's run lock, so their processes are gone. A server that does not answer is let be.
+    The caller holds the recipe's run lock, so the processes of these flow runs are gone. A Prefect server that does
+    not answer is ignored.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas import filters
@@ -98,7 +99,7 @@ def close_killed(home: Home, recipe: str) -> None:
                         message="Its process was gone when the next run began, which goes on with it."
                     )
                     client.set_flow_run_state(found.id, gone, force=True)
-    except Exception as error:  # a record of the past must not stop a run
+    except Exception as error:  # failing to correct old flow runs must not stop this run
         log.debug("flow runs that were killed could not be marked: %s", error)
 
 

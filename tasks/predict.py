@@ -1,7 +1,8 @@
-"""In: a registered model and images. Out: class and probabilities of each, as Parquet, in the order of their paths.
+"""In: a registered model and images. Out: class and probabilities of each image, as Parquet, in order of the paths.
 
-Fails with SettingError for a model, an alias or a place that can't be, with ResourceError when the home was moved, and
-with DataError that names the images which can't be read; nothing is left at the output then.
+Fails with SettingError for an unknown model or alias and for an input or output path that can't be used, with
+ResourceError when the home was moved, and with DataError that names the images which can't be read. A failure leaves
+the output path unchanged.
 """
 
 import logging
@@ -35,7 +36,7 @@ _SHOWN = 5
 
 
 class PredictionSummary(Record):
-    """What a batch of predictions came to; the rows themselves are at `output`."""
+    """Summary of a batch prediction; the predicted rows themselves are at `output`."""
 
     model: str
     version: str
@@ -81,7 +82,10 @@ def predict(
 
 
 def choose_ray(rows: int, wanted: bool | None, ray: RaySettings) -> bool:
-    """Whether Ray is worth its start; said once, with the reason."""
+    """Whether to score on Ray: as `wanted` says, else when there is a cluster or starting Ray is worth its time.
+
+    Logs the reason when Ray is not worth its start-up time.
+    """
     if wanted is not None:
         return wanted
     if ray.address or rows >= RAY_FROM_ROWS:
@@ -93,9 +97,10 @@ def choose_ray(rows: int, wanted: bool | None, ray: RaySettings) -> bool:
 
 
 def write_good(batches: Iterable[Batch], writer: PredictionWriter, skip_bad: bool) -> int:
-    """Write the rows that could be read; returns how many could not.
+    """Write the rows of images that could be read; returns the number of images that could not.
 
-    Raises :class:`DataError` at the first batch with a bad row, unless they may be left out, and when none is good.
+    Raises :class:`DataError` at the first batch with an unreadable image, unless `skip_bad` leaves such images out,
+    and when no image at all is readable.
     """
     skipped = 0
     for batch in batches:
@@ -119,7 +124,7 @@ def write_good(batches: Iterable[Batch], writer: PredictionWriter, skip_bad: boo
 
 
 def shown_progress(batches: Iterable[Batch], total: int) -> Iterator[Batch]:
-    """The same batches, with a line in the log every 10 s."""
+    """Yield the same batches, and log the progress every 10 s."""
     began = said = time.perf_counter()
     done = 0
     for batch in batches:

@@ -1,7 +1,8 @@
-"""In: a plan and its dataset version. Out: nothing, or why the result could not be compared or registered.
+"""In: a plan and its dataset version. Out: nothing, or the error because of which the result can't be used.
 
-What would be found out after hours of training is checked while the workers start and take their first steps. Fails
-with SettingError when the champion takes other images, and with TrainingError when the model can't be exported.
+Whether the model can be compared and registered would otherwise be known only after hours of training; it is checked
+while the workers start and run their first steps. Fails with SettingError when the champion takes images of another
+shape, and with TrainingError when the model can't be exported.
 """
 
 import logging
@@ -29,7 +30,11 @@ _LOOK_S = 0.5
 
 @step("preflight")
 def preflight(plan: RunPlan, version: DatasetVersion) -> None:
-    """Refuse what could not be finished; says nothing when training is done already."""
+    """Refuse a run whose model could not be compared or registered; checks nothing when training is finished already.
+
+    An MLflow server that is unavailable does not stop the training: the check of the champion's image shape is
+    skipped with a warning.
+    """
     if finished(plan.paths, plan.run_key) is not None:
         return
     check_exportable(plan, version)
@@ -46,12 +51,13 @@ def preflight(plan: RunPlan, version: DatasetVersion) -> None:
 
 @contextmanager
 def checked_alongside(plan: RunPlan, version: DatasetVersion) -> Iterator[None]:
-    """Run :func:`preflight` while the block trains, or before a block that trains in this process.
+    """Run :func:`preflight` in a thread while the block trains, or before the block when it trains in this process.
 
-    The check takes some 8 CPU seconds of imports and tracing, which would delay the first step. When it fails, the
-    workers are asked to stop, and its error is raised once they have ended.
+    The check takes some 8 CPU seconds of imports and tracing, which would delay the first training step. When the
+    check fails, it asks the workers to stop, and its error is raised after the workers have stopped.
     """
-    if not plan.settings.scaling.num_workers:  # the check would draw from the training's random numbers
+    # Training in this process: a concurrent check would draw from the training's random number generators.
+    if not plan.settings.scaling.num_workers:
         preflight(plan, version)
         yield
         return
@@ -63,10 +69,10 @@ def checked_alongside(plan: RunPlan, version: DatasetVersion) -> Iterator[None]:
             preflight(plan, version)
         except Exception as error:
             failure.append(error)
-            while not over.wait(_LOOK_S):  # again: an attempt that begins removes the request
+            while not over.wait(_LOOK_S):  # repeatedly: an attempt that begins removes the request
                 write_text(plan.paths.stop, "preflight")
 
-    # In a copy of the context, as Prefect's own task runner does: the task belongs to this flow run.
+    # In a copy of the context, as in Prefect's own task runner, so that the task run belongs to this flow run.
     checking = threading.Thread(target=copy_context().run, args=(check,), name="evergreen-preflight")
     checking.start()
     stopped: Exception | None = None
@@ -78,26 +84,26 @@ def checked_alongside(plan: RunPlan, version: DatasetVersion) -> Iterator[None]:
         _end(checking, over)
         if failure:
             plan.paths.stop.unlink(missing_ok=True)
-    if failure:  # the stop that the check asked for is not the cause of its error
+    if failure:  # the requested stop is a consequence of the check's error, not its cause
         raise failure[0] from (None if isinstance(stopped, StopRequestedError) else stopped)
     if stopped is not None:
         raise stopped
 
 
 def _end(checking: threading.Thread, over: threading.Event) -> None:
-    """Wait for a check that is under way: a process that ends while a thread imports torch may crash."""
+    """Wait until a running check has finished: a process that ends while a thread imports torch may crash."""
     over.set()
     checking.join()
 
 
 def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> None:
-    """Raises :class:`SettingError` when the champion takes images of another shape than the dataset's, or none.
+    """Raises :class:`SettingError` when the champion takes images of another shape than the dataset's, or no images.
 
-    A champion whose files can't be read raises :class:`DataError`.
+    Raises :class:`DataError` when the champion's files can't be read.
     """
     compare_shapes(plan.model, number, registered_shape(plan.model, number), version.shape)
 
 
 def check_exportable(plan: RunPlan, version: DatasetVersion) -> None:
-    """Try torch.export on a fresh model from the run's copy of the recipe; see :func:`check_model`."""
+    """Try torch.export on an untrained model from the run's copy of the recipe; see :func:`check_model`."""
     check_model(plan, lambda: reload(plan.recipe, plan.paths.recipe), version.shape, len(version.classes))

@@ -1,8 +1,8 @@
-"""In: a scored candidate. Out: exactly one model version under the run key, and the champion alias where it belongs.
+"""In: a scored candidate. Out: exactly one model version with the run key, and the alias that the verdict demands.
 
-Order makes it safe to die anywhere: version (looked up by run key first), comparison of the loaded model, look, alias,
-decision; each step finds out what an interrupted attempt left to do. Fails with ChampionMovedError when the champion
-changed since the comparison.
+A crash at any point is safe because of the order: create the version (after a lookup by run key), compare the loaded
+model's outputs, record the look, move the alias, record the decision. Each of these finds out what an interrupted
+attempt has done already. Fails with ChampionMovedError when the champion changed since the comparison.
 """
 
 import json
@@ -59,7 +59,7 @@ _LOGGED = "models:/"
 
 
 def _same_again(task: Any, run: Any, state: Any) -> bool:
-    """Whether a new try may succeed; against another champion it takes a new comparison."""
+    """Whether a retry may succeed; not when the champion changed, which requires a new comparison."""
     moved = isinstance(state.result(raise_on_failure=False), ChampionMovedError)
     return not moved and worth_retrying(task, run, state)
 
@@ -68,7 +68,7 @@ def _same_again(task: Any, run: Any, state: Any) -> bool:
 def register(
     plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation
 ) -> Release:
-    """Register, check, judge and promote or keep."""
+    """Register the candidate, check the registered model, judge it, and promote or keep it."""
     home = Home(Path(plan.home))
     client = connect_patiently(plan)
     run_id = open_run(client, plan)
@@ -124,7 +124,7 @@ def register(
 
 
 def register_model(client: "MlflowClient", model: str) -> None:
-    """Make the registered model that versions belong to, if there is none."""
+    """Create the registered model that versions belong to, unless it exists."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -137,7 +137,7 @@ def register_model(client: "MlflowClient", model: str) -> None:
 def create_version(
     lease: Lease, plan: RunPlan, version: DatasetVersion, trained: TrainedModel, run_id: str, uri: str
 ) -> str:
-    """Register the logged model with the four ingredients as its tags; returns the version number."""
+    """Register the logged model, tagged with dataset, recipe, code and settings; returns the version number."""
     model_id = uri.removeprefix(_LOGGED)
     tags = {
         RUN_KEY_TAG: plan.run_key,
@@ -161,13 +161,14 @@ def create_version(
         description=version_description(version, trained),
     )
     number = delete_duplicates(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
-    if version_tags(lease.client, plan.model, number).get(FILE_TAG) == tags[FILE_TAG]:  # else another home's
+    # Otherwise the version that delete_duplicates kept was registered by another home.
+    if version_tags(lease.client, plan.model, number).get(FILE_TAG) == tags[FILE_TAG]:
         keep_digest(Home(Path(plan.home)), plan.model, number, tags[FILE_TAG])
     return number
 
 
 def reproducible_tags(trained: TrainedModel) -> dict[str, str]:
-    """What the replay check found: `true`, `false` or `not checked`, and why."""
+    """Tags with the result of the replay check (`true`, `false` or `not checked`) and its reason."""
     word = "not checked" if trained.reproducible is None else str(trained.reproducible).lower()
     return {
         "evergreen.reproducible": word,
@@ -176,9 +177,9 @@ def reproducible_tags(trained: TrainedModel) -> dict[str, str]:
 
 
 def link_logged_model(client: "MlflowClient", model: str, number: str) -> None:
-    """Tell the logged model its version, which MLflow's page of a run shows. A server does so by itself."""
+    """Add the version to the logged model's tags, for MLflow's run page. An MLflow server does so by itself."""
     source = client.get_model_version(model, number).source or ""
-    if not source.startswith(_LOGGED):  # somebody registered it from files
+    if not source.startswith(_LOGGED):  # the version was registered from files: there is no logged model
         return
     model_id = source.removeprefix(_LOGGED)
     known = json.loads(client.get_logged_model(model_id).tags.get(_VERSIONS_TAG, "[]"))
@@ -188,7 +189,10 @@ def link_logged_model(client: "MlflowClient", model: str, number: str) -> None:
 
 
 def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:
-    """Put the alias where the verdict says, unless somebody took it away from this version on purpose."""
+    """Move the alias as the verdict says, but never promote weights again that were rolled back.
+
+    Returns the version's alias.
+    """
     client, model = lease.client, lease.model
     is_champion = champion_of(client, model) == number
     if verdict.promote and not is_champion and was_rolled_back(client, model, weights):
@@ -203,14 +207,14 @@ def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:
 
 
 def note_verdict(client: "MlflowClient", plan: RunPlan, number: str, verdict: Verdict, run_id: str) -> None:
-    """Store the verdict with its numbers: in full with the run, in short on the version."""
+    """Store the verdict in MLflow: in full as an artifact of the run, in short as tags of the version."""
     client.log_dict(run_id, verdict.model_dump(mode="json"), "verdict.json")
     client.set_model_version_tag(plan.model, number, VERDICT_TAG, "promote" if verdict.promote else "keep")
     client.set_model_version_tag(plan.model, number, "evergreen.why", verdict.summary[:_LONGEST_TAG])
 
 
 def final_metrics(trained: TrainedModel, evaluation: Evaluation) -> dict[str, float]:
-    """The numbers of a release, by name."""
+    """The metrics of a release, by name."""
     candidate, selected = evaluation.candidate, trained.selected()
     numbers: dict[str, Any] = {
         "accuracy": candidate.accuracy,

@@ -1,6 +1,6 @@
-"""In: everything about a finished run. Out: the report page, and the same in MLflow and in the Prefect UI.
+"""In: all records of a finished run. Out: the report page, and the report in MLflow and in the Prefect UI.
 
-A report that fails leaves the version registered as it is; the next run of the same command makes the report.
+A failure of this step leaves the registered version unchanged; the next run of the same command creates the report.
 """
 
 import base64
@@ -40,7 +40,7 @@ _PICTURES = 24
 def report(
     plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation, release: Release
 ) -> None:
-    """Write the page and hand it, with its pictures, to MLflow and Prefect; closes the MLflow run."""
+    """Write the page, upload it and its pictures to MLflow and Prefect, and close the MLflow run."""
     inputs = gather(plan, version, trained, evaluation, release)
     write_text(plan.paths.report, render(inputs))
     plan.paths.figures.mkdir(exist_ok=True)
@@ -63,7 +63,7 @@ def report(
 def show_in_prefect(
     plan: RunPlan, inputs: ReportInputs, pictures: Sequence[Path], experiment_id: str
 ) -> None:
-    """The report and its pictures as artifacts of this flow run; their keys begin with the recipe's name."""
+    """Create the report and its pictures as artifacts of this flow run; their keys begin with the recipe's name."""
     release, recipe = inputs.release, plan.recipe.name
     links, command = where_to_look(release, experiment_id, plan.settings.tracking.uri, Path(plan.home))
     create_markdown_artifact(
@@ -77,7 +77,7 @@ def show_in_prefect(
 
 
 def predicted(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> Path:
-    """A picture of the first compared test rows with what the candidate took them for."""
+    """Draw the first compared test rows, each with the class that the candidate predicts."""
     table = pq.read_table(evaluation.predictions, columns=["label", "candidate", "compared"])
     rows = np.flatnonzero(table["compared"].to_numpy())[:_PICTURES]
     table = table.take(rows)
@@ -90,7 +90,10 @@ def predicted(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> 
 
 
 def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Release) -> None:
-    """What the version cost, as its tags: useful share, speed, worker-hours, and hours lost to failures."""
+    """Tag the version with its cost: useful share of time, speed, worker-hours, and worker-hours lost to failures.
+
+    The MLflow run gets a tag with the seconds of each part of its wall time.
+    """
     parts = release.goodput.parts
     tags = {
         "goodput": f"{release.goodput.useful_share:.3f}",
@@ -110,7 +113,7 @@ def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Rele
 def gather(
     plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation, release: Release
 ) -> ReportInputs:
-    """All that the page shows."""
+    """Collect everything that the page shows."""
     images = open_columns(version, "test").images
     return ReportInputs(
         release=release,

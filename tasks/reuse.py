@@ -1,4 +1,4 @@
-"""What a run key that was seen before means: the release it led to, as long as the registry still has it."""
+"""Reuse of an earlier run with the same run key: its release, as long as the registry still has that version."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 def find_release(
     plan: RunPlan, connect: "Callable[[RunPlan], MlflowClient]" = connect_once
 ) -> Release | None:
-    """The finished release of this run key, or None when something is left to do.
+    """The finished release of this run key, or None when the run has something left to do.
 
-    A gate that was set differently since, or another champion, asks for a new verdict on the same model; another
-    store, experiment or model name, and a version that is gone from the registry, for a new registration. None of
-    them trains again.
+    Changed gate settings or another champion require a new verdict on the same model. Another store, experiment or
+    model name, or a version that is no longer in the registry, requires a new registration. In no case does the model
+    train again.
     """
     release = read_release(plan)
     if release is None or release.model != plan.model:
         return None
     client = connect(plan)
     if unfinished_rollback(client, Home(Path(plan.home)), plan.model) is not None:
-        return None  # registering anew finishes it
+        return None  # the registration finishes the rollback
     mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: release.weights_digest}
     if find_version(client, plan.model, mine) != release.version or not _is_recorded(client, plan, release):
         return None
     alias = alias_of(client, plan.model, release.version)
-    # What was champion once and is not now was replaced or rolled back on purpose: it is not judged again.
+    # A former champion was replaced or rolled back on purpose, so it is not judged again.
     judged_for_good = CHAMPION in (alias, release.alias)
     if not judged_for_good and not _verdict_stands(client, plan, release):
         return None
@@ -50,12 +50,12 @@ def find_release(
 
 
 def read_release(plan: RunPlan) -> Release | None:
-    """What the run wrote down last, without asking the registry; None when it is damaged: then it is made again."""
+    """The release that the run recorded last, without a query to the registry; None when it is missing or damaged."""
     return find_record(plan.paths.release, Release, plan.paths.root.name)
 
 
 def _is_recorded(client: "MlflowClient", plan: RunPlan, release: Release) -> bool:
-    """Whether the run stands in the experiment that the settings name now."""
+    """Whether the MLflow run exists, is not deleted, and is in the experiment that the settings name now."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -69,7 +69,7 @@ def _is_recorded(client: "MlflowClient", plan: RunPlan, release: Release) -> boo
 
 
 def _verdict_stands(client: "MlflowClient", plan: RunPlan, release: Release) -> bool:
-    """Whether a candidate that was kept would be judged by the same rules against the same champion."""
+    """Whether a candidate that was not promoted would be judged by the same rules against the same champion."""
     compared_with = release.verdict.champion_version
     return (
         same_policy(release.verdict, plan.settings.gate) and champion_of(client, plan.model) == compared_with

@@ -1,4 +1,4 @@
-"""In: a registered model. Out: its champion alias on the version before, after a try whether that still loads.
+"""In: a registered model. Out: its champion alias on the previous version, once that version is known to load.
 
 Fails with SettingError when there is no version to return to, and with ResourceError when the home was moved.
 """
@@ -16,10 +16,10 @@ from training.storage.paths import Home
 log = logging.getLogger("evergreen.rollback")
 
 
-# No retries: a swap that was interrupted would be swapped again.
+# No retries: after an interruption, a retry would swap the two aliases back.
 @step("rollback")
 def rollback(home: str, model: str, why: str = "", tracking_uri: str | None = None) -> tuple[str, str]:
-    """Swap champion and previous; returns the version numbers (from, to)."""
+    """Swap the aliases champion and previous; returns the champion's version numbers (from, to)."""
     place = Home(Path(home))
     client = connect(tracking_uri, place)
     if tracking_uri is None:

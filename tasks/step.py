@@ -1,6 +1,6 @@
-"""A step of a flow: a Prefect task that is tried again when that may help, and whose errors give no secret away.
+"""A step of a flow: a Prefect task that is retried after transient errors only, and whose errors contain no secrets.
 
-Prefect keeps an error's text in the state of the task run, on its server; so secrets leave it inside the task.
+Prefect stores an error's text in the state of the task run, on its server; so secrets are redacted inside the task.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def worth_retrying(_task: Any, _run: Any, state: Any) -> bool:
-    """Prefect's `retry_condition_fn`: whether the failed state's error may go away by itself, if tried soon."""
+    """Prefect's `retry_condition_fn`: whether the failed state's error is transient and may be gone at the retry."""
     error = state.result(raise_on_failure=False)
     known = classify(error) if isinstance(error, BaseException) else None
     return known is not None and known.transient and not isinstance(known, StopRequestedError | OutageError)
@@ -33,7 +33,10 @@ def step(
     retry_if: Callable[[Any, Any, Any], bool] = worth_retrying,
     **options: Any,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Make a function a task: up to `retries` more tries, after `pause_s` seconds and then ever longer, no cache."""
+    """Decorator that makes a function a Prefect task without result cache.
+
+    The task has up to `retries` retries; the delay before them starts at `pause_s` seconds and grows exponentially.
+    """
 
     def decorate(function: Callable[P, R]) -> Task[P, R]:
         @wraps(function)
@@ -57,7 +60,7 @@ def step(
 
 @contextmanager
 def without_secrets() -> Iterator[None]:
-    """Take secrets out of the texts of an error that leaves the block, and of all that it came from."""
+    """Redact secrets in the texts of an error that leaves the block, and of all errors that caused it."""
     try:
         yield
     except Exception as error:

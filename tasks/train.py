@@ -1,7 +1,7 @@
-"""In: a plan and its dataset version. Out: a finished training, whatever died on the way.
+"""In: a plan and its dataset version. Out: a finished training, also after failures of workers or of MLflow.
 
-Runs in the flow's own process, so that Prefect's timeouts and cancellation reach it. Fails with TrainingError (final)
-when the training can't succeed.
+Runs in the flow's own process, so that Prefect's timeouts and cancellation reach the training. Fails with
+TrainingError (final) when the training can't succeed.
 """
 
 import sys
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @step("train")
 def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
-    """Train to the end, or find it done, with every metric point in MLflow.
+    """Train to the end, or reuse the finished training; afterwards every metric point is in MLflow.
 
-    Prefect does not retry it: lost workers and an MLflow server that is away are dealt with inside, out of the
-    run's one budget.
+    Prefect does not retry this task: lost workers and an unavailable MLflow server are handled inside, within the
+    run's single failure budget.
     """
     publisher = Publisher(
         begin=lambda: _begin(plan, version),
@@ -44,7 +44,7 @@ def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
         with_system_metrics=plan.settings.tracking.system_metrics,
     )
     if (done := finished(plan.paths, plan.run_key)) is not None:
-        publisher.flush()  # the process that trained may have died before it had sent everything
+        publisher.flush()  # the process that trained may have crashed before it had sent all points
         return done
     job = make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version)
     with (
@@ -63,11 +63,12 @@ def _begin(plan: RunPlan, version: DatasetVersion) -> "tuple[MlflowClient, str]"
 
 
 def keep_plan(plan: RunPlan) -> RunPlan:
-    """Write down the plan and the recipe beside the run: what every later attempt executes, and people read.
+    """Save the plan and a copy of the recipe in the run's folder, for every later attempt and for people to read.
 
-    What an earlier start left half written goes first, and what is damaged is set aside: the caller holds the
-    recipe's run lock, so nobody writes it.
-    Returns the plan as kept: settings are this start's, but what had changed is what it was at the first.
+    First removes files that an earlier start left half written, and sets damaged records aside: the caller holds the
+    recipe's run lock, so no other process is writing them.
+    Returns the plan as saved: its settings are those of this start, its `changes` and `first` those of the run's
+    first start.
     """
     home, name = Home(Path(plan.home)), plan.recipe.name
     run = plan.paths
@@ -90,9 +91,10 @@ def keep_plan(plan: RunPlan) -> RunPlan:
 
 
 def _set_damaged_aside(run: RunPaths) -> None:
-    """Move damaged records of a run out of the way of those that this start makes in their place.
+    """Rename damaged records of a run, so that this start can write new records in their place.
 
-    Metric points of a training that came to its end are computed again, unless MLflow has them: a release says so.
+    If metric points of a finished training are damaged, the training is repeated to compute them again, unless MLflow
+    has all points already, which is the case when there is a release.
     """
     owner = run.root.name
     rewrite_undamaged(run.attempts, Attempt, owner)
@@ -108,7 +110,7 @@ def _set_damaged_aside(run: RunPaths) -> None:
 
 @contextmanager
 def shown_progress(epochs: int) -> Iterator[Callable[[Point], None]]:
-    """Telemetry lines in the log, and on a terminal a bar below them."""
+    """Log telemetry lines and, on a terminal, show a progress bar below them."""
     telemetry = TelemetryLog(epochs)
     if not sys.stderr.isatty():
         yield telemetry

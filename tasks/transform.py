@@ -1,6 +1,6 @@
-"""In: raw rows. Out: an immutable, validated dataset version of uint8 images, by way of Ray Data.
+"""In: raw rows. Out: an immutable, validated dataset version of uint8 images, computed with Ray Data.
 
-Fails with DataError that names the rows which break a rule; nothing is left under the version's name then.
+Fails with DataError that names the rows which break a rule; then nothing is left under the version's name.
 """
 
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger("evergreen.transform")
 
 @step("transform", retries=2)
 def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVersion:
-    """Decode, validate, split and commit; the raw rows are not needed after that."""
+    """Decode, validate, split and commit the rows; then delete the raw rows, which are not needed any more."""
     home = Home(Path(plan.home))
     place = home.dataset(plan.recipe.name, plan.fingerprint)
     set_damaged_aside(place)
@@ -47,6 +47,6 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
 
 
 def set_damaged_aside(place: Path) -> None:
-    """Move what stands at a version's place, but is no whole version, out of the way."""
+    """Rename the folder of an incomplete dataset version, so that the version can be created under its name."""
     if place.exists():
         set_aside(place, "it is no whole dataset; it is made again")

@@ -1,4 +1,4 @@
-"""`evergreen doctor`: checks of packages, machine, processes, store and services, each with its remedy.
+"""`evergreen doctor`: checks of packages, machine, processes, store and services, with remedies.
 
 Not a Prefect flow: the command must work when Prefect does not.
 """
@@ -45,9 +45,10 @@ def command(deep: bool, tracking_uri: str | None, verbose: bool, quiet: bool, as
 def checks(
     home: paths.Home | None = None, deep: bool = False, tracking_uri: str | None = None
 ) -> Iterator[Check]:
-    """All checks, each as soon as it is made; some seconds, or about half a minute with `deep`.
+    """Yield all checks, each when it is done; takes some seconds, or about half a minute with `deep`.
 
-    Without `home` the environment's is taken, and one that can't be written is the first thing found.
+    Without `home`, uses the home that the environment names; if that home is not writable, reports this as a failed
+    check and leaves out the checks of machine, processes and store.
     """
     yield from _section("packages", package_checks)
     try:
@@ -62,7 +63,7 @@ def checks(
 
 
 def _section(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
-    """The checks of a section; one that fails to look is a finding, and the other sections still get their turn."""
+    """The checks of one section. An exception becomes a failed check, so that the other sections still run."""
     try:
         yield from look()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`evergreen gc`: remove what a home need not keep."""
+"""`evergreen gc`: remove runs, datasets and checkpoints that a home does not need any more."""
 
 import click
 

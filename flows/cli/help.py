@@ -1,4 +1,4 @@
-"""All settings as text, for `--help`: generated from the one settings tree."""
+"""Text about all settings for `--help`, generated from the settings schema."""
 
 import textwrap
 

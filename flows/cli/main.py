@@ -1,4 +1,7 @@
-"""The `evergreen` command: a thin door to the flows. `--help`, `plan` and a reused run import neither torch nor Ray."""
+"""The `evergreen` command: parses arguments, calls a subcommand, and turns errors into messages and exit statuses.
+
+`--help`, a reused run and the plan of a model that was checked before import neither torch nor Ray.
+"""
 
 import atexit
 import gc
@@ -56,18 +59,18 @@ _COMPLETION = "_EVERGREEN_COMPLETE"  # set by the shell while it completes a com
 
 
 class Commands(click.Group):
-    """The subcommands, each a file of this folder, which is imported when its command is needed."""
+    """The subcommands; each is a module of this package, which is imported when its command is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Names in the order of their importance."""
+        """Names of the subcommands, most important first."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of that name, or None."""
+        """The subcommand of that name, or None."""
         return import_module(f"flows.cli.{name}").command if name in _COMMANDS else None
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the exit statuses as they are, without wrapping their lines again."""
+        """Write the exit statuses without rewrapping their lines."""
         formatter.write(f"\n{_EXIT_STATUSES}")
 
 
@@ -85,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit | GeneratorExit):
             raise
-        # Prefect passes SIGTERM on as an exception of its own.
+        # Prefect reports SIGTERM with its own exception type.
         terminated = isinstance(error, TerminatedError) or type(error).__name__ == "TerminationSignal"
         word = "terminated" if terminated else "interrupted"
         say(f"\nevergreen: {word}; the same command goes on where it stopped", file=sys.stderr)
@@ -111,19 +114,19 @@ def _run(argv: Sequence[str] | None) -> int:
 def _invoked(arguments: list[str]) -> int:
     """Call the command; returns its exit status.
 
-    Not by click's own `main`, which takes Ctrl-C, SIGTERM and a closed output for ends of its own.
+    This replaces click's own `main`, which would handle Ctrl-C, SIGTERM and a closed output itself.
     """
     try:
         with program.make_context("evergreen", arguments) as context:
-            atexit.register(gc.freeze)  # else Python scans all of torch and Ray for garbage once more: 2.5 s
+            atexit.register(gc.freeze)  # saves 2.5 s: no garbage collection of all of torch and Ray at exit
             status: int = program.invoke(context)
             return status
-    except click.exceptions.Exit as ended:  # of --help
+    except click.exceptions.Exit as ended:  # raised by --help
         return ended.exit_code
 
 
 def _say_usage(error: click.UsageError) -> int:
-    """Say how a command is called; returns the exit status."""
+    """Print the error and how the command is called; returns the exit status."""
     if error.ctx is not None:
         say(error.ctx.get_usage(), file=sys.stderr)
     say(f"evergreen: {error.format_message()}", file=sys.stderr)
@@ -131,20 +134,23 @@ def _say_usage(error: click.UsageError) -> int:
 
 
 def _output_is_closed() -> bool:
-    """Whether nobody reads standard output any more; then what is left of it goes nowhere."""
+    """Whether standard output has no reader any more; if so, the rest of the output is discarded."""
     output = select.poll()
     try:
-        output.register(sys.stdout.fileno(), 0)  # errors are always told
-    except OSError:  # no file, as in a test
+        output.register(sys.stdout.fileno(), 0)  # poll() reports errors even if no event is requested
+    except OSError:  # standard output is not a file, as in a test
         return False
     if not output.poll(0):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's flush at exit
     return True
 
 
 def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
-    """Say what went wrong in the user's terms; a traceback only for a bug, or when asked for."""
+    """Print the error in the user's terms; returns the exit status.
+
+    The traceback is printed only for a bug or with --verbose.
+    """
     known = _explain(error)
     if known is None or verbose:
         import traceback
@@ -161,7 +167,11 @@ def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
 
 
 def _explain(error: Exception) -> EvergreenError | None:
-    """What `error` means; a full disk has many symptoms, so it is looked for before a symptom is believed."""
+    """The meaning of `error` for the user, or None for a bug.
+
+    A full disk causes many kinds of errors. So the home is checked before a bug or a transient error is reported; a
+    home that is not writable, or whose disk is full, is reported instead.
+    """
     known = classify(error)
     if known is None or known.transient:
         try:

@@ -1,4 +1,4 @@
-"""What several commands share: options, and the home that they work in."""
+"""Options that several commands share, and the setup of the home in which a command works."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +13,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def common(function: Function) -> Function:
-    """The options of every command: `verbose`, `quiet` and `as_json`."""
+    """Add the options of every command: `verbose`, `quiet` and `as_json`."""
     for option in (
         click.option(
             "--json", "as_json", is_flag=True, help="print a JSON object as the last line of standard output"
@@ -26,13 +26,13 @@ def common(function: Function) -> Function:
 
 
 def tracking_uri(function: Function) -> Function:
-    """The option of commands that read the model registry without a recipe."""
+    """Add the option of commands that read the model registry without a recipe."""
     text = "MLflow's store (default: the one under EVERGREEN_HOME)"
     return click.option("--tracking-uri", metavar="URI", help=text)(function)
 
 
 def recipe_and_settings(function: Function) -> Function:
-    """The argument `recipe`, and options that override its settings or train again."""
+    """Add the argument `recipe`, and the options that override its settings or force a new training."""
     for option in (
         click.option("--force", is_flag=True, help="train again even if nothing changed"),
         click.option(
@@ -52,14 +52,14 @@ class WithSettings(click.Command):
     """A command whose help lists every setting."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the settings as they are, without wrapping their lines again."""
+        """Write the settings without rewrapping their lines."""
         from flows.cli.help import settings_help
 
         formatter.write(f"\n{settings_help()}\n")
 
 
 def _complete_recipe(_context: click.Context, _argument: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Names of recipes that come with Evergreen, and files."""
+    """Complete to the names of recipes that come with Evergreen, or else to files."""
     from training.recipe import BUILT_IN
 
     names = [CompletionItem(name) for name in BUILT_IN if name.startswith(typed)]
@@ -67,7 +67,7 @@ def _complete_recipe(_context: click.Context, _argument: click.Parameter, typed:
 
 
 def prepared_home(verbose: bool, quiet: bool, read_only: bool = False) -> "Home":
-    """The home, once the environment and log of this process are set up for a run in it.
+    """Set up the environment and log of this process for a command in the home; returns the home.
 
     Creates the home, or checks that it is writable, unless the command is `read_only`.
     """

@@ -1,4 +1,4 @@
-"""The one place that prints: what others chose of a text, such as the name of a file, can't command the terminal."""
+"""The only module that prints. Control characters in texts, such as file names, never reach the terminal."""
 
 import sys
 from typing import TextIO
@@ -7,5 +7,5 @@ from training.printable import printable
 
 
 def say(text: str, file: TextIO | None = None, end: str = "\n") -> None:
-    """Print on standard output, or on `file`."""
+    """Print `text` with control characters escaped, on standard output or on `file`."""
     print(printable(text), file=file or sys.stdout, end=end)

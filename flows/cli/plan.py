@@ -1,4 +1,4 @@
-"""`evergreen plan`: what `retrain` would do."""
+"""`evergreen plan`: show what `retrain` would do."""
 
 import click
 

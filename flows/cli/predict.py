@@ -1,4 +1,4 @@
-"""`evergreen predict`: score rows with a registered model."""
+"""`evergreen predict`: score images with a registered model."""
 
 import click
 

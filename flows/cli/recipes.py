@@ -1,4 +1,4 @@
-"""`evergreen recipes`: the recipes that come with Evergreen."""
+"""`evergreen recipes`: list the recipes that come with Evergreen."""
 
 import json
 

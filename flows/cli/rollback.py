@@ -1,4 +1,4 @@
-"""`evergreen rollback`: return to the champion before the present one."""
+"""`evergreen rollback`: return to the previous champion."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a user reads in the terminal: summaries on standard output, with colours where the terminal has them."""
+"""Summaries that the commands print on standard output, with colours if the terminal supports them."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ _SHOWN_PARTS = 0.005  # parts of the wall time below this share are added up as 
 
 
 def standard_output() -> Console:
-    """Standard output; as wide as a line needs when it goes to a file."""
+    """A console on standard output; 160 columns wide when the output is not a terminal."""
     return PrintableConsole(highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
@@ -37,12 +37,12 @@ def _grid() -> Table:
 
 
 def _row(table: Table, *cells: str | Text) -> None:
-    """Add a row as it is: what looks like markup may be a path or a class's name."""
+    """Add a row without interpreting markup: text that looks like markup may be a path or the name of a class."""
     table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells))
 
 
 def print_release(release: Release) -> None:
-    """The end of a retraining: what came out, why, and what to do next."""
+    """Print the outcome of a retraining, its reasons, and the commands to use next."""
     console = standard_output()
     promoted = release.alias == "champion"
     headline = Text(outcome(release), style="bold green" if promoted or release.reused else "bold yellow")
@@ -57,7 +57,7 @@ def print_release(release: Release) -> None:
 
 
 def outcome(release: Release) -> str:
-    """What came out of a retraining, in one line."""
+    """The outcome of a retraining in one line."""
     head = f"{release.model} version {release.version}"
     if release.reused:
         return f"Nothing changed: already {head} ({'no alias' if release.alias == 'none' else release.alias})"
@@ -114,7 +114,7 @@ def _time(release: Release) -> str:
 
 
 def print_preview(made: "Preview") -> None:
-    """A plan."""
+    """Print a plan."""
     console, table = standard_output(), _grid()
     console.print(Text(f"{made.recipe}: {made.outcome}", style="bold"))
     _row(table, "source", f"{made.source}, {_size(made.source_bytes)}")
@@ -173,7 +173,7 @@ def _duration(seconds: float) -> str:
 
 
 def print_recipes(recipes: list[Recipe]) -> None:
-    """The recipes that come along."""
+    """Print the names and summaries of recipes."""
     table = _grid()
     for recipe in recipes:
         _row(table, Text(recipe.name, style="bold"), recipe.summary)
@@ -181,7 +181,7 @@ def print_recipes(recipes: list[Recipe]) -> None:
 
 
 def print_prediction(summary: "PredictionSummary") -> None:
-    """What a batch prediction did."""
+    """Print the summary of a batch prediction."""
     console = standard_output()
     by = f" scored by {summary.model} version {summary.version} in {summary.seconds:.1f} s"
     speed = f" ({summary.images_per_s:,.0f} images/s)"
@@ -194,7 +194,7 @@ def print_prediction(summary: "PredictionSummary") -> None:
 
 
 def print_checks(checks: "list[Check]") -> None:
-    """What the doctor found; remedies stand under what is wrong."""
+    """Print the checks of `evergreen doctor`, with the remedy below each failed check or note."""
     console = standard_output()
     marks = {True: Text("✓", "green"), False: Text("✗", "red"), None: Text("·", "yellow")}
     table = Table.grid(padding=(0, 2))
@@ -206,7 +206,7 @@ def print_checks(checks: "list[Check]") -> None:
 
 
 def print_collection(found: "Collection", home: "Home", dry_run: bool) -> None:
-    """What a home did not need, by size, and what that comes to."""
+    """Print what `evergreen gc` removed or would remove, largest first, and the total size."""
     console = standard_output()
     table = Table.grid(padding=(0, 2))
     for one in sorted(found.removals, key=lambda one: one.bytes, reverse=True):

@@ -1,4 +1,4 @@
-"""`evergreen ui`: MLflow's pages on the embedded store, served to this machine only."""
+"""`evergreen ui`: serve MLflow's web pages for the embedded store, to this machine only."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from training.errors import ResourceError, SettingError
 from training.storage.paths import Home, home
 
 _HOST = "127.0.0.1"
-_TRIED = 100  # ports after a taken one, in search of a free one to propose
+_TRIED = 100  # number of ports to try, to propose a free port instead of a taken one
 
 
 @click.command
@@ -23,19 +23,23 @@ def command(port: int) -> int:
 
 
 def serve(place: Home, port: int) -> NoReturn:
-    """Become MLflow's server. Raises :class:`SettingError` or :class:`ResourceError` when the port can't be had."""
+    """Replace this process by MLflow's server.
+
+    Raises :class:`SettingError` or :class:`ResourceError` when the port can't be used.
+    """
     check_port(port)
     command = ["-m", "mlflow", "ui", "--backend-store-uri", place.mlflow_uri, "--port", str(port)]
-    # Its job runner, seven processes for the evaluation of language models, has nothing to do here.
+    # MLflow's job runner, seven processes for the evaluation of language models, is not needed here.
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *command, "--host", _HOST, "--workers", "1"])
 
 
 def check_port(port: int) -> None:
-    """Refuse a port that can't be listened on; MLflow would end with status 0 all the same.
+    """Refuse a port that can't be listened on; MLflow itself would end with status 0 in that case.
 
-    Raises :class:`SettingError` for what is no port, :class:`ResourceError` when it is taken or not allowed.
+    Raises :class:`SettingError` for an invalid port number, and :class:`ResourceError` when the port is taken or this
+    user may not use it.
     """
     if not 0 < port < 1 << 16:
         raise SettingError(f"--port {port}: a port is a number from 1 to 65535")
@@ -51,9 +55,9 @@ def check_port(port: int) -> None:
 
 
 def _bind(port: int) -> OSError | None:
-    """Why `port` can't be listened on, or None when it can."""
+    """The error that prevents listening on `port`, or None when listening is possible."""
     with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port just left is free
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a just closed port is free
         try:
             one.bind((_HOST, port))
         except OSError as error:
@@ -62,10 +66,10 @@ def _bind(port: int) -> OSError | None:
 
 
 def _holder(port: int) -> str:
-    """The process that listens on `port`, as far as this user may know."""
+    """Description of the process that listens on `port`, as far as this user may inspect it."""
     try:
         sockets = psutil.net_connections("tcp")
         pids = {one.pid for one in sockets if one.status == psutil.CONN_LISTEN and one.laddr[1:] == (port,)}
         return next(f"process {pid} ({psutil.Process(pid).name()})" for pid in pids if pid)
-    except (psutil.Error, StopIteration):  # another user's, or it ended meanwhile
+    except (psutil.Error, StopIteration):  # the process is another user's, or has ended in the meantime
         return "another program"

@@ -1,6 +1,6 @@
-"""`evergreen verify`: which invariants of a run hold, for people and for programs.
+"""`evergreen verify`: check which invariants of a run hold, with output for people and for programs.
 
-Not a Prefect flow: the command checks Prefect's records, among others.
+Not a Prefect flow: the command also checks Prefect's records.
 """
 
 import json
@@ -59,7 +59,7 @@ def command(
 def locate(text: str) -> tuple[RunPaths, Home]:
     """The run that `text` names, and its home: a run folder anywhere, or a run of `EVERGREEN_HOME`.
 
-    Raises :class:`training.errors.SettingError`, which lists the runs there are, when there is no such run.
+    Raises :class:`training.errors.SettingError`, which lists the existing runs, when there is no such run.
     """
     if (run := run_of_folder(text)) is not None:
         return run, home_of(run)
@@ -68,12 +68,12 @@ def locate(text: str) -> tuple[RunPaths, Home]:
 
 
 def exit_status(findings: Sequence[Finding]) -> int:
-    """0 when nothing is broken; what can't be told breaks nothing."""
+    """0 when no invariant is broken; a check that can't be decided breaks no invariant."""
     return EXIT_BAD_DATA if any(one.ok is False for one in findings) else EXIT_OK
 
 
 def print_findings(run: RunPaths, findings: Sequence[Finding]) -> None:
-    """A line for each finding, and one that counts them."""
+    """Print a line for each finding, and a line with their summary."""
     console = standard_output()
     table = Table.grid(padding=(0, 2))
     for column in range(4):
@@ -85,7 +85,7 @@ def print_findings(run: RunPaths, findings: Sequence[Finding]) -> None:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """How many checks hold, which invariants are broken, and how many checks can't be told."""
+    """How many checks hold, which invariants are broken, and how many checks can't be decided."""
     broken = dict.fromkeys(one.invariant for one in findings if one.ok is False)
     untold = sum(one.ok is None for one in findings)
     held = sum(one.ok is True for one in findings)

@@ -1,1 +1,1 @@
-"""What a run on this machine brings along: environment, Prefect server, handling of signals."""
+"""What a run on this machine sets up: its environment, a Prefect server, and signal handlers."""

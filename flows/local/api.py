@@ -1,7 +1,8 @@
-"""Retrain, plan, predict and roll back on this machine: what the command line and `from evergreen import ...` call.
+"""Retrain, plan, predict and roll back on this machine: the functions of the command line and of the Python API.
 
-A retraining starts a Prefect server and a Ray cluster, which end with it, unless the user has a server or a cluster.
-Prediction and rollback run as flows only where the user has a Prefect server, which then shows the flow run.
+A retraining starts a Prefect server and a Ray cluster, which end with the retraining, unless the user has configured
+a server or a cluster. Prediction and rollback run as flows only if the user has configured a Prefect server, which
+then shows the flow run.
 """
 
 import logging
@@ -28,9 +29,9 @@ def retrain(
     """Bring the recipe's model up to date: train, compare with the champion, promote or keep.
 
     `recipe` is a recipe's name or the path of a recipe file. `settings` override those of the recipe, as
-    `{"training.epochs": 3}` or `{"training": {"epochs": 3}}`. Without `force`, a run whose data, recipe, code, seed and
-    settings did not change returns the earlier release. The home is EVERGREEN_HOME. Raises
-    :class:`training.errors.EvergreenError` with what went wrong and its remedy.
+    `{"training.epochs": 3}` or `{"training": {"epochs": 3}}`. Without `force`, a run whose data, recipe, code, seed
+    and settings did not change returns the earlier release. The home is EVERGREEN_HOME. Raises
+    :class:`training.errors.EvergreenError`, whose message contains the cause and its remedy.
     """
     from flows.local.prefect_server import prefect_api
     from flows.preview import release_if_unchanged
@@ -49,7 +50,7 @@ def retrain(
 
 
 def plan(recipe: str | Path, settings: Mapping[str, Any] | None = None, *, force: bool = False) -> "Preview":
-    """What :func:`retrain` would do, what of it is done already, and how long the rest takes; nothing is trained.
+    """Preview :func:`retrain` without training: which steps would run, which are done already, and the time needed.
 
     Arguments and errors are those of :func:`retrain`.
     """
@@ -68,11 +69,11 @@ def predict(
     overwrite: bool = False,
     tracking_uri: str | None = None,
 ) -> "PredictionSummary":
-    """Score all rows at `input` with the version of `model` that `alias` names, and write them to `output` as Parquet.
+    """Score all images at `input` with the version of `model` that `alias` names; write the result to `output`.
 
-    `skip_bad` leaves unreadable rows out instead of refusing them; `overwrite` replaces `output`. Raises
-    :class:`training.errors.SettingError` for a model or an alias that is not there and
-    :class:`training.errors.DataError` for rows that can't be read.
+    The result is Parquet with a class and probabilities for each image. `skip_bad` leaves unreadable images out
+    instead of refusing them; `overwrite` replaces `output`. Raises :class:`training.errors.SettingError` for an
+    unknown model or alias and :class:`training.errors.DataError` for images that can't be read.
     """
     from tasks.registry.lookup import check_known
 
@@ -102,9 +103,10 @@ def predict(
 
 
 def rollback(model: str, why: str = "", *, tracking_uri: str | None = None) -> tuple[str, str]:
-    """Return to the champion before the present one; returns the version that was champion and the one that is now.
+    """Return to the previous champion; returns the version that was champion and the version that is champion now.
 
-    `why` is kept with the decision. Raises :class:`training.errors.SettingError` when there is no version to return to.
+    `why` is recorded with the decision. Raises :class:`training.errors.SettingError` when there is no version to
+    return to.
     """
     from tasks.registry.lookup import check_known
 
@@ -127,7 +129,7 @@ def rollback(model: str, why: str = "", *, tracking_uri: str | None = None) -> t
 
 
 def prepared() -> Home:
-    """The home, once this process's environment is set up for a run in it."""
+    """Set up this process's environment for a run in the home; returns the home."""
     from flows.local.environment import prepare
 
     place = home()
@@ -138,11 +140,11 @@ def prepared() -> Home:
 def _shown_by_prefect(
     place: Home, as_flow: Callable[[], Result], as_function: Callable[[], Result]
 ) -> Result:
-    """Call `as_flow` where the user has a Prefect server, and `as_function` elsewhere, which starts none."""
+    """Call `as_flow` if the user has configured a Prefect server, else `as_function`, which starts no server."""
     from flows.local.environment import api_is_configured, quieten
 
     if not api_is_configured():
-        quieten()  # MLflow sets its own levels when it is imported
+        quieten()  # MLflow sets its own log levels when it is imported
         return as_function()
     from flows.local.prefect_server import prefect_api
 
@@ -153,7 +155,7 @@ def _shown_by_prefect(
 
 @contextmanager
 def _flow_and_ray(recipe: str, overrides: dict[str, Any]) -> Iterator[None]:
-    """What the flow imports, and the Ray that it will ask for."""
+    """Import the modules that the flow needs, and start the Ray cluster that it will use, ahead of the flow."""
     import flows.retrain  # noqa: F401
     from training.ray_cluster.cluster import ray_ahead
     from training.recipe import load
@@ -173,7 +175,7 @@ def _run_flow(recipe: str, overrides: dict[str, Any], force: bool) -> "Release":
     from training.recipe import load
     from training.redaction import hide_credentials
 
-    quieten()  # Prefect set its own levels when it was imported
+    quieten()  # Prefect set its own log levels when it was imported
     with tag_flow_runs(home(), load(recipe)[1].name):
         try:
             return flow(recipe, hide_credentials(overrides), force=force)
@@ -185,7 +187,7 @@ def _run_flow(recipe: str, overrides: dict[str, Any], force: bool) -> "Release":
 
 
 def _nested(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Settings by dotted names as nested ones; nested ones stay as they are."""
+    """Settings with dotted names converted to nested mappings; nested settings stay as they are."""
     tree: dict[str, Any] = {}
     for dotted, value in (settings or {}).items():
         *sections, name = dotted.split(".")

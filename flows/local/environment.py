@@ -1,6 +1,6 @@
-"""The process environment of a local run: quiet libraries, and Prefect's own state under `EVERGREEN_HOME`.
+"""The process environment of a local run: quiet libraries, and Prefect's state under `EVERGREEN_HOME`.
 
-Called by the command line before anything heavy is imported. What the user has set wins.
+The command line sets it up before large libraries are imported. Variables that the user has set take precedence.
 """
 
 import logging
@@ -16,12 +16,12 @@ from training.storage.paths import Home, sqlite_url
 _QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # the command says what went wrong itself
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # the command itself reports errors
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_LOG_TO_DRIVER": "0",
-    "PYTHONWARNINGS": "ignore",  # of processes that are started from here
+    "PYTHONWARNINGS": "ignore",  # for child processes
     "TQDM_DISABLE": "1",
     "NO_PROXY": "127.0.0.1,localhost",  # a proxy can't reach the servers of this machine
 }
@@ -47,11 +47,11 @@ _NOISY = (
     "ray.tune",
     "httpx",
     "torch",
-    "urllib3",  # warns before each retry of a request to MLflow; the end of the retries is an error of its own
+    "urllib3",  # warns before each retry of a request to MLflow; an error follows when the retries are used up
     "py.warnings",
 )
 
-# These log a failure with its traceback, which the command says in a sentence.
+# These log a failure with its traceback; the command itself reports the failure in one sentence.
 _SAID_AGAIN = ("prefect", "prefect.flow_runs", "prefect.task_runs")
 
 
@@ -59,7 +59,7 @@ _PRINTABLE = PrintableFilter()
 
 
 def prepare(place: Home) -> None:
-    """Set the environment of this process and its children up for a local run."""
+    """Set up the environment of this process and of its child processes for a local run."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     if not api_is_configured():
@@ -70,7 +70,7 @@ def prepare(place: Home) -> None:
             "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
             **NO_SERVICES,
         }
-        if "?" in str(place.prefect):  # which Prefect's own URL would end the path at
+        if "?" in str(place.prefect):  # in the URL that Prefect builds, "?" would end the path
             local["PREFECT_API_DATABASE_CONNECTION_URL"] = sqlite_url(
                 place.prefect / "prefect.db", "sqlite+aiosqlite"
             )
@@ -81,9 +81,10 @@ def prepare(place: Home) -> None:
 
 
 def api_is_configured() -> bool:
-    """Whether the user has a Prefect server: in the environment, or in the active profile.
+    """Whether the user has configured a Prefect server, in the environment or in the active profile.
 
-    The profile is read without importing Prefect, since what Prefect finds on import decides where it keeps state.
+    The profile is read without importing Prefect, because the environment at the time of the import decides where
+    Prefect keeps its state.
     """
     if os.environ.get("PREFECT_API_URL"):
         return True
@@ -97,7 +98,7 @@ def api_is_configured() -> bool:
 
 
 def enable_logging() -> None:
-    """Let Evergreen's log through from INFO on where nobody chose a level; Prefect only attaches its handlers."""
+    """Set the level of Evergreen's log to INFO unless a level is set already; Prefect only attaches its handlers."""
     logger = logging.getLogger("evergreen")
     for handler in logger.handlers:
         handler.addFilter(_PRINTABLE)
@@ -106,7 +107,7 @@ def enable_logging() -> None:
 
 
 def quieten() -> None:
-    """Silence what a user of this command can't act on; errors still come through."""
+    """Silence warnings and log messages that a user of this command can't act on; errors are still shown."""
     warnings.filterwarnings("ignore")
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -115,7 +116,7 @@ def quieten() -> None:
 
 
 def log_to_terminal(verbose: bool, quiet: bool) -> None:
-    """Send Evergreen's own log to standard error, one short line each."""
+    """Send Evergreen's own log to standard error, one short line for each message."""
     handler: logging.Handler
     if sys.stderr.isatty():
         from rich.logging import RichHandler

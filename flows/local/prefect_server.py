@@ -1,10 +1,10 @@
-"""The Prefect server of one local run: begins to start before Prefect is imported, and ends with the run.
+"""The Prefect server of one local run: it is started before Prefect is imported, and ends with the run.
 
-The server is another process, on a port that only this machine reaches. Other users of the machine reach that port,
-too, and so do pages in a browser: the server answers who knows the run's secret, at the address 127.0.0.1 and at no
-name that somebody lets point there. The command holds the listening socket, so that a server that dies is replaced
-without a client noticing more than a pause; and the server watches its parent, so that nothing is left when the command
-is killed.
+The server is a separate process, on a port that can be reached from this machine only. Other users of the machine,
+and web pages in a browser, can reach that port, too. So the server answers only requests that contain the run's
+secret and are addressed to 127.0.0.1 or localhost, not to another host name that was made to resolve to 127.0.0.1.
+The command holds the listening socket, so that a server that dies is replaced and clients notice no more than a
+pause. The server watches its parent process, so that no server is left when the command is killed.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ log = logging.getLogger("evergreen.prefect")
 APPLICATION = "prefect.server.api.server:create_app"
 _DATABASE_VARIABLES = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")
 _START_TIMEOUT_S = 120.0
-_PROBE_TIMEOUT_S = 2.0  # the socket takes connections before anyone answers them
+_PROBE_TIMEOUT_S = 2.0  # the socket accepts connections before the server answers them
 _END_TIMEOUT_S = 5.0
 _MOST_RESTARTS = 4
 _HOSTS = ["127.0.0.1", "localhost"]
 
 
 class LocalServer:
-    """A Prefect server for this process, with its database in `place`; it answers who sends `secret`."""
+    """A Prefect server for this process, with its database in `place`; it answers only clients that send `secret`."""
 
     def __init__(self, place: Home):
         self.log = place.prefect / "server.log"
@@ -56,7 +56,7 @@ class LocalServer:
         self._keeper.start()
 
     def wait(self) -> None:
-        """Return when it answers. Raises :class:`TransientError` with what it said when it does not."""
+        """Wait until the server answers. Raises :class:`TransientError` with its last error when it does not."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline and self._keeper.is_alive():
             with contextlib.suppress(urllib.error.URLError, OSError):
@@ -69,7 +69,7 @@ class LocalServer:
         raise TransientError(f"Prefect's server did not start; {self.log} says: {_reason(self.log)}")
 
     def end(self) -> None:
-        """End it."""
+        """End the server process, by SIGKILL if it does not end within 5 s of SIGTERM, and close the socket."""
         self._ending.set()
         self._process.terminate()
         try:
@@ -81,7 +81,7 @@ class LocalServer:
         self._socket.close()
 
     def _keep(self) -> None:
-        """Start it anew when it dies; one that never came up would not the next time either."""
+        """Restart the server when it dies, but not one that has never answered: that would fail again."""
         for left in reversed(range(_MOST_RESTARTS + 1)):
             status = self._process.wait()
             if self._ending.is_set() or not self._was_ready.is_set() or not left:
@@ -91,11 +91,13 @@ class LocalServer:
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         number = self._socket.fileno()
-        # -P: a folder `flows` in the working directory is not Evergreen's.
+        # -P: otherwise Python would import a folder `flows` of the working directory instead of Evergreen's package.
         module = ["-P", "-m", "flows.local.prefect_server"]
         command = [sys.executable, *module, APPLICATION, str(number), str(os.getpid())]
         quiet = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-        closed = {"PREFECT_SERVER_API_AUTH_STRING": self.secret}  # not an argument: any user can read those
+        closed = {
+            "PREFECT_SERVER_API_AUTH_STRING": self.secret
+        }  # not an argument: any user can read arguments
         with self.log.open("ab") as said:
             return subprocess.Popen(
                 command,
@@ -104,7 +106,7 @@ class LocalServer:
                 stdout=said,
                 stderr=said,
                 pass_fds=(number,),
-                start_new_session=True,  # Ctrl-C is for the flow, which still has to tell the server how it ended
+                start_new_session=True,  # no Ctrl-C: the flow still has to report its state to the server
             )
 
 
@@ -112,9 +114,9 @@ class LocalServer:
 def prefect_api(
     place: Home, meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> Iterator[None]:
-    """A Prefect API for the block: the one that the user configured, or a server of this run's own.
+    """Provide a Prefect API for the block: the server that the user has configured, else a new server for this run.
 
-    `meanwhile` is entered while that server starts, and left before it ends.
+    `meanwhile` is entered while the new server starts, and left before that server ends.
     """
     if api_is_configured() or ("prefect" in sys.modules and configured_server() is not None):
         check_server_answers()
@@ -129,7 +131,7 @@ def prefect_api(
             temporary_settings,
         )
 
-        # Nobody looks for heartbeats there, and each flow would end up to a second late for them.
+        # Nothing evaluates heartbeats on this server, and they would delay the end of each flow by up to a second.
         ours: dict[Any, Any] = {
             PREFECT_API_URL: server.url,
             PREFECT_API_AUTH_STRING: server.secret,
@@ -143,19 +145,22 @@ def prefect_api(
 
 
 def _begin_with_empty_database(place: Home) -> None:
-    """Spare a new home's server the migrations, unless the user has another database for it."""
+    """Copy a ready-made empty database into a new home, which saves the server the migrations.
+
+    Does nothing if the user has configured another database.
+    """
     if not any(name in os.environ for name in _DATABASE_VARIABLES):
         copy_empty(PREFECT, Path(os.environ.get("PREFECT_HOME", place.prefect)) / "prefect.db")
 
 
 def _reason(log_file: Path) -> str:
-    """The last error in what the server said, which its framework follows with lines of its own."""
+    """The last error in the server's log, which may be followed by lines of its web framework."""
     lines = log_file.read_text(errors="replace").strip().splitlines()
     return next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else "nothing")
 
 
 def _serve(number: int, parent: int) -> None:
-    """Run the server on the inherited socket until the parent is gone."""
+    """Run the server on the inherited socket until the parent process is gone."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     import uvicorn
 
@@ -164,7 +169,7 @@ def _serve(number: int, parent: int) -> None:
 
 
 def _application() -> Any:
-    """Prefect's application behind a check of the name that the client used for this machine."""
+    """Prefect's application behind a check of the Host header, that is, of the name that the client connects to."""
     from prefect.server.api.server import create_app
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 

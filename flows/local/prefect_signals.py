@@ -1,9 +1,9 @@
-"""SIGTERM during a flow: Evergreen's handler in the place of the one that Prefect's engine installs.
+"""SIGTERM during a flow: Evergreen's handler replaces the handler that Prefect's engine installs.
 
-Prefect's handler raises wherever the main thread is, also where the exception is dropped (see
-:mod:`training.termination`). And Prefect's worker asks a run to confirm a cancellation before it sends SIGTERM, which
-the run's process does only while the engine's own handler is installed. With another one, as during a training, the
-SIGTERM counts as a crash, and the run is Crashed until its worker reports the cancellation.
+Prefect's handler raises at whatever point the main thread is, even where the exception is dropped (see
+:mod:`training.termination`). Besides, Prefect's worker asks a run to confirm a cancellation before it sends SIGTERM,
+and the run's process confirms only while the engine's own handler is installed. With another handler, as during a
+training, the SIGTERM counts as a crash, and the run is Crashed until its worker reports the cancellation.
 """
 
 import signal
@@ -17,7 +17,7 @@ from training.termination import Termination, active, ended_by_sigterm
 
 @contextmanager
 def sigterm_ends_flow() -> Iterator[None]:
-    """SIGTERM in the block ends the flow run: as Cancelled when Prefect's worker asked for that, else as Crashed."""
+    """SIGTERM in the block ends the flow run: as Cancelled when Prefect's worker requested that, else as Crashed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -29,7 +29,10 @@ def sigterm_ends_flow() -> Iterator[None]:
 
 @contextmanager
 def _in_place_of_prefects(termination: Termination) -> Iterator[None]:
-    """The engine takes the handler that this name refers to for its own; it has no public way to set one."""
+    """Make Evergreen's handler the one that the engine regards as its own.
+
+    The engine has no public way to do this: it compares the installed handler with a private name.
+    """
     from prefect.exceptions import TerminationSignal
     from prefect.utilities import engine
 

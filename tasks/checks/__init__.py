@@ -1,1 +1,1 @@
-"""What `evergreen plan` refuses, and checks of a model before it is registered."""
+"""Checks of a plan and of its model before a run trains."""

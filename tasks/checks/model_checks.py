@@ -1,4 +1,4 @@
-"""Whether a model fits its images, its champion and MLflow's format, asked before training. Without Prefect."""
+"""Checks before training that a model fits its images, the champion and MLflow's format; they don't need Prefect."""
 
 import io
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from training.storage.paths import Home
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_ROWS = 3  # torch.export takes a batch of 0 or 1 for a fixed one
+_ROWS = 3  # torch.export treats a batch size of 0 or 1 as a constant, not as dynamic
 
 
 def compare_shapes(model: str, number: str, theirs: ImageShape, ours: ImageShape) -> None:
-    """Raises :class:`SettingError` when the champion takes images of another (channels, height, width)."""
+    """Raises :class:`SettingError` when the champion takes images of another shape (channels, height, width)."""
     if theirs != ours:
         raise SettingError(
             f"tracking.model: champion {model} version {number} takes images of {theirs} (channels, height, "
@@ -32,8 +32,8 @@ def compare_shapes(model: str, number: str, theirs: ImageShape, ours: ImageShape
 def check_model(plan: RunPlan, recipe: Callable[[], Recipe], shape: ImageShape, classes: int) -> None:
     """Build the model for images of `shape` (channels, height, width) and try torch.export on it.
 
-    This is done once for a recipe, versions of packages, image shape and number of classes. Raises
-    :class:`TrainingError` with torch's reason, and when the model does not fit the images or classes.
+    A success is cached by recipe, package versions, image shape and number of classes. Raises :class:`TrainingError`
+    with torch's reason, and when the model does not fit the images or classes.
     """
     about = [plan.recipe.digest, plan.ingredients["versions"], shape, classes]
     tried = Home(Path(plan.home)).root / "cache" / "exportable" / digest_json(about)
@@ -57,7 +57,7 @@ def check_model(plan: RunPlan, recipe: Callable[[], Recipe], shape: ImageShape, 
 
 
 def _check_loadable(recipe: str, program: "ExportedProgram") -> None:
-    """Raises :class:`TrainingError` for a model that could be registered, but would be refused when it is loaded."""
+    """Raises :class:`TrainingError` when the model could be registered but would be refused when it is loaded."""
     import torch
 
     content = io.BytesIO()

@@ -1,6 +1,6 @@
-"""In: a plan whose run has not begun. Out: nothing, or the reason why `evergreen retrain` would refuse it.
+"""In: a plan whose run has not begun. Out: nothing, or the error with which `evergreen retrain` would refuse it.
 
-What needs all rows is left to the preparation: `evergreen retrain` checks these before it trains.
+Checks that need all rows are left to the data preparation: `evergreen retrain` makes them before it trains.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ _DATASET_TAG = "evergreen.dataset"
 
 
 def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> None:
-    """Look at a few rows, the champion's image shape and the model, as far as each is not known to be fine.
+    """Check a few rows, the champion's image shape and the model, unless they are known to be fine already.
 
     Raises :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
     """
@@ -33,19 +33,19 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
         refused = home.refused_rows(plan.recipe.name, plan.fingerprint)
         shape, classes = check_source(plan.files, plan.settings.data, refused), len(plan.files.classes)
     _check_champion(home, plan, shape)
-    if classes:  # else the labels are not known before the rows are prepared
+    if classes:  # otherwise the classes are known only after the rows have been prepared
         check_model(plan, lambda: recipe, shape, classes)
 
 
 def _is_proven(plan: RunPlan, recipe: Recipe) -> bool:
-    """Whether the recipe comes with Evergreen and its images are those that its model was made for."""
+    """Whether the recipe comes with Evergreen and reads the images that its model was written for."""
     ours, theirs = plan.settings.data, recipe.settings.data
     changed = any(getattr(ours, name) != getattr(theirs, name) for name in ("path", "image_size", "channels"))
     return not changed and is_built_in(plan.recipe)
 
 
 def _check_champion(home: Home, plan: RunPlan, shape: ImageShape) -> None:
-    """Compare image shapes with the champion of the embedded store, where its dataset is still in this home."""
+    """Compare image shapes with the embedded store's champion, if the champion's dataset is still in this home."""
     if plan.settings.tracking.uri is not None:
         return
     number, tags = champion_tags(home, plan.model)
@@ -55,5 +55,5 @@ def _check_champion(home: Home, plan: RunPlan, shape: ImageShape) -> None:
     try:
         dataset = read_manifest(home.dataset(plan.recipe.name, fingerprint), fingerprint)
     except DataError:
-        return  # removed by `evergreen gc`, or another recipe's: preflight asks the model itself
+        return  # removed by `evergreen gc`, or of another recipe: preflight checks the champion itself
     compare_shapes(plan.model, number, dataset.shape, shape)

@@ -1,4 +1,4 @@
-"""What `evergreen doctor` looks at: packages, machine, processes, store and services. It changes nothing."""
+"""Checks of `evergreen doctor`: packages, machine, processes, store and services. They repair nothing."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from training.records import Record
 
 
 class Check(Record):
-    """One thing that was looked at. A note (`ok` is None) is worth knowing and stops nothing."""
+    """The result of one check. A note (`ok` is None) is information that does not count as a failure."""
 
     name: str
     ok: bool | None = Field(description="none for a note")

@@ -1,8 +1,8 @@
-"""Processes that earlier runs of a home left behind: what started them is gone, and nobody ends them any more.
+"""Processes that earlier runs of a home left behind: the process that started them is gone, and nothing ends them.
 
-A process belongs to a home if its environment, or that of a process above it, points there. Ray's two agents
-(`ray::DashboardAgent`, `ray::RuntimeEnvAgent`) overwrite their environment; without the raylet above them they can't
-be told apart, and end by themselves within minutes.
+A process belongs to a home if its environment, or the environment of one of its ancestors, points to the home. Ray's
+two agents (`ray::DashboardAgent`, `ray::RuntimeEnvAgent`) overwrite their environment; without their raylet as
+ancestor, their home is unknown, but they end by themselves within minutes.
 """
 
 import time
@@ -17,7 +17,7 @@ from tasks.doctor import Check
 from training.records import Record
 from training.storage.paths import HOME_VARIABLE, Home
 
-# Set for each run of the command line (see flows/local/environment.py), and inherited by all that it starts.
+# Set for each run of the command line (see flows/local/environment.py), and inherited by all its child processes.
 _VARIABLES = (HOME_VARIABLE, "PREFECT_HOME", "MPLCONFIGDIR")
 _PREFECT_SERVER = "prefect.server.api.server:create_app"
 _RAY_BINARIES = ("raylet", "gcs_server")
@@ -36,11 +36,14 @@ class Leftover(Record):
 
 
 def leftovers(home: Home) -> tuple[Leftover, ...]:
-    """What runs of `home` left behind, oldest first. Processes of other users can't be looked into and are left out."""
+    """Processes that runs of `home` left behind, oldest first.
+
+    Processes of other users are left out, as their environment can't be read.
+    """
     now, root = time.time(), home.root.resolve()
     found = []
     for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it ended meanwhile, or is another user's
+        with suppress(psutil.Error):  # the process ended in the meantime, or is another user's
             kind = _kind(process)
             if kind and is_abandoned(process) and _belongs(process, root):
                 command = " ".join(process.cmdline())
@@ -50,14 +53,14 @@ def leftovers(home: Home) -> tuple[Leftover, ...]:
 
 
 def leftover_checks(home: Home) -> Iterator[Check]:
-    """What runs of this home left behind, then Ray processes of this user that belong to another home or to none."""
+    """Check for processes that runs of this home left behind, then for Ray processes of another home or of none."""
     ours = leftovers(home)
     yield leftover_check(ours)
     yield stray_check({one.pid for one in ours})
 
 
 def leftover_check(found: tuple[Leftover, ...]) -> Check:
-    """One line for all of them."""
+    """One check for all left-over processes."""
     if not found:
         return Check(name="left-over processes", ok=True, found="none of earlier runs of this home")
     listed = ", ".join(f"{one.kind} {one.pid} ({one.age_s / 60:.0f} min)" for one in found)
@@ -66,7 +69,10 @@ def leftover_check(found: tuple[Leftover, ...]) -> Check:
 
 
 def stray_check(known: set[int]) -> Check:
-    """Ray processes without a parent, apart from `known`: a cluster started on purpose, or the rest of a killed run."""
+    """Check for Ray processes without a parent, except `known`.
+
+    Such processes belong to a cluster that was started on purpose, or to a killed run.
+    """
     found = [one for one in stray_processes() if one.pid not in known]
     if not found:
         return Check(name="Ray processes", ok=True, found="none left over")
@@ -77,7 +83,7 @@ def stray_check(known: set[int]) -> Check:
 
 
 def stray_processes() -> list[psutil.Process]:
-    """Ray's own processes of this user whose parent is gone."""
+    """Ray's system processes (raylet, GCS server) of this user whose parent is gone."""
     me = psutil.Process().username()
     everything = psutil.process_iter(["name", "username"])
     ours = [one for one in everything if one.info["username"] == me and one.info["name"] in _RAY_BINARIES]
@@ -85,13 +91,16 @@ def stray_processes() -> list[psutil.Process]:
 
 
 def is_abandoned(process: psutil.Process) -> bool:
-    """Whether nobody is left who would end `process`: it, or the Ray above it, was handed to init."""
+    """Whether no process is left that would end `process`.
+
+    That is so when its nearest ancestor that is no helper of a run is an init process, or when there is none.
+    """
     parent = process.parent()
     while parent is not None and _kind(parent):
         parent = parent.parent()
     if parent is None:
         return True
-    # A run can be the first process of a container; it is Python then, and no init.
+    # In a container, the run itself can have PID 1; that process is Python and not an init.
     with suppress(psutil.AccessDenied):
         if Path(parent.exe()).name.startswith("python"):
             return False
@@ -99,7 +108,7 @@ def is_abandoned(process: psutil.Process) -> bool:
 
 
 def _kind(process: psutil.Process) -> str:
-    """What `process` is of a run; empty for what is none of its helpers. Raises :class:`psutil.Error`."""
+    """Which kind of helper of a run `process` is; empty for any other process. Raises :class:`psutil.Error`."""
     if process.name() in _RAY_BINARIES:
         return "Ray"
     command = " ".join(process.cmdline())
@@ -111,7 +120,7 @@ def _kind(process: psutil.Process) -> str:
 
 
 def _belongs(process: psutil.Process, root: Path) -> bool:
-    """Whether `process`, or one above it, was started for the home at `root`."""
+    """Whether `process` or one of its ancestors was started for the home at `root`."""
     return any(_points_to(one, root) for one in (process, *process.parents()))
 
 
@@ -119,6 +128,6 @@ def _points_to(process: psutil.Process, root: Path) -> bool:
     with suppress(psutil.Error):
         environment = process.environ()
         places = [environment[name] for name in _VARIABLES if environment.get(name)]
-        # What is relative was meant from the folder that it works in.
+        # Relative paths are relative to the working directory of the process.
         return any(Path(process.cwd(), place).resolve().is_relative_to(root) for place in places)
     return False

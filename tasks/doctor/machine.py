@@ -1,4 +1,4 @@
-"""The machine: disks, memory, CPUs, shared memory and open files."""
+"""Checks of the machine: disks, memory, CPUs, shared memory and the limit of open files."""
 
 import resource
 import shutil
@@ -13,7 +13,7 @@ from training.machine import available_cpus
 
 _GB = 1e9
 _DISK_LOW, _DISK_TOO_LOW = 5 * _GB, 1 * _GB
-_RAY_FULL = 0.95  # Ray writes no more objects to a disk that is fuller
+_RAY_FULL = 0.95  # Ray writes no objects to a disk with a larger share in use
 _MEMORY_LOW = 2 * _GB
 _SHM_LOW = 1 * _GB
 _FILES_LOW = 1024
@@ -22,7 +22,7 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 
 def machine_checks(home: Path) -> Iterator[Check]:
-    """Everything about this machine that is found out in milliseconds."""
+    """All checks of this machine; they take milliseconds."""
     yield disk_check(home, shutil.disk_usage(home).free)
     yield temporary_disk_check(Path(tempfile.gettempdir()))
     memory = psutil.virtual_memory()
@@ -35,14 +35,14 @@ def machine_checks(home: Path) -> Iterator[Check]:
 
 
 def disk_check(home: Path, free: int) -> Check:
-    """Space for datasets, checkpoints and models, in bytes."""
+    """Check the free space for datasets, checkpoints and models; `free` is in bytes."""
     ok = False if free < _DISK_TOO_LOW else None if free < _DISK_LOW else True
     remedy = "" if ok else f"Free some space, or point EVERGREEN_HOME to a larger disk (now {home})."
     return Check(name="disk", ok=ok, found=f"{free / _GB:.1f} GB free at {home}", remedy=remedy)
 
 
 def temporary_disk_check(folder: Path) -> Check:
-    """Ray keeps its sessions and spilled objects here."""
+    """Check the disk of temporary files, where Ray keeps its sessions and spilled objects."""
     usage = shutil.disk_usage(folder)
     share = usage.used / max(1, usage.used + usage.free)
     full = share > _RAY_FULL
@@ -55,7 +55,7 @@ def temporary_disk_check(folder: Path) -> Check:
 
 
 def memory_check(free: int, limit: int) -> Check:
-    """Memory that a run can have, in bytes; a container's limit counts."""
+    """Check the memory that a run can use, in bytes; `limit` includes a container's limit."""
     enough = free >= _MEMORY_LOW
     return Check(
         name="memory",
@@ -68,13 +68,13 @@ def memory_check(free: int, limit: int) -> Check:
 
 
 def cpu_check(cpus: int) -> Check:
-    """CPUs of this process; recipes train on two workers unless they say otherwise."""
+    """Check the number of CPUs of this process; recipes train on two workers by default."""
     remedy = "" if cpus > 1 else "Train with scaling.num_workers=1, or 0 to train without Ray."
     return Check(name="CPUs", ok=True if cpus > 1 else None, found=str(cpus), remedy=remedy)
 
 
 def shared_memory_check(size: int) -> Check:
-    """Ray's object store lies in shared memory; containers get 64 MB of it unless told otherwise."""
+    """Check the size of shared memory, which holds Ray's object store; a container has 64 MB of it by default."""
     small = size < _SHM_LOW
     return Check(
         name="shared memory",
@@ -87,7 +87,7 @@ def shared_memory_check(size: int) -> Check:
 
 
 def open_files_check(limit: int) -> Check:
-    """Ray and MLflow keep hundreds of files and sockets open."""
+    """Check the limit of open files: Ray and MLflow keep hundreds of files and sockets open."""
     unlimited = limit == resource.RLIM_INFINITY
     ok = unlimited or limit >= _FILES_LOW
     remedy = "" if ok else "Raise it before a run: ulimit -n 65536"

@@ -1,4 +1,4 @@
-"""Python and the installed packages, held against what Evergreen declares."""
+"""Checks of Python and of the installed packages against the requirements that Evergreen declares."""
 
 import platform
 import sys
@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from tasks.doctor import Check
 
 PROJECT = "evergreen-ml"
-# Pins whose breach shows up as something else entirely.
+# Requirements whose violation causes errors that do not name the package.
 _WHY = {
     "fastapi": "with this one Prefect's server does not start (Body() got an unexpected keyword argument)",
     "sqlalchemy": "with this one Prefect's schedules never start a run, and nothing says so",
@@ -23,7 +23,7 @@ _WHY = {
 
 
 class Declared(NamedTuple):
-    """What the project asks for, and where that was read."""
+    """The project's requirements, and the place from which they were read (`origin`)."""
 
     python: str
     requirements: list[Requirement]
@@ -31,7 +31,7 @@ class Declared(NamedTuple):
 
 
 def package_checks() -> Iterator[Check]:
-    """Python's version, then one line for all packages that are as declared and one for each that is not."""
+    """Check Python's version, then the packages: one line for all that are as declared, and one for each other."""
     wanted = declared()
     if wanted is None:
         yield Check(
@@ -50,7 +50,7 @@ def package_checks() -> Iterator[Check]:
 
 
 def declared() -> Declared | None:
-    """What the installed project declares, or the checkout that this code lies in; None when there is neither."""
+    """The requirements of the installed project, else of the checkout with this code; None when there is neither."""
     try:
         about = metadata.metadata(PROJECT)
     except metadata.PackageNotFoundError:
@@ -60,7 +60,7 @@ def declared() -> Declared | None:
 
 
 def python_check(wanted: str) -> Check:
-    """This interpreter against `requires-python`."""
+    """Check the version of this interpreter against `requires-python`."""
     found = platform.python_version()
     fits = SpecifierSet(wanted).contains(found, prereleases=True)
     remedy = "" if fits else f"Make the environment anew with Python {wanted}."
@@ -68,7 +68,7 @@ def python_check(wanted: str) -> Check:
 
 
 def requirement_check(wanted: Requirement) -> Check | None:
-    """What is wrong with one package, or None when it is as declared."""
+    """The failed check of one package, or None when the package is as declared."""
     try:
         found = metadata.version(wanted.name)
     except metadata.PackageNotFoundError:
@@ -94,6 +94,6 @@ def _of_checkout(file: Path) -> Declared | None:
 
 
 def _needed(lines: list[str]) -> list[Requirement]:
-    """Requirements of this platform, without those of extras."""
+    """The requirements that apply on this platform, without those of extras."""
     parsed = map(Requirement, lines)
     return [one for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})]

@@ -1,4 +1,4 @@
-"""The Prefect server that the user has configured: its address, where that is set, and whether it answers."""
+"""The Prefect server that the user has configured: its address, the origin of the address, whether it answers."""
 
 import os
 from typing import NamedTuple
@@ -10,7 +10,7 @@ _TIMEOUT_S = 10.0
 
 
 class Configured(NamedTuple):
-    """A server's address and where it is set; `unset` is how a run does without it."""
+    """A server's address, where the address is set (`origin`), and how to remove that setting (`unset`)."""
 
     url: str
     origin: str
@@ -18,7 +18,7 @@ class Configured(NamedTuple):
 
     @property
     def remedy(self) -> str:
-        """What to do when it does not answer."""
+        """What to do when the server does not answer."""
         return (
             f"Start that server (`prefect server start`), correct the address, or do without it ({self.unset}): "
             "a local run then brings its own."
@@ -26,7 +26,7 @@ class Configured(NamedTuple):
 
 
 def configured_server() -> Configured | None:
-    """The server that Prefect's own settings name, or None: a local run brings its own."""
+    """The server that Prefect's own settings name; None if there is none, so that a local run starts a server."""
     from prefect.context import get_settings_context
     from prefect.settings import PREFECT_API_URL
 
@@ -44,9 +44,9 @@ def configured_server() -> Configured | None:
 
 
 def check_server_answers() -> None:
-    """Raises :class:`TransientError`, which says where the address is set, when the configured server does not answer.
+    """Raises :class:`TransientError` when the configured server does not answer; the text has the address's origin.
 
-    Called before a flow begins: Prefect itself would only say that a connection was refused.
+    Called before a flow begins: Prefect itself would only report a refused connection.
     """
     server = configured_server()
     if server is None:

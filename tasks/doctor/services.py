@@ -1,4 +1,4 @@
-"""What Evergreen works with: the Prefect server, and on request Ray and the GPUs, which take seconds to start."""
+"""Checks of services: the Prefect server, and on request Ray and the GPUs, which take seconds to start."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _NVIDIA = Path("/proc/driver/nvidia/version")
 
 
 def service_checks(deep: bool) -> Iterator[Check]:
-    """The Prefect server; `deep` also starts Ray and asks torch for GPUs."""
+    """Check the Prefect server; with `deep`, also start Ray and ask torch for GPUs."""
     yield prefect_check()
     if not deep:
         yield Check(name="Ray and GPUs", ok=None, found="not tried", remedy="`evergreen doctor --deep` does.")
@@ -26,7 +26,7 @@ def service_checks(deep: bool) -> Iterator[Check]:
 
 
 def prefect_check() -> Check:
-    """Whether the configured Prefect server answers and has this client's version."""
+    """Check that the configured Prefect server answers and has this client's version."""
     import prefect
     from prefect.client.orchestration import get_client
 
@@ -47,14 +47,14 @@ def prefect_check() -> Check:
 
 
 def ray_check() -> Check:
-    """Start Ray with one CPU (or use the Ray that this process is connected to), run a task, and stop."""
+    """Start Ray with one CPU, run a task, and stop Ray; a Ray to which this process is connected is used instead."""
     began = time.perf_counter()
     try:
         with ray_cluster(Settings(ray=RaySettings(num_cpus=1))):
             import ray
 
             ray.get(ray.remote(cpus_of_worker).remote(), timeout=_RAY_TIMEOUT_S)
-    except Exception as error:  # whatever goes wrong here is what was asked for
+    except Exception as error:  # every failure of Ray is a result of this check
         logs = sessions_folder() / "session_latest" / "logs"
         remedy = f"Look into {logs}; often /tmp, memory or the host's own name is the cause."
         return Check(name="Ray", ok=False, found=f"{type(error).__name__}: {error}", remedy=remedy)
@@ -64,14 +64,14 @@ def ray_check() -> Check:
 
 
 def cpus_of_worker() -> int:
-    """CPUs of a Ray worker; running it there shows that workers can import Evergreen."""
+    """Number of CPUs of a Ray worker; running this function on the worker shows that workers can import Evergreen."""
     from training.machine import available_cpus
 
     return available_cpus()
 
 
 def gpu_check() -> Check:
-    """What torch sees, held against whether NVIDIA's driver is loaded."""
+    """Check which GPUs torch sees. If torch sees none, a loaded NVIDIA driver makes the check fail."""
     import torch
 
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Where Evergreen keeps its state: the home, its locks, and MLflow's store."""
+"""Checks of the places where Evergreen keeps its state: the home, its locks, and MLflow's store."""
 
 import json
 import os
@@ -40,7 +40,7 @@ _COUNTS = "select (select count(*) from registered_models), (select count(*) fro
 
 
 def store_checks(home: Home, tracking_uri: str | None, deep: bool) -> Iterator[Check]:
-    """The home's file system and locks, then MLflow; `deep` opens MLflow's store with MLflow itself."""
+    """Check the home's file system and locks, then MLflow; with `deep`, open the store with MLflow's own client."""
     yield file_system_check(home.root)
     yield lock_check(home)
     if tracking_uri is not None and tracking_uri.startswith("http"):
@@ -52,7 +52,7 @@ def store_checks(home: Home, tracking_uri: str | None, deep: bool) -> Iterator[C
 
 
 def file_system_check(root: Path) -> Check:
-    """SQLite and locks want a disk of this machine."""
+    """Check that the home is on a disk of this machine, which SQLite and locks need."""
     kind = file_system(root)
     if not kind.startswith(_REMOTE):
         return Check(name="home", ok=True, found=f"{root} is writable, on {kind}")
@@ -63,20 +63,20 @@ def file_system_check(root: Path) -> Check:
 
 
 def file_system(path: Path) -> str:
-    """Type of the file system that holds `path`, such as ext4; `unknown` where the system does not say."""
+    """Type of the file system that holds `path`, such as ext4; `unknown` if the system does not report the type."""
     mounts = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
     return next((mounts[place] for place in (path, *path.parents) if place in mounts), "unknown")
 
 
 def lock_check(home: Home) -> Check:
-    """Whether a lock that is held keeps another holder out."""
+    """Check that a held lock excludes other holders."""
     file = home.locks / "doctor.lock"
     try:
         home.locks.mkdir(parents=True, exist_ok=True)
         with FileLock(file, timeout=_TIMEOUT_S):
             works = _is_held(file)
     except Timeout:
-        works = True  # another doctor holds it, and kept this one out
+        works = True  # another `evergreen doctor` holds the lock, which excluded this process
     except OSError as error:
         return Check(name="locks", ok=False, found=f"{file}: {error.strerror}", remedy=_lock_remedy())
     if works:
@@ -85,7 +85,7 @@ def lock_check(home: Home) -> Check:
 
 
 def embedded_store_checks(home: Home) -> Iterator[Check]:
-    """MLflow's SQLite file under the home, read without MLflow."""
+    """Check MLflow's SQLite file in the home; it is read without MLflow."""
     file = store_file(home)
     if not file.exists():
         yield Check(name=_STORE, ok=None, found=f"{file}: none yet, the first run makes it")
@@ -105,7 +105,7 @@ def embedded_store_checks(home: Home) -> Iterator[Check]:
 
 
 def schema_check(home: Home, tables: Schema) -> Check | None:
-    """What is wrong with the revision of the store's tables; None when it is the installed MLflow's."""
+    """The failed check of the store's schema revision; None when it is the revision of the installed MLflow."""
     if tables.found == tables.newest or not tables.newest:
         return None
     file, ours = store_file(home), version("mlflow")
@@ -124,7 +124,10 @@ def schema_check(home: Home, tables: Schema) -> Check | None:
 
 
 def unusable_check(file: Path, error: sqlite3.Error) -> Check:
-    """A store that SQLite can't read: held by someone, damaged, or not accessible. Nothing needs to be deleted."""
+    """The failed check of a store that SQLite can't read: locked by a process, damaged, or not accessible.
+
+    No remedy deletes the store.
+    """
     if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return _locked_check(file, error)
     remedy = (
@@ -155,7 +158,7 @@ def _locked_check(file: Path, error: sqlite3.Error) -> Check:
 
 
 def holders(file: Path) -> list[psutil.Process]:
-    """Other processes that have `file` open, as far as this user may look into them."""
+    """Other processes that have `file` open, as far as this user may inspect them."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -166,7 +169,7 @@ def holders(file: Path) -> list[psutil.Process]:
 
 
 def mlflow_server_check(uri: str) -> Check:
-    """Whether an MLflow server answers, and with which version."""
+    """Check that an MLflow server answers and has the version of the installed MLflow."""
     try:
         with urllib.request.urlopen(f"{uri.rstrip('/')}/version", timeout=_TIMEOUT_S) as answer:
             server = answer.read(100).decode().strip()
@@ -185,7 +188,10 @@ def mlflow_server_check(uri: str) -> Check:
 
 
 def opened_store_check(home: Home, tracking_uri: str | None) -> Check:
-    """The store through MLflow's own client, which also sees a store of another version."""
+    """Open the store with MLflow's own client, which also detects a store of another version.
+
+    Lists the models and their held locks.
+    """
     try:
         models = all_pages(connect(tracking_uri, home).search_registered_models)
     except EvergreenError as error:
@@ -231,7 +237,7 @@ def _unfinished(home: Home, run: RunningRun) -> Check:
 
 
 def _runs(home: Home, recipe: str) -> bool:
-    """Whether a process works on `recipe` now: it holds the recipe's lock until it dies."""
+    """Whether a process works on `recipe` now: such a process holds the recipe's lock until it ends."""
     file = home.locks / f"run-{recipe}.lock"
     return file.is_file() and _is_held(file)
 

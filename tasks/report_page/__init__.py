@@ -1,6 +1,6 @@
-"""The report of one retraining run: a page to send to a colleague, short Markdown, and pictures.
+"""The report of one retraining run: a self-contained HTML page, a short Markdown version, and pictures.
 
-`render` and `markdown` take one :class:`ReportInputs`; pictures for trackers: :mod:`tasks.report_page.figures`.
+`render` and `markdown` take a :class:`ReportInputs`; :mod:`tasks.report_page.figures` draws pictures for trackers.
 """
 
 from tasks.report_page.artifact import markdown

@@ -1,4 +1,4 @@
-"""The report in short Markdown, for places that show an artifact and not a page."""
+"""The report as short Markdown, for user interfaces that show an artifact instead of an HTML page."""
 
 import re
 
@@ -12,9 +12,9 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~&$])")
 
 
 def markdown(inputs: ReportInputs, links: str = "", command: str = "") -> str:
-    """Verdict, links, rules, scores, goodput and what changed. Text from data can't become markup.
+    """Verdict, links, rules, scores, goodput and changes as Markdown. Text from data is escaped.
 
-    `links` is Markdown; `command` has to run for them to open.
+    `links` is Markdown; `command` is the command that has to run for the links to open.
     """
     release, verdict = inputs.release, inputs.release.verdict
     headlined = headline(release)
@@ -52,12 +52,12 @@ def _links(links: str, command: str) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """`text` on one line, with everything that Markdown or HTML would read as markup taken literally."""
+    """`text` on one line, with all characters escaped that Markdown or HTML would read as markup."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A table whose first column is text and whose others are numbers; the cells are escaped already."""
+    """A table whose first column is text and whose other columns are numbers; the cells are escaped already."""
     lines = [head, (":--", *("--:" for _ in head[1:])), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -1,4 +1,4 @@
-"""Geometry of the page's charts. The template draws it as SVG and CSS that follow dark and light."""
+"""Geometry of the page's charts. The templates draw it as SVG and CSS, which support a dark and a light theme."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from training.records import EpochMetrics, Evaluation, Score
 
 WIDTH, HEIGHT = 360.0, 228.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 350.0, 26.0, 196.0
-# Loss that falls further than this is unreadable at its end on a linear scale.
+# If the highest loss is more than this many times the lowest, the low end is unreadable on a linear scale.
 _LOG_FROM_RATIO = 20.0
 
 
@@ -42,7 +42,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: an SVG path, and its points while they are few enough to be seen apart."""
+    """One curve: an SVG path, and its points if they are few enough to be distinguished."""
 
     kind: str
     path: str
@@ -69,7 +69,7 @@ class Chart:
 
 
 def learning_curves(history: Sequence[EpochMetrics], selected_epoch: int) -> tuple[Chart, ...]:
-    """Loss and accuracy by epoch; no charts without a finished epoch."""
+    """Charts of loss and accuracy by epoch; empty without a finished epoch."""
     if not history:
         return ()
     loss = [(row.epoch, row.train_loss, row.validation_loss) for row in history]
@@ -83,7 +83,7 @@ def learning_curves(history: Sequence[EpochMetrics], selected_epoch: int) -> tup
 def _chart(
     title: str, rows: Sequence[tuple[int, float, float]], selected_epoch: int, spell: Callable[[float], str]
 ) -> Chart:
-    """A panel of (epoch, train, validation) rows; values that are not finite leave a gap."""
+    """A panel of (epoch, train, validation) rows; values that are not finite are left out."""
     values = [value for _, *pair in rows for value in pair if math.isfinite(value)] or [0.0, 1.0]
     y_scale, y_values = _value_axis(min(values), max(values), logs=title == "Loss")
     first, last = rows[0][0], rows[-1][0]
@@ -107,7 +107,7 @@ def _chart(
 def _describe(
     title: str, rows: Sequence[tuple[int, float, float]], selected_epoch: int, spell: Callable[[float], str]
 ) -> str:
-    """The panel in words, for those who can't see it."""
+    """Text alternative of the panel, for readers who can't see it."""
     (first, train, validation), (last, train_end, validation_end) = rows[0], rows[-1]
     return (
         f"{title} by epoch. Training from {spell(train)} in epoch {first} to {spell(train_end)} in epoch "
@@ -122,7 +122,7 @@ def _line(kind: str, points: list[tuple[float, float]]) -> Line:
 
 
 def _value_axis(low: float, high: float, logs: bool) -> tuple[Scale, list[float]]:
-    """A scale that holds [low, high], and round values on it."""
+    """A scale that covers [low, high], and round values on it for ticks."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     if logs and low > 0 and high / low > _LOG_FROM_RATIO:
@@ -172,7 +172,7 @@ class IntervalChart:
 
 
 def intervals(evaluation: Evaluation, version: str) -> IntervalChart:
-    """Candidate and champion with the confidence interval of each."""
+    """Chart of the accuracies of candidate and champion, each with its confidence interval."""
     from matplotlib.ticker import MaxNLocator
 
     scores: list[tuple[str, str, Score]] = [

@@ -1,6 +1,6 @@
-"""Pictures of a run for trackers and artifacts, as PNG files on white.
+"""Pictures of a run for trackers and artifacts, as PNG files with a white background.
 
-Drawn through matplotlib's objects alone: no pyplot, so no global state that a second thread could share.
+They are drawn through matplotlib's object interface without pyplot, whose global state is not safe with threads.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _CELL, _PICTURE, _CAPTION = 1.4, 1.3, 0.35  # inches
 def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
     """Draw learning curves, the confusion matrix and the worst mistakes into `folder`; returns the files.
 
-    There are no curves without a finished epoch, and no grid without a mistake.
+    Learning curves are left out without a finished epoch, and the grid of mistakes without a mistake.
     """
     folder.mkdir(parents=True, exist_ok=True)
     drawn = [confusion_matrix(inputs.evaluation.candidate, folder / "confusion_matrix.png")]
@@ -46,7 +46,7 @@ def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
 
 
 def learning_curves(trained: TrainedModel, path: Path) -> Path:
-    """Loss and accuracy by epoch, training and validation, with the epoch whose weights were kept."""
+    """Draw loss and accuracy by epoch for training and validation, and mark the epoch whose weights were kept."""
     figure = _figure(10, 3.8)
     epochs = [row.epoch for row in trained.history]
     for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
@@ -64,7 +64,10 @@ def learning_curves(trained: TrainedModel, path: Path) -> Path:
 
 
 def confusion_matrix(score: Score, path: Path) -> Path:
-    """True classes down, predicted ones across, coloured by the root of the share of the true class."""
+    """Draw the confusion matrix: a row per true class, a column per predicted class.
+
+    A cell's colour depth is the square root of its share of the row.
+    """
     names = [one.name for one in score.classes]
     side = min(12.0, max(4.5, 0.55 * len(names) + 1.5))
     figure = _figure(side, side)
@@ -89,7 +92,7 @@ def confusion_matrix(score: Score, path: Path) -> Path:
 def prediction_grid(
     images: Sequence[Picture], truths: Sequence[str], predictions: Sequence[str], path: Path
 ) -> Path:
-    """A grid of up to 64 uint8 images (channels, height, width), each with its prediction, wrong ones red."""
+    """Draw a grid of up to 64 uint8 images (channels, height, width), each with its prediction, in red if wrong."""
     right = [truth == predicted for truth, predicted in zip(truths, predictions, strict=True)]
     return _grid(images, truths, predictions, right, path)
 
@@ -106,9 +109,8 @@ def _grid(
     rows = max(1, -(-len(shown) // columns))
     wide, high = _CELL * columns, (_CELL + _CAPTION) * rows
     figure = _figure(wide, high, layout=None)
-    axes = figure.add_axes(
-        (0, 0, 1, 1)
-    )  # one for all, measured in inches: one a picture takes a second to lay out
+    # All pictures share these axes, with inches as units: separate axes for each picture take a second to lay out.
+    axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(0, wide)
     axes.set_ylim(high, 0)
@@ -144,7 +146,7 @@ def _title(axes: "Axes", text: str) -> None:
 
 
 def _colours(cells: list[list[tuple[bool, float]]]) -> np.ndarray:
-    """(rows, columns, 3) colours between white and green for right, red for wrong cells."""
+    """Colours of (rows, columns, 3): from white to green for correct cells, from white to red for wrong cells."""
     from matplotlib.colors import to_rgb
 
     ends = {True: np.array(to_rgb(_ACCENT)), False: np.array(to_rgb(_BAD))}

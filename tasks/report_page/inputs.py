@@ -1,4 +1,4 @@
-"""What a report is made of: the records of one run, and the pictures of its worst mistakes."""
+"""Inputs of a report: the records of one run, and the pictures of its worst mistakes."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,14 +14,14 @@ Picture = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """Everything that the report shows; nothing is looked up elsewhere.
+    """Everything that the report shows; the report reads nothing else.
 
     `settings` maps dotted names to values (:func:`training.settings.overrides.describe`), `ingredients` are those of
-    the run key, `changes` the ones that differ from the run before. `mistakes` are uint8 arrays of (channels,
-    height, width), one for each of `evaluation.mistakes`, in that order. `commands` are (command, what it
-    does) pairs.
+    the run key, and `changes` describes the ingredients that differ from the previous run. `mistakes` are uint8
+    arrays of (channels, height, width), one for each of `evaluation.mistakes`, in that order. `commands` are
+    (command, purpose) pairs.
 
-    Raises ValueError when the pictures are not as many as the mistakes.
+    Raises ValueError when the number of pictures is not the number of mistakes.
     """
 
     release: Release
@@ -36,7 +36,7 @@ class ReportInputs:
     created: datetime
 
     def __post_init__(self) -> None:
-        """Pictures without their mistake, or the reverse, would be captioned wrongly."""
+        """Check that each mistake has a picture; otherwise pictures would get the captions of other mistakes."""
         pictures, mistakes = len(self.mistakes), len(self.evaluation.mistakes)
         if pictures != mistakes:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Where a finished run is looked at: MLflow's pages of the run and the version, and the report page."""
+"""Links to a finished run: MLflow's pages of the run and of the version, and the report page."""
 
 import shlex
 from pathlib import Path
@@ -7,13 +7,14 @@ from urllib.parse import quote, urlsplit
 from training.records import Release
 from training.redaction import redact
 
-_LOCAL = "http://127.0.0.1:5000"  # where `evergreen ui` serves unless it is told otherwise
+_LOCAL = "http://127.0.0.1:5000"  # the default address of `evergreen ui`
 
 
 def where_to_look(release: Release, experiment_id: str, uri: str | None, home: Path) -> tuple[str, str]:
-    """Markdown links to run, version and page, and the command that has to run for them, empty where none has to.
+    """Markdown links to run, version and page, and the command that serves these pages (empty for a server).
 
-    `uri` is `tracking.uri`: the pages of a server are there; for the store of a home, `evergreen ui` serves them.
+    `uri` is `tracking.uri`. An MLflow server serves its own pages; `evergreen ui` serves those of the home's store,
+    and `mlflow ui` those of another store.
     """
     command, base = "", (uri or "").rstrip("/")
     if not base.startswith(("http://", "https://")):

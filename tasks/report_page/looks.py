@@ -1,4 +1,4 @@
-"""The comparisons behind a verdict as the page and the Markdown show them: what was spent, and what was needed."""
+"""The looks behind a verdict as page and Markdown show them: error probability spent, and results needed to pass."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from training.records import Look, Verdict
 
 @dataclass(frozen=True)
 class LookFacts:
-    """One comparison: a title, and its facts as (name, value)."""
+    """One comparison: a title, and its facts as (name, value) pairs."""
 
     title: str
     facts: tuple[tuple[str, str], ...]
 
 
 def look_facts(verdict: Verdict) -> tuple[LookFacts, ...]:
-    """All comparisons of a verdict. Verdicts of before the record have none."""
+    """All comparisons of a verdict; empty for verdicts of earlier versions of Evergreen, which recorded none."""
     return tuple(_facts(look, verdict) for look in verdict.looks)
 
 

@@ -1,4 +1,4 @@
-"""The report page of a run: one HTML file that needs nothing but itself, from verdict to settings."""
+"""The report page of a run: one self-contained HTML file, from verdict to settings."""
 
 import math
 from collections import Counter
@@ -21,9 +21,9 @@ _PIXELATED_UP_TO_PX = 96
 
 
 def render(inputs: ReportInputs) -> str:
-    """The page as HTML text. Everything that comes from data is escaped; no script, no address is loaded.
+    """The page as HTML text. Text from data is escaped; the page has no scripts and loads nothing from elsewhere.
 
-    Control characters, and text that is not valid Unicode (file names in another encoding), are spelled out.
+    Control characters, and text that is not valid Unicode (file names in another encoding), are shown escaped.
     """
     return printable(_environment().get_template("page.html.j2").render(_context(inputs)))
 
@@ -43,7 +43,7 @@ def _environment() -> Environment:
 
 
 def _context(inputs: ReportInputs) -> dict[str, Any]:
-    """What the template names: the records themselves, and what had to be worked out from them."""
+    """The template's variables: the records themselves, and values derived from them."""
     return {
         "inputs": inputs,
         "release": inputs.release,
@@ -95,7 +95,7 @@ def _mistakes(inputs: ReportInputs) -> list[dict[str, Any]]:
 
 
 def _agreement(inputs: ReportInputs) -> list[tuple[str, str, int]]:
-    """(colour, words, rows) of the four ways in which two models can agree or differ on a row."""
+    """(colour, description, number of rows) of the four ways in which two models can agree or differ on a row."""
     evaluation = inputs.evaluation
     if evaluation.champion is None:
         return []
@@ -108,7 +108,7 @@ def _agreement(inputs: ReportInputs) -> list[tuple[str, str, int]]:
 
 
 def _time_context(inputs: ReportInputs) -> dict[str, Any]:
-    """The bar of the whole run, and of training alone where it says more."""
+    """The time bar of the whole run, and that of the training alone if the two differ."""
     whole, training = inputs.release.goodput, inputs.trained.goodput
     colours = tables.part_colours(whole, training)
     bars = [("The whole run", whole)] + ([("Training alone", training)] if training != whole else [])
@@ -121,7 +121,7 @@ def _time_context(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def _lineage(inputs: ReportInputs) -> list[tuple[str, str, bool]]:
-    """(name, value, whether it is a digest) of everything that the model came from."""
+    """(name, value, whether the value is a digest) of everything that the model was made from."""
     parts, release = inputs.ingredients, inputs.release
     recipe = parts.get("recipe", {})
     versions = ", ".join(f"{name} {version}" for name, version in parts.get("versions", {}).items())
@@ -155,7 +155,7 @@ def _data_context(dataset: DatasetVersion) -> dict[str, Any]:
 
 
 def _by_section(settings: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """Settings under the section that they belong to, in the order given."""
+    """Settings grouped by section, in the order given."""
     sections: dict[str, list[tuple[str, str]]] = {}
     for dotted, value in settings.items():
         section, _, name = dotted.rpartition(".")
@@ -164,7 +164,7 @@ def _by_section(settings: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _spell(value: Any) -> str:
-    """A setting as one writes it on the command line."""
+    """A setting's value as a user writes it on the command line."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""uint8 images of a dataset as pictures that a page can carry."""
+"""Converts uint8 images of a dataset into pictures that can be embedded in a page."""
 
 import base64
 import io
@@ -12,14 +12,14 @@ _LARGEST_PX = 192
 
 
 def to_image(pixels: Picture) -> Image.Image:
-    """A picture of uint8 `pixels` (channels, height, width): RGB of 3 or 4 channels, else the first."""
+    """A picture of uint8 `pixels` (channels, height, width): RGB for 3 or 4 channels, else the first channel."""
     if pixels.shape[0] in (3, 4):
         return Image.fromarray(np.ascontiguousarray(pixels[:3].transpose(1, 2, 0)))
     return Image.fromarray(np.ascontiguousarray(pixels[0]))
 
 
 def data_uri(pixels: Picture) -> str:
-    """`pixels` as a PNG inside a `data:` address; large pictures are reduced, so that a page stays light."""
+    """`pixels` as a PNG in a `data:` URI; large pictures are scaled down to limit the size of the page."""
     image = to_image(pixels)
     image.thumbnail((_LARGEST_PX, _LARGEST_PX))
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Rows of the page's tables, worked out from the records; the template only places them."""
+"""Rows of the page's tables, computed from the records; the templates only lay them out."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tasks.report_page.wording import NOTHING, Tone, number, percent, points, signed, tone_of
 from training.records import ClassScore, Evaluation, Goodput, Score
 
-# More classes than this and a matrix is a texture, not a table: the most confused pairs say more.
+# A matrix of more classes is unreadable; the page then lists the most confused pairs of classes instead.
 MATRIX_UP_TO = 20
 _PAIRS = 15
 _REST = "not_accounted_for"
@@ -15,7 +15,7 @@ _REST = "not_accounted_for"
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One measure of candidate and champion, spelled out."""
+    """One measure of candidate and champion, formatted for display."""
 
     name: str
     note: str
@@ -65,7 +65,7 @@ def score_rows(evaluation: Evaluation) -> tuple[ScoreRow, ...]:
 
 
 def _relative(change: float) -> str:
-    """A change with the two digits that matter."""
+    """A change with two significant digits."""
     if change == 0 or not math.isfinite(change):
         return signed(change, 0)
     return signed(change, max(0, 1 - math.floor(math.log10(abs(change)))))
@@ -88,7 +88,7 @@ class ClassRow:
 
 
 def class_rows(evaluation: Evaluation) -> tuple[ClassRow, ...]:
-    """Every class, the one whose recall fell most first; without a champion, the lowest recall first."""
+    """A row for every class, largest loss of recall first; without a champion, lowest recall first."""
     before = {score.name: score for score in evaluation.champion.classes} if evaluation.champion else {}
     nothing = ((0, 0),) * len(evaluation.candidate.classes)
     rows = []
@@ -112,7 +112,7 @@ class Cell:
 
 
 def confusion_cells(score: Score) -> tuple[tuple[Cell, ...], ...]:
-    """The matrix with colour depths. Roots, or single mistakes of a good model would not be seen."""
+    """The confusion matrix with colour depths: square roots, so that single mistakes of a good model are visible."""
     return tuple(
         tuple(
             Cell(count, truth == predicted, round(math.sqrt(count / (sum(row) or 1)), 3))
@@ -124,7 +124,7 @@ def confusion_cells(score: Score) -> tuple[tuple[Cell, ...], ...]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Rows of class `truth` taken for class `predicted`; `share` is of all rows of `truth`."""
+    """Rows of class `truth` that were predicted as class `predicted`; `share` is their share of all `truth` rows."""
 
     truth: str
     predicted: str
@@ -146,7 +146,7 @@ def confused_pairs(score: Score, limit: int = _PAIRS) -> tuple[Pair, ...]:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the wall time, rounded so that all parts shown add up to the whole shown."""
+    """A part of the wall time, rounded so that the parts shown add up to the total shown."""
 
     name: str
     seconds: str
@@ -156,9 +156,9 @@ class Part:
 
 
 def goodput_parts(goodput: Goodput, colours: dict[str, str] | None = None) -> tuple[Part, ...]:
-    """Where the time went, in order. Time that no part claims is shown as such, never left out.
+    """The parts of the wall time, in order. Time that no part accounts for is shown as a separate part.
 
-    `colours` are :func:`part_colours` of all the bars on a page.
+    `colours` are the :func:`part_colours` of all bars on a page.
     """
     colours = colours or part_colours(goodput)
     parts = claimed(goodput)
@@ -178,24 +178,24 @@ def goodput_parts(goodput: Goodput, colours: dict[str, str] | None = None) -> tu
 
 
 def total_seconds(goodput: Goodput) -> str:
-    """The whole that :func:`goodput_parts` adds up to."""
+    """The total to which the parts of :func:`goodput_parts` add up."""
     decimals = _decimals(goodput)
     return f"{round(sum(claimed(goodput).values()) * 10**decimals) / 10**decimals:,.{decimals}f}"
 
 
 def claimed(goodput: Goodput) -> dict[str, float]:
-    """Seconds by part, with what no part claims (beyond rounding) as a part of its own."""
+    """Seconds by part; time that no part accounts for (beyond rounding) is a separate part."""
     rest = goodput.total_s - sum(goodput.parts.values())
     return goodput.parts | ({_REST: rest} if rest > 0.001 * goodput.total_s else {})
 
 
 def _decimals(goodput: Goodput) -> int:
-    """Tenths of a second mean nothing in a run of hours."""
+    """Decimals of seconds to show: 1, but 0 for a run of hours, in which tenths of a second are irrelevant."""
     return 0 if goodput.total_s >= 10_000 else 1
 
 
 def round_together(values: Sequence[float], total: int) -> list[int]:
-    """`values`, scaled to sum to `total`, as integers that do so too (largest remainders)."""
+    """`values`, scaled to sum to `total` and rounded to integers with the same sum (largest remainder method)."""
     whole = sum(values)
     if whole <= 0:
         return [0 for _ in values]
@@ -208,9 +208,10 @@ def round_together(values: Sequence[float], total: int) -> list[int]:
 
 
 def part_colours(*goodputs: Goodput) -> dict[str, str]:
-    """A style class for each part, the same in every bar.
+    """A CSS class for each part, the same in every bar.
 
-    Useful time has the accent, lost time red, unclaimed time grey; the others are told apart.
+    Useful time has the accent colour, lost time is red, unaccounted time grey; the other parts get seven colours in
+    turn.
     """
     colours: dict[str, str] = {}
     turn = 0

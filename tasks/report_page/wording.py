@@ -1,4 +1,4 @@
-"""Numbers and verdicts as people read them; one spelling for the page, the Markdown and the pictures."""
+"""Formats numbers and verdicts for people, in the same way on the page, in the Markdown and in the pictures."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ NOTHING = "–"
 
 
 def percent(share: float, decimals: int = 2) -> str:
-    """A share of 1 as a percentage, which no line break can part."""
+    """A share between 0 and 1 as a percentage, with a no-break space before the percent sign."""
     return f"{100 * share:.{decimals}f}\N{NO-BREAK SPACE}%" if math.isfinite(share) else NOTHING
 
 
@@ -21,12 +21,12 @@ def unbroken(text: str) -> str:
 
 
 def points(change: float) -> str:
-    """A difference of two shares in percentage points, with its sign unless it rounds to nothing."""
+    """A difference of two shares in percentage points, with its sign unless it rounds to zero."""
     return signed(100 * change, 2)
 
 
 def signed(value: float, decimals: int) -> str:
-    """`value` with a true minus or plus sign, and none for zero."""
+    """`value` with a plus sign or a typographic minus sign, and without a sign for zero."""
     if not math.isfinite(value):
         return NOTHING
     text = f"{abs(value):,.{decimals}f}"
@@ -34,14 +34,14 @@ def signed(value: float, decimals: int) -> str:
 
 
 def number(value: float) -> str:
-    """Four significant digits, without an exponent where people would not write one."""
+    """`value` with four significant digits; from 1,000 on as a whole number, so without an exponent."""
     if not math.isfinite(value):
         return NOTHING
     return (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}").replace("-", "−")
 
 
 def duration(seconds: float) -> str:
-    """Wall time in at most two units."""
+    """Wall time, formatted in at most two units."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -61,25 +61,25 @@ def size(count: float) -> str:
 
 
 def tone_of(change: float, higher_is_better: bool = True) -> Tone:
-    """Whether a change is welcome."""
+    """Tone of a change: "good" for an improvement, "bad" for the opposite, "plain" for zero or a value not finite."""
     if not math.isfinite(change) or change == 0:
         return "plain"
     return "good" if (change > 0) == higher_is_better else "bad"
 
 
 def reason(verdict: Verdict) -> str:
-    """Why the gate decided so: its summary without the outcome that it begins with."""
+    """The reason for the gate's decision: the verdict's summary without the outcome at its beginning."""
     return verdict.summary.partition(": ")[2] or verdict.summary
 
 
 def sentence(text: str) -> str:
-    """`text` with a capital at its beginning and a mark at its end."""
+    """`text` with a capital letter at its beginning and a punctuation mark at its end."""
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The outcome in two words and in one sentence."""
+    """The outcome of a run as a badge of one or two words and as a title of one sentence."""
 
     tone: Tone
     badge: str
@@ -87,7 +87,7 @@ class Headline:
 
 
 def headline(release: Release) -> Headline:
-    """What became of the candidate. The alias decides, not the gate: promotion can fail later."""
+    """Headline for the candidate's outcome. It follows the alias, not the gate: promotion can fail after the gate."""
     version, before = release.version, release.verdict.champion_version
     if release.alias == "champion":
         if before in (None, version):

@@ -1,1 +1,1 @@
-"""What a run shows on the terminal while it works, and the commands that it suggests afterwards."""
+"""Terminal output of a run: its progress, and the commands that it suggests afterwards."""

@@ -1,4 +1,4 @@
-"""A `rich` console that obeys no control characters in what it is given to show."""
+"""A `rich` console that escapes control characters in the texts that it shows."""
 
 from collections.abc import Iterable
 
@@ -9,14 +9,14 @@ from training.printable import printable
 
 
 class PrintableConsole(Console):
-    """Colours and cursor movements come from rich alone; in texts they are spelled out."""
+    """A console whose colours and cursor movements come from rich alone; control characters in texts are escaped."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich does, with every text made printable."""
+        """Render as rich does, but make every text printable."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(printable(text), style)
 
     def on_broken_pipe(self) -> None:
-        """The command line knows what to do then; rich would end the process with the status of a bug."""
+        """Leave a closed output to the command line; rich would end the process with the exit status of a bug."""
         raise BrokenPipeError

@@ -1,4 +1,4 @@
-"""What to do after a run; the same in the terminal and on the report page."""
+"""Commands to suggest after a run; the same in the terminal and on the report page."""
 
 import shlex
 
@@ -10,9 +10,9 @@ from training.storage.paths import home
 
 
 def next_commands(release: Release) -> tuple[tuple[str, str], ...]:
-    """Commands worth knowing after a run, each with what it does; only those that work in this home as it is now.
+    """(command, purpose) pairs to suggest after a run; only commands that work in this home in its present state.
 
-    A release in a store of its own (`tracking.uri`) leaves nothing here to predict with, roll back or look at.
+    For a release in an external store (`tracking.uri`), this home has nothing to predict with, roll back or open.
     """
     place, model = home(), shlex.quote(release.model)
     known = aliases(place, release.model, release.mlflow_run_id)

@@ -1,6 +1,6 @@
-"""Progress of a training for people: a bar in a terminal, one telemetry line an interval elsewhere.
+"""Progress of a training for people: a bar in a terminal, telemetry lines in the log, an artifact in Prefect.
 
-A training that goes on after a crash has points of the time before; they were shown then and are passed over.
+A training that resumes after a crash also has points from before the crash. They were shown then and are skipped.
 """
 
 import logging
@@ -20,14 +20,14 @@ log = logging.getLogger("evergreen.train")
 
 @cache
 def terminal() -> Any:
-    """The one `rich` console on standard error: what is logged through it appears above the bar, not in it."""
+    """The single `rich` console on standard error: log lines written through it appear above the bar, not in it."""
     from tasks.terminal.console import PrintableConsole
 
     return PrintableConsole(stderr=True)
 
 
 def telemetry(point: Point, epochs: int, eta_s: float | None) -> str:
-    """All that matters about a training on one line."""
+    """The state of a training on one line."""
     values = point.values
     return (
         f"epoch {point.epoch}/{epochs}  step {point.step}/{point.total_steps}  "
@@ -49,7 +49,7 @@ class TelemetryLog:
     _newest: int = 0
 
     def __call__(self, point: Point) -> None:
-        """Hear of a point; one from before `since` (seconds since 1970) was shown by an earlier process."""
+        """Receive a point; skip points from before `since` (seconds since 1970), which an earlier process showed."""
         if point.at < self.since:
             return
         if "validation/loss" in point.values:
@@ -61,9 +61,8 @@ class TelemetryLog:
                 point.values["validation/accuracy"],
             )
             return
-        if (
-            self._first is None or point.step <= self._newest
-        ):  # the workers began again: the break is no speed
+        # After a restart of the workers, the speed is measured from here: the time without steps must not count.
+        if self._first is None or point.step <= self._newest:
             self._first = point
         self._newest = point.step
         now = time.monotonic()
@@ -74,7 +73,7 @@ class TelemetryLog:
 
 @dataclass
 class Bar:
-    """A progress bar on the terminal, for as long as the block of :meth:`shown` lasts."""
+    """A progress bar on the terminal, shown while the block of :meth:`shown` runs."""
 
     epochs: int
     since: float = field(default_factory=time.time)
@@ -84,7 +83,7 @@ class Bar:
 
     @contextmanager
     def shown(self, console: Any) -> Iterator["Bar"]:
-        """Draw on `console` (a `rich.console.Console`)."""
+        """Draw the bar on `console` (a `rich.console.Console`) while the block runs."""
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
         columns = (
@@ -100,7 +99,7 @@ class Bar:
         self._progress = None
 
     def __call__(self, point: Point) -> None:
-        """Hear of a point; one from before `since` would make the speed, and with it the time left, look wrong."""
+        """Receive a point; skip points from before `since`, which would distort the speed and the time left."""
         if self._progress is None or point.at < self.since:
             return
         if "train/loss" in point.values:
@@ -120,9 +119,10 @@ class Bar:
 
 @dataclass
 class ProgressArtifact:
-    """A progress bar in Prefect's UI, moved once an epoch.
+    """A progress bar in Prefect's UI, updated once per epoch.
 
-    In a thread of its own: Prefect's client asks a server that is away for a minute, and metrics must not wait for it.
+    A separate thread sends the updates: when the server is unavailable, Prefect's client retries for a minute, and
+    metrics must not wait for that.
     """
 
     _key: str
@@ -132,12 +132,12 @@ class ProgressArtifact:
     _thread: threading.Thread | None = None
 
     def __call__(self, point: Point) -> None:
-        """Hear of a point."""
+        """Receive a point; only points with validation metrics, at the end of an epoch, update the bar."""
         if "validation/loss" not in point.values:
             return
         self._percent = 100 * point.step / max(1, point.total_steps)
         if self._thread is None or not self._thread.is_alive():
-            run = copy_context().run  # what is sent belongs to this task run
+            run = copy_context().run  # in the same context, so that the artifact belongs to this task run
             self._thread = threading.Thread(
                 target=run, args=(self._send,), name="evergreen-artifact", daemon=True
             )
@@ -154,7 +154,7 @@ class ProgressArtifact:
                 else:
                     update_progress_artifact(self._id, percent)
                 self._sent = percent
-        except Exception as error:  # a display must not end a training
+        except Exception as error:  # an error of a display must not end the training
             log.debug("Prefect does not take the progress now (%s)", error)
 
 

@@ -1,18 +1,18 @@
-"""Whether a run kept its promises: the invariants I1 to I10, each worked out anew from the bytes.
+"""Verification of a run: the invariants I1 to I10, each computed again from the bytes that the run left.
 
-In: a run's folder. Out: a finding for each check. Nothing is changed, and no recorded "ok" is believed
-but that of the training's own replay, which only a training can repeat.
+In: a run's folder. Out: a finding for each check. Nothing is changed. No recorded "ok" is trusted, except the result
+of the training's own replay, which only a training can repeat.
 
-I1   weights: the recorded bits, and those of an undisturbed run
-I2   registry: one version, an alias that was decided on, the same answers
-I3   metrics: each at each step exactly once, with equal values
-I4   rows: each used exactly once an epoch
-I5   attempts: steps done again are no more than lie between two checkpoints
-I6   recovery: within its bound
-I7   files: whole under a final name, nothing half done
-I8   machine: no process, lock, request to stop or shared memory left
-I9   states: nothing RUNNING whose process is gone
-I10  truth: all records say the same, and a run that is not finished does not say so
+I1   weights: bit for bit as recorded, and as those of an undisturbed run
+I2   registry: one version, an alias that a recorded decision set, a model with the outputs of the weights
+I3   metrics: each metric at each step exactly once, with the same values everywhere
+I4   rows: each training row used exactly once an epoch
+I5   attempts: no attempt repeats more steps than lie between two checkpoints
+I6   recovery: within its time bound
+I7   files: complete under their final names, and none half written
+I8   machine: no process, lock, stop request or shared memory left
+I9   states: no run is recorded as RUNNING after its process has ended
+I10  consistency: all records agree, and an unfinished run is not recorded as finished
 """
 
 from collections.abc import Callable
@@ -80,11 +80,11 @@ _CHECKS: tuple[_Check, ...] = (
 def verify(
     run: RunPaths, home: Home, against: RunPaths | None = None, recovery_bound_s: float | None = None
 ) -> tuple[Finding, ...]:
-    """Check all invariants of `run`, which lies in `home`.
+    """Check all invariants of `run`, a run of `home`.
 
-    `against` is an undisturbed run, of this home or another, that must have the same weights and metrics if it had the
-    same ingredients and was computed under the same conditions. `recovery_bound_s` is how long it may take from a
-    failure until training is ready to go on.
+    `against` is an undisturbed run, of this home or another, that must have the same weights and metrics if it had
+    the same ingredients and was computed under the same conditions. `recovery_bound_s` is the longest allowed time
+    from a failure until training is ready to resume.
     """
     checks: list[_Check] = [
         *_CHECKS,
@@ -100,12 +100,12 @@ def verify(
 
 
 def _found(run: Evidence, invariant: str, name: str, check: Callable[[Evidence], Outcome]) -> Finding:
-    """What a check says; one that fails is a finding, and the others still get their turn."""
+    """Run one check. An exception becomes a finding, so that the other checks still run."""
     try:
         outcome = check(run)
     except NoEvidence as reason:
         outcome = Outcome(reason.ok, str(reason))
-    except Exception as error:  # whatever breaks on damaged data has found the damage
+    except Exception as error:  # any error on damaged data reveals the damage
         known = classify(error)
         away = known is not None and known.transient
         outcome = Outcome(None if away else False, f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""I10: the run says what is true of it, and all its records say the same."""
+"""I10: the run's records are true and agree with each other."""
 
 from contextlib import suppress
 
@@ -20,7 +20,7 @@ _SAME = 1e-9
 
 
 def finished(run: Evidence) -> Outcome:
-    """Every step has left what it makes, and the outcome came last. An unfinished run says what comes next."""
+    """A finished run has the outputs of every step. For an unfinished run, the outcome names the next step."""
     made = {
         "train": (run.paths.model / "trained.json").is_file(),
         "evaluate": any((one / EVALUATION).is_file() for one in comparison_folders(run.paths)),
@@ -35,7 +35,7 @@ def finished(run: Evidence) -> Outcome:
 
 
 def key_follows(run: Evidence) -> Outcome:
-    """The run key is the hash of the ingredients, and everything carries it."""
+    """The run key is the hash of the ingredients; the run's records and the name of its folder have this key."""
     key = run_key(run.plan.ingredients)
     carried = {"ingredients.json": run.plan.run_key, "the folder's name": run.paths.root.name}
     if (run.paths.model / "trained.json").is_file():
@@ -49,7 +49,7 @@ def key_follows(run: Evidence) -> Outcome:
 
 
 def records_agree(run: Evidence) -> Outcome:
-    """release.json tells of the training that trained.json tells of, and of this dataset."""
+    """release.json agrees with trained.json and with the dataset."""
     release, trained, plan = run.release, run.trained, run.plan
     numbers, chosen = release.metrics, trained.selected()
     pairs: dict[str, tuple[object, object]] = {
@@ -75,7 +75,7 @@ def records_agree(run: Evidence) -> Outcome:
 
 
 def verdict_recorded(run: Evidence) -> Outcome:
-    """MLflow's run and version tell of the same verdict as release.json."""
+    """MLflow's run and model version have the same verdict as release.json."""
     verdict = run.release.verdict
     wrong = []
     if _parsed(run.store.artifact("verdict.json")) != verdict:
@@ -88,7 +88,7 @@ def verdict_recorded(run: Evidence) -> Outcome:
 
 
 def _parsed(content: object) -> Verdict | None:
-    """A verdict as MLflow has it; fields that an earlier version did not know have their defaults."""
+    """The verdict in MLflow, or None if it is invalid; fields that earlier versions did not write get defaults."""
     try:
         return Verdict.model_validate(content)
     except ValueError:
@@ -96,14 +96,14 @@ def _parsed(content: object) -> Verdict | None:
 
 
 def verdict_follows(run: Evidence) -> Outcome:
-    """The gate, asked again about the evaluation under the recorded rules, decides the same."""
+    """The gate, applied again to the recorded evaluation under the recorded rules, reaches the same verdict."""
     verdict, evaluation = run.release.verdict, _evaluation(run)
     settings = GateSettings.model_validate(verdict.policy)
     if not verdict.looks and asks_for_look(evaluation, settings):
         raise NoEvidence("the verdict was reached under the rules of an earlier version of Evergreen")
     again = judge(evaluation, settings, verdict.looks)
     passed = [f"{rule.name} {'passed' if rule.passed else 'failed'}" for rule in again.rules]
-    # A version before gave its reasons in other words.
+    # Earlier versions of Evergreen worded their reasons differently.
     by_earlier_version = "error_control" not in verdict.policy
     if again == verdict or (by_earlier_version and _decision(again) == _decision(verdict)):
         return Outcome(True, ", ".join(passed))
@@ -112,13 +112,13 @@ def verdict_follows(run: Evidence) -> Outcome:
 
 
 def _decision(verdict: Verdict) -> tuple[bool, list[tuple[str, bool, float, float]]]:
-    """What a verdict says apart from its words: the decision, and the numbers and outcome of each rule."""
+    """A verdict without its texts: the decision, and the numbers and outcome of each rule."""
     rules = [(rule.name, rule.passed, rule.value, rule.limit) for rule in verdict.rules]
     return verdict.promote, rules
 
 
 def scores_follow(run: Evidence) -> Outcome:
-    """Accuracy, and who was right where, counted anew from the predictions against the dataset's labels."""
+    """Accuracy, and how many rows only one model got right, match a new count from predictions and labels."""
     evaluation = _evaluation(run)
     file = run.paths.evaluation / _compared_with(run) / "predictions.parquet"
     try:
@@ -130,7 +130,7 @@ def scores_follow(run: Evidence) -> Outcome:
         raise NoEvidence(f"predictions can't be compared ({error})") from error
     if not np.array_equal(table["label"].to_numpy(), labels):
         return Outcome(False, f"{file} has other labels than the dataset's test rows")
-    if "compared" in table.column_names:  # a version before compared all rows
+    if "compared" in table.column_names:  # earlier versions of Evergreen compared all rows
         labels = labels[table["compared"].to_numpy()]
         table = table.filter(table["compared"])
     right = table["candidate"].to_numpy() == labels

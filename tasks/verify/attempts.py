@@ -1,4 +1,4 @@
-"""I5 and I6: how many steps were computed twice, and how long it took to go on after a failure."""
+"""I5 and I6: how many steps were computed twice, and how long training took to recover from a failure."""
 
 import math
 import statistics
@@ -9,12 +9,12 @@ from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, few, judged
 from training.attempts.history import Attempt, Failure
 
-_BEAT_S = 1.0  # between two signs of life, and about what a checkpoint takes to be committed
+_BEAT_S = 1.0  # seconds between two heartbeats, and about the time to commit a checkpoint
 _ON_PURPOSE = ("stopped on request", "training was stopped")
 
 
 def on_record(run: Evidence) -> Outcome:
-    """The attempts are numbered upwards, begin where a training can, and are known to the fence."""
+    """Attempt numbers increase, each attempt began at a step that training had reached, and the fence agrees."""
     attempts = run.attempts
     if not attempts:
         trained = (run.paths.model / "trained.json").is_file()
@@ -35,10 +35,10 @@ def on_record(run: Evidence) -> Outcome:
 
 
 def computed_twice(run: Evidence) -> Outcome:
-    """No attempt did more steps again than lie between two checkpoints.
+    """No attempt repeated more steps than lie between two checkpoints.
 
-    What an attempt reached is known to a second. So one second's steps, or one more interval if that is less, are
-    allowed for: they also cover a checkpoint that was being written when the attempt died.
+    The step that an attempt reached is known to within one second. So the steps of one second, or one more interval
+    if that is less, are tolerated; this also covers a checkpoint that was being written when the attempt died.
     """
     if not run.attempts:
         raise NoEvidence("no attempt is on record")
@@ -56,7 +56,7 @@ def computed_twice(run: Evidence) -> Outcome:
 
 
 def recovered(run: Evidence, bound_s: float | None) -> Outcome:
-    """After a failure, training was ready to go on within the bound."""
+    """After each failure, training was ready to resume within the time bound."""
     taken, silent = dict(_recoveries(run)), _silent(run)
     untold = f"; when attempt {few(silent)} ended is not on record, as its driver ended too" if silent else ""
     if not taken:
@@ -68,7 +68,10 @@ def recovered(run: Evidence, bound_s: float | None) -> Outcome:
 
 
 def _recoveries(run: Evidence) -> Iterator[tuple[int, float]]:
-    """Each failed attempt's number and the seconds until the next was ready, without those stopped on purpose."""
+    """Each failed attempt's number and the seconds until the next attempt was ready.
+
+    Attempts that were stopped on purpose are left out.
+    """
     for failure in run.failures:
         following = [one for one in run.attempts if one.number > failure.number]
         if following and not _is_on_purpose(failure):
@@ -76,7 +79,7 @@ def _recoveries(run: Evidence) -> Iterator[tuple[int, float]]:
 
 
 def _silent(run: Evidence) -> list[int]:
-    """Attempts that another followed although no failure of them is on record."""
+    """Attempts that a later attempt followed although no failure of theirs is on record."""
     told = {failure.number for failure in run.failures}
     newest = run.attempts[-1].number if run.attempts else 0
     return sorted({one.number for one in run.attempts} - told - {newest})
@@ -87,21 +90,21 @@ def _is_on_purpose(failure: Failure) -> bool:
 
 
 def _interval(run: Evidence) -> tuple[int, str]:
-    """The most steps between two checkpoints, and what sets them."""
+    """The largest possible number of steps between two checkpoints, and the rule that limits it."""
     settings = run.plan.settings
     found = [(run.steps.per_epoch, "the end of an epoch")]
-    if settings.data.feed == "memory":  # the other feeds can't be entered elsewhere
+    if settings.data.feed == "memory":  # the other feeds can resume only at the start of an epoch
         if (every := settings.checkpoint.every_steps) is not None:
             found.append((every, f"checkpoint.every_steps {every}"))
         if speed := _steps_per_s(run):
             every_s = settings.checkpoint.every_s
-            steps = math.ceil(speed * every_s) + 1  # a wish is known a step later
+            steps = math.ceil(speed * every_s) + 1  # a save request takes effect one step later
             found.append((steps, f"checkpoint.every_s {every_s:g} at {speed:.1f} steps/s"))
     return min(found)
 
 
 def _steps_per_s(run: Evidence) -> float:
-    """Median speed between two metric points; 0 when there are too few."""
+    """Median speed between two metric points; 0 when there are fewer than two points."""
     points = [point for point in run.points if "train/loss" in point.values]
     speeds = [
         (after.step - before.step) / (after.at - before.at)
@@ -112,7 +115,7 @@ def _steps_per_s(run: Evidence) -> float:
 
 
 def _is_behind(newest: tuple[int, int], fence: str) -> bool:
-    """Whether the fence lets nobody older than `newest` write; an attempt that died at its start is not on record."""
+    """Whether the fence is at attempt `newest` or later; an attempt that died at its start is not on record."""
     number, _, group = fence.partition(" ")[0].partition(".")
     return number.isdigit() and group.isdigit() and newest <= (int(number), int(group))
 

@@ -1,4 +1,4 @@
-"""Whether two runs had to end with the same bits: the same ingredients, computed under the same conditions."""
+"""Whether two runs must have the same bits: same ingredients, computed under the same conditions."""
 
 from contextlib import suppress
 
@@ -11,7 +11,7 @@ from training.storage.files import canonical_json
 
 
 def check_same_contract(one: Evidence, other: Evidence) -> None:
-    """Raises :class:`NoEvidence` that says in what the two differ."""
+    """Raises :class:`NoEvidence`, which names the differences, when the two runs need not have the same bits."""
     ours, theirs = (_ingredients(run) for run in (one, other))
     if different := changes(theirs, ours):
         raise NoEvidence(f"not comparable, other ingredients: {few(different)}")
@@ -21,19 +21,19 @@ def check_same_contract(one: Evidence, other: Evidence) -> None:
 
 
 def changed_on_the_way(run: Evidence) -> bool:
-    """Whether the run's attempts computed under different conditions, so that they differ in their last bits."""
+    """Whether the run's attempts computed under different conditions, so that their last bits may differ."""
     return len(_of_checkpoints(run)) > 1 or len(_of_attempts(run)) > 1
 
 
 def _ingredients(run: Evidence) -> dict[str, object]:
-    """Without the nonce of a forced run, which changes the key and nothing else."""
+    """The ingredients without the nonce of a forced run, which changes the run key but no result."""
     return {name: value for name, value in run.plan.ingredients.items() if name != "forced"}
 
 
 def _of_checkpoints(run: Evidence) -> set[str]:
     found = set()
     for file in run.paths.checkpoints.glob(f"*/{MANIFEST}"):
-        with suppress(OSError, DataError):  # a damaged one is found by I7
+        with suppress(OSError, DataError):  # I7 reports a damaged manifest
             found.add(canonical_json(read_manifest(file.parent).contract))
     return found
 

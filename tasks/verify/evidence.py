@@ -1,4 +1,4 @@
-"""What a run left behind, read when a check first asks for it and never written to."""
+"""The records and data of a run, read when a check first needs them. Nothing is written."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,36 +30,36 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True)
 class Evidence:
-    """One run's records, rows, metric points and MLflow entries. Raises :class:`NoEvidence` for what is not there."""
+    """One run's records, rows, metric points and MLflow entries. Raises :class:`NoEvidence` for missing data."""
 
     paths: RunPaths
     home: Home
 
     @cached_property
     def plan(self) -> RunPlan:
-        """What the run set out to do."""
+        """The run's plan."""
         return self._record(self.paths.ingredients, RunPlan, "the run left no plan")
 
     @cached_property
     def trained(self) -> TrainedModel:
-        """The finished training."""
+        """The record of the finished training."""
 
         found = self._record(self.paths.model / TRAINED, TrainedModel, "training is not finished")
         return found.model_copy(update={"weights": str(self.paths.model / "weights.safetensors")})
 
     @cached_property
     def release(self) -> Release:
-        """The outcome."""
+        """The record of the run's outcome."""
         return self._record(self.paths.release, Release, "the run is not finished")
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run wrote down its outcome, which comes last."""
+        """Whether the run recorded its outcome, which it does last."""
         return self.paths.release.is_file()
 
     @cached_property
     def dataset(self) -> DatasetVersion:
-        """The dataset version by its manifest; its files are not looked at."""
+        """The dataset version as described by its manifest; the part files are not read."""
         folder = self.home.dataset(self.plan.recipe.name, self.plan.fingerprint)
         if not folder.is_dir():
             raise NoEvidence(f"the dataset is not there ({folder})")
@@ -79,7 +79,7 @@ class Evidence:
 
     @cached_property
     def learn(self) -> Rows:
-        """Numbers of the training rows that are learned from."""
+        """Numbers of the training rows that are learned from, that is, all except the validation rows."""
         if self.dataset.validation_rows is None:
             return np.flatnonzero(~is_validation(self.digests, self.plan.settings.data.validation_share))
         tables = read_parts(self.dataset, "train", ["validation"])
@@ -87,7 +87,7 @@ class Evidence:
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps that data and settings imply."""
+        """The optimizer steps and metric points that data and settings imply."""
         found = Steps.of(self.plan.settings, len(self.learn), self.world_size)
         if not found.total:
             raise NoEvidence("the rows give no whole batch, which training refuses")
@@ -95,13 +95,13 @@ class Evidence:
 
     @property
     def world_size(self) -> int:
-        """Workers of the newest attempt, or as many as were asked for."""
+        """Number of workers of the newest attempt; without any attempt, the number in the settings."""
         wanted = max(1, self.plan.settings.scaling.num_workers)
         return self.attempts[-1].world_size if self.attempts else wanted
 
     @cached_property
     def attempts(self) -> list[Attempt]:
-        """Starts of the training loop, oldest first."""
+        """All attempts on record (starts of the training loop), oldest first."""
         return read_attempts(self.paths)
 
     @cached_property
@@ -112,11 +112,11 @@ class Evidence:
     @cached_property
     def points(self) -> list[Point]:
         """The metric points in the run's own file."""
-        return MetricsFile(self.paths.metrics).lines().records  # damage is found by I7
+        return MetricsFile(self.paths.metrics).lines().records  # I7 reports damage
 
     @cached_property
     def store(self) -> Store:
-        """What MLflow has of the run."""
+        """The run's entries in MLflow."""
         release = None
         with suppress(NoEvidence):
             release = self.release

@@ -1,4 +1,4 @@
-"""I7: what stands under a final name is whole, and nothing half written is left."""
+"""I7: files under a final name are complete and undamaged, and no half-written file is left."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ _HALF_DONE = ("*.tmp", "*.removed")
 
 
 def records(run: Evidence) -> Outcome:
-    """Every record of the run can be read as what it is."""
+    """Every record of the run is readable and undamaged."""
     paths, owner = run.paths, run.paths.root.name
     whole: dict[Path, tuple[type[Record], str]] = {
         paths.ingredients: (RunPlan, owner),
@@ -44,14 +44,14 @@ def records(run: Evidence) -> Outcome:
     }
     damage = {file: _damage(file, *what) for file, what in whole.items() if file.exists()}
     for file, kind in by_line.items():
-        if file.exists():  # a run that goes on leaves out a last line that its end cut short
+        if file.exists():  # when a run resumes, it ignores a last line that a crash cut short
             damage[file] = read_lines(file, kind, owner, appended=not run.is_finished).damage
     problems = [f"{file}: {what}" for file, what in damage.items() if what]
     return judged(problems, ", ".join(file.name for file in damage))
 
 
 def checkpoints(run: Evidence) -> Outcome:
-    """Each checkpoint is complete and has the bytes of its manifest."""
+    """Each checkpoint is complete and has the content that its manifest describes."""
     folders = sorted(run.paths.checkpoints.glob("step-*"))
     problems = [problem for folder in folders for problem in _wrong_with_checkpoint(run, folder)]
     return judged(
@@ -60,7 +60,7 @@ def checkpoints(run: Evidence) -> Outcome:
 
 
 def dataset(run: Evidence) -> Outcome:
-    """The dataset's manifest and part files are what was written."""
+    """The dataset's manifest and part files have the content that was written."""
     folder = run.home.dataset(run.plan.recipe.name, run.plan.fingerprint)
     try:
         version = run.dataset
@@ -72,7 +72,7 @@ def dataset(run: Evidence) -> Outcome:
 
 
 def columns(run: Evidence) -> Outcome:
-    """The unpacked columns, from which workers learn, hold the rows of the part files."""
+    """The unpacked columns, which the workers read, hold the rows of the part files."""
     version = run.dataset
     unpacked = [split for split in version.parts if _unpacked(version, split).is_dir()]
     if not unpacked:
@@ -85,7 +85,7 @@ def columns(run: Evidence) -> Outcome:
 
 
 def recipe(run: Evidence) -> Outcome:
-    """The copy of the recipe is what was hashed."""
+    """The run's copy of the recipe has the digest that the plan records."""
     try:
         reload(run.plan.recipe, run.paths.recipe)
     except SettingError as error:
@@ -94,7 +94,7 @@ def recipe(run: Evidence) -> Outcome:
 
 
 def nothing_half_done(run: Evidence) -> Outcome:
-    """No temporary file and nothing half deleted is left of the run, its data and its artifacts."""
+    """No temporary file and no half-deleted folder is left of the run, its data and its artifacts."""
     found = sorted(
         {left for place in _places(run) for pattern in _HALF_DONE for left in place.rglob(pattern)}
     )
@@ -157,7 +157,7 @@ def _unpacked(version: DatasetVersion, split: Split) -> Path:
 
 
 def _places(run: Evidence) -> Iterator[Path]:
-    """Folders of the run, of its recipe's datasets and raw rows, and of its artifacts where these are on this disk."""
+    """Folders of the run, of its recipe's datasets and raw rows, and of its artifacts if they are on a local disk."""
     yield run.paths.root
     try:
         yield run.home.datasets / run.plan.recipe.name
@@ -170,4 +170,4 @@ def _places(run: Evidence) -> Iterator[Path]:
             if uri.startswith("file:"):
                 yield Path(unquote(urlsplit(uri).path))
     except NoEvidence:
-        return  # of what is not known nothing can be left
+        return  # without a plan or an MLflow store, no further folder is known

@@ -1,4 +1,4 @@
-"""What a check of an invariant says, and how it says that there is nothing to look at."""
+"""The result of a check of an invariant, and the exception for a check that lacks its evidence."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ _SHOWN = 3
 
 
 class Finding(Record):
-    """The outcome of one check. `ok` is None where it can't be told; `detail` then says why."""
+    """The outcome of one check. `ok` is None when it can't be determined; `detail` then says why."""
 
     invariant: str = Field(description="I1 to I10")
     name: str = Field(description="what was checked, for people")
@@ -20,14 +20,14 @@ class Finding(Record):
 
 
 class Outcome(NamedTuple):
-    """What a check found out."""
+    """Result of a check function; :class:`Finding` explains the fields."""
 
     ok: bool | None
     detail: str
 
 
 class NoEvidence(Exception):
-    """What a check needs is not there. `ok` is False when its absence itself breaks the invariant."""
+    """Data that a check needs are missing. `ok` is False when their absence itself breaks the invariant."""
 
     def __init__(self, reason: str, ok: bool | None = None):
         super().__init__(reason)
@@ -35,11 +35,11 @@ class NoEvidence(Exception):
 
 
 def judged(problems: Sequence[str], fine: str) -> Outcome:
-    """Broken when there is any problem; the first ones are told."""
+    """The outcome of a check: without problems, it holds with the detail `fine`; else it lists the first problems."""
     return Outcome(not problems, few(problems, "; ") if problems else fine)
 
 
 def few(items: Sequence[object], separator: str = ", ") -> str:
-    """The first items, and how many more there are."""
+    """Text of the first items, followed by the number of the remaining ones."""
     shown = separator.join(map(str, items[:_SHOWN]))
     return shown if len(items) <= _SHOWN else f"{shown}{separator}and {len(items) - _SHOWN} more"

@@ -1,4 +1,4 @@
-"""I3: each metric at each step exactly once, in the run's file and in MLflow, with the same values."""
+"""I3: the run's file and MLflow have each metric at each step exactly once, with the same values."""
 
 import math
 from collections import Counter
@@ -11,25 +11,23 @@ from tasks.verify.finding import NoEvidence, Outcome, judged
 _AT_INTERVALS = ("train/loss", "train/accuracy", "train/learning_rate")
 _BY_CLOCK = ("speed/images_per_s", "speed/data_wait_share")
 _AT_EPOCH_ENDS = ("validation/loss", "validation/accuracy", "epoch")
-_CIRCUMSTANTIAL = (
-    "latency_ms",
-    "champion_accuracy",
-)  # numbers of a release that its model alone does not decide
+# Numbers of a release that do not depend on its model alone.
+_CIRCUMSTANTIAL = ("latency_ms", "champion_accuracy")
 _SAME = 1e-6
 
 At = tuple[str, int]  # a metric's name and a step
 
 
 def in_file(run: Evidence) -> Outcome:
-    """The run's file has each point that the steps imply, once."""
+    """The run's file has each point that the steps imply exactly once."""
     found = Counter((name, point.step) for point in run.points for name in point.values)
     return judged(_misplaced(run, found), _counted(run, found))
 
 
 def in_mlflow(run: Evidence) -> Outcome:
-    """MLflow has each of these points once, too."""
+    """MLflow has each point that the steps imply exactly once."""
     history = run.store.history
-    final = run.release.metrics if run.is_finished else {}  # judged by themselves
+    final = run.release.metrics if run.is_finished else {}  # checked by `final_numbers`
     found = Counter(
         (name, one.step) for name, points in history.items() if name not in final for one in points
     )
@@ -37,7 +35,7 @@ def in_mlflow(run: Evidence) -> Outcome:
 
 
 def same_values(run: Evidence) -> Outcome:
-    """MLflow's values are the file's. Those by a clock are left out, as they may be of an older attempt."""
+    """MLflow's values equal the file's. Speeds are left out: MLflow may have those of an older attempt."""
     theirs = {
         (name, point.step): float(point.value)
         for name, points in run.store.history.items()
@@ -51,7 +49,7 @@ def same_values(run: Evidence) -> Outcome:
 
 
 def final_numbers(run: Evidence) -> Outcome:
-    """The release's numbers are in MLflow, each once; a later judgement adds what it changed as newer points."""
+    """The release's metrics are in MLflow, each once; a later verdict adds changed values as newer points."""
     problems = []
     for name, value in run.release.metrics.items():
         there = sorted(run.store.history.get(name, []), key=lambda point: point.timestamp)
@@ -65,7 +63,7 @@ def final_numbers(run: Evidence) -> Outcome:
 
 
 def same_as(run: Evidence, other: Evidence) -> Outcome:
-    """The other run has the same points and final numbers, if it had to; those by a clock are left out."""
+    """The other run has the same points and final numbers, if the runs are comparable; speeds are left out."""
     check_same_contract(run, other)
     ours, theirs = _by_model(run), _by_model(other)
     alone = sorted(ours.keys() ^ theirs.keys(), key=_by_step)
@@ -82,7 +80,10 @@ def same_as(run: Evidence, other: Evidence) -> Outcome:
 
 
 def _misplaced(run: Evidence, found: "Counter[At]") -> list[str]:
-    """Points that are missing, too many, or where no step puts one; of an unfinished run only the last may miss."""
+    """Points that are missing, duplicate, or at a step without points.
+
+    In an unfinished run, points of the last step and of later steps may be missing.
+    """
     planned = _planned(run, {name for name, _ in found})
     last = max((step for _, step in found), default=0)
     due = planned if run.is_finished else {at for at in planned if at[1] < last}
@@ -103,7 +104,7 @@ def _misplaced(run: Evidence, found: "Counter[At]") -> list[str]:
 
 
 def _planned(run: Evidence, found: set[str]) -> set[At]:
-    """The points of a whole training: of the metrics that always are, and of others of their kind."""
+    """The points of a whole training, for the metrics that every run has and for others with the same prefixes."""
     often = {*_AT_INTERVALS, *_BY_CLOCK, *(name for name in found if name.startswith(("train/", "speed/")))}
     seldom = {*_AT_EPOCH_ENDS, *(name for name in found if name.startswith("validation/"))}
     steps = run.steps
@@ -134,7 +135,7 @@ def _final_by_model(run: Evidence) -> dict[str, float]:
 
 
 def _different(ours: dict[At, float], theirs: dict[At, float], where: str) -> list[str]:
-    """In one sentence, or none at all."""
+    """One sentence about the values that differ, in a list; an empty list when none differ."""
     different = [at for at in ours.keys() & theirs.keys() if ours[at] != theirs[at]]
     if not different:
         return []
@@ -146,7 +147,7 @@ def _different(ours: dict[At, float], theirs: dict[At, float], where: str) -> li
 
 
 def _is_close(one: float, other: float) -> bool:
-    """Final numbers come from forward passes that may run on another number of threads."""
+    """Whether final numbers agree up to rounding: their forward passes may run on different numbers of threads."""
     return math.isclose(one, other, rel_tol=_SAME, abs_tol=_SAME)
 
 

@@ -1,4 +1,4 @@
-"""I9, for Prefect: no flow run is Running whose process is gone, in the home's own server and in a configured one."""
+"""I9, for Prefect: no flow run is Running after its process has ended, on the home's or on a configured server."""
 
 import sqlite3
 import time
@@ -24,15 +24,15 @@ _ACTIVE = (
     "select flow.name, flow_run.name, coalesce(flow_run.start_time, flow_run.created) "
     "from flow_run join flow on flow.id = flow_run.flow_id where flow_run.state_type in ('RUNNING', 'CANCELLING')"
 )
-_FLOWS = ["retrain", "prepare-data"]  # a recipe's lock tells whether somebody works on these
+_FLOWS = ["retrain", "prepare-data"]  # a process that runs these flows holds the recipe's lock
 _TIMEOUT_S = 10.0
 
 
 def own_server(run: Evidence) -> Outcome:
-    """The database of the servers that this home's commands bring along.
+    """Check the database of the Prefect servers that this home's commands start.
 
-    Such a server ends with its command, so an active flow run is alive only if a process that has the database open,
-    or the one that started it, is older than the flow run.
+    Such a server ends with its command. So an active flow run is alive only if a process that has the database open,
+    or that process's parent, is older than the flow run.
     """
     file = run.home.prefect / "prefect.db"
     if not file.is_file():
@@ -52,7 +52,7 @@ def own_server(run: Evidence) -> Outcome:
 
 
 def configured(run: Evidence) -> Outcome:
-    """The server that the user has configured, which other homes may report to, too."""
+    """Check the Prefect server that the user has configured; other homes may report to the same server."""
     server = configured_server()
     if server is None:
         return Outcome(True, "none is configured")
@@ -84,7 +84,7 @@ def _active_there() -> "list[FlowRun]":
 
 
 def _is_alive(run: Evidence, flow_run: "FlowRun") -> bool | None:
-    """Whether somebody works on a flow run; None when that can't be told from here."""
+    """Whether a process works on a flow run; None when that can't be determined from here."""
     plan: dict[str, Any] = flow_run.parameters.get("plan") or {}
     recipe = str(plan.get("recipe", {}).get("name") or flow_run.parameters.get("recipe", ""))
     if is_held(run.home.locks / f"run-{Path(recipe).stem}.lock"):
@@ -96,7 +96,7 @@ def _is_alive(run: Evidence, flow_run: "FlowRun") -> bool | None:
 
 
 def _began(found: list[psutil.Process]) -> Iterator[float]:
-    """When these processes and those that started them began, in seconds since 1970."""
+    """Start times of these processes and of their parents, in seconds since 1970."""
     for one in found:
         with suppress(psutil.Error):
             yield one.create_time()
@@ -106,5 +106,5 @@ def _began(found: list[psutil.Process]) -> Iterator[float]:
 
 
 def _seconds(text: str) -> float:
-    """A time of Prefect's database, which is in UTC."""
+    """A time from Prefect's database, which is in UTC, as seconds since 1970."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

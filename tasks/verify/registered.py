@@ -1,4 +1,4 @@
-"""I2: one version for the run, an alias that somebody decided on, and a model that answers as the weights do."""
+"""I2: the run has one version, a decision on record set its alias, and the registered model matches the weights."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ _ROWS = 64
 
 
 def one_version(run: Evidence) -> Outcome:
-    """The registry has one version with the run key; its weights are this run's, and it is the one released."""
+    """The registry has exactly one version with the run key: the released version, with this run's weights."""
     found = run.store.versions
     listed = ", ".join(f"{one.version} ({one.tags.get(WEIGHTS_TAG, 'no weights')[:16]})" for one in found)
     if not run.is_finished:
@@ -45,7 +45,7 @@ def one_version(run: Evidence) -> Outcome:
 
 
 def alias(run: Evidence) -> Outcome:
-    """The champion is whom the decisions on record made champion, and this run's version is where they put it."""
+    """The champion, and the aliases of this run's version, are those that the decisions on record lead to."""
     release, now = run.release, run.store.aliases
     decisions = _decisions_on_record(run)
     decided = replayed(decisions)
@@ -66,7 +66,7 @@ def alias(run: Evidence) -> Outcome:
 
 
 def _moved_late(run: Evidence, decisions: list[Decision], champion: str | None) -> str | None:
-    """What is wrong when the champion is of an earlier turn than a later move on record; None when it is not."""
+    """The problem when the champion was set in an earlier turn than the last move on record; None without problem."""
     moves = [(one.turn, one.to) for one in decisions if one.turn is not None]
     if not moves or champion is None or moves[-1][1] == champion:
         return None
@@ -81,7 +81,7 @@ def _moved_late(run: Evidence, decisions: list[Decision], champion: str | None) 
 
 
 def same_answers(run: Evidence) -> Outcome:
-    """The registered model, loaded by MLflow, gives the probabilities of the weights on test rows."""
+    """On test rows, the registered model, loaded by MLflow, gives the same probabilities as the weights."""
     number, images, store = run.release.version, _test_images(run), run.store
     try:
         module = serving_module(reload(run.plan.recipe, run.paths.recipe), run.dataset, run.trained)
@@ -105,7 +105,7 @@ def _decisions_on_record(run: Evidence) -> list[Decision]:
 
 
 def replayed(decisions: list[Decision]) -> dict[str, str | None]:
-    """Where the aliases are after these decisions; one that a crash cut short stands there twice and counts once."""
+    """The aliases after these decisions; a decision that is recorded twice after a crash has the effect of one."""
     place: dict[str, str | None] = {CHAMPION: None, CHALLENGER: None, PREVIOUS: None}
     for one in decisions:
         if one.action == "keep":

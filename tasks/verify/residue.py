@@ -1,4 +1,4 @@
-"""I8: when a run is over, nothing of it stays behind on the machine."""
+"""I8: after a run has ended, nothing of it is left on the machine."""
 
 import fcntl
 import os
@@ -12,18 +12,18 @@ from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, few, judged
 
 SHARED_MEMORY = Path("/dev/shm")
-# As torch, Python's multiprocessing and Ray name theirs.
+# Names that torch, Python's multiprocessing and Ray give to their segments.
 _SEGMENT = re.compile(r"torch_|psm_|sem\.|plasma|ray")
 
 
 def processes(run: Evidence) -> Outcome:
-    """No helper process that a run of this home started goes on without it. A socket ends with its process."""
+    """No helper process of a run of this home has outlived its run. Sockets close with their process."""
     found = [f"{one.kind} {one.pid} ({one.age_s:.0f} s): {one.command[:80]}" for one in leftovers(run.home)]
     return judged(found, "none left of this home, so no socket either")
 
 
 def locks(run: Evidence) -> Outcome:
-    """Nobody holds a lock of the run. A lock ends with its process, so one that is held means that somebody works."""
+    """No process holds a lock of the run. The end of a process releases its lock, so a holder is still working."""
     recipe, model = run.plan.recipe.name, run.plan.model
     data = run.home.dataset(recipe, run.plan.fingerprint)
     ours = {
@@ -38,15 +38,15 @@ def locks(run: Evidence) -> Outcome:
 
 
 def stop_file(run: Evidence) -> Outcome:
-    """No request to stop is left, which would end the next attempt at its first step."""
+    """No stop request is left; it would end the next attempt at its first step."""
     return judged([f"{run.paths.stop} is there"] if run.paths.stop.exists() else [], "none")
 
 
 def shared_memory(run: Evidence) -> Outcome:
     """No segment of shared memory is left.
 
-    One counts as left when it was last written by this user between the run's start and its end, has a name that
-    torch, Python or Ray give, and no process has it open.
+    A segment counts as left when this user owns it, it was last written between the run's start and end, its name is
+    one that torch, Python or Ray gives, and no process has it open.
     """
     if not SHARED_MEMORY.is_dir():
         raise NoEvidence(f"there is no {SHARED_MEMORY} here")
@@ -54,7 +54,7 @@ def shared_memory(run: Evidence) -> Outcome:
     ended = run.paths.release.stat().st_mtime if run.is_finished else float("inf")
     found = []
     for file in SHARED_MEMORY.iterdir():
-        with suppress(OSError):  # gone meanwhile
+        with suppress(OSError):  # the segment was removed in the meantime
             about = file.stat()
             if _SEGMENT.match(file.name) and about.st_uid == os.getuid() and began <= about.st_mtime <= ended:
                 found.append(file)
@@ -63,7 +63,7 @@ def shared_memory(run: Evidence) -> Outcome:
 
 
 def is_held(file: Path) -> bool:
-    """Whether a process holds the lock. It is asked for as a reader asks, so that two who look do not disturb."""
+    """Whether a process holds the lock; tested with a shared lock, which does not conflict with another test."""
     try:
         with file.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -79,7 +79,7 @@ def _is_open(file: Path) -> bool:
 
 
 def _open_files() -> Iterator[str]:
-    """What each process has mapped or open, as far as this user may look."""
+    """Texts with the paths that each process has mapped or open, as far as this user may read them."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             yield (process / "maps").read_text()

@@ -10,7 +10,7 @@ from training.records import EpochMetrics
 
 
 def used_once(run: Evidence) -> Outcome:
-    """The rows that each epoch counted, by number and checksum, are those that data and settings give it."""
+    """The number and the checksum of the rows that each epoch recorded are those that data and settings imply."""
     history, steps = run.trained.history, run.steps
     problems = [] if len(history) == len(steps.epoch_ends) else [
         f"{len(history)} epochs are recorded, {len(steps.epoch_ends)} belong there"
@@ -27,7 +27,7 @@ def used_once(run: Evidence) -> Outcome:
 
 
 def _wrong(run: Evidence, row: EpochMetrics) -> list[str]:
-    """What is wrong with the rows of one epoch, as far as its feed lets it be told."""
+    """Problems with the rows of one epoch, as far as the feed allows a check."""
     count = _count(run, row.epoch)
     if row.rows != count:
         return [f"epoch {row.epoch} used {row.rows:,} rows, not {count:,}"]
@@ -44,13 +44,13 @@ def _count(run: Evidence, epoch: int) -> int:
     if settings.data.feed == "memory":
         return len(_rows(run, epoch))
     each = steps * settings.local_batch_size
-    if settings.data.feed == "loader":  # a worker's last batch has what is left of its share
+    if settings.data.feed == "loader":  # a worker's last batch holds the rest of its share
         each = min(each, -(-len(run.learn) // run.world_size))
     return each * run.world_size
 
 
 def _rows(run: Evidence, epoch: int) -> Rows:
-    """What identifies the rows of an epoch: their numbers, or in a stream the beginning of their digests."""
+    """Identifiers of an epoch's rows: their numbers, or with feed `stream` the first 8 bytes of their digests."""
     settings = run.plan.settings
     if settings.data.feed == "memory":
         return rows_of_epoch(settings, run.learn, epoch, run.steps.in_epoch(epoch))
@@ -58,7 +58,7 @@ def _rows(run: Evidence, epoch: int) -> Rows:
 
 
 def _unsure(run: Evidence) -> str:
-    """Why only the number of rows can be told; empty when the rows themselves can."""
+    """The reason why only the number of rows can be checked; empty when the rows themselves can be checked."""
     feed, rows = run.plan.settings.data.feed, len(run.learn)
     if feed == "memory":
         return ""

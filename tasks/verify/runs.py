@@ -1,4 +1,4 @@
-"""Which run a user means: a run folder, a run key or the beginning of one, or a recipe's newest run."""
+"""Finds the run that a user names by its folder, by its run key or the beginning of the key, or by its recipe."""
 
 from pathlib import Path
 
@@ -10,20 +10,20 @@ from training.storage.record_files import find_record
 
 
 class _Plan(BaseModel):
-    """What counts here of a run's plan, which another version of Evergreen may have written."""
+    """The fields of a run's plan that are needed here; another version of Evergreen may have written the plan."""
 
     home: str
     run_key: str
 
 
 def run_of_folder(text: str) -> RunPaths | None:
-    """The run in folder `text`, or None when that is no run's folder."""
+    """The run in folder `text`, or None when `text` is not the folder of a run."""
     paths = RunPaths(Path(text).expanduser().resolve())
     return paths if paths.release.is_file() or paths.ingredients.is_file() else None
 
 
 def home_of(run: RunPaths) -> Home:
-    """The home that a run's folder lies in, or, for a folder that was moved, the one that its plan names.
+    """The home that contains a run's folder, or, for a folder that was moved, the home that the run's plan names.
 
     Raises :class:`SettingError` when neither is known.
     """
@@ -39,9 +39,9 @@ def home_of(run: RunPaths) -> Home:
 
 
 def find_run(text: str, home: Home) -> RunPaths:
-    """The run of `home` that `text` names: a recipe (its newest run), or a run key or the beginning of one.
+    """The run of `home` that `text` names: a recipe (its newest run), or a run key or the beginning of a run key.
 
-    Raises :class:`SettingError`, which lists the runs there are, for none and for several.
+    Raises :class:`SettingError`, which lists the existing runs, when no run or more than one run matches.
     """
     if text and home.runs(text).is_dir() and (newest := _newest_first(home.runs(text))):
         return newest[0]
@@ -60,7 +60,7 @@ def _newest_first(folder: Path) -> list[RunPaths]:
 
 
 def _has_key(run: RunPaths, text: str) -> bool:
-    """Whether the run's key begins with `text`; a folder has the first 16 digits of it."""
+    """Whether the run's key begins with `text`; the name of the run's folder is the first 16 digits of the key."""
     name = run.root.name
     if len(text) <= len(name):
         return name.startswith(text)

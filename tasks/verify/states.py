@@ -1,4 +1,4 @@
-"""I9: nothing says RUNNING whose process is gone."""
+"""I9, for MLflow: no run has the status RUNNING after its process has ended."""
 
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
@@ -6,7 +6,7 @@ from tasks.verify.residue import is_held
 
 
 def mlflow_run(run: Evidence) -> Outcome:
-    """MLflow has one run for the run key, with the status that the run has."""
+    """MLflow has exactly one run with the run key, and its status agrees with the run's actual state."""
     store = run.store
     if not store.runs and not run.is_finished:
         raise NoEvidence("not finished, and MLflow does not know it yet")
@@ -25,7 +25,7 @@ def mlflow_run(run: Evidence) -> Outcome:
 
 
 def others_running(run: Evidence) -> Outcome:
-    """No other MLflow run of this home is RUNNING without a process that works on its recipe."""
+    """No other MLflow run of this home has the status RUNNING without a process that works on its recipe."""
     ours = {one.info.run_id for one in run.store.runs}
     running = [one for one in run.store.running if one.info.run_id not in ours]
     dead = [
@@ -37,5 +37,5 @@ def others_running(run: Evidence) -> Outcome:
 
 
 def _at_work(run: Evidence, recipe: str) -> bool:
-    """Whether a process works on `recipe`: it holds the recipe's lock until it dies."""
+    """Whether a process works on `recipe`: such a process holds the recipe's lock until it ends."""
     return is_held(run.home.locks / f"run-{recipe}.lock")

@@ -1,4 +1,4 @@
-"""The optimizer steps and metric points that settings and rows imply, worked out anew."""
+"""The optimizer steps and metric points that settings and rows imply, for comparison with those on record."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from training.trainers.torch.accumulators import metric_interval
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of one epoch and of the whole training, and how many lie between two metric points."""
+    """Numbers of steps: of one epoch, of the whole training, and between two metric points."""
 
     per_epoch: int
     total: int
@@ -21,14 +21,14 @@ class Steps:
 
     @classmethod
     def of(cls, settings: Settings, rows: int, world_size: int) -> Self:
-        """For `rows` training rows to learn from, on `world_size` workers."""
+        """The steps for `rows` training rows to learn from, on `world_size` workers."""
         each = _per_epoch(settings, rows, world_size)
         whole = each * settings.training.epochs
         return cls(each, min(whole, settings.training.max_steps or whole), metric_interval(settings, each))
 
     @property
     def epoch_ends(self) -> list[int]:
-        """Steps after which an epoch is validated; `training.max_steps` may cut the last one short."""
+        """Steps after which an epoch is validated; `training.max_steps` may cut the last epoch short."""
         return [*range(self.per_epoch, self.total, self.per_epoch), self.total]
 
     @property
@@ -41,20 +41,20 @@ class Steps:
         return in_epoch % self.interval == 0 or in_epoch == self.per_epoch or step == self.total
 
     def in_epoch(self, epoch: int) -> int:
-        """Steps of `epoch` (1 for the first)."""
+        """Number of steps of `epoch` (1 for the first)."""
         return min(self.per_epoch, self.total - (epoch - 1) * self.per_epoch)
 
 
 def _per_epoch(settings: Settings, rows: int, world_size: int) -> int:
-    if settings.data.feed == "stream":  # each worker: the whole batches of its share
+    if settings.data.feed == "stream":  # each worker uses the whole batches of its share
         return rows // world_size // settings.local_batch_size
-    if settings.data.feed == "loader":  # each worker: all of its share, which is filled up to be equal
+    if settings.data.feed == "loader":  # each worker uses its whole share, padded to the largest share
         return math.ceil(math.ceil(rows / world_size) / settings.local_batch_size)
     return SampleOrder(rows, settings.training.global_batch_size, settings.seed).steps_per_epoch
 
 
 def rows_of_epoch(settings: Settings, learn: Rows, epoch: int, steps: int) -> Rows:
-    """The rows that the first `steps` steps of `epoch` (1 for the first) take with feed `memory`."""
+    """The rows that the first `steps` steps of `epoch` (1 for the first) use with feed `memory`."""
     order = SampleOrder(len(learn), settings.training.global_batch_size, settings.seed)
     if steps == order.steps_per_epoch:
         return learn

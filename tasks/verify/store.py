@@ -1,4 +1,4 @@
-"""What MLflow says of a run: its entry, its metric points, its model versions, and where the aliases point."""
+"""The entries of a run in MLflow: the MLflow run, its metric points, its model versions, and the model's aliases."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Store:
-    """One run's part of an MLflow store.
+    """One run's entries in an MLflow store.
 
-    `shared` says that other homes may write to it, too; `released` is the MLflow run that release.json names.
+    `shared`: other homes may write to the store, too. `released`: the MLflow run that release.json names.
     """
 
     client: "MlflowClient"
@@ -40,14 +40,14 @@ class Store:
 
     @property
     def run(self) -> "Run":
-        """The MLflow run: the one that was released, or the newest."""
+        """The MLflow run that release.json names, else the newest MLflow run with the run key."""
         if not self.runs:
             raise NoEvidence("MLflow has no run with this run key", ok=False)
         return next((one for one in self.runs if one.info.run_id == self.released), self.runs[0])
 
     @cached_property
     def running(self) -> "list[Run]":
-        """Runs of the home that are said to be running."""
+        """MLflow runs of the home with the status RUNNING."""
         return self._search(f"attributes.status = 'RUNNING' and {self._ours}")
 
     @cached_property
@@ -58,7 +58,7 @@ class Store:
 
     @cached_property
     def aliases(self) -> dict[str, str | None]:
-        """Version by alias."""
+        """Version number by alias; None for an alias that points to no version."""
         return {
             alias: champion_of(self.client, self.plan.model, alias)
             for alias in (CHAMPION, CHALLENGER, PREVIOUS)
@@ -66,12 +66,12 @@ class Store:
 
     @cached_property
     def history(self) -> "dict[str, list[Metric]]":
-        """Every point of every metric, but the machine's own."""
+        """Every point of every metric, except the system metrics of the machine."""
         names = [name for name in self.run.data.metrics if not name.startswith("system/")]
         return {name: self.client.get_metric_history(self.run.info.run_id, name) for name in names}
 
     def artifact(self, name: str) -> dict[str, Any]:
-        """A JSON file that was logged with the run."""
+        """The content of a JSON artifact of the MLflow run."""
         import mlflow.artifacts
 
         try:
@@ -79,7 +79,7 @@ class Store:
                 f"{self.run.info.artifact_uri.rstrip('/')}/{name}"
             )
             return content
-        except Exception as error:  # each kind of artifact store has errors of its own
+        except Exception as error:  # each kind of artifact store raises its own error types
             reason = f"{name} can't be read from MLflow ({type(error).__name__}: {error})"
             raise NoEvidence(reason, ok=False) from error
 
@@ -93,9 +93,12 @@ class Store:
 
 
 def open_store(plan: RunPlan, home: Home, release: Release | None) -> Store:
-    """The store that the run wrote to. A finished run must have one."""
+    """Connect to the store that the run wrote to.
+
+    Raises :class:`NoEvidence` when there is no store; for a finished run, that breaks the invariant.
+    """
     uri = plan.settings.tracking.uri
-    if uri is None and not store_file(home).is_file():  # connecting would make one
+    if uri is None and not store_file(home).is_file():  # connecting would create the file
         raise NoEvidence(f"there is no MLflow store {store_file(home)}", ok=False if release else None)
     released = release.mlflow_run_id if release else None
     try:

@@ -1,4 +1,4 @@
-"""I1: the weights are the bits that training recorded, that the registry names, and that an equal run gets."""
+"""I1: the weights have the bits that training recorded, that the registry names, and that an equal run gets."""
 
 import pickle
 from pathlib import Path
@@ -14,13 +14,13 @@ from training.storage.files import digest_file
 
 
 def recorded(run: Evidence) -> Outcome:
-    """The file's digest, computed from its tensors, is the recorded one."""
+    """The digest of the weights file, computed from its tensors, is the recorded digest."""
     wanted, found = run.trained.weights_digest, digest_of(run)
     return _compared(found, wanted, "trained.json")
 
 
 def of_checkpoint(run: Evidence) -> Outcome:
-    """The weights are those of the selected epoch's checkpoint, while that is kept."""
+    """The weights are those of the selected epoch's checkpoint, if that checkpoint is still kept."""
     import torch
 
     chosen = run.trained.selected()
@@ -36,7 +36,7 @@ def of_checkpoint(run: Evidence) -> Outcome:
         raise NoEvidence(f"the checkpoint of epoch {chosen.epoch} is not kept any more")
     try:
         if digest_file(folder / STATE) != read_manifest(folder).sha256:
-            raise NoEvidence(f"{folder.name} is damaged, see I7")  # nothing damaged is parsed
+            raise NoEvidence(f"{folder.name} is damaged, see I7")  # a damaged file must not be parsed
         model = torch.load(folder / STATE, map_location="cpu", weights_only=True)["learner"]["model"]
     except (OSError, DataError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise NoEvidence(f"{folder.name} can't be read ({type(error).__name__}), see I7") from error
@@ -44,7 +44,7 @@ def of_checkpoint(run: Evidence) -> Outcome:
 
 
 def tagged(run: Evidence) -> Outcome:
-    """Every version with the run key names these weights."""
+    """Every version with the run key is tagged with the digest of these weights."""
     digest = digest_of(run)
     if not run.store.versions:
         raise NoEvidence("no version has this run key, see I2")
@@ -57,7 +57,7 @@ def tagged(run: Evidence) -> Outcome:
 
 
 def replayed(run: Evidence) -> Outcome:
-    """The training's own replay from a checkpoint gave the same bits, so that an interruption changes none."""
+    """The training's own replay from a checkpoint gave the same bits, so an interruption changes no weight."""
     trained = run.trained
     if trained.reproducible is None:
         raise NoEvidence(trained.reproducible_reason)
@@ -65,13 +65,13 @@ def replayed(run: Evidence) -> Outcome:
 
 
 def same_as(run: Evidence, other: Evidence) -> Outcome:
-    """The other run has the same bits, if it had to."""
+    """The other run's weights are bit for bit the same, if the two runs are comparable."""
     check_same_contract(run, other)
     return _compared(digest_of(run), digest_of(other), other.paths.root.name)
 
 
 def digest_of(run: Evidence) -> str:
-    """Digest of the finished weights."""
+    """Digest of the finished weights, computed from the tensors of their file."""
     file = Path(run.trained.weights)
     if not file.is_file():
         raise NoEvidence(f"{file} is missing", ok=False)
