@@ -56,7 +56,7 @@ def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work:
     broken = 0
     for row in rows:
         if all(claim.id in done for claim in row.claims):
-            print(f"{row.id:10} measured before; --rows {row.id} measures it anew", flush=True)
+            print(f"{row.id:10} measured before; --rows {row.id} measures it again", flush=True)
             continue
         began = time.monotonic()
         lines, failed = _lines(row, work, size, options.pairs)

@@ -125,9 +125,9 @@ def _outcome(plan: RunPlan, done: Release | None) -> str:
     if plan.first:
         return "first run of this recipe in this home"
     if read_release(plan) is not None:
-        return "trained already; judged and registered anew, as the gate or the registry changed"
+        return "trained already; judged and registered again, as the gate or the registry changed"
     if plan.paths.checkpoints.is_dir() and any(plan.paths.checkpoints.glob("step-*")):
-        return "goes on with an interrupted run"
+        return "resumes an interrupted run"
     return "new run" + (f", because of: {'; '.join(plan.changes)}" if plan.changes else "")
 
 

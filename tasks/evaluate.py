@@ -136,7 +136,7 @@ def _rows_to_compare(plan: RunPlan, version: DatasetVersion, others: list[Champi
     for other in others:
         name = f"{plan.model} version {other.version}"
         if other.trained_on is None:
-            log.warning("%s: nothing tells which rows it was trained on; all test rows are compared", name)
+            log.warning("%s: the rows it was trained on are unknown; all test rows are compared", name)
             continue
         seen = rows_among(version, "test", other.trained_on)
         if seen.any():

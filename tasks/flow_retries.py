@@ -45,7 +45,9 @@ def _take_retries_back() -> None:
             none = run.empirical_policy.model_copy(update={"retries": 0})
             client.update_flow_run(run.id, empirical_policy=none)
     except Exception as error:  # then Prefect retries the run, which fails with the same error
-        log.warning("Prefect will retry this run in vain: its retries could not be taken back (%s)", error)
+        log.warning(
+            "Prefect will retry this run without effect: its retries could not be cancelled (%s)", error
+        )
 
 
 def failures_of_this_flow_run(paths: RunPaths) -> int:

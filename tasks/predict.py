@@ -110,7 +110,7 @@ def write_good(batches: Iterable[Batch], writer: PredictionWriter, skip_bad: boo
             raise DataError(
                 "can't be used:\n  "
                 + "\n  ".join(reasons[:_SHOWN])
-                + "\nThere may be more. Mend or remove them, or leave them out of the result with --skip-bad "
+                + "\nThere may be more. Repair or remove them, or leave them out of the result with --skip-bad "
                 "(skip_bad in Python)."
             )
         for reason in reasons:

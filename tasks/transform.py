@@ -49,4 +49,4 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
 def set_damaged_aside(place: Path) -> None:
     """Rename the folder of an incomplete dataset version, so that the version can be created under its name."""
     if place.exists():
-        set_aside(place, "it is no whole dataset; it is made again")
+        set_aside(place, "it is an incomplete dataset; the dataset is prepared again")

@@ -172,7 +172,7 @@ def _lacking(error: BaseException) -> ResourceError | None:
     if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNO:
         place = f" at {error.filename}" if error.filename else ""
         return ResourceError(
-            f"{_RESOURCE_ERRNO[error.errno].capitalize()}{place}. Mend that and run the same command: it resumes."
+            f"{_RESOURCE_ERRNO[error.errno].capitalize()}{place}. Fix that and run the same command: it resumes."
         )
     text = str(error).lower()
     named = type(error).__name__ in {"OutOfMemoryError", "OutOfDiskError"}
@@ -184,7 +184,7 @@ def _lacking(error: BaseException) -> ResourceError | None:
     if any(sign in text for sign in _SHORT_OF):
         return ResourceError(
             f"The machine is short of disk or memory, or a store can't be written ({_first_line(error)}). "
-            "Mend that and run the same command: it resumes."
+            "Fix that and run the same command: it resumes."
         )
     return None
 

@@ -172,7 +172,7 @@ def _end_at_once(grace_s: float) -> None:
     """Kill this process and all processes that it has started."""
     said = f"terminated; it did not end within {grace_s:.0f} s of SIGTERM, so it was killed"
     with suppress(OSError):  # file descriptor 2, as the main thread may hold the lock of sys.stderr
-        os.write(2, f"\nevergreen: {said}; the same command goes on where it stopped\n".encode())
+        os.write(2, f"\nevergreen: {said}; the same command resumes where it stopped\n".encode())
     # In a thread with a time limit: the import of psutil may wait for an import in the main thread.
     ending = threading.Thread(target=_end_children, daemon=True)
     ending.start()

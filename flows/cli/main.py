@@ -47,10 +47,10 @@ _EXIT_STATUSES = f"""exit status:
   {EXIT_BAD_DATA}   the data break a rule; nothing was registered
   {EXIT_TRAINING_FAILED}   training failed for good
   {EXIT_RESOURCE}   the machine lacks something: disk, memory, a writable folder
-  {EXIT_RETRY}  worth retrying: the same command goes on where it stopped
-  {EXIT_INTERRUPTED} interrupted; the same command goes on where it stopped
-  {EXIT_OUTPUT_CLOSED} nobody reads what is written to standard output, as after `| head`
-  {EXIT_TERMINATED} terminated; the same command goes on where it stopped
+  {EXIT_RETRY}  worth retrying: the same command resumes where it stopped
+  {EXIT_INTERRUPTED} interrupted; the same command resumes where it stopped
+  {EXIT_OUTPUT_CLOSED} standard output was closed, as after `| head`
+  {EXIT_TERMINATED} terminated; the same command resumes where it stopped
 """
 
 
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Prefect reports SIGTERM with its own exception type.
         terminated = isinstance(error, TerminatedError) or type(error).__name__ == "TerminationSignal"
         word = "terminated" if terminated else "interrupted"
-        say(f"\nevergreen: {word}; the same command goes on where it stopped", file=sys.stderr)
+        say(f"\nevergreen: {word}; the same command resumes where it stopped", file=sys.stderr)
         return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
 
 

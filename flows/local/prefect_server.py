@@ -86,7 +86,7 @@ class LocalServer:
             status = self._process.wait()
             if self._ending.is_set() or not self._was_ready.is_set() or not left:
                 return
-            log.warning("Prefect's server ended with status %d; starting it anew", status)
+            log.warning("Prefect's server ended with status %d; starting it again", status)
             self._process = self._spawn()
 
     def _spawn(self) -> "subprocess.Popen[bytes]":

@@ -63,7 +63,7 @@ def python_check(wanted: str) -> Check:
     """Check the version of this interpreter against `requires-python`."""
     found = platform.python_version()
     fits = SpecifierSet(wanted).contains(found, prereleases=True)
-    remedy = "" if fits else f"Make the environment anew with Python {wanted}."
+    remedy = "" if fits else f"Make the environment again with Python {wanted}."
     return Check(name="Python", ok=fits, found=f"{found} ({sys.executable})", remedy=remedy)
 
 

@@ -175,7 +175,10 @@ def mlflow_server_check(uri: str) -> Check:
             server = answer.read(100).decode().strip()
     except (OSError, ValueError) as error:
         return Check(
-            name="MLflow server", ok=False, found=f"{uri}: {error}", remedy="Start it, or mend tracking.uri."
+            name="MLflow server",
+            ok=False,
+            found=f"{uri}: {error}",
+            remedy="Start it, or correct tracking.uri.",
         )
     ours = version("mlflow")
     remedy = (
@@ -196,7 +199,10 @@ def opened_store_check(home: Home, tracking_uri: str | None) -> Check:
         models = all_pages(connect(tracking_uri, home).search_registered_models)
     except EvergreenError as error:
         return Check(
-            name="MLflow client", ok=False, found=str(error), remedy="Mend the store, or tracking.uri."
+            name="MLflow client",
+            ok=False,
+            found=str(error),
+            remedy="Repair the store, or correct tracking.uri.",
         )
     listed = ", ".join(f"{one.name} {json.dumps(dict(one.aliases))}" for one in models) or "no model yet"
     held = [
@@ -232,7 +238,7 @@ def _unfinished(home: Home, run: RunningRun) -> Check:
         name=f"run of {run.recipe}",
         ok=None,
         found="MLflow says RUNNING, and no process of this home works on it",
-        remedy=f"`evergreen retrain {recipe}`, with the same --set, goes on where it stopped.",
+        remedy=f"`evergreen retrain {recipe}`, with the same --set, resumes where it stopped.",
     )
 
 

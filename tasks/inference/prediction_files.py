@@ -39,7 +39,7 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
         )
     if source == output or source in output.parents or output in source.parents:
         raise SettingError(
-            f"output: {output} and the input {source} lie one in the other. Give another place."
+            f"output: {output} and the input {source} lie one inside the other. Give another place."
         )
     if not output.exists():
         return

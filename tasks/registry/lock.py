@@ -81,7 +81,7 @@ class Lease:
         own = read_claims(self.client, self.model).get(self.token)
         if own is None or own.turn is not None:
             raise LockLostError(
-                f"model {self.model}: this process stood still for over {LEASE_S:g} s and lost the registry lock, so "
+                f"model {self.model}: this process was paused for over {LEASE_S:g} s and lost the registry lock, so "
                 "it writes nothing more. Run the same command again."
             )
 

@@ -91,7 +91,7 @@ class Publisher:
                     raise
                 if time.monotonic() + pause > deadline:
                     raise OutageError(
-                        f"MLflow took not all metrics ({known}). They are kept in {self.file.path}: "
+                        f"MLflow did not take all metrics ({known}). They are kept in {self.file.path}: "
                         "run the same command again."
                     ) from error
                 log.warning("MLflow does not take metrics (%s); trying again in %.0f s", known, pause)

@@ -29,7 +29,7 @@ def finished(run: Evidence) -> Outcome:
     }
     missing = [step for step, done in made.items() if not done]
     if run.is_finished:
-        return judged([f"release.json is there, but nothing of step {step}" for step in missing], "all steps")
+        return judged([f"release.json exists, but nothing of step {step}" for step in missing], "all steps")
     last = f"; the last failure: {run.failures[-1].error}" if run.failures else ""
     return Outcome(False, f"not finished, the next step is {(missing or ['report'])[0]}{last}")
 

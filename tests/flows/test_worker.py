@@ -123,7 +123,7 @@ def test_a_cancelled_run_frees_its_workers_and_the_next_one_goes_on(deployed: De
     second = deployed.trigger()
     deployed.wait_for_state(second, "COMPLETED", 240)
     entered = read_attempts(paths)[-1].first_step
-    assert entered >= 5, "begun anew, where a checkpoint was due at the cancellation"
+    assert entered >= 5, "begun again, where a checkpoint was due at the cancellation"
     assert read_record(paths.release, Release, paths.root.name).version == "1"
 
 

@@ -56,7 +56,7 @@ class Fence:
         """
         newest, group, by = _read(paths.fence)
         if (newest, by) != (number, driver):
-            raise SupersededError(f"attempt {number} was given up; attempt {newest} goes on")
+            raise SupersededError(f"attempt {number} was superseded by attempt {newest}")
         return cls(paths.fence, number, group + 1, driver)._written()
 
     def _written(self) -> Self:
@@ -68,8 +68,8 @@ class Fence:
         now = _read(self.file)
         if now != (self.number, self.group, self.driver):
             raise SupersededError(
-                f"attempt {self.number}.{self.group} of the run in {self.file.parent} was given up; "
-                f"attempt {now[0]}.{now[1]} goes on"
+                f"attempt {self.number}.{self.group} of the run in {self.file.parent} was superseded "
+                f"by attempt {now[0]}.{now[1]}"
             )
 
     def check_driver(self) -> None:
@@ -78,9 +78,9 @@ class Fence:
         if number >= self.number and driver != self.driver:
             raise RivalDriverError(
                 f"Another process ({driver or 'of an earlier version'}) trains the run in {self.file.parent} as well: "
-                f"attempt {number} is its own, so this process ends. The lock that keeps runs of a recipe apart "
-                "does not work on this file system, or was removed. Wait for the other process to end; "
-                "then the same command goes on."
+                f"attempt {number} belongs to that process, so this process ends. The lock that keeps runs of a recipe "
+                "apart does not work on this file system, or was removed. Wait for the other process to end; "
+                "then the same command resumes."
             )
 
 

@@ -253,7 +253,7 @@ class CheckpointLog:
             for path in self.entries():
                 if int(path.name.removeprefix("step-")) >= step:
                     remove_folder(path)
-            raise TransientError(f"{error}; training goes on from the checkpoint before it") from error
+            raise TransientError(f"{error}; training resumes from the checkpoint before it") from error
 
 
 def read_manifest(checkpoint: Path) -> Manifest:

@@ -172,7 +172,7 @@ def _checksums(file: Path) -> list[int]:
 
 def _unpack_anew(folder: Path, damaged: Path, version: DatasetVersion, split: Split) -> None:
     if folder.exists():
-        log.warning("%s: not what was written; unpacked anew from the dataset's Parquet files", damaged)
+        log.warning("%s: not what was written; unpacked again from the dataset's Parquet files", damaged)
         shutil.rmtree(folder)
     # Left by a killed process: this process holds the lock, so no other process is unpacking.
     for left in folder.parent.glob(f".{folder.name}.*.tmp"):

@@ -89,7 +89,7 @@ def find(home: Home, name: str, identity: str) -> DatasetVersion | None:
         version = read_manifest(folder, identity)
         check_parts(version)
     except DataError as error:
-        log.warning("%s The dataset is made anew from its source.", error)
+        log.warning("%s The dataset is prepared again from its source.", error)
         return None
     return version
 

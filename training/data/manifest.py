@@ -94,6 +94,6 @@ def read_parts(version: DatasetVersion, split: Split, columns: list[str]) -> Ite
         file = Path(version.path) / part.path
         content = _content(file) if file.is_file() and file.stat().st_size == part.bytes else b""
         if hashlib.sha256(memoryview(content)).hexdigest() != part.sha256:
-            raise DataError(f"{_unlike(file)} Run the same command again: the dataset is made anew.")
+            raise DataError(f"{_unlike(file)} Run the same command again: the dataset is prepared again.")
         with pq.ParquetFile(pa.BufferReader(content)) as parquet:
             yield parquet.read(columns)

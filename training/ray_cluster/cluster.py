@@ -137,7 +137,7 @@ def restart_dead_ray(settings: Settings) -> None:
         return
     if settings.ray.address:
         raise TransientError(f"ray.address: the cluster at {settings.ray.address} does not answer any more")
-    log.warning("Ray does not answer; starting it anew")
+    log.warning("Ray does not answer; starting it again")
     left = _children_of_raylet()
     ray.shutdown()
     for process in left:  # agents may wait for an answer of the dead head for a while

@@ -57,7 +57,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         for section in sections:
             branch = branch.setdefault(section, {})
             if not isinstance(branch, dict):
-                raise SettingError(f"--set {assignment!r}: {section} was given a value of its own before")
+                raise SettingError(f"--set {assignment!r}: {section} was given a value before")
         branch[name] = _json_or_text(text)
     return tree
 

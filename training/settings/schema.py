@@ -135,7 +135,7 @@ class TrainingSettings(Section):
         "best", description="Epoch whose weights are kept, by validation loss"
     )
     deterministic: Literal["off", "warn", "refuse"] = Field(
-        "warn", description="Use deterministic kernels; where one is missing, warn and go on, or refuse"
+        "warn", description="Use deterministic kernels; where one is missing, warn and continue, or refuse"
     )
     virtual_shards: PositiveInt | None = Field(
         None,
@@ -154,7 +154,7 @@ class ScalingSettings(Section):
     )
     min_workers: PositiveInt | None = Field(
         None,
-        description="Go on with as few workers when nodes are lost, up to num_workers when they are back; none: "
+        description="Continue with as few workers when nodes are lost, up to num_workers when they are back; none: "
         "always num_workers",
     )
     cpus_per_worker: PositiveFloat | None = Field(
@@ -237,8 +237,8 @@ class FailureSettings(Section):
     )
     hang_timeout_s: PositiveFloat = Field(
         30.0,
-        description="Workers that give no sign of life for so long, and for 20 times a step's mean time, are stuck: "
-        "their stacks go to the log, the attempt ends and training goes on from its newest checkpoint",
+        description="Workers that send no heartbeat for so long, and for 20 times a step's mean time, are stuck: "
+        "their stacks go to the log, the attempt ends and training resumes from its newest checkpoint",
     )
     stop_timeout_s: PositiveFloat = Field(
         20.0, description="Longest wait for a last checkpoint after SIGTERM, Ctrl-C or a cancellation"
@@ -293,7 +293,7 @@ class Settings(Section):
         0, description="Seed of order, augmentation and initial weights"
     )
     data: DataSettings = Field(DataSettings(), description="Which rows a model learns from")
-    training: TrainingSettings = Field(TrainingSettings(), description="How the weights come about")
+    training: TrainingSettings = Field(TrainingSettings(), description="How the weights are trained")
     scaling: ScalingSettings = Field(ScalingSettings(), description="On how many processes and devices")
     checkpoint: CheckpointSettings = Field(CheckpointSettings(), description="When training state is saved")
     gate: GateSettings = Field(GateSettings(), description="When a candidate replaces the champion")

@@ -148,7 +148,7 @@ def _device_of_run(paths: RunPaths, settings: Settings, use_gpu: bool) -> bool:
     if began_on_gpu and not use_gpu:
         raise TransientError(
             "scaling.use_gpu: this run was begun on GPUs, and there are not enough now. Run the same command when "
-            "they are back, or set scaling.use_gpu=no to go on with CPUs."
+            "they are back, or set scaling.use_gpu=no to continue on CPUs."
         )
     return began_on_gpu
 

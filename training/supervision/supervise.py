@@ -167,7 +167,7 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
         raise outcome[0]
     if asked and thread.is_alive():
         end_workers(read_beats(job.paths))
-        raise StopRequestedError("training was stopped; the same command goes on from the newest checkpoint")
+        raise StopRequestedError("training was stopped; the same command resumes from the newest checkpoint")
 
 
 def _end_for_rival(job: TrainingJob, fence: Fence) -> None:

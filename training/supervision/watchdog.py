@@ -74,7 +74,7 @@ class Watchdog:
         end_workers([life.beat for life in lives])
         silence = now - max(life.at for life in lives)
         raise TransientError(
-            f"no worker gave a sign of life for {silence:.0f} s after step {max(life.beat.step for life in lives)}; "
+            f"no worker sent a heartbeat for {silence:.0f} s after step {max(life.beat.step for life in lives)}; "
             f"what they were doing is in the log and in {self.job.paths.stacks}"
         )
 

@@ -236,7 +236,7 @@ def test_a_signal_ends_a_command_in_order(home: Home, signum: int, status: int, 
     out, err = process.communicate(timeout=30)
     assert process.returncode == status
     assert out == "cleaned up\n"
-    assert f"evergreen: {word}; the same command goes on where it stopped" in err
+    assert f"evergreen: {word}; the same command resumes where it stopped" in err
     assert "Traceback" not in err
 
 

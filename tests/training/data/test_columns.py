@@ -99,7 +99,7 @@ def test_changed_columns_of_a_damaged_version_are_not_used(copy: DatasetVersion)
     open_columns(copy, "train")
     flipped(Path(copy.path) / ".columns-train" / "labels.npy")
     flipped(part_file(copy))
-    with pytest.raises(DataError, match=f"{part_file(copy)}.*made anew"):
+    with pytest.raises(DataError, match=f"{part_file(copy)}.*prepared again"):
         open_columns(copy, "train")
 
 

@@ -45,7 +45,7 @@ def test_a_damaged_part_makes_it_none_and_is_named(
     damage(part_file(copy))
     assert find(home, "digits", copy.fingerprint) is None
     assert f"{part_file(copy)}: missing or not the bytes" in caplog.text
-    assert "made anew from its source" in caplog.text
+    assert "prepared again from its source" in caplog.text
 
 
 def test_swapped_parts_make_it_none(copy: DatasetVersion, home: Home) -> None:

@@ -64,7 +64,7 @@ def test_a_stopped_worker_is_found_and_replaced(
     # The other ranks wait for rank 1: their stacks show where.
     assert "torch/distributed" in caplog.text or "backward" in caplog.text
     (failure,) = read_failures(job.paths)
-    silence = re.search(r"no worker gave a sign of life for (\d+) s", failure.error)
+    silence = re.search(r"no worker sent a heartbeat for (\d+) s", failure.error)
     assert silence is not None
     assert 6 <= int(silence.group(1)) < 30
     second = read_attempts(job.paths)[1]
@@ -181,7 +181,7 @@ def test_an_attempt_that_was_given_up_can_not_write(home: Home, small_version: D
     new = Fence.begin(job.paths)
     assert new.number == old.number + 1
     for late in (group, replaced):
-        with pytest.raises(SupersededError, match=f"attempt {new.number}.0 goes on"):
+        with pytest.raises(SupersededError, match=f"superseded by attempt {new.number}.0"):
             MetricsFile(job.paths.metrics, 10, late).append(1, 1, {"train/loss": 1.0})
     with pytest.raises(SupersededError):
         Fence.enter(job.paths, old.number)

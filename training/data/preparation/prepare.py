@@ -66,7 +66,7 @@ def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
     total = sum(source.count(files, split) for split in splits)
     if not total:
         raise DataError(
-            f"{files.origin}: no rows. Check data.path, or remove {files.root} to fetch the source anew."
+            f"{files.origin}: no rows. Check data.path, or remove {files.root} to fetch the source again."
         )
     by_bytes = _SHARD_BYTES * total // max(1, files.bytes)
     size = max(1, min(_SHARD_ROWS, by_bytes))
@@ -122,7 +122,7 @@ def _is_whole(shard: Path) -> bool:
         return False
     whole = digest_file(shard).encode() == _note(shard).read_bytes()
     if not whole:
-        log.warning("%s: not what was written; written anew from the source", shard)
+        log.warning("%s: not what was written; written again from the source", shard)
     return whole
 
 

@@ -157,7 +157,7 @@ def raw_batches(
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an I/O error of the machine, not a damaged file
         raise DataError(
-            f"{raw}: damaged since it was written ({error}). Run the same command again: it is written anew."
+            f"{raw}: damaged since it was written ({error}). Run the same command again: it is written again."
         ) from error
 
 

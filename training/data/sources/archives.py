@@ -70,14 +70,14 @@ def unpack(archive: Path, folder: Path, limits: Limits = Limits()) -> None:
             read(archive, guard)
         except _BROKEN as error:
             raise DataError(
-                f"{archive}: damaged or cut short ({type(error).__name__}: {error}). Fetch it anew."
+                f"{archive}: damaged or cut short ({type(error).__name__}: {error}). Fetch it again."
             ) from error
         except (OSError, NotImplementedError, RuntimeError) as error:
             # EINVAL: a damaged zip file makes the reader seek to a negative offset.
             if isinstance(error, OSError) and error.errno not in {None, errno.ENAMETOOLONG, errno.EINVAL}:
                 raise  # an I/O error of the machine, not a damaged archive
             raise DataError(
-                f"{archive}: can't be unpacked ({error}). Fetch it anew, or repack it plainly."
+                f"{archive}: can't be unpacked ({error}). Fetch it again, or repack it plainly."
             ) from error
         if not guard.files:
             raise DataError(f"{archive}: holds no files.")
@@ -191,9 +191,9 @@ def _check_end(tar: tarfile.TarFile, archive: Path) -> None:
     while chunk := read(_CHUNK):
         total += len(chunk)
         if chunk.strip(b"\0"):
-            raise DataError(f"{archive}: damaged: data follow where the archive should end. Fetch it anew.")
+            raise DataError(f"{archive}: damaged: data follow where the archive should end. Fetch it again.")
     if total < _BLOCK:
-        raise DataError(f"{archive}: cut short: the mark at its end is missing. Fetch it anew.")
+        raise DataError(f"{archive}: cut short: the mark at its end is missing. Fetch it again.")
 
 
 @contextmanager

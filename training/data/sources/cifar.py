@@ -124,7 +124,7 @@ def _files(root: Path, split: str) -> list[Path]:
     files = [root / name for name in FILES[split]]
     for file in files:
         if not file.is_file():
-            raise DataError(f"{file}: missing. CIFAR-10's binary version has six .bin files; fetch it anew.")
+            raise DataError(f"{file}: missing. CIFAR-10's binary version has six .bin files; fetch it again.")
     return files
 
 
@@ -134,7 +134,7 @@ def _open(file: Path) -> UInt8:
     if size == 0 or size % _RECORD:
         raise DataError(
             f"{file}: has {counted(size, 'byte')}, which is no whole number of {_RECORD:,}-byte records: "
-            "cut short or damaged. Fetch it anew."
+            "cut short or damaged. Fetch it again."
         )
     return np.memmap(file, np.uint8, mode="r", shape=(size // _RECORD, _RECORD))
 
@@ -145,7 +145,7 @@ def _check_labels(file: Path, classes: tuple[str, ...]) -> None:
     if labels[row] >= len(classes):
         raise DataError(
             f"{file} row {row}: label {labels[row]}, but there are {len(classes)} classes: the file is "
-            "damaged or not CIFAR-10. Fetch it anew."
+            "damaged or not CIFAR-10. Fetch it again."
         )
 
 

@@ -82,7 +82,7 @@ def _installed_file() -> Path:
         if file.is_file():
             return file
     raise DataError(
-        f"{_FILE} is not where scikit-learn keeps it. Install scikit-learn anew, or set data.path."
+        f"{_FILE} is not where scikit-learn keeps it. Install scikit-learn again, or set data.path."
     )
 
 
@@ -93,7 +93,7 @@ def _content(file: Path) -> bytes:
             raise EOFError("no rows")
         return content
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{file}: damaged ({error}). Install scikit-learn anew.") from error
+        raise DataError(f"{file}: damaged ({error}). Install scikit-learn again.") from error
 
 
 def _table(files: SourceFiles) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
@@ -106,9 +106,9 @@ def _table(files: SourceFiles) -> "np.ndarray[tuple[int, int], np.dtype[np.int64
         # Read as float, because the numbers have decimals, all of which are zero.
         values = np.loadtxt(io.BytesIO(_content(file)), delimiter=",", ndmin=2)
     except ValueError as error:
-        raise DataError(f"{file}: not a table of numbers ({error}). Install scikit-learn anew.") from error
+        raise DataError(f"{file}: not a table of numbers ({error}). Install scikit-learn again.") from error
     pixels, labels = values[:, :-1], values[:, -1]
     known = pixels.shape[1] == _SIDE * _SIDE and ((pixels >= 0) & (pixels <= _FULL)).all()
     if not known or not ((labels >= 0) & (labels < len(files.classes))).all():
-        raise DataError(f"{file}: not the digits that Evergreen knows. Install scikit-learn anew.")
+        raise DataError(f"{file}: not the digits that Evergreen knows. Install scikit-learn again.")
     return values.astype(np.int64)

@@ -109,7 +109,7 @@ def read_listing(files: SourceFiles) -> pa.RecordBatch:
     """
     file = Path(files.root) / _LISTING
     if not file.is_file():
-        raise DataError(f"{file}: the listing is gone. Run the command again: it lists the images anew.")
+        raise DataError(f"{file}: the listing is gone. Run the command again: it lists the images again.")
     with pa.memory_map(str(file)) as source:
         return pa.ipc.open_file(source).get_batch(0)
 

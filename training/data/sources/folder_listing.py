@@ -180,6 +180,6 @@ def _hash_part(part: list[tuple[str, str, str]]) -> list[ImageFile]:
         except NotPlainError as error:
             raise DataError(f"{path}: {error}. Remove it from the class folder.") from error
         if not content:
-            raise DataError(f"{path}: has zero bytes. Fetch it anew, or remove it.")
+            raise DataError(f"{path}: has zero bytes. Fetch it again, or remove it.")
         images.append(ImageFile(split, label, hashlib.sha256(content).hexdigest(), len(content), path))
     return images

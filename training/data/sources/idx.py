@@ -149,7 +149,7 @@ def _gunzip(packed: Path, folder: Path) -> str:
         try:
             chunk = stream.read(amount)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"{packed}: damaged or cut short ({error}). Fetch it anew.") from error
+            raise DataError(f"{packed}: damaged or cut short ({error}). Fetch it again.") from error
         left -= len(chunk)
         if left < 0:
             raise DataError(
@@ -174,12 +174,12 @@ def _open(raw: Path, split: str, part: str) -> UInt8:
     magic = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
     if len(header) < header_bytes:
         raise DataError(
-            f"{file}: has {counted(size, 'byte')}, not even the {header_bytes} of its header. Fetch it anew."
+            f"{file}: has {counted(size, 'byte')}, not even the {header_bytes} of its header. Fetch it again."
         )
     if header[:4] != magic:
         raise DataError(
             f"{file}: begins with {header[:4].hex()} instead of {magic.hex()}: not an idx file of {part}. "
-            "If it is packed, unpack it; else fetch it anew."
+            "If it is packed, unpack it; else fetch it again."
         )
     shape = tuple(np.frombuffer(header, ">u4", offset=4).tolist())
     if not all(shape):
@@ -187,7 +187,7 @@ def _open(raw: Path, split: str, part: str) -> UInt8:
     if size != header_bytes + math.prod(shape):
         raise DataError(
             f"{file}: has {counted(size, 'byte')}, but its header {shape} calls for "
-            f"{header_bytes + math.prod(shape):,}: cut short or damaged. Fetch it anew."
+            f"{header_bytes + math.prod(shape):,}: cut short or damaged. Fetch it again."
         )
     return np.memmap(file, np.uint8, mode="r", offset=header_bytes, shape=shape)
 
@@ -201,7 +201,7 @@ def _checked_classes(raw: Path, declared: tuple[str, ...]) -> tuple[str, ...]:
             raise DataError(
                 f"{raw / FILES[split, 'images']}: {counted(len(images), 'image')}, but "
                 f"{counted(len(labels), 'label')} in "
-                f"{FILES[split, 'labels']}: they don't belong together. Fetch both anew."
+                f"{FILES[split, 'labels']}: they don't belong together. Fetch both again."
             )
         row = int(labels.argmax())
         highest = max(highest, int(labels[row]))

@@ -42,7 +42,7 @@ class Packed:
             set_aside(note, error.what)
             digests, files = {}, None  # without the digest, the files may have changed
         if files is None:
-            log.warning("%s: what was unpacked to %s was changed; unpacked anew", self.archive, self.place)
+            log.warning("%s: what was unpacked to %s was changed; unpacked again", self.archive, self.place)
             shutil.rmtree(self.place)
             unpack(self.archive, self.place)
             files = self.source.fetch(folder)

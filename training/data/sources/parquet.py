@@ -232,7 +232,7 @@ def _from_group(
         row = begin + _readable_rows(parquet, group, column)
         raise DataError(
             f"{file} row {row}: column {column!r} can't be decoded ({error}): the file is damaged, or the "
-            "row is null where Arrow expects a tensor. Write or fetch it anew."
+            "row is null where Arrow expects a tensor. Write or fetch it again."
         ) from error
 
 

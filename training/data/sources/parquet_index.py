@@ -33,10 +33,10 @@ def readable(file: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise DataError(f"{file}: not a whole Parquet file ({error}). Write or fetch it anew.") from error
+        raise DataError(f"{file}: not a whole Parquet file ({error}). Write or fetch it again.") from error
     except (ValueError, TypeError) as error:  # raised by Ray's column types, if Ray is imported
         raise DataError(
-            f"{file}: a column is of a type that can't be read ({error}). Write it anew, with plain columns."
+            f"{file}: a column is of a type that can't be read ({error}). Write it again, with plain columns."
         ) from error
 
 

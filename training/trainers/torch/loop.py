@@ -176,7 +176,7 @@ class Loop:
             self.ranks.barrier()
             raise StopRequestedError(
                 f"training stopped on request at step {position.step} of {self.total_steps}; "
-                "the same command goes on there"
+                "the same command resumes there"
             )
 
     def _wish(self) -> int:
