@@ -98,7 +98,7 @@ def test_a_claim_that_does_not_change_for_a_lease_is_ended(
         with registry_lock(client, homes[1], MODEL) as second:
             assert second.turn > first.turn
             second.check()
-            with pytest.raises(LockLostError, match="stood still"):
+            with pytest.raises(LockLostError, match="was paused"):
                 first.check()
         with registry_lock(client, homes[1], MODEL) as third:
             assert third.turn > second.turn
