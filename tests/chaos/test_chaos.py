@@ -30,7 +30,9 @@ def place() -> Iterator[Bench]:
     ("fault", "number", "done"),
     [
         pytest.param(FAULTS["F10"], 1, "at the rename to", id="killed at a rename"),
-        pytest.param(FAULTS["F13"], 2, "state flipped", id="killed, then a bit flipped"),
+        pytest.param(
+            FAULTS["F13"], 2, "state flipped", id="killed, then a bit flipped", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_same_command_ends_with_the_same_model(

@@ -80,7 +80,7 @@ def odd_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return home_of_environment()
 
 
-@pytest.mark.parametrize("feed", ["stream", "loader"])
+@pytest.mark.parametrize("feed", ["stream", pytest.param("loader", marks=pytest.mark.slow)])
 def test_rows_may_come_by_ray_data_or_a_data_loader(odd_home: Home, feed: str) -> None:
     """The home has an unusual path, and all files that the run writes are in that home."""
     home, processes = odd_home, 1 if feed == "loader" else 0

@@ -160,7 +160,9 @@ def test_a_run_that_succeeds_gives_none_away(succeeded: tuple[Ran, Proxy]) -> No
     assert not _OF_THE_SERVER.search(ran.said.encode())
 
 
-@pytest.mark.parametrize(("failure", "status"), [("RuntimeError", 4), ("ConnectionError", 75)])
+@pytest.mark.parametrize(
+    ("failure", "status"), [("RuntimeError", 4), pytest.param("ConnectionError", 75, marks=pytest.mark.slow)]
+)
 def test_a_run_that_fails_gives_none_away(
     tmp_path: Path, server: MlflowServer, failure: str, status: int
 ) -> None:

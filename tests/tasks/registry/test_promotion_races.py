@@ -25,6 +25,7 @@ def test_of_two_that_register_at_once_one_is_compared_with_the_other(world: Worl
     check_one_won(world, outcomes)
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_register_at_once_one_is_compared_with_the_other(
     world: World, tmp_path: Path
 ) -> None:

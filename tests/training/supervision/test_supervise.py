@@ -137,6 +137,7 @@ def test_sigterm_saves_first_and_a_failure_beyond_the_budget_ends_a_run_and_the_
     assert third.first_step >= stopped_at
 
 
+@pytest.mark.slow
 def test_workers_that_can_not_meet_leave_their_place_to_the_next_attempt(
     home: Home, small_version: DatasetVersion
 ) -> None:
