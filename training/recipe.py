@@ -66,6 +66,9 @@ class RecipeRef(Record):
     digest: str
 
 
+_loaded: dict[Path, tuple[Recipe, RecipeRef]] = {}  # by the path of the recipe file
+
+
 def is_built_in(ref: RecipeRef) -> bool:
     """Whether `ref` is one of Evergreen's own recipes."""
     return ref.name in BUILT_IN and Path(ref.path).parent == Path(__file__).parent / "recipes"
@@ -73,6 +76,8 @@ def is_built_in(ref: RecipeRef) -> bool:
 
 def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
     """Load a recipe, given as one of the names in :data:`BUILT_IN` or as a path ending in `.py`.
+
+    A process executes a recipe file once, and again only when the recipe's code or files changed.
 
     Raises :class:`SettingError` if there is no such recipe, or its file or the files that it names are not valid.
     """
@@ -87,6 +92,9 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
     if not path.is_file():
         raise SettingError(f"recipe {path}: no such file")
     files = _sources(path)
+    if (known := _loaded.get(path)) is not None and _is_current(*known, files):
+        _make_importable(path, _inside(files, path.parent))
+        return known
     recipe = getattr(_import_file(path, files), "recipe", None)
     if not isinstance(recipe, Recipe):
         raise SettingError(f"recipe {path}: the file must define `recipe = Recipe(...)`")
@@ -100,9 +108,18 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
         raise SettingError(f"recipe {path}: files names {missing[0]}, which does not exist")
     if outside := [name for name in recipe.files if not _is_inside(path.parent / name, path.parent)]:
         raise SettingError(f"recipe {path}: files names {outside[0]}, which lies outside the recipe's folder")
-    return recipe, RecipeRef(
+    ref = RecipeRef(
         name=recipe.name, path=str(path), files=tuple(str(file) for file in files), digest=_digest(files)
     )
+    _loaded[path] = recipe, ref
+    return recipe, ref
+
+
+def _is_current(recipe: Recipe, ref: RecipeRef, sources: list[Path]) -> bool:
+    """Whether a loaded recipe still has the same files with the same content."""
+    files = [*sources, *(Path(ref.path).parent / name for name in recipe.files)]
+    same_files = ref.files == tuple(str(file) for file in files)
+    return same_files and all(file.is_file() for file in files) and ref.digest == _digest(files)
 
 
 def reload(ref: RecipeRef, folder: Path) -> Recipe:
@@ -167,6 +184,10 @@ def _is_inside(file: Path, folder: Path) -> bool:
     return file.resolve().is_relative_to(folder.resolve())
 
 
+def _inside(files: list[Path], folder: Path) -> list[Path]:
+    return [file for file in files if _is_inside(file, folder)]
+
+
 def _sources(path: Path) -> list[Path]:
     """A recipe file and the files that it imports. Raises :class:`SettingError` if a file can't be parsed."""
     try:
@@ -184,7 +205,7 @@ def _import_file(path: Path, files: list[Path]) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that classes of the recipe can be pickled in this process
     try:
-        _make_importable(path, [file for file in files if _is_inside(file, path.parent)])
+        _make_importable(path, _inside(files, path.parent))
         spec.loader.exec_module(module)
     except SettingError:
         raise

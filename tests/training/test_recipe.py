@@ -208,3 +208,24 @@ def test_a_recipe_that_changes_while_its_run_is_prepared_is_refused(tmp_path: Pa
 def test_what_a_recipe_takes_from_another_counts() -> None:
     _, ref = load("fashion-mnist")
     assert [Path(file).name for file in ref.files] == ["fashion_mnist.py", "mnist.py"]
+
+
+def test_a_process_executes_a_recipe_once_until_its_code_or_files_change(tmp_path: Path) -> None:
+    executed = tmp_path / "executed"
+    line = f"open({str(executed)!r}, 'a').write('x')"
+    path = Path(write(tmp_path / "own", line))
+    path.write_text(path.read_text().replace("Digits(), ", "Digits(), files=('names.txt',), "))
+    names = path.parent / "names.txt"
+    names.write_text("one")
+
+    def executions() -> int:
+        load(str(path))
+        return len(executed.read_text())
+
+    assert executions() == executions() == 1
+    path.write_text(path.read_text() + "# a comment\n")
+    assert executions() == 1
+    names.write_text("two")
+    assert executions() == 2
+    path.write_text(path.read_text() + "more = 1\n")
+    assert executions() == 3
