@@ -108,7 +108,7 @@ def test_overwriting_destroys_predictions_only(predict, tmp_path):
     with pytest.raises(SettingError, match=r"holds thesis\.txt"):
         predict(tmp_path / "images", tmp_path / "mine", overwrite=True)
     for output in (tmp_path / "images", tmp_path / "images" / "result.parquet", tmp_path):
-        with pytest.raises(SettingError, match="one in the other"):
+        with pytest.raises(SettingError, match="one inside the other"):
             predict(tmp_path / "images", output, overwrite=True)
     (tmp_path / "folder.parquet").mkdir()
     with pytest.raises(SettingError, match="its name asks for a file"):

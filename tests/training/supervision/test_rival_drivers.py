@@ -72,7 +72,7 @@ def test_a_driver_with_workers_ends_them_and_itself(home: Home, small_version: D
 
     rival = threading.Thread(target=take_over, daemon=True)
     rival.start()
-    with pytest.raises(RivalDriverError, match="attempt 2 is its own"):
+    with pytest.raises(RivalDriverError, match="attempt 2 belongs to that process"):
         launch(job)
     rival.join()
     assert [one.number for one in read_failures(job.paths)] == [1]

@@ -66,7 +66,7 @@ class Watch:
         self.now += seconds
         self.watchdog.look()
 
-    def check_given_up_after(self, seconds: float, match: str = "no worker gave a sign of life") -> None:
+    def check_given_up_after(self, seconds: float, match: str = "no worker sent a heartbeat") -> None:
         """Check that nothing happens for `seconds`, and that the watchdog then kills all workers."""
         since = self.now
         for share in (0.3, 0.6, 0.99):
@@ -96,7 +96,7 @@ def test_quick_steps_have_the_hang_timeout(watch: Watch) -> None:
     watch.start()
     watch.beat(0)
     watch.beat(10, gap_s=0.01)
-    watch.check_given_up_after(HANG_S, match="sign of life for 4 s after step 10")
+    watch.check_given_up_after(HANG_S, match="heartbeat for 4 s after step 10")
 
 
 def test_slow_steps_have_twenty_times_their_mean(watch: Watch) -> None:
