@@ -15,6 +15,7 @@ from training.settings.schema import Settings
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
 from training.supervision.launch import finished
+from training.trainers.torch.feeds import local_batch_size
 
 # Parts of a run's wall time that grow with the rows: at the measured speed of learning, or in proportion to the rows.
 # All other parts are constant, except those that are left out of the estimate.
@@ -45,9 +46,9 @@ def steps_per_epoch(rows: int, settings: Settings) -> int:
     """
     world_size = max(1, settings.scaling.num_workers)
     if settings.data.feed == "stream":  # each worker uses the whole batches of its share
-        return rows // world_size // settings.local_batch_size
+        return rows // world_size // local_batch_size(settings)
     if settings.data.feed == "loader":  # each worker uses its whole share, padded to the largest share
-        return math.ceil(math.ceil(rows / world_size) / settings.local_batch_size)
+        return math.ceil(math.ceil(rows / world_size) / local_batch_size(settings))
     return SampleOrder(rows, settings.training.global_batch_size, settings.seed).steps_per_epoch
 
 

@@ -20,7 +20,7 @@ from training.redaction import Redacted
 from training.settings.overrides import describe
 from training.storage.paths import Home
 from training.supervision.launch import finished
-from training.trainers.torch.feeds import training_rows
+from training.trainers.torch.feeds import local_batch_size, training_rows
 from training.trainers.torch.replay_outcome import read_outcome, spelled
 
 
@@ -108,7 +108,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: boo
         dataset_bytes=version.bytes if version else None,
         world_size=max(1, settings.scaling.num_workers),
         global_batch_size=settings.training.global_batch_size,
-        batch_per_worker=settings.local_batch_size,
+        batch_per_worker=local_batch_size(settings),
         steps_per_epoch=steps_per_epoch(learn, settings) if learn else None,
         total_steps=total,
         estimated_seconds=time.seconds,

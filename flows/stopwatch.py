@@ -23,8 +23,21 @@ def command_timed() -> Iterator[None]:
         _command_began.reset(token)
 
 
+@contextmanager
+def call_timed() -> Iterator[None]:
+    """Measure the flows of the block from its begin, or from the start of the process inside :func:`command_timed`."""
+    if _command_began.get() is not None:
+        yield
+        return
+    token = _command_began.set(time.perf_counter())
+    try:
+        yield
+    finally:
+        _command_began.reset(token)
+
+
 def command_seconds() -> float:
-    """Seconds since this process started; to be called inside :func:`command_timed`."""
+    """Seconds since the command or the call began; to be called inside one of the two functions above."""
     began = _command_began.get()
     assert began is not None
     return time.perf_counter() - began

@@ -102,7 +102,7 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         status = _invoked(arguments)
         sys.stdout.flush()
-        return EXIT_OUTPUT_CLOSED if _output_is_closed() else status
+        return status
     except click.UsageError as error:
         return _say_usage(error)
     except Exception as error:

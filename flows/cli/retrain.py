@@ -26,10 +26,12 @@ def command(
     from flows.cli.summary import print_release
     from flows.local.api import retrain
     from flows.local.environment import log_to_terminal
+    from flows.stopwatch import command_timed
     from training.settings.overrides import parse_assignments
 
     log_to_terminal(verbose, quiet)
-    release = retrain(recipe, parse_assignments(assignments), force=force)
+    with command_timed():
+        release = retrain(recipe, parse_assignments(assignments), force=force)
     print_release(release)
     if as_json:
         say(json.dumps(_as_json(release)))

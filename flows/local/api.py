@@ -35,10 +35,10 @@ def retrain(
     """
     from flows.local.prefect_server import prefect_api
     from flows.preview import release_if_unchanged
-    from flows.stopwatch import command_timed, with_whole_command
+    from flows.stopwatch import call_timed, with_whole_command
 
     name, overrides = str(recipe), _nested(settings)
-    with command_timed():
+    with call_timed():
         place = prepared()
         log.info("%s: looking in %s for what is done already", name, place.root)
         release = release_if_unchanged(name, overrides, place, force)

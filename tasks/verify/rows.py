@@ -7,6 +7,7 @@ from tasks.verify.finding import NoEvidence, Outcome, judged
 from tasks.verify.steps import rows_of_epoch
 from training.data.sample_order import Rows, checksum
 from training.records import EpochMetrics
+from training.trainers.torch.feeds import local_batch_size
 
 
 def used_once(run: Evidence) -> Outcome:
@@ -43,7 +44,7 @@ def _count(run: Evidence, epoch: int) -> int:
     settings, steps = run.plan.settings, run.steps.in_epoch(epoch)
     if settings.data.feed == "memory":
         return len(_rows(run, epoch))
-    each = steps * settings.local_batch_size
+    each = steps * local_batch_size(settings)
     if settings.data.feed == "loader":  # a worker's last batch holds the rest of its share
         each = min(each, -(-len(run.learn) // run.world_size))
     return each * run.world_size

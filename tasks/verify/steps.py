@@ -9,6 +9,7 @@ import numpy as np
 from training.data.sample_order import Rows, SampleOrder
 from training.settings.schema import Settings
 from training.trainers.torch.accumulators import metric_interval
+from training.trainers.torch.feeds import local_batch_size
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class Steps:
 
 def _per_epoch(settings: Settings, rows: int, world_size: int) -> int:
     if settings.data.feed == "stream":  # each worker uses the whole batches of its share
-        return rows // world_size // settings.local_batch_size
+        return rows // world_size // local_batch_size(settings)
     if settings.data.feed == "loader":  # each worker uses its whole share, padded to the largest share
-        return math.ceil(math.ceil(rows / world_size) / settings.local_batch_size)
+        return math.ceil(math.ceil(rows / world_size) / local_batch_size(settings))
     return SampleOrder(rows, settings.training.global_batch_size, settings.seed).steps_per_epoch
 
 

@@ -69,18 +69,21 @@ def test_settings_by_dotted_and_by_nested_names(
 
 def test_a_program_plans_retrains_and_predicts(tmp_path: Path) -> None:
     code = f"""
-import json, numpy as np
+import json, time, numpy as np
 from pathlib import Path
 from PIL import Image
 from evergreen import plan, predict, retrain
 settings = {{"training.epochs": 1, "scaling.num_workers": 0, "gate.floor": 0.0, "tracking.system_metrics": False}}
 planned = plan("digits", settings)
+began = time.monotonic()
 release = retrain("digits", settings)
 again = retrain("digits", settings)
+seconds = time.monotonic() - began
 images = Path({str(tmp_path)!r}) / "images"
 images.mkdir()
 Image.fromarray(np.zeros((8, 8), np.uint8)).save(images / "black.png")
 predicted = predict("digits", images, Path({str(tmp_path)!r}) / "scored.parquet")
-print(json.dumps([planned.run_key == release.run_key, release.alias, again.reused, predicted.rows]))
+print(json.dumps([planned.run_key == release.run_key, release.alias, again.reused, predicted.rows,
+    release.seconds + again.seconds <= seconds, release.goodput.parts["command start"] < release.seconds]))
 """
-    assert in_fresh_process(code, tmp_path / "home") == [True, "champion", True, 1]
+    assert in_fresh_process(code, tmp_path / "home") == [True, "champion", True, 1, True, True]

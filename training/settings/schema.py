@@ -323,11 +323,6 @@ class Settings(Section):
             raise ValueError("training.precision: float16 needs CUDA; use bfloat16 or float32")
         return self
 
-    @property
-    def local_batch_size(self) -> int:
-        """Rows of one optimizer step on one worker."""
-        return self.training.global_batch_size // max(1, self.scaling.num_workers)
-
 
 def _check_workers(scaling: ScalingSettings, feed: str) -> None:
     if scaling.min_workers is not None and feed != "memory":

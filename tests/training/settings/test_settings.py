@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from training.errors import SettingError
 from training.settings.overrides import describe, parse_assignments, resolve
 from training.settings.schema import Section, Settings
+from training.trainers.torch.feeds import local_batch_size
 
 DEFAULTS = Settings()
 
@@ -107,7 +108,7 @@ def test_the_nearest_batch_divides_and_none_is_nearer(batch: int, workers: int, 
         return resolve(DEFAULTS, {"training": training, "scaling": {"num_workers": workers}})
 
     try:
-        assert resolved(batch).local_batch_size * max(1, workers) == batch
+        assert local_batch_size(resolved(batch)) * max(1, workers) == batch
     except SettingError as error:
         nearest = int(str(error).rsplit(" ", 1)[1])
         assert resolved(nearest).training.global_batch_size == nearest

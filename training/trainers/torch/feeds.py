@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 _DATASET = 5  # stream of random numbers, see training.data.sample_order
 
 
+def local_batch_size(settings: Settings) -> int:
+    """Rows of one optimizer step on one worker."""
+    return settings.training.global_batch_size // max(1, settings.scaling.num_workers)
+
+
 @dataclass(frozen=True)
 class Batch:
     """This worker's share of one step: uint8 images (rows, channels, height, width) and labels on its device.
@@ -145,11 +150,11 @@ class StreamFeed:
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch: the whole batches that every worker has."""
-        return self.learn_count // self.ranks.world_size // self.settings.local_batch_size
+        return self.learn_count // self.ranks.world_size // local_batch_size(self.settings)
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
         """See :class:`Feed`; `first_step` is 0."""
-        size = self.settings.local_batch_size
+        size = local_batch_size(self.settings)
         stream = self.shard.iter_torch_batches(
             batch_size=size,
             drop_last=True,
@@ -222,7 +227,7 @@ def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks:
         numbered, ranks.world_size, ranks.rank, seed=settings.seed
     )
     loader: DataLoader[Any] = DataLoader(
-        numbered, settings.local_batch_size, sampler=sampler, num_workers=settings.data.loader_processes
+        numbered, local_batch_size(settings), sampler=sampler, num_workers=settings.data.loader_processes
     )
     if ranks.distributed:
         from ray.train.torch import prepare_data_loader
