@@ -5,17 +5,20 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import psutil
 
 from training.errors import EvergreenError, SettingError, TransientError
-from training.ray_cluster.local_ray import prepare_environment, sigterm_kept, start_own
+from training.ray_cluster.local_ray import prepare_environment, start_own
+from training.ray_cluster.patches import sigterm_kept
 from training.settings.schema import Settings
 
 log = logging.getLogger("evergreen.cluster")
 
 _ahead: list[Settings] = []  # settings of a Ray that was started ahead and is not used yet
+_own: dict[
+    str, psutil.Process
+] = {}  # head (gcs_server) and node (raylet) of a Ray that this process started, by name
 
 _ANSWER_TIMEOUT_S = 5.0
 _PING_TIMEOUT_S = 60.0
@@ -79,10 +82,12 @@ def _prepared(settings: Settings) -> bool:
 
 @sigterm_kept()
 def _start(settings: Settings) -> None:
+    _own.clear()
     if settings.ray.address:
         _connect(settings.ray.address)
     else:
         start_own(settings.ray)
+        _own.update(_started_now())
     import ray.data
 
     # The import sets log levels; at those, each pipeline logs an execution plan, which no user can act on.
@@ -133,7 +138,7 @@ def restart_dead_ray(settings: Settings) -> None:
 
     if _runs("gcs_server") and _runs("raylet") and _has_node():
         return  # a test task would add another second to each recovery
-    if not _own_processes() and _answers():
+    if not _own and _answers():
         return
     if settings.ray.address:
         raise TransientError(f"ray.address: the cluster at {settings.ray.address} does not answer any more")
@@ -147,29 +152,31 @@ def restart_dead_ray(settings: Settings) -> None:
 
 
 def _children_of_raylet() -> list[psutil.Process]:
-    found: list[psutil.Process] = []
-    for one in _own_processes().get("raylet", []):
-        with suppress(psutil.Error):
-            found += psutil.Process(one.process.pid).children(recursive=True)
-    return found
+    with suppress(psutil.Error, KeyError):
+        return _own["raylet"].children(recursive=True)
+    return []
 
 
 def connection() -> object:
-    """An object that identifies this process's connection to Ray; after a restart of Ray it is another object."""
-    from ray._private.worker import _global_node
+    """A value that identifies this process's connection to Ray; after a restart of Ray it is another value."""
+    import ray
 
-    return _global_node
+    if not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return context.gcs_address, context.get_job_id()
 
 
 def head_is_gone() -> bool:
     """Whether the head (GCS) of this run's own cluster died. Ray notices after a minute, then ends this process."""
-    return bool(_own_processes()) and not _runs("gcs_server")
+    return bool(_own) and not _runs("gcs_server")
 
 
-def _runs(kind: str) -> bool:
-    """Whether this process started Ray processes of this kind, and all of them still run."""
-    started = _own_processes().get(kind, [])
-    return bool(started) and all(one.process.poll() is None for one in started)
+def _runs(name: str) -> bool:
+    """Whether this process started Ray's process `name`, which still runs."""
+    with suppress(psutil.NoSuchProcess, KeyError):
+        return _own[name].is_running() and _own[name].status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _has_node() -> bool:
@@ -182,11 +189,10 @@ def _has_node() -> bool:
     return any(node["Alive"] for node in ray.nodes())
 
 
-def _own_processes() -> dict[str, list[Any]]:
-    """Ray processes that this process started, by kind; empty on a cluster that already existed."""
-    from ray._private.worker import _global_node
-
-    return _global_node.all_processes if _global_node is not None else {}
+def _started_now() -> dict[str, psutil.Process]:
+    """Child processes of this process that are Ray's head and node, by name."""
+    children = {child.name(): child for child in psutil.Process().children()}
+    return {name: children[name] for name in ("gcs_server", "raylet") if name in children}
 
 
 def _answers() -> bool:

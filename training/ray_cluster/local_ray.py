@@ -4,20 +4,17 @@ import importlib
 import logging
 import os
 import secrets
-import signal
 import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from training.errors import ResourceError, SettingError, TransientError
 from training.machine import available_cpus
+from training.ray_cluster import patches
 from training.ray_cluster.patient_start import LIMITS, agent_ports, waited_for_while_alive
 from training.settings.schema import RaySettings
-from training.termination import no_repeated_sigterm
 
 log = logging.getLogger("evergreen.cluster")
 
@@ -58,51 +55,14 @@ def prepare_environment(own: bool, dashboard: bool) -> None:
 def _keep_to_ourselves() -> None:
     """Restrict the cluster that is about to start to the loopback address and to clients with this run's token.
 
-    Ray reads these variables when it is imported. Ray may be imported already, so the values that Ray derives from
-    the variables are set as well.
+    Ray reads these variables when it is imported. Ray may be imported already, so a hook sets the values that Ray
+    derives from the variables as well.
     """
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # "0": Ray uses the loopback address
     with_token = "RAY_AUTH_MODE" not in os.environ
     if with_token:  # a token created by Ray would be kept in the home directory
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    from ray._private import ray_constants
-    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined] # compiled, without stubs
-
-    ray_constants.ENABLE_RAY_CLUSTER = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] != "0"
-    if with_token:
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
-
-
-@contextmanager
-def sigterm_kept() -> Iterator[None]:
-    """Keep this process's SIGTERM handler while Ray starts in the block.
-
-    Ray would install a handler in Python, which ends the process with status 15 without notifying Prefect, and, once
-    connected, a handler in C++, which aborts the process.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    import ray
-    from ray._private import utils
-
-    before = signal.getsignal(signal.SIGTERM)
-    core: Any = ray._raylet
-    whole, set_handler = core.CoreWorker, utils.set_sigterm_handler
-
-    def connected(*given: Any) -> Any:
-        with no_repeated_sigterm():
-            made = whole(*given)
-            signal.signal(signal.SIGTERM, before)
-        return made
-
-    core.CoreWorker, utils.set_sigterm_handler = connected, lambda _: None
-    try:
-        yield
-    finally:
-        core.CoreWorker, utils.set_sigterm_handler = whole, set_handler
-        signal.signal(signal.SIGTERM, before)
+    patches.restrict_imported_ray(with_token)
 
 
 def sessions_folder() -> Path:
@@ -173,8 +133,10 @@ def _start_here(options: RaySettings, cpus: int) -> None:
     with (
         _libraries_loading(),
         waited_for_while_alive(ports),
-        _given(**{name: port for name, port in ports.items() if name != "metrics_export_port"}),
-        nullcontext() if options.dashboard else _without_onlookers(),
+        patches.start_parameters(
+            **{name: port for name, port in ports.items() if name != "metrics_export_port"}
+        ),
+        nullcontext() if options.dashboard else patches.without_unneeded_processes(),
     ):
         ray.init(
             address="local",  # else Ray would connect to any cluster that runs on this machine
@@ -204,34 +166,3 @@ def _load_libraries() -> None:
     with suppress(Exception):  # the code that needs a missing module imports it again and reports the error
         importlib.import_module("ray.data")
         importlib.import_module("ray.train")
-
-
-@contextmanager
-def _without_onlookers() -> Iterator[None]:
-    """Make Ray start in the block without three processes that a run on one machine does not need.
-
-    They are the autoscaler's monitor; the log monitor, which sends the workers' output to drivers that want it; and
-    the dashboard's server, which Ray starts even without a dashboard, to collect usage statistics, and waits for.
-    """
-    from ray._private.node import Node
-
-    start = Node.start_api_server
-    Node.start_api_server = lambda *_, **__: None  # type: ignore[method-assign]
-    try:
-        with _given(no_monitor=True, include_log_monitor=False):
-            yield
-    finally:
-        Node.start_api_server = start  # type: ignore[method-assign]
-
-
-@contextmanager
-def _given(**more: Any) -> Iterator[None]:
-    """Give a Ray that is started in the block the parameters `more`, for which `ray.init` has no argument."""
-    from ray._private import parameter
-
-    params = parameter.RayParams
-    parameter.RayParams = partial(params, **more)  # type: ignore[misc,assignment]
-    try:
-        yield
-    finally:
-        parameter.RayParams = params  # type: ignore[misc]

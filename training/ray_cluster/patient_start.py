@@ -12,10 +12,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 from training.errors import TransientError
+from training.ray_cluster import patches
 
 log = logging.getLogger("evergreen.cluster")
 
@@ -54,29 +54,11 @@ def waited_for_while_alive(ports: dict[str, int]) -> Iterator[None]:
     workers saved a checkpoint. The kernel still ends Ray's processes when this process ends. Raises
     :class:`TransientError` when one of the processes ends, or does not start within :data:`START_LIMIT_S`.
     """
-    from ray._private import node, services
-
-    ray_node: Any = node
-    ray_services: Any = services
-    start, find, port = ray_services.ConsolePopen, ray_services.get_node, ray_node.wait_for_persisted_port
     wait = _Wait()
-
-    def started(command: list[str], **options: Any) -> Any:
-        if Path(command[0]).name == "raylet":  # Ray passes the other `ports` to it
-            command = [*command, f"--dashboard_agent_listen_port={ports['dashboard_agent_listen_port']}"]
-        wait.processes.append(start(command, **options | {"process_group": 0}))
-        return wait.processes[-1]
-
-    def port_of(*given: Any, **options: Any) -> Any:
-        return wait.until(lambda: port(*given, **options | {"timeout_ms": _LOOK_S * 1000}))
-
-    ray_services.ConsolePopen, ray_node.wait_for_persisted_port = started, port_of
-    ray_services.get_node = lambda *given: wait.until(lambda: find(*given))
-    try:
+    # Ray passes the other `ports` to the raylet.
+    arguments = [f"--dashboard_agent_listen_port={ports['dashboard_agent_listen_port']}"]
+    with patches.started_processes(arguments, wait.processes.append, wait.until, _LOOK_S):
         yield
-    finally:
-        ray_services.ConsolePopen, ray_services.get_node = start, find
-        ray_node.wait_for_persisted_port = port
 
 
 class _Wait:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from training.attempts.job import TrainingJob
 from training.data.dataset import ray_dataset
+from training.ray_cluster import patches
 from training.ray_cluster.capacity import capacity_for_workers
 from training.ray_cluster.cluster import connection, head_is_gone
 from training.ray_cluster.controller import controller_host, start_host
+from training.ray_cluster.ray_worker import run_ray_worker
 from training.ray_cluster.rendezvous import process_group
-from training.trainers.torch.worker import run_ray_worker
 
 if TYPE_CHECKING:
     from ray.data import Dataset
     from ray.train import DataConfig, ScalingConfig
-    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 log = logging.getLogger("evergreen.ray_train")
 
@@ -43,7 +43,7 @@ def fit(job: TrainingJob) -> None:
     timeout_s = settings.failure.worker_start_timeout_s
     # The controller gets this limit as an argument; in this process, the message of Ray's error reads the variable.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(timeout_s)
-    trainer = _trainer_class(reserved, timeout_s, bool(datasets), asks_for_nodes, own_ray)(
+    trainer = _trainer(reserved, bool(datasets), asks_for_nodes, timeout_s, own_ray)(
         run_ray_worker,
         train_loop_config={"job": job.model_dump_json()},
         scaling_config=_scaling(job, workers, share),
@@ -66,50 +66,29 @@ def fit(job: TrainingJob) -> None:
         trainer.fit()
     except BaseException:
         # A Ray without head would not answer; a Ray that was restarted since has nothing reserved.
-        if connection() is here and not head_is_gone():
+        if connection() == here and not head_is_gone():
             _release(reserved)
         raise
 
 
-def _trainer_class(
-    reserved: Path, start_timeout_s: float, with_datasets: bool, asks_for_nodes: bool, own_ray: bool
-) -> "type[DataParallelTrainer]":
-    """Ray's trainer class without actors that each add 2 to 3 s to a start.
+def _trainer(
+    reserved: Path, with_datasets: bool, asks_for_nodes: bool, start_timeout_s: float, own_ray: bool
+) -> "Callable[..., Any]":
+    """Ray's trainer: its public class, or with hooks a class whose controller runs in a process that is kept."""
+    if not patches.active():
+        from ray.train.torch import TorchTrainer
 
-    The controller runs in a process that is kept. Left out are the actor that manages datasets, when there are no
-    datasets; the actor that requests nodes from an autoscaler, which a local Ray lacks; and the actor that releases
-    the workers' reservation when the controller dies, and then never ends (see :func:`_release`).
-    """
-    from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
-    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
-    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+        return lambda *given, backend_config, **options: TorchTrainer(
+            *given, torch_config=backend_config, **options
+        )
 
-    left_out = (
-        PlacementGroupCleanerCallback if with_datasets else (PlacementGroupCleanerCallback, DatasetsCallback)
-    )
+    def run_controller(given: dict[str, Any]) -> Any:
+        import ray
 
-    class AsItIs(FixedScalingPolicy):
-        def _send_resource_request(self) -> None:
-            pass
+        with controller_host(own_ray) as host:
+            return ray.get(host.run.remote(reserved, start_timeout_s, own_ray, given))
 
-        _maybe_send_resource_request = _cancel_resource_request = _send_resource_request
-
-    class Trainer(DataParallelTrainer):
-        def _initialize_and_run_controller(self, **given: Any) -> Any:
-            import ray
-
-            if not asks_for_nodes:
-                # Ray's stubs describe Train V1.
-                given["scaling_policy"] = AsItIs(self.scaling_config)  # type: ignore[arg-type]
-            with controller_host(own_ray) as host:
-                return ray.get(host.run.remote(reserved, start_timeout_s, own_ray, given))
-
-        def _create_default_callbacks(self) -> list[Any]:
-            callbacks = super()._create_default_callbacks()
-            return [one for one in callbacks if not isinstance(one, left_out)]
-
-    return Trainer
+    return patches.hooked_trainer(run_controller, with_datasets, asks_for_nodes)
 
 
 def _release(reserved: Path) -> None:
@@ -185,7 +164,10 @@ def _streams(
 
 
 def _say_batches(job: TrainingJob, workers: int) -> None:
-    options = job.settings.training
+    if job.settings.trainer != "torch":
+        log.info("attempt %d: world size %d, trainer %s", job.attempt, workers, job.settings.trainer)
+        return
+    options = job.settings.torch
     log.info(
         "attempt %d: world size %d, %d rows per worker and step, global batch %d%s, feed %s",
         job.attempt,

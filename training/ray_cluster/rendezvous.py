@@ -61,6 +61,9 @@ def process_group(backend: str, timeout_s: int, environment: dict[str, str]) -> 
                 ray.get(worker_group.execute_async(leave), timeout=_LEAVE_TIMEOUT_S)
 
     class ProcessGroup(BackendConfig):
+        def __init__(self) -> None:
+            self.backend = backend  # Ray's TorchTrainer asks for it
+
         @property
         def backend_cls(self) -> "type[Backend]":
             return Joined

@@ -41,10 +41,10 @@ class PreemptionPoller:
 
 def _draining() -> list[str]:
     """Ids of draining nodes; empty when the cluster does not answer, a failure that other checks detect."""
-    from ray._private.state import state  # no public API tells a driver about draining nodes
+    from training.ray_cluster.patches import draining_nodes
 
     try:
-        return list(state.get_draining_nodes())
+        return draining_nodes()
     except Exception as error:
         log.debug("no word about draining nodes: %s", error)
         return []
