@@ -1,4 +1,4 @@
-"""In: raw rows. Out: an immutable, validated dataset version of uint8 images, computed with Ray Data.
+"""In: raw rows. Out: an immutable, validated dataset version, computed with Ray Data.
 
 Fails with DataError that names the rows which break a rule; then nothing is left under the version's name.
 """
@@ -33,17 +33,26 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
         place,
         with_ray=plan.settings.scaling.num_workers > 0,
         listing=home.refused_rows(plan.recipe.name, plan.fingerprint),
+        problem=plan.recipe.problem,
     )
     shutil.rmtree(raw_folder, ignore_errors=True)
     log.info(
-        "dataset %s: %s train and %s of %dx%dx%d in %s",
+        "dataset %s: %s train and %s %s",
         version.fingerprint[:12],
         f"{version.rows('train'):,}",
-        counted(version.rows("test"), "test image"),
-        *version.shape,
-        counted(len(version.classes), "class", "classes"),
+        counted(version.rows("test"), "test image" if version.table is None else "test row"),
+        _content(version),
     )
     return version
+
+
+def _content(version: DatasetVersion) -> str:
+    """The end of a log line: the shape of the rows, and the classes if there are any."""
+    if version.table is None:
+        shape = "of {}x{}x{}".format(*version.shape)
+    else:
+        shape = f"of {counted(len(version.table.columns), 'feature')}"
+    return f"{shape} in {counted(len(version.classes), 'class', 'classes')}" if version.classes else shape
 
 
 def set_damaged_aside(place: Path) -> None:

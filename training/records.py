@@ -2,12 +2,14 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from training.redaction import Redacted
 
 Split = Literal["train", "test"]
 ImageShape = tuple[int, int, int]  # channels, height, width
+ProblemName = Literal["classification", "regression"]
+ColumnKind = Literal["number", "category", "boolean", "date"]
 
 
 class Record(BaseModel):
@@ -19,7 +21,9 @@ class Record(BaseModel):
 class SourceFiles(Record):
     """Source files on this machine, complete and checked (the result of `download`)."""
 
-    kind: str = Field(description="which reader understands them: digits, idx, cifar, folder or parquet")
+    kind: str = Field(
+        description="which reader understands them: digits, idx, cifar, folder, parquet or table"
+    )
     root: str = Field(description="folder that holds them")
     origin: Redacted = Field(description="where they came from, for people: a URL, a path or a package")
     digest: str = Field(description="sha256 over the content alone: no paths, names or times")
@@ -48,18 +52,57 @@ class PartFile(Record):
     sha256: str
 
 
+class TableColumn(Record):
+    """A feature column of a table: its type, and statistics of its values over the train split.
+
+    `mean`, `std`, `least` and `most` are over the rows with a value, of the numbers by which
+    :mod:`training.data.tables.encoding` stands for the values (booleans 0 and 1, dates in days since 1970); they are 0
+    for a category column. `std` is 1 for a column whose values are all equal.
+    """
+
+    name: str
+    kind: ColumnKind
+    mean: float = 0.0
+    std: float = 1.0
+    least: float = 0.0
+    most: float = 0.0
+    missing: int = Field(0, description="train rows without a value")
+    categories: tuple[str, ...] = Field(
+        (), description="values of a category column in the train split, sorted"
+    )
+    counts: tuple[int, ...] = Field((), description="train rows of each category")
+
+
+class TableSchema(Record):
+    """The columns of a table: the features in the order in which a model takes them, and the target.
+
+    `target_mean` and `target_std` are over the train split of a regression; `target_std` is 1 if all are equal.
+    """
+
+    target: str
+    columns: tuple[TableColumn, ...]
+    target_mean: float = 0.0
+    target_std: float = 1.0
+    warnings: tuple[str, ...] = Field(
+        (), description="columns and rows that make a model look better than it is, for people"
+    )
+
+
 class DatasetVersion(Record):
     """An immutable, validated dataset (the result of `transform`); its `manifest.json` is this record.
 
     Images are uint8, channels first: `shape` is (channels, height, width). `mean` and `std` have one value per
     channel, of pixel/255 over the train split. `label_counts[split][k]` is the number of rows of class `classes[k]`.
+
+    For a table, `table` describes the columns, `shape` is (number of feature columns,), and `mean` and `std` are empty.
+    For a regression, `classes` and the counts are empty.
     """
 
     name: str
     fingerprint: str
     path: str
     classes: tuple[str, ...]
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     parts: dict[Split, tuple[PartFile, ...]]
     label_counts: dict[Split, tuple[int, ...]]
     mean: tuple[float, ...]
@@ -74,7 +117,15 @@ class DatasetVersion(Record):
     dropped: tuple[str, ...] = Field(
         (), description="rows left out under data.max_dropped_share or data.duplicates, each with its reason"
     )
+    problem: ProblemName = "classification"
+    table: TableSchema | None = None
     format: int = 1
+
+    @property
+    def image_shape(self) -> ImageShape:
+        """(channels, height, width); only for a dataset of images."""
+        channels, height, width = self.shape
+        return channels, height, width
 
     def rows(self, split: Split) -> int:
         """Number of rows in `split`."""
@@ -87,14 +138,18 @@ class DatasetVersion(Record):
 
 
 class EpochMetrics(Record):
-    """Metrics of one epoch over all ranks: `train_*` over training rows, `validation_*` over validation rows."""
+    """Metrics of one epoch over all ranks: `train_*` over training rows, `validation_*` over validation rows.
+
+    The scores are of the problem's metric (:attr:`training.problems.base.Problem.metric`): accuracy, or RMSE in the
+    unit of the target. One boosting round of XGBoost counts as an epoch.
+    """
 
     epoch: int = Field(description="1 for the first")
     step: int = Field(description="optimizer steps done when the epoch ended")
     train_loss: float
-    train_accuracy: float
+    train_score: float = Field(validation_alias=AliasChoices("train_score", "train_accuracy"))
     validation_loss: float
-    validation_accuracy: float
+    validation_score: float = Field(validation_alias=AliasChoices("validation_score", "validation_accuracy"))
     learning_rate: float
     images_per_s: float
     rows: int = Field(description="training rows that the epoch's steps used")
@@ -181,6 +236,34 @@ class Score(Record):
     images_per_s: float
 
 
+class RegressionScore(Record):
+    """Scores of one regression model on the test rows, in the unit of the target.
+
+    `low` to `high` is the interval of `rmse` (root of the mean squared error) at `confidence`.
+    """
+
+    rmse: float
+    low: float
+    high: float
+    confidence: float
+    mae: float = Field(description="mean absolute error")
+    r2: float = Field(
+        description="1 - sum of squared errors / sum of squared differences from the mean; at most 1"
+    )
+    median_error: float = Field(description="median absolute error")
+    bias: float = Field(description="mean of predicted minus true")
+    latency_ms: float = Field(description="median time to score one row, one row a batch")
+    rows_per_s: float
+
+
+class LargestError(Record):
+    """A test row whose target the candidate predicted badly."""
+
+    row: int = Field(description="row number in the test split")
+    truth: float
+    predicted: float
+
+
 class Mistake(Record):
     """A test row to which the candidate gave a wrong class with high probability."""
 
@@ -194,12 +277,13 @@ class Evaluation(Record):
     """Comparison of candidate and champion on the same test rows (the result of `evaluate`).
 
     `predictions` is the path of a Parquet file with one row per test row: the label, and for candidate and champion
-    the predicted class and the probability of the true class.
+    the predicted class and the probability of the true class. For a regression: the target, and for candidate and
+    champion the predicted number.
     """
 
     rows: int
-    candidate: Score
-    champion: Score | None
+    candidate: Score | RegressionScore
+    champion: Score | RegressionScore | None
     champion_version: str | None
     both_right: int = 0
     only_candidate_right: int = 0
@@ -209,6 +293,7 @@ class Evaluation(Record):
         (), description="per class: rows that only the candidate, only the champion got right"
     )
     mistakes: tuple[Mistake, ...] = ()
+    largest_errors: tuple[LargestError, ...] = Field((), description="of a regression, the largest first")
     predictions: str
     anchor_version: str | None = Field(
         None, description='reference of policy "not_worse", where not the champion'
@@ -221,7 +306,7 @@ class Evaluation(Record):
 
 
 Question = Literal["better", "not_worse"]
-Measure = Literal["accuracy", "log_loss"]
+Measure = Literal["accuracy", "log_loss", "squared_error"]
 
 
 class Look(Record):
@@ -233,7 +318,9 @@ class Look(Record):
     """
 
     question: Question
-    measure: Measure = Field(description="log_loss between two models without a mistake, else accuracy")
+    measure: Measure = Field(
+        description="squared_error of a regression; log_loss between two classifiers without a mistake, else accuracy"
+    )
     reference_version: str | None
     reference_excess: float = Field(
         0.0, description="what having been chosen on these rows adds to the reference's accuracy"
@@ -243,13 +330,18 @@ class Look(Record):
     error_control: Literal["joint", "strict"]
     alpha: float = Field(description="level of the whole reign: 1 - gate.confidence")
     horizon: int = Field(description="comparisons of the reign that are planned for")
-    margin: float = Field(description="loss of accuracy that the question allows; 0 for better")
+    margin: float = Field(
+        description="loss of accuracy, or growth of the mean squared error as a share, that the question allows; 0 for "
+        "better"
+    )
     rows: int
     rows_digest: str
     gained: int = Field(description="rows that speak for the candidate")
     lost: int = Field(description="rows that speak for the reference")
     reference_wrong: int = Field(description="rows that the reference got wrong")
-    difference: float = Field(description="mean difference: share of rows, or nats for log_loss")
+    difference: float = Field(
+        description="mean difference: share of rows, nats for log_loss, or the unit of the target squared"
+    )
     statistic: float = Field(description="in standard deviations")
     p: float = Field(description="p-value of this comparison alone")
     boundary: float | None = Field(description="what the statistic has to exceed; none: only `level` counts")
@@ -257,6 +349,10 @@ class Look(Record):
     spent: float = Field(description="level spent in the reign, this comparison included")
     crossed: str
     passed: bool
+    reference_error: float = Field(0.0, description="squared_error: the reference's mean squared error")
+    standard_error: float = Field(
+        0.0, description="squared_error: that of the mean difference, with the margin"
+    )
 
 
 class Choice(Record):

@@ -33,7 +33,7 @@ def test_a_damaged_version_is_made_anew_from_its_source(home: Home, caplog: pyte
     plan = planned(home)
     version = prepare(plan)
     place = Path(version.path)
-    images = open_columns(version, "train").images.tobytes()
+    images = open_columns(version, "train").inputs.tobytes()
     for number, name in enumerate([version.parts["train"][0].path, MANIFEST, version.parts["test"][0].path]):
         flip(place / name)
         with caplog.at_level(logging.WARNING, "evergreen"):
@@ -41,7 +41,7 @@ def test_a_damaged_version_is_made_anew_from_its_source(home: Home, caplog: pyte
         assert str(place / name) in caplog.text
         again = prepare(plan)
         assert (again, plan.find_dataset()) == (version, version)
-        assert open_columns(again, "train").images.tobytes() == images
+        assert open_columns(again, "train").inputs.tobytes() == images
         assert (place.parent / f"{place.name}.damaged-{number}").is_dir()
         assert f"{place} is damaged (" in caplog.text
         assert f"was set aside as {place.name}.damaged-{number}" in caplog.text

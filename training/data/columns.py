@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
-from training.data.images.decoding import Pixels, binary_to_numpy
+from training.data.images.decoding import binary_to_numpy
 from training.data.manifest import read_parts
+from training.data.row_kinds import unpack_table
 from training.errors import DataError, TransientError
 from training.records import DatasetVersion, Split
 from training.storage.files import atomic_folder, canonical_json, digest_json, write_text
@@ -29,8 +30,8 @@ from training.storage.files import atomic_folder, canonical_json, digest_json, w
 log = logging.getLogger("evergreen.dataset")
 
 _THREADS = min(8, os.cpu_count() or 1)  # crc32 releases the global interpreter lock (GIL)
-_IMAGES = "images.npy"
-_COLUMNS = (_IMAGES, "labels.npy", "digests.npy")
+_INPUTS = "inputs.npy"
+_COLUMNS = (_INPUTS, "targets.npy", "digests.npy")
 _CHECKSUMS = "checksums.json"
 _BLOCK = 8 << 20
 _ATTEMPTS = 3
@@ -39,45 +40,49 @@ _GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 @dataclass(frozen=True)
 class Columns:
-    """A split as memory-mapped arrays: images (rows, channels, height, width) uint8, labels int64.
+    """A split as memory-mapped arrays, one entry per row.
 
-    `digests` holds the first 8 bytes of each image's sha256. `validation` marks the rows of the source's own
+    `inputs` holds uint8 images (rows, channels, height, width), or the encoded columns of a table, float32 (rows,
+    columns), see :mod:`training.data.tables.encoding`. `targets` holds class numbers (int64), or the numbers to predict
+    of a regression (float64).
+
+    `digests` holds the first 8 bytes of each row's digest. `validation` marks the rows of the source's own
     validation split; None when the source has no such rows. `unchecked` marks the rows whose images :meth:`read` has
     yet to compare with their digests; None when :func:`open_columns` has checked all images.
     """
 
-    images: Pixels
-    labels: npt.NDArray[np.int64]
+    inputs: npt.NDArray[Any]
+    targets: npt.NDArray[Any]
     digests: npt.NDArray[np.uint64]
     validation: npt.NDArray[np.bool_] | None = None
     unchecked: npt.NDArray[np.bool_] | None = None
     folder: Path | None = None
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
 
     def selected(self, rows: npt.NDArray[np.bool_]) -> "Columns":
         """A copy of the rows that the mask `rows` selects."""
-        return Columns(self.images[rows], self.labels[rows], self.digests[rows])
+        return Columns(self.inputs[rows], self.targets[rows], self.digests[rows])
 
-    def read(self, rows: npt.NDArray[np.int64]) -> Pixels:
+    def read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """A copy of the images of the row numbers `rows`; each unchecked image is compared with its digest once.
 
         Raises :class:`TransientError` for a damaged image: the next :func:`open_columns` unpacks the split again.
         """
-        images: Pixels = self.images[rows]
+        images: npt.NDArray[Any] = self.inputs[rows]
         if self.unchecked is not None:
             for position in np.flatnonzero(self.unchecked[rows]).tolist():
                 self._check(int(rows[position]), images[position])
             self.unchecked[rows] = False
         return images
 
-    def _check(self, row: int, image: Pixels) -> None:
+    def _check(self, row: int, image: npt.NDArray[Any]) -> None:
         assert self.folder is not None
         if int.from_bytes(hashlib.sha256(image.tobytes()).digest()[:8], sys.byteorder) != self.digests[row]:
             (self.folder / _CHECKSUMS).unlink(missing_ok=True)
             raise TransientError(
-                f"{self.folder / _IMAGES}: row {row} is not what was written; the next attempt unpacks the file "
+                f"{self.folder / _INPUTS}: row {row} is not what was written; the next attempt unpacks the file "
                 "again from the dataset's Parquet files."
             )
 
@@ -87,10 +92,11 @@ def open_columns(version: DatasetVersion, split: Split, check_images: bool = Tru
 
     Each call checks the unpacked files, at about 2 GB/s per thread, and unpacks the split again when a file has
     changed. Without `check_images`, :meth:`Columns.read` checks each image that it reads instead, because one worker
-    of many reads few images. Raises :class:`DataError` when a part file is damaged, or when the unpacked files are
-    still damaged after being unpacked again.
+    of many reads few images; all files of a table are checked in any case. Raises :class:`DataError` when a part file
+    is damaged, or when the unpacked files are still damaged after being unpacked again.
     """
     folder = Path(version.path) / f".columns-{split}"
+    check_images = check_images or version.table is not None
     for _ in range(_ATTEMPTS):
         seen = _stamp(folder)
         damaged = _damaged_column(folder, version, split, check_images)
@@ -134,9 +140,9 @@ def _damaged_column(folder: Path, version: DatasetVersion, split: Split, check_i
         return folder / _CHECKSUMS
     if noted.get("parts") != _parts_digest(version, split):
         return folder / _CHECKSUMS
-    checked = [name for name in _files(version, split) if check_images or name != _IMAGES]
-    if not check_images and _size(folder / _IMAGES) != next(iter(noted.get(_IMAGES, [])), None):
-        return folder / _IMAGES
+    checked = [name for name in _files(version, split) if check_images or name != _INPUTS]
+    if not check_images and _size(folder / _INPUTS) != next(iter(noted.get(_INPUTS, [])), None):
+        return folder / _INPUTS
     return next((folder / name for name in checked if noted.get(name) != _checksums(folder / name)), None)
 
 
@@ -148,7 +154,9 @@ def _size(file: Path) -> int | None:
 
 
 def _parts_digest(version: DatasetVersion, split: Split) -> str:
-    return digest_json([version.shape, [part.sha256 for part in version.parts[split]]])
+    # The numbers that stand for a table's categories depend on the columns, too.
+    columns = [] if version.table is None else [version.table.model_dump(mode="json")]
+    return digest_json([version.shape, [part.sha256 for part in version.parts[split]], *columns])
 
 
 def _checksums(file: Path) -> list[int]:
@@ -185,6 +193,13 @@ def _unpack_anew(folder: Path, damaged: Path, version: DatasetVersion, split: Sp
 
 
 def _unpack(version: DatasetVersion, split: Split, folder: Path) -> None:
+    if version.table is not None:
+        unpack_table(version, split, folder)
+    else:
+        _unpack_images(version, split, folder)
+
+
+def _unpack_images(version: DatasetVersion, split: Split, folder: Path) -> None:
     rows = version.rows(split)
     labels, digests, marks = np.empty(rows, np.int64), np.empty(rows, np.uint64), np.empty(rows, np.bool_)
     marked = "validation.npy" in _files(version, split)
@@ -192,7 +207,7 @@ def _unpack(version: DatasetVersion, split: Split, folder: Path) -> None:
     start = 0
     # Written to a file, not to a memory map: on a full disk, a file write raises an error, but a write to mapped
     # memory kills the process.
-    with (folder / _IMAGES).open("wb") as images:
+    with (folder / _INPUTS).open("wb") as images:
         header = {"descr": "|u1", "fortran_order": False, "shape": (rows, *version.shape)}
         np.lib.format.write_array_header_1_0(images, header)
         for table in read_parts(version, split, columns):
@@ -203,7 +218,7 @@ def _unpack(version: DatasetVersion, split: Split, folder: Path) -> None:
             if marked:
                 marks[start:stop] = table["validation"].to_numpy()
             start = stop
-    np.save(folder / "labels.npy", labels)
+    np.save(folder / "targets.npy", labels)
     np.save(folder / "digests.npy", digests)
     if marked:
         np.save(folder / "validation.npy", marks)

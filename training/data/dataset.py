@@ -18,10 +18,11 @@ from training.data.columns import Columns as Columns
 from training.data.columns import open_columns as open_columns
 from training.data.images.decoding import binary_to_numpy as binary_to_numpy
 from training.data.manifest import check_parts, read_manifest
+from training.data.row_kinds import TABLE_MODULES, check_settings
 from training.data.sources.locate import reader
 from training.data.sources.splits import VALIDATION
-from training.errors import DataError
-from training.records import DatasetVersion, SourceFiles, Split
+from training.errors import DataError, SettingError
+from training.records import DatasetVersion, ProblemName, SourceFiles, Split
 from training.settings.schema import DataSettings
 from training.storage.files import digest_json
 from training.storage.paths import Home
@@ -53,16 +54,21 @@ def part_schema(width: int, marked: bool = False) -> pa.Schema:
     return schema.append(pa.field("validation", pa.bool_(), nullable=False)) if marked else schema
 
 
-def fingerprint(files: SourceFiles, settings: DataSettings) -> str:
+def fingerprint(files: SourceFiles, settings: DataSettings, problem: ProblemName = "classification") -> str:
     """sha256 over the source's content, and over the settings and the code that turn the source into the dataset.
 
     `test_share` counts only when the source has no splits; `validation_split` only when it has a validation split.
+    Raises :class:`SettingError` for a problem or settings that this kind of source does not have.
     """
+    check_settings(files, settings, problem)
     splits = reader(files).splits(files)
     used = _SETTINGS | ({"test_share"} if "" in splits else set())
     used |= {"validation_split"} if VALIDATION in splits else set()
+    # Images always have classes; the target of a table is read as a class or as a number.
+    target = {} if files.kind != "table" else {"problem": problem}
     return digest_json(
-        {
+        target
+        | {
             "source": files.digest,
             "classes": files.classes,
             "settings": settings.model_dump(mode="json", include=used),
@@ -73,7 +79,8 @@ def fingerprint(files: SourceFiles, settings: DataSettings) -> str:
 
 def transform_modules(files: SourceFiles) -> tuple[str, ...]:
     """Names of the modules that read these source files and convert their rows into a dataset."""
-    return ("training.data.preparation.prepare", type(reader(files)).__module__)
+    of_kind = TABLE_MODULES if files.kind == "table" else ()
+    return ("training.data.preparation.prepare", type(reader(files)).__module__, *of_kind)
 
 
 def find(home: Home, name: str, identity: str) -> DatasetVersion | None:
@@ -109,8 +116,11 @@ def ray_dataset(version: DatasetVersion, split: Split) -> "Dataset":
 
     The train split also has a boolean column `validation` when the source has a validation split.
 
-    Ray's reader verifies no checksums; :func:`find` has checked the files before.
+    Ray's reader verifies no checksums; :func:`find` has checked the files before. Raises :class:`SettingError` for a
+    table, which is read from memory.
     """
+    if version.table is not None:
+        raise SettingError("data.feed: a table is read from memory; use data.feed=memory")
     import ray.data
     from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 

@@ -1,8 +1,10 @@
 """Digests of a dataset version's rows, to find rows of one version in another.
 
-Each row has two digests: one of its image's pixels, and one of the source's row before decoding and resizing. Two
-rows are the same when either digest agrees: the pixel digest still agrees when a file was stored in another format,
-the source digest when images were resized to another size. A digest here is the first 8 bytes of a sha256.
+Each row has two digests. Of an image, `digest` is of its pixels, and `source` of the source's row before decoding and
+resizing: `digest` still agrees when a file was stored in another format, `source` when images were resized to another
+size. Of a row of a table, `digest` is of its group if the source has groups, else of its features, and `source` is of
+its features. Two rows are the same when either digest agrees; so all rows of a group count as the same. A digest here
+is the first 8 bytes of a sha256.
 """
 
 from pathlib import Path
@@ -20,9 +22,9 @@ Digests = npt.NDArray[np.uint64]
 
 
 def known_rows(version: DatasetVersion, split: Split) -> Digests:
-    """Sorted pixel and source digests of all rows of a split, at most 16 bytes per row.
+    """Sorted digests of both kinds of all rows of a split, at most 16 bytes per row.
 
-    An older dataset version, without the column `source`, has pixel digests only. Raises :class:`DataError` when a
+    An older dataset version, without the column `source`, has digests of pixels only. Raises :class:`DataError` when a
     part file can't be read.
     """
     kinds = _digests(version, split)
@@ -31,7 +33,10 @@ def known_rows(version: DatasetVersion, split: Split) -> Digests:
 
 
 def row_digests(version: DatasetVersion, split: Split) -> Digests:
-    """Pixel digests of a split, in row order. Raises :class:`DataError` when a part file can't be read."""
+    """The digests `digest` of a split (of pixels, features or group), in row order.
+
+    Raises :class:`DataError` when a part file can't be read.
+    """
     return _digests(version, split)["digest"]
 
 

@@ -37,19 +37,19 @@ def test_a_damaged_part_is_named_and_nothing_is_unpacked(
 def test_columns_are_the_parts_and_are_unpacked_once(copy: DatasetVersion) -> None:
     columns = open_columns(copy, "train")
     (table,) = read_parts(copy, "train", ["image", "label", "digest"])
-    assert columns.images.shape == (copy.rows("train"), 1, 8, 8)
-    assert columns.images.dtype == np.uint8
-    assert columns.images.tobytes() == b"".join(table["image"].to_pylist())
-    assert columns.labels.tolist() == table["label"].to_pylist()
-    assert columns.labels.dtype == np.int64
+    assert columns.inputs.shape == (copy.rows("train"), 1, 8, 8)
+    assert columns.inputs.dtype == np.uint8
+    assert columns.inputs.tobytes() == b"".join(table["image"].to_pylist())
+    assert columns.targets.tolist() == table["label"].to_pylist()
+    assert columns.targets.dtype == np.int64
     assert columns.digests.tolist() == [
         int.from_bytes(digest[:8], "little") for digest in table["digest"].to_pylist()
     ]
     shutil.rmtree(Path(copy.path) / "train")
-    assert np.array_equal(open_columns(copy, "train").images, columns.images)
+    assert np.array_equal(open_columns(copy, "train").inputs, columns.inputs)
 
 
-COLUMNS = ("images.npy", "labels.npy", "digests.npy", "checksums.json")
+COLUMNS = ("inputs.npy", "targets.npy", "digests.npy", "checksums.json")
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -61,31 +61,31 @@ def test_columns_that_were_changed_are_unpacked_anew(
     first = open_columns(copy, "train")
     assert {file.name for file in place.iterdir()} == set(COLUMNS)
     whole = {file.name: file.read_bytes() for file in place.iterdir()}
-    images = np.array(first.images)
+    images = np.array(first.inputs)
     damage(place / name)
     again = open_columns(copy, "train")
     assert {file.name: file.read_bytes() for file in place.iterdir()} == whole
-    assert np.array_equal(again.images, images)
+    assert np.array_equal(again.inputs, images)
     assert f"{place / name}: not what was written" in caplog.text or name == "checksums.json"
     assert {path.name for path in place.parent.glob(".*")} == {place.name, f"{place.name}.lock"}
 
 
 def test_columns_of_another_split_or_version_are_unpacked_anew(copy: DatasetVersion) -> None:
-    train, test = (np.array(open_columns(copy, split).labels) for split in ("train", "test"))
+    train, test = (np.array(open_columns(copy, split).targets) for split in ("train", "test"))
     places = [Path(copy.path) / f".columns-{split}" for split in ("train", "test")]
     places[0].rename(places[0].with_name("aside"))
     places[1].rename(places[0])
     places[0].with_name("aside").rename(places[1])
-    assert np.array_equal(open_columns(copy, "train").labels, train)
-    assert np.array_equal(open_columns(copy, "test").labels, test)
+    assert np.array_equal(open_columns(copy, "train").targets, train)
+    assert np.array_equal(open_columns(copy, "test").targets, test)
 
 
 def test_columns_are_checked_block_by_block(copy: DatasetVersion, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacked, "_BLOCK", 1000)
-    file = Path(copy.path) / ".columns-train" / "images.npy"
+    file = Path(copy.path) / ".columns-train" / "inputs.npy"
     open_columns(copy, "train")
     whole = file.read_bytes()
-    noted = json.loads((file.parent / "checksums.json").read_text())["images.npy"]
+    noted = json.loads((file.parent / "checksums.json").read_text())["inputs.npy"]
     assert noted == [len(whole), *(zlib.crc32(whole[at : at + 1000]) for at in range(0, len(whole), 1000))]
     for position in (0, 999, 1000, len(whole) - 1):
         content = bytearray(whole)
@@ -97,7 +97,7 @@ def test_columns_are_checked_block_by_block(copy: DatasetVersion, monkeypatch: p
 
 def test_changed_columns_of_a_damaged_version_are_not_used(copy: DatasetVersion) -> None:
     open_columns(copy, "train")
-    flipped(Path(copy.path) / ".columns-train" / "labels.npy")
+    flipped(Path(copy.path) / ".columns-train" / "targets.npy")
     flipped(part_file(copy))
     with pytest.raises(DataError, match=f"{part_file(copy)}.*prepared again"):
         open_columns(copy, "train")
@@ -110,17 +110,17 @@ def test_a_disk_that_damages_what_is_written_is_named(
 
     def unpack_badly(folder: Path, *rest: Any) -> None:
         unpack(folder, *rest)
-        flipped(folder / "images.npy")
+        flipped(folder / "inputs.npy")
 
     monkeypatch.setattr(unpacked, "_unpack_anew", unpack_badly)
-    with pytest.raises(DataError, match=r"images\.npy: damaged again .*Check the disk"):
+    with pytest.raises(DataError, match=r"inputs\.npy: damaged again .*Check the disk"):
         open_columns(copy, "train")
 
 
 def test_what_a_killed_process_left_half_unpacked_is_removed(copy: DatasetVersion) -> None:
     left = Path(copy.path) / "..columns-train.0123abcd.tmp"
     left.mkdir()
-    (left / "images.npy").write_bytes(b"half")
+    (left / "inputs.npy").write_bytes(b"half")
     other = Path(copy.path) / "..columns-test.0123abcd.tmp"
     other.mkdir()
     open_columns(copy, "train")
@@ -128,7 +128,7 @@ def test_what_a_killed_process_left_half_unpacked_is_removed(copy: DatasetVersio
 
 
 def _open_and_digest(version: str) -> str:
-    images = open_columns(DatasetVersion.model_validate_json(version), "train").images
+    images = open_columns(DatasetVersion.model_validate_json(version), "train").inputs
     return hashlib.sha256(np.ascontiguousarray(images)).hexdigest()
 
 
@@ -142,13 +142,13 @@ def test_processes_that_find_damaged_columns_together_all_get_whole_ones(copy: D
 
 def test_columns_can_not_be_written(copy: DatasetVersion) -> None:
     with pytest.raises(ValueError, match="read-only"):
-        open_columns(copy, "train").images[0] = 0
+        open_columns(copy, "train").inputs[0] = 0
 
 
 def test_a_worker_checks_the_images_that_it_reads_and_no_others(
     copy: DatasetVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = np.array(open_columns(copy, "train").images)
+    expected = np.array(open_columns(copy, "train").inputs)
     hashed: list[str] = []
     checksums = unpacked._checksums
 
@@ -158,7 +158,7 @@ def test_a_worker_checks_the_images_that_it_reads_and_no_others(
 
     monkeypatch.setattr(unpacked, "_checksums", counted)
     columns = open_columns(copy, "train", check_images=False)
-    assert hashed == ["labels.npy", "digests.npy"]
+    assert hashed == ["targets.npy", "digests.npy"]
     assert columns.unchecked is not None
     rows = np.array([5, 3, 5])
     assert np.array_equal(columns.read(rows), expected[rows])
@@ -166,15 +166,15 @@ def test_a_worker_checks_the_images_that_it_reads_and_no_others(
 
 
 def test_an_image_that_was_damaged_is_unpacked_again_by_the_next_attempt(copy: DatasetVersion) -> None:
-    expected = np.array(open_columns(copy, "train").images)
-    file = Path(copy.path) / ".columns-train" / "images.npy"
+    expected = np.array(open_columns(copy, "train").inputs)
+    file = Path(copy.path) / ".columns-train" / "inputs.npy"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     columns = open_columns(copy, "train", check_images=False)
     last = len(columns) - 1
     assert np.array_equal(columns.read(np.array([0])), expected[:1])
-    with pytest.raises(TransientError, match=f"images.npy: row {last} is not what was written"):
+    with pytest.raises(TransientError, match=f"inputs.npy: row {last} is not what was written"):
         columns.read(np.array([last]))
     again = open_columns(copy, "train", check_images=False)
     assert np.array_equal(again.read(np.array([last])), expected[last:])
@@ -182,7 +182,7 @@ def test_an_image_that_was_damaged_is_unpacked_again_by_the_next_attempt(copy: D
 
 def test_images_that_were_cut_short_are_unpacked_before_they_are_mapped(copy: DatasetVersion) -> None:
     open_columns(copy, "train")
-    file = Path(copy.path) / ".columns-train" / "images.npy"
+    file = Path(copy.path) / ".columns-train" / "inputs.npy"
     size = file.stat().st_size
     os.truncate(file, size - 1)
     open_columns(copy, "train", check_images=False)

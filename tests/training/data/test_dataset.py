@@ -186,6 +186,7 @@ def test_content_changes_the_fingerprint_and_places_do_not() -> None:
         "data.manifest",
         "data.preparation.prepare",
         "data.sources.digits",
+        "data.sources.installed",
     ],
 )
 def test_the_code_of_the_transform_changes_the_fingerprint(

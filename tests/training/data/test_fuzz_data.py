@@ -54,8 +54,8 @@ def rows_of(version: DatasetVersion) -> Rows:
     for split in SPLITS:
         columns = open_columns(version, split)
         found[split] = (
-            np.ascontiguousarray(columns.images).tobytes(),
-            columns.labels.tobytes(),
+            np.ascontiguousarray(columns.inputs).tobytes(),
+            columns.targets.tobytes(),
             columns.digests.tobytes(),
         )
     return found
@@ -193,5 +193,5 @@ def test_the_damages_reach_every_kind_of_file_in_every_way(whole: DatasetVersion
             reached[kind] = reached.get(kind, 0) + 1
     assert reached.get("none", 0) < 10
     assert all(
-        reached[kind] >= 10 for kind in (".parquet", ".json", "images.npy", "labels.npy", "checksums.json")
+        reached[kind] >= 10 for kind in (".parquet", ".json", "inputs.npy", "targets.npy", "checksums.json")
     )

@@ -39,7 +39,7 @@ def validated_on(version: DatasetVersion) -> tuple[Columns, list[list[int]]]:
     columns = open_columns(version, "train")
     learn, validate = training_rows(columns, SETTINGS)
     assert sorted([*learn, *validate]) == list(range(len(columns)))
-    return columns, sorted(columns.images[validate].transpose(0, 2, 3, 1).reshape(len(validate), -1).tolist())
+    return columns, sorted(columns.inputs[validate].transpose(0, 2, 3, 1).reshape(len(validate), -1).tolist())
 
 
 def test_the_folder_val_validates(home: Home, with_validation: Path) -> None:

@@ -6,17 +6,20 @@ Shards are cut by row number, so the part files of a version do not depend on th
 import logging
 import math
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.data.images.decoding import Target, first_shape
 from training.data.manifest import write_manifest
 from training.data.preparation.bad_rows import check_bad_rows
 from training.data.preparation.duplicates import find_copies, refuse
+from training.data.preparation.parallel import run_shards
 from training.data.preparation.shards import (
     SPLITS,
     ShardOutcome,
@@ -25,20 +28,20 @@ from training.data.preparation.shards import (
     transform_shard,
     without_rows,
 )
+from training.data.row_kinds import check_settings, make_table_version
 from training.data.sample_order import Permutation, Rows, stream_key
-from training.data.sources import RAW_SCHEMA
 from training.data.sources.locate import reader
 from training.data.sources.splits import TEST, VALIDATION
 from training.data.sources.wording import counted
 from training.errors import DataError
-from training.machine import available_cpus
-from training.records import DatasetVersion, PartFile, RawShard, Record, SourceFiles, Split
+from training.records import DatasetVersion, PartFile, ProblemName, RawShard, Record, SourceFiles, Split
 from training.settings.schema import DataSettings
 from training.storage.files import atomic_file, atomic_folder, digest_file, write_text
 
 log = logging.getLogger("evergreen.prepare")
 
 _SHARD_ROWS = 8192
+_TABLE_SHARD_ROWS = 262_144  # a row of a table is much smaller than an image
 _SHARD_BYTES = 64 << 20
 _SUBSET = 7  # random stream of the permutation that picks a subset of rows
 _MIXED = 6  # random stream that shuffles the rows of a source sorted by class
@@ -57,19 +60,19 @@ class Shard(Record):
 
 
 def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
-    """Cut the source's rows into shards of at most 8,192 rows and about 64 MiB.
+    """Cut the source's rows into shards of at most 8,192 images or 262,144 rows of a table, and about 64 MiB.
 
     Raises :class:`DataError` when the source has no rows.
     """
     source = reader(files)
-    splits = _used_splits(files, settings)
+    splits = used_splits(files, settings)
     total = sum(source.count(files, split) for split in splits)
     if not total:
         raise DataError(
             f"{files.origin}: no rows. Check data.path, or remove {files.root} to fetch the source again."
         )
     by_bytes = _SHARD_BYTES * total // max(1, files.bytes)
-    size = max(1, min(_SHARD_ROWS, by_bytes))
+    size = max(1, min(_TABLE_SHARD_ROWS if files.kind == "table" else _SHARD_ROWS, by_bytes))
     shards: list[Shard] = []
     for split in splits:
         rows = min(source.count(files, split), _limit(split, settings) or total)
@@ -78,7 +81,7 @@ def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
     return shards
 
 
-def _used_splits(files: SourceFiles, settings: DataSettings) -> tuple[str, ...]:
+def used_splits(files: SourceFiles, settings: DataSettings) -> tuple[str, ...]:
     """Splits of the source, without the validation split when `data.validation_split` is "ignore"."""
     ignored = {VALIDATION} if settings.validation_split == "ignore" else set()
     return tuple(split for split in reader(files).splits(files) if split not in ignored)
@@ -93,22 +96,28 @@ def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: 
     if not _is_whole(target):
         rows = selected_rows(files, shard, settings)
         with atomic_file(target, durable=False) as aside:  # temporary; a later attempt checks its sha256
-            with pq.ParquetWriter(
-                aside, RAW_SCHEMA, compression="none", use_dictionary=_REPEATED, write_page_checksum=True
-            ) as writer:
-                for batch in reader(files).read(files, shard.split, rows):
-                    writer.write_batch(batch)
+            _write_batches(aside, reader(files).read(files, shard.split, rows))
             digest = digest_file(aside)
         write_text(_note(target), digest, durable=False)
     labels: Counter[str] = Counter()
-    for batch in raw_batches(str(target), ["label"]):
-        labels.update(batch["label"].to_pylist())
+    if files.kind != "table":  # the target of a table may have as many values as rows
+        for batch in raw_batches(str(target), ["label"]):
+            labels.update(batch["label"].to_pylist())
     return RawShard(
         path=str(target),
-        rows=labels.total(),
+        rows=pq.read_metadata(target).num_rows,
         bytes=target.stat().st_size,
         labels=dict(sorted(labels.items())),
     )
+
+
+def _write_batches(file: Path, batches: Iterator[pa.RecordBatch]) -> None:
+    first = next(batches)
+    with pq.ParquetWriter(
+        file, first.schema, compression="none", use_dictionary=_REPEATED, write_page_checksum=True
+    ) as writer:
+        for batch in chain([first], batches):
+            writer.write_batch(batch)
 
 
 def _note(shard: Path) -> Path:
@@ -156,31 +165,15 @@ def plan_transform(
             channels=settings.channels,
             test_share=settings.test_share,
             folder=str(staging),
-            marked=VALIDATION in _used_splits(files, settings),
+            marked=VALIDATION in used_splits(files, settings),
         )
         for index, shard in enumerate(raw)
     ]
 
 
 def run_transform(plans: list[ShardPlan], with_ray: bool) -> list[ShardOutcome]:
-    """Run :func:`transform_shard` on all shards, as a Ray Data pipeline or in threads of this process.
-
-    A single shard runs in this process: Ray Data's worker and two actors would spend 5 CPU seconds on imports.
-    """
-    if not with_ray or len(plans) == 1:
-        # Decoding and Parquet release the global interpreter lock; hashing does for images of 2 KiB or more.
-        with ThreadPoolExecutor(available_cpus()) as pool:
-            return list(pool.map(transform_shard, plans))
-    import ray.data
-
-    rows = [{"plan": plan.model_dump_json()} for plan in plans]
-    dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map(_transform_row)
-    outcomes = [ShardOutcome.model_validate_json(row["outcome"]) for row in dataset.iter_rows()]
-    return sorted(outcomes, key=lambda outcome: outcome.index)
-
-
-def _transform_row(row: dict[str, str]) -> dict[str, str]:
-    return {"outcome": transform_shard(ShardPlan.model_validate_json(row["plan"])).model_dump_json()}
+    """Run :func:`transform_shard` on all shards, as a Ray Data pipeline or in threads of this process."""
+    return run_shards(plans, transform_shard, ShardOutcome, with_ray)
 
 
 def make_version(
@@ -192,26 +185,51 @@ def make_version(
     place: Path,
     with_ray: bool,
     listing: Path | None = None,
+    problem: ProblemName = "classification",
 ) -> DatasetVersion:
     """Transform all raw shards and atomically commit the dataset version at `place`.
 
-    Raises :class:`DataError` that names the first rows which break a rule, or classes without rows; then nothing is
+    Raises :class:`SettingError` for settings or a problem that this kind of source does not have. Raises
+    :class:`DataError` that names the first rows which break a rule, or classes without rows; then nothing is
     left at `place`. The CSV file `listing` lists all rows that break a rule, except if the error names them all
     because they are at most 5 unusable rows.
     """
+    check_settings(files, settings, problem)
     with atomic_folder(place) as staging:
         for split in SPLITS:
             (staging / split).mkdir()
-        plans = plan_transform(raw, files, settings, staging)
-        outcomes = run_transform(plans, with_ray)
-        check_bad_rows(outcomes, settings.max_dropped_share, listing)
-        outcomes, left_out = _without_copies(plans, outcomes, files.origin, settings, listing)
-        version = _summarise(name, identity, files, plans[0], outcomes, left_out, place)
+        if files.kind == "table":
+            version = make_table_version(
+                name, identity, files, raw, settings, place, staging, with_ray, listing, problem
+            )
+        else:
+            version = _make_image_version(
+                name, identity, files, raw, settings, place, staging, with_ray, listing
+            )
         _check_classes(version)
         write_manifest(version, staging)
     if listing is not None:
         listing.unlink(missing_ok=True)  # left by an earlier attempt
     return version
+
+
+def _make_image_version(
+    name: str,
+    identity: str,
+    files: SourceFiles,
+    raw: list[RawShard],
+    settings: DataSettings,
+    place: Path,
+    staging: Path,
+    with_ray: bool,
+    listing: Path | None,
+) -> DatasetVersion:
+    """Write the part files of a dataset of images to the folder `staging`; `place` is its final path."""
+    plans = plan_transform(raw, files, settings, staging)
+    outcomes = run_transform(plans, with_ray)
+    check_bad_rows(outcomes, settings.max_dropped_share, listing)
+    outcomes, left_out = _without_copies(plans, outcomes, files.origin, settings, listing)
+    return _summarise(name, identity, files, plans[0], outcomes, left_out, place)
 
 
 def _without_copies(

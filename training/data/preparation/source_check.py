@@ -28,16 +28,24 @@ _SHOWN = 5
 def check_source(files: SourceFiles, settings: DataSettings, refused: Path) -> ImageShape:
     """The shape that prepared images will have.
 
-    Raises :class:`DataError` for rows that preparation would refuse, and when the file `refused` exists: an earlier
-    preparation wrote the rows that it refused to this file.
+    Raises :class:`DataError` for rows that preparation would refuse, and as :func:`check_not_refused`.
     """
+    check_not_refused(files, refused)
+    if files.kind == "folder" and settings.duplicates == "refuse":
+        _check_listing(files, settings)
+    return _check_images(files, settings)
+
+
+def check_not_refused(files: SourceFiles, refused: Path) -> None:
+    """Raises :class:`DataError` when the file `refused` exists, to which a preparation writes rows that it refuses."""
     if refused.is_file():
         raise DataError(
             f"{files.origin}: these data were refused before; {refused} lists the rows. Correct the data, or see "
             "data.duplicates and data.max_dropped_share."
         )
-    if files.kind == "folder" and settings.duplicates == "refuse":
-        _check_listing(files, settings)
+
+
+def _check_images(files: SourceFiles, settings: DataSettings) -> ImageShape:
     batches = list(_sample(files, settings))
     shape = _shape(files, settings, batches)
     target = Target(settings.image_size, settings.channels, shape)

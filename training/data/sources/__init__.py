@@ -1,7 +1,8 @@
-"""Sources of images: one reader per kind of source; all readers give raw rows of the same schema.
+"""Sources of images and tables: one reader per kind of source; all readers of images give raw rows of one schema.
 
 A source is fetched first: then its files are complete and checked on this machine, with a digest of their content.
-After that, the source is read in shards of raw rows (:data:`RAW_SCHEMA`), in an order that depends only on content.
+After that, the source is read in shards of raw rows, in an order that depends only on content. Raw rows of images have
+the columns of :data:`RAW_SCHEMA`; those of a table have its typed columns, see :mod:`training.data.tables.typed_copy`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ RAW_SCHEMA = pa.schema(
 
 
 class Source(Protocol):
-    """The interface of a source, from which a recipe's images are fetched and read."""
+    """The interface of a source, from which a recipe's rows are fetched and read."""
 
     def fetch(self, folder: Path) -> SourceFiles:
         """Get all files and check them; returns their location and digest.
@@ -45,4 +46,4 @@ class Source(Protocol):
         """The splits of the source: ("train", "test"), ("train", "val", "test"), or ("",) when it has none."""
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Raw rows with the row numbers `rows`, in the order of `rows`, in batches of :data:`RAW_SCHEMA`."""
+        """Raw rows with the row numbers `rows`, in the order of `rows`, in batches of bounded size."""

@@ -1,10 +1,7 @@
 """The source of scikit-learn's handwritten digits: 1,797 grey scans of 8x8 pixels, installed with Evergreen."""
 
-import gzip
 import hashlib
-import importlib.util
 import io
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from training.data.sources.installed import content_of, installed_file
 from training.data.sources.rows import checked_rows, cut, pixel_batch
 from training.errors import DataError
 from training.records import SourceFiles
@@ -31,8 +29,8 @@ class Digits:
     def fetch(self, folder: Path) -> SourceFiles:
         """Find and check the file that is installed with scikit-learn; nothing is copied to `folder`."""
         del folder
-        file = _installed_file()
-        digest = hashlib.sha256(_content(file)).hexdigest()
+        file = installed_file(_FILE)
+        digest = hashlib.sha256(content_of(file)).hexdigest()
         return SourceFiles(
             kind="digits",
             root=str(file.parent),
@@ -73,29 +71,6 @@ def _check_split(split: str) -> None:
     assert split == "", f"the digits have no split {split!r}"
 
 
-def _installed_file() -> Path:
-    # Not imported: importing scikit-learn takes longer than all the rest of a run in which nothing changed.
-    spec = importlib.util.find_spec("sklearn")
-    places = (spec.submodule_search_locations if spec else None) or ()
-    for place in places:
-        file = Path(place) / "datasets" / "data" / _FILE
-        if file.is_file():
-            return file
-    raise DataError(
-        f"{_FILE} is not where scikit-learn keeps it. Install scikit-learn again, or set data.path."
-    )
-
-
-def _content(file: Path) -> bytes:
-    try:
-        content = gzip.decompress(file.read_bytes())
-        if not content:
-            raise EOFError("no rows")
-        return content
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{file}: damaged ({error}). Install scikit-learn again.") from error
-
-
 def _table(files: SourceFiles) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
     """The file's table: each row has 64 pixels (0..16) and a label.
 
@@ -104,7 +79,7 @@ def _table(files: SourceFiles) -> "np.ndarray[tuple[int, int], np.dtype[np.int64
     file = Path(files.root) / _FILE
     try:
         # Read as float, because the numbers have decimals, all of which are zero.
-        values = np.loadtxt(io.BytesIO(_content(file)), delimiter=",", ndmin=2)
+        values = np.loadtxt(io.BytesIO(content_of(file)), delimiter=",", ndmin=2)
     except ValueError as error:
         raise DataError(f"{file}: not a table of numbers ({error}). Install scikit-learn again.") from error
     pixels, labels = values[:, :-1], values[:, -1]

@@ -14,6 +14,8 @@ from training.data.sources.idx import IdxFiles
 from training.data.sources.packed import Packed, unpacked
 from training.data.sources.parquet import ParquetImages
 from training.data.sources.places import given_path
+from training.data.sources.splits import NAMES
+from training.data.sources.table import Table
 from training.errors import DataError
 from training.records import SourceFiles
 
@@ -32,7 +34,7 @@ def open_path(path: Path, folder: Path, classes: tuple[str, ...] = (), own: Sour
     """
     place = given_path(path, "this source")
     inside = unpacked(place, folder) if place.is_file() and is_archive(place) else place
-    source, kind = _recognise(inside, classes)
+    source, kind = _table(inside, own) if isinstance(own, Table) else _recognise(inside, classes)
     log.info("%s: recognised as %s", place, kind)
     if type(own) is type(source):
         source = replace(cast(Any, own), path=cast(Any, source).path)
@@ -50,12 +52,23 @@ def reader(files: SourceFiles) -> Source:
         "cifar": Cifar10(),
         "folder": ImageFolder(),
         "parquet": ParquetImages(),
+        "table": Table(files.root, target="any"),  # only `fetch` uses the options
     }
     if files.kind not in readers:
         raise DataError(
             f"{files.root}: no reader for source files of kind {files.kind!r}; one of {', '.join(readers)}."
         )
     return readers[files.kind]
+
+
+def _table(place: Path, own: Table) -> tuple[Source, str]:
+    """The table of a recipe with its files at `place`, or in the only folder there."""
+    for _ in range(_MAX_DEPTH):
+        inner = _only_folder(place)
+        if inner is None or inner.name in NAMES:
+            break
+        place = inner
+    return replace(own, path=place), "a table"
 
 
 def _recognise(place: Path, classes: tuple[str, ...]) -> tuple[Source, str]:
@@ -66,6 +79,8 @@ def _recognise(place: Path, classes: tuple[str, ...]) -> tuple[Source, str]:
         if inner is None or depth == _MAX_DEPTH - 1:
             break
         place = inner
+    if _holds_csv(place):
+        raise DataError(f"{place}: CSV files need a recipe with a table, as source=Table(path, target=...).")
     raise DataError(
         f"{place}: no source that Evergreen knows. Looked for idx files (such as "
         f"{idx.FILES['train', 'images']}), CIFAR-10's binary version (such as data_batch_1.bin), *.parquet "
@@ -92,6 +107,10 @@ def _look(place: Path, classes: tuple[str, ...]) -> tuple[Source, str] | None:
     if folder_listing.holds_images(place):
         return ImageFolder(place, classes), "folders of images, one a class"
     return None
+
+
+def _holds_csv(place: Path) -> bool:
+    return place.suffix.lower() == ".csv" if place.is_file() else next(place.glob("*.csv"), None) is not None
 
 
 def _only_folder(place: Path) -> Path | None:

@@ -40,28 +40,33 @@ def readable(file: Path) -> Iterator[None]:
         ) from error
 
 
-def find_files(root: Path) -> list[tuple[str, Path]]:
-    """The Parquet files under `root`, each with the split that its folder or name gives, or "".
+def find_files(
+    root: Path, suffixes: tuple[str, ...] = (".parquet",), kind: str = "Parquet"
+) -> list[tuple[str, Path]]:
+    """The files under `root` that end in one of `suffixes`, each with the split that its folder or name gives, or "".
 
-    Raises :class:`DataError` when there are no files, or the splits are incomplete: some files have a split and
-    others have none, or train or test is missing.
+    `kind` names such files in messages. Raises :class:`DataError` when there are no files, or the splits are
+    incomplete: some files have a split and others have none, or train or test is missing.
     """
     if root.is_file():
         return [("", root)]
-    found = [(split_named(name), file) for name in NAMES for file in _parquet_in(root / name)]
-    flat = _parquet_in(root)
+    found = [(split_named(name), file) for name in NAMES for file in _files_in(root / name, suffixes)]
+    flat = _files_in(root, suffixes)
     if found and flat:
         raise DataError(f"{flat[0]}: beside train/ and test/, so it would not be used. Move it elsewhere.")
     found = found or [(_split_by_name(file), file) for file in flat]
     if not found:
-        raise DataError(f"{root}: no *.parquet here or in train/ and test/.")
+        wanted = " or ".join(f"*{suffix}" for suffix in suffixes)
+        raise DataError(f"{root}: no {wanted} here or in train/ and test/.")
     for _, file in found:
         check_plain(file)
     present = {split for split, _ in found}
     if not is_divided(present):
-        missing = " and ".join(f"{split}/ or {split}-*.parquet" for split in NEEDED if split not in present)
+        missing = " and ".join(
+            f"{split}/ or {split}-*{suffixes[0]}" for split in NEEDED if split not in present
+        )
         raise DataError(
-            f"{root}: some Parquet files are {' and '.join(sorted(filter(None, present)))}, but {missing} is "
+            f"{root}: some {kind} files are {' and '.join(sorted(filter(None, present)))}, but {missing} is "
             "missing, or not every file says its split. Divide all, or none and let data.test_share do it."
         )
     return found
@@ -120,12 +125,9 @@ def _is_number(label: str) -> bool:
     return label.isascii() and label.isdigit()
 
 
-def _parquet_in(folder: Path) -> list[Path]:
-    return (
-        sorted(file for file in folder.glob("*.parquet") if not file.name.startswith("."))
-        if folder.is_dir()
-        else []
-    )
+def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    found = (file for suffix in suffixes for file in folder.glob(f"*{suffix}")) if folder.is_dir() else ()
+    return sorted(file for file in found if not file.name.startswith("."))
 
 
 def _split_by_name(file: Path) -> str:

@@ -101,7 +101,9 @@ def test_dropped_copies_leave_the_dataset_of_the_other_rows(
 def rows_of(version: DatasetVersion) -> list[Any]:
     """Images and labels of each split, sorted, because the order depends on the number of source rows."""
     columns = (dataset.open_columns(version, split) for split in ("train", "test"))
-    return [sorted(zip(np.asarray(one.images).tolist(), one.labels.tolist(), strict=True)) for one in columns]
+    return [
+        sorted(zip(np.asarray(one.inputs).tolist(), one.targets.tolist(), strict=True)) for one in columns
+    ]
 
 
 def test_the_list_goes_once_the_same_data_are_accepted(home: Home, images: Path) -> None:

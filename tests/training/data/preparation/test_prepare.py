@@ -41,7 +41,7 @@ def test_what_the_manifest_says_is_so(digits_version: DatasetVersion) -> None:
     for split in prepare.SPLITS:
         columns = dataset.open_columns(digits_version, split)
         assert len(columns) == digits_version.rows(split)
-        counts = np.bincount(columns.labels, minlength=10)
+        counts = np.bincount(columns.targets, minlength=10)
         assert digits_version.label_counts[split] == tuple(counts)
     assert digits_version.rows("train") + digits_version.rows("test") == 1797
     # Each row is a test row with probability 0.2: within four standard deviations.
@@ -66,7 +66,7 @@ def test_every_row_arrives_with_its_pixels_and_label(digits_version: DatasetVers
 @pytest.mark.parametrize("channels", [1, 3])
 def test_mean_and_deviation_are_numpys_over_the_train_split(home: Home, images: Path, channels: int) -> None:
     version = prepared(home, ImageFolder(images), "pets", {"channels": channels})
-    train = np.asarray(dataset.open_columns(version, "train").images, np.float64) / 255
+    train = np.asarray(dataset.open_columns(version, "train").inputs, np.float64) / 255
     assert train.shape == (4, channels, 6, 6)
     assert np.allclose(version.mean, train.mean(axis=(0, 2, 3)), rtol=1e-12)
     assert np.allclose(version.std, train.std(axis=(0, 2, 3)), rtol=1e-9)
@@ -81,8 +81,8 @@ def test_shards_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (sharded.label_counts, sharded.mean, sharded.std) == (whole.label_counts, whole.mean, whole.std)
     for split in prepare.SPLITS:
         one, two = (dataset.open_columns(version, split) for version in (whole, sharded))
-        assert np.array_equal(one.images, two.images)
-        assert np.array_equal(one.labels, two.labels)
+        assert np.array_equal(one.inputs, two.inputs)
+        assert np.array_equal(one.targets, two.targets)
         assert np.array_equal(one.digests, two.digests)
 
 
@@ -207,7 +207,7 @@ def test_an_image_folder_is_not_left_sorted_by_class(home: Home, tmp_path: Path)
         Image.fromarray(image).save(file)
     labels = dataset.open_columns(
         prepared(home, ImageFolder(tmp_path / "pets"), "pets", {"test_share": 0.1}), "train"
-    ).labels
+    ).targets
     changes = int((np.diff(labels) != 0).sum())
     assert changes > len(labels) / 4
 

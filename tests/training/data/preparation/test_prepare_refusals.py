@@ -115,7 +115,7 @@ def test_a_label_outside_of_the_classes_is_refused_by_row(home: Home, tmp_path: 
     version = prepared_from(home, known, "pets", DataSettings(test_share=0.5, max_dropped_share=0.1))
     assert (len(version.dropped), version.rows("train") + version.rows("test")) == (1, 19)
     pixels = np.concatenate(
-        [np.asarray(dataset.open_columns(version, split).images) for split in prepare.SPLITS]
+        [np.asarray(dataset.open_columns(version, split).inputs) for split in prepare.SPLITS]
     )
     left_out = random_pixels(20)[18].transpose(2, 0, 1)
     assert not (pixels == left_out).all(axis=(1, 2, 3)).any()

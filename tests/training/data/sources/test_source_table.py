@@ -1,0 +1,430 @@
+"""The source of a table: what its columns are recognised as, which rows it has, and which tables it refuses."""
+
+import datetime
+import re
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from training.data.sources.locate import open_path, reader
+from training.data.sources.packed import Packed
+from training.data.sources.parquet import ParquetImages
+from training.data.sources.table import Table
+from training.data.tables import typed_copy
+from training.errors import DataError, SettingError
+from training.recipe import load
+from training.records import SourceFiles
+
+HOUSES = """id,area,rooms,city,sold,garden,price
+a1,71.5,3,Köln,2024-01-31,true,310000
+b2,,2,"Bonn, West",2024-02-01,false,150000
+c3,120,NA,Köln,2023-12-24,,480000.5
+d4, 88 ,4, Bonn ,2024-02-01,TRUE,
+"""
+
+
+def written(folder: Path, text: str, name: str = "houses.csv") -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def houses(folder: Path, **options: Any) -> Table:
+    return Table(written(folder, HOUSES), **{"target": "price", "drop": ["id"]} | options)
+
+
+def rows_of(source: Any, files: SourceFiles, split: str = "") -> list[dict[str, Any]]:
+    numbers = range(source.count(files, split))
+    return [row for batch in source.read(files, split, numbers) for row in batch.to_pylist()]
+
+
+def fetched(source: Table, folder: Path) -> dict[str, list[Any]]:
+    """All rows by split and column; rows have no `where`, and the prefix of the features is removed."""
+    files = source.fetch(folder)
+    rows = [row for split in source.splits(files) for row in rows_of(source, files, split)]
+    names = [name for name in rows[0] if name != "where"]
+    return {name.removeprefix("feature."): [row[name] for row in rows] for name in names}
+
+
+def refused(table: Callable[[], Table], folder: Path, *texts: str) -> None:
+    with pytest.raises(DataError) as caught:
+        table().fetch(folder / "home")
+    for text in texts:
+        assert text in str(caught.value)
+
+
+def test_every_kind_of_column_is_recognised_from_all_rows(tmp_path: Path) -> None:
+    day = datetime.datetime
+    assert fetched(houses(tmp_path), tmp_path / "home") == {
+        "area": [71.5, None, 120.0, 88.0],
+        "rooms": [3.0, 2.0, None, 4.0],
+        "city": ["Köln", "Bonn, West", "Köln", "Bonn"],
+        "sold": [day(2024, 1, 31), day(2024, 2, 1), day(2023, 12, 24), day(2024, 2, 1)],
+        "garden": [True, False, None, True],
+        "label": [310000.0, 150000.0, 480000.5, None],
+        "split": [""] * 4,
+    }
+
+
+def test_rows_are_numbered_as_a_person_counts_them(tmp_path: Path) -> None:
+    source = houses(tmp_path)
+    files = source.fetch(tmp_path / "home")
+    assert [row["where"] for row in rows_of(source, files)] == [
+        f"{tmp_path}/houses.csv row {n}" for n in (1, 2, 3, 4)
+    ]
+    assert (files.kind, files.origin, files.files) == ("table", f"{tmp_path}/houses.csv", 1)
+
+
+def test_declared_types_are_used_in_place_of_recognised_types(tmp_path: Path) -> None:
+    text = "zip,flag,n,y\n01067,1,3,1\n10115,0,4,2\n10115,,5,3\n"
+    types = {"zip": "category", "flag": "boolean"}
+    found = fetched(Table(written(tmp_path, text), target="y", types=types), tmp_path / "home")
+    assert (found["zip"], found["flag"]) == (["01067", "10115", "10115"], [True, False, None])
+    assert fetched(Table(tmp_path / "houses.csv", target="y"), tmp_path / "home")["zip"] == [
+        1067,
+        10115,
+        10115,
+    ]
+
+
+def test_quotes_commas_line_breaks_and_a_byte_order_mark(tmp_path: Path) -> None:
+    text = '\ufeff"na,me", city ,y\n"line\none","say ""hi""",1\n"b",x,2\n'
+    found = fetched(Table(written(tmp_path, text), target="y"), tmp_path / "home")
+    assert found["na,me"] == ["line\none", "b"]
+    assert found["city"] == ['say "hi"', "x"]
+
+
+def test_parquet_gives_the_same_rows_as_csv(tmp_path: Path) -> None:
+    """Integers, floats, dictionaries, dates and decimals of Parquet have the values that CSV has as text."""
+    table = pa.table(
+        {
+            "area": pa.array([71.5, float("nan"), 120, 88]),
+            "rooms": pa.array([3, 2, None, 4], pa.int8()),
+            "city": pa.array(["Köln", "Bonn, West", "Köln", "Bonn"]).dictionary_encode(),
+            "sold": pa.array(
+                [datetime.date(2024, 1, 31), datetime.date(2024, 2, 1), datetime.date(2023, 12, 24)] * 2
+            )[:4],
+            "garden": pa.array([True, False, None, True]),
+            "price": pa.array([310000, 150000, 480000.5, None]),
+        }
+    )
+    pq.write_table(table, tmp_path / "houses.parquet")
+    found = fetched(Table(tmp_path / "houses.parquet", target="price"), tmp_path / "home")
+    expected = fetched(houses(tmp_path), tmp_path / "home")
+    found["sold"][3] = expected["sold"][3]  # the list above repeats the first date
+    assert found == expected
+
+
+def test_a_folder_of_files_in_the_order_of_their_content(tmp_path: Path) -> None:
+    for name, text in (("one", "a,y\n1,1\n2,2\n"), ("two", "y,a\n3,3\n")):
+        written(tmp_path / "first", text, f"{name}.csv")
+        written(tmp_path / "second", text, f"renamed-{'ba'[name == 'two']}.csv")
+    one, two = (Table(tmp_path / name, target="y") for name in ("first", "second"))
+    files = one.fetch(tmp_path / "home")
+    assert sorted(fetched(one, tmp_path / "home")["a"]) == [1, 2, 3]
+    assert fetched(one, tmp_path / "home") == fetched(two, tmp_path / "home")
+    assert two.fetch(tmp_path / "home").digest == files.digest
+    assert all("renamed" in row["where"] for row in rows_of(two, two.fetch(tmp_path / "home")))
+
+
+def test_folders_give_splits(tmp_path: Path) -> None:
+    for split, rows in (("train", "1,1\n2,2\n"), ("valid", "3,3\n"), ("test", "4,4\n")):
+        written(tmp_path / "data" / split, f"a,y\n{rows}", "part.csv")
+    source = Table(tmp_path / "data", target="y")
+    files = source.fetch(tmp_path / "home")
+    assert source.splits(files) == ("train", "val", "test")
+    assert fetched(source, tmp_path / "home")["split"] == ["train", "train", "val", "test"]
+    assert [source.count(files, split) for split in ("train", "val", "test", "")] == [2, 1, 1, 0]
+    refused(lambda: Table(tmp_path / "data", target="y", split="a"), tmp_path, "has files for train and test")
+
+
+def test_a_column_gives_splits(tmp_path: Path) -> None:
+    text = "a,s,y\n1,test,1\n2,train,2\n3,validation,3\n4,train,4\n"
+    source = Table(written(tmp_path, text), target="y", split="s")
+    found = fetched(source, tmp_path / "home")
+    assert (found["a"], found["split"]) == ([2, 4, 3, 1], ["train", "train", "val", "test"])
+    assert "s" not in found
+    text = text.replace("validation", "other")
+    refused(
+        lambda: Table(written(tmp_path, text), "y", split="s"),
+        tmp_path,
+        "houses.csv row 3",
+        "'other'",
+        "train",
+    )
+    refused(lambda: Table(written(tmp_path, "a,s,y\n1,train,1\n"), "y", split="s"), tmp_path, "split test")
+    refused(
+        lambda: Table(written(tmp_path, "a,s,y\n1,train,1\n2,,1\n"), "y", split="s"),
+        tmp_path,
+        "row 2",
+        "empty",
+    )
+
+
+def test_the_latest_rows_are_the_test_split_and_ties_stay_together(tmp_path: Path) -> None:
+    days = [5, 1, 3, 4, 4, 2, 4, 1, 1, 1]
+    text = "a,day,y\n" + "".join(f"{n},2024-01-{day:02},{n}\n" for n, day in enumerate(days))
+    source = Table(written(tmp_path, text), target="y", time="day", test_share=0.2)
+    found = fetched(source, tmp_path / "home")
+    assert "day" not in found
+    # 2 of 10 rows are asked for: day 5, and day 4 with all of its 3 rows.
+    assert [int(a) for a, split in zip(found["a"], found["split"], strict=True) if split == "test"] == [
+        0,
+        3,
+        4,
+        6,
+    ]
+    early = Table(tmp_path / "houses.csv", target="y", time="day", test_share=0.95)
+    assert fetched(early, tmp_path / "home")["split"].count("train") == days.count(1)
+    text = "a,day,y\n" + "".join(f"{n},2024-01-01,{n}\n" for n in range(5))
+    refused(lambda: Table(written(tmp_path, text), "y", time="day"), tmp_path, "same 'day'")
+    refused(
+        lambda: Table(written(tmp_path, "a,t,y\n1,2,3\n1,,3\n"), "y", time="t"), tmp_path, "row 2", "empty"
+    )
+    refused(
+        lambda: Table(written(tmp_path, "a,t,y\n1,x,3\n"), "y", time="t"), tmp_path, "needs dates or numbers"
+    )
+
+
+def test_rows_of_a_group_have_one_digest(tmp_path: Path) -> None:
+    text = "a,who,y\n1,anna,1\n2,ben,2\n3,anna,3\n"
+    found = fetched(Table(written(tmp_path, text), target="y", group="who"), tmp_path / "home")
+    assert "who" not in found
+    assert found["group"][0] == found["group"][2] != found["group"][1]
+    refused(lambda: Table(written(tmp_path, text + "4,,4\n"), "y", group="who"), tmp_path, "row 4", "empty")
+
+
+def test_the_digest_covers_content_and_options_but_no_paths(tmp_path: Path) -> None:
+    def digest(folder: str = "one", text: str = HOUSES, **options: Any) -> str:
+        file = written(tmp_path / folder, text)
+        return Table(file, **{"target": "price", "drop": ["id"]} | options).fetch(tmp_path / "home").digest
+
+    first = digest()
+    assert digest("two") == first == digest(test_share=0.3)  # test_share counts for time= only
+    others = [
+        digest(text=HOUSES.replace("71.5", "71.6")),
+        digest(drop=["id", "garden"]),
+        digest(types={"rooms": "category"}),
+        digest(target="area"),
+        digest(time="sold"),
+        digest(time="sold", test_share=0.3),
+        digest(group="city"),
+    ]
+    assert len({first, *others}) == len(others) + 1
+
+
+def test_the_typed_copy_is_made_once_and_again_when_it_was_changed(tmp_path: Path, caplog: Any) -> None:
+    source = houses(tmp_path)
+    files = source.fetch(tmp_path / "home")
+    copy = Path(files.root) / "rows.parquet"
+    stamp, expected = copy.stat().st_mtime_ns, rows_of(source, files)
+    assert source.fetch(tmp_path / "home") == files
+    assert copy.stat().st_mtime_ns == stamp
+    content = bytearray(copy.read_bytes())
+    content[len(content) // 2] ^= 1
+    copy.write_bytes(content)
+    assert source.fetch(tmp_path / "home") == files
+    assert "not what was written" in caplog.text
+    assert rows_of(source, files) == expected
+    (Path(files.root) / "notes.json").unlink()
+    with pytest.raises(DataError, match=r"copy is gone\. Run the command again"):
+        source.count(files, "")
+
+
+def test_only_the_copies_that_were_used_last_are_kept(tmp_path: Path) -> None:
+    roots = []
+    for price in range(5):
+        source = Table(written(tmp_path, HOUSES.replace("150000", str(price))), "price", ["id"])
+        roots.append(source.fetch(tmp_path / "home").root)
+    assert sorted(map(str, (tmp_path / "home" / "tables").iterdir())) == sorted(roots[2:])
+
+
+def test_rows_are_read_in_any_order_across_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.data.tables.reading._BLOCK_BYTES", 64)
+    monkeypatch.setattr(typed_copy, "_ROWS", 7)
+    text = "a,y\n" + "".join(f"{n},{n}\n" for n in range(100))
+    source = Table(written(tmp_path, text), target="y")
+    files = source.fetch(tmp_path / "home")
+    assert pq.ParquetFile(Path(files.root) / "rows.parquet").num_row_groups > 3
+    order = [99, 0, 50, 50, *range(20, 40), 1]
+    found = [row for batch in reader(files).read(files, "", order) for row in batch.to_pylist()]
+    assert [row["label"] for row in found] == order
+    assert [int(row["where"].rpartition(" ")[2]) for row in found] == [n + 1 for n in order]
+    with pytest.raises(IndexError):
+        list(source.read(files, "", [100]))
+
+
+BAD = {
+    "a missing target": ("a,b\n1,2\n", {}, ["no column 'price'", "Table(target=...)", "it has 'a', 'b'"]),
+    "a misspelled target": ("Prize,b\n1,2\n", {}, ["did you mean 'Prize'?"]),
+    "a column in drop that vanished": ("a,price\n1,2\n", {"drop": ["b"]}, ["'b'", "Table(drop=...)"]),
+    "an unknown column in types": ("a,price\n1,2\n", {"types": {"b": "number"}}, ["'b'", "types"]),
+    "an unknown column in group": ("a,price\n1,2\n", {"group": "b"}, ["'b'", "group"]),
+    "text in a declared number": (
+        "a,price\n1,2\nx,3\n",
+        {"types": {"a": "number"}},
+        ["houses.csv row 2", "'a' has 'x'", "not a finite number"],
+    ),
+    "text among numbers": (
+        "a,price\n" + "1,2\n" * 20 + "x1,3\n",
+        {},
+        [
+            "houses.csv row 21",
+            "'a' has 'x1'",
+            "20 of 21 values of the column are numbers",
+            'types={"a": "category"}',
+        ],
+    ),
+    "no date": (
+        "a,price\n" + "2024-02-28,2\n" * 20 + "2024-02-30,3\n",
+        {},
+        ["row 21", "2024-02-30", "are dates"],
+    ),
+    "infinity": ("a,price\n1,2\n-inf,3\n", {}, ["row 2", "'a' has '-inf'", "finite"]),
+    "a number beyond 32 bits": ("a,price\n1,2\n1e39,3\n", {}, ["row 2", "'1e39'", "32 bits"]),
+    "an infinite target": ("a,price\n1,2\n2,inf\n", {}, ["row 2", "'price' has 'inf'"]),
+    "two columns of one name": ("a,b, a,price\n1,2,3,4\n", {}, ["two columns are named 'a'"]),
+    "a column without name": (",a,price\n1,2,3\n", {}, ["column 1 has no name", "index=False"]),
+    "a ragged row": ("a,b,price\n1,2,3\n4,5,6\n1,2\n", {}, ["houses.csv row 3", "has 2 values", "3 names"]),
+    "a row that is too long": ('a,price\n"x\ny",3\n1,2,3\n', {}, ["houses.csv row 2", "has 3 values"]),
+    "an empty file": ("", {}, ["houses.csv", "is empty"]),
+    "a header only": ("a,price\n", {}, ["houses.csv", "has no rows"]),
+    "the target alone": ("price\n1\n", {}, ["no column is left to learn from besides 'price'"]),
+    "semicolons": ("a;price\n1;2\n", {}, ["separated by semicolons"]),
+    "a column without values": (
+        "a,b,price\n1,,2\n2,NA,3\n",
+        {},
+        ["'b' has no values in 2 rows", 'drop=["b"]'],
+    ),
+    "dates as target": ("a,price\n1,2024-01-01\n", {}, ["holds dates"]),
+    "free text": (
+        "a,price\n" + "".join(f"text {n},1\n" for n in range(101)),
+        {},
+        ["'a' has 101 distinct texts in 101 rows", "drop=['a']", 'types={"a": "category"}', "100 texts"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_table_is_refused_with_file_column_and_row(tmp_path: Path, what: str) -> None:
+    text, options, said = BAD[what]
+    refused(lambda: Table(written(tmp_path, text), **{"target": "price"} | options), tmp_path, *said)
+    assert not list((tmp_path / "home").glob("**/*.parquet"))
+
+
+def test_identifiers_may_be_declared_as_categories(tmp_path: Path) -> None:
+    text = "a,price\n" + "".join(f"text {n},1\n" for n in range(101))
+    table = Table(written(tmp_path, text), target="price", types={"a": "category"})
+    assert len(set(fetched(table, tmp_path / "home")["a"])) == 101
+
+
+def test_too_many_categories_are_refused_however_often_each_occurs(tmp_path: Path) -> None:
+    text = "a,price\n" + "".join(f"user {n % 10_001},1\n" for n in range(30_003))
+    refused(lambda: Table(written(tmp_path, text), "price"), tmp_path, "more than 10,000 distinct texts")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [("latin-1", ["line 3", "is not UTF-8 (byte 0xf6)", "iconv"]), ("utf-16", ["is UTF-16", "iconv"])],
+)
+def test_another_encoding_is_named(tmp_path: Path, encoding: str, said: list[str]) -> None:
+    file = tmp_path / "houses.csv"
+    file.write_bytes("city,price\nBonn,1\nKöln,2\n".encode(encoding))
+    refused(lambda: Table(file, target="price"), tmp_path, *said)
+
+
+def test_files_must_agree_about_their_columns(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    pq.write_table(pa.table({"a": [1, 2], "y": [1, 2]}), folder / "one.parquet")
+    pq.write_table(pa.table({"a": ["x", "y"], "y": [1, 2]}), folder / "two.parquet")
+    table = Table(folder, target="y")
+    refused(lambda: table, tmp_path, "column 'a' is a", "one.parquet", "two.parquet", "types=")
+    assert set(fetched(Table(folder, "y", types={"a": "category"}), tmp_path / "home")["a"]) == {
+        "1",
+        "2",
+        "x",
+        "y",
+    }
+    pq.write_table(pa.table({"b": ["x", "y"], "y": [1, 2]}), folder / "two.parquet")
+    refused(lambda: table, tmp_path, "All files of a table need the same columns")
+    pq.write_table(pa.table({"a": pa.nulls(2), "y": [1, 2]}), folder / "two.parquet")
+    assert fetched(table, tmp_path / "home")["a"].count(None) == 2
+    written(folder, "a,y\n1,1\n", "three.csv")
+    refused(lambda: table, tmp_path, "both CSV and Parquet")
+
+
+def test_nested_columns_are_refused_unless_left_out(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1, 2], "b": [[1], [2]], "y": [1, 2]}), tmp_path / "rows.parquet")
+    refused(lambda: Table(tmp_path / "rows.parquet", "y"), tmp_path, "'b' is of type list", "drop=['b']")
+    assert "b" not in fetched(Table(tmp_path / "rows.parquet", "y", drop=["b"]), tmp_path / "home")
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1 and no more")
+    refused(lambda: Table(tmp_path / "rows.parquet", "y"), tmp_path, "rows.parquet: not a whole Parquet file")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"drop": "id"}, "give a list"),
+        ({"types": {"a": "float"}}, "take one of number, category, boolean, date"),
+        ({"split": "s", "time": "t"}, "both divide the rows"),
+        ({"group": "y"}, "'y' has two uses"),
+        ({"drop": ["y"]}, "'y' is in use"),
+        ({"test_share": 1.5}, "between 0 and 1"),
+    ],
+)
+def test_options_that_contradict_each_other(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=re.escape(said)):
+        Table("rows.csv", target="y", **options)
+
+
+def test_a_path_is_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "recipes" / "data", HOUSES)
+    recipe = tmp_path / "recipes" / "houses.py"
+    recipe.write_text(
+        "from evergreen import Recipe, Table\n"
+        "recipe = Recipe('houses', source=Table('data/houses.csv', target='price', drop=['id']), "
+        "build_model=lambda shape, outputs: None)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    source = load(str(recipe))[0].source
+    assert isinstance(source, Table)
+    assert source.fetch(tmp_path / "home").origin == str(tmp_path / "recipes" / "data" / "houses.csv")
+
+
+def test_data_path_replaces_the_path_and_keeps_the_options(tmp_path: Path) -> None:
+    own = houses(tmp_path / "own", types={"rooms": "category"})
+    other = written(tmp_path / "other", HOUSES.replace("Köln", "Wien"))
+    source = open_path(other, tmp_path / "home", (), own)
+    assert source == Table(other, "price", ["id"], {"rooms": "category"})
+    with tarfile.open(tmp_path / "houses.tar", "w") as tar:
+        tar.add(other, "inner/houses.csv")
+    packed = open_path(tmp_path / "houses.tar", tmp_path / "home", (), own)
+    assert isinstance(packed, Packed)
+    files = packed.fetch(tmp_path / "home")
+    assert (files.kind, files.origin) == ("table", str(tmp_path / "houses.tar"))
+    assert files.digest == source.fetch(tmp_path / "home").digest
+    assert packed.fetch(tmp_path / "home") == files
+    with pytest.raises(DataError, match=r"source=Table\(path, target=...\)"):
+        open_path(other.parent, tmp_path / "home", (), ParquetImages())
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    refused(
+        lambda: Table(written(tmp_path, HOUSES, "houses.txt"), "price"), tmp_path, "neither CSV nor Parquet"
+    )
+    with pytest.raises(SettingError, match="does not exist"):
+        Table(tmp_path / "nowhere.csv", "price").fetch(tmp_path / "home")
+    (tmp_path / "empty").mkdir()
+    refused(lambda: Table(tmp_path / "empty", "price"), tmp_path, "no *.csv or *.parquet or *.pq here")

@@ -1,0 +1,1 @@
+"""Tables: rows of named columns from CSV and Parquet files, as typed values and as the matrix that a model takes."""

@@ -1,0 +1,114 @@
+"""The matrix that a model takes: rows of a table as 32-bit numbers, one column for each feature of the schema.
+
+Numbers stay as they are. A category is its position in `TableColumn.categories`, a boolean 0 or 1, and a date the days
+since 1970-01-01, with fractions for times. A missing value is NaN, and so is a category that the schema does not have.
+"""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from training.data.tables.values import as_text, plain, typed
+from training.errors import DataError
+from training.records import ColumnKind, TableColumn, TableSchema
+
+Rows: TypeAlias = "pa.Table | pa.RecordBatch"
+_US_PER_DAY = 86_400_000_000
+_SHOWN = 5
+
+
+class TypedRows(NamedTuple):
+    """The features of given rows with the types of the schema; for each row, "" or why it can't be used."""
+
+    rows: pa.Table
+    errors: tuple[str, ...]
+
+
+def encode(rows: Rows, schema: TableSchema, prefix: str = "") -> npt.NDArray[np.float32]:
+    """Float32 of shape (rows, columns of the schema). The columns of `rows` are named `prefix` + the feature's name.
+
+    The values have the types of part files; :func:`typed_rows` converts others. Raises :class:`DataError` for a column
+    that is missing.
+    """
+    _check_names([name.removeprefix(prefix) for name in rows.schema.names if name.startswith(prefix)], schema)
+    matrix = np.empty((rows.num_rows, len(schema.columns)), np.float32)
+    for number, column in enumerate(schema.columns):
+        with np.errstate(over="ignore"):  # part files have no numbers beyond 32 bits
+            matrix[:, number] = encoded_values(rows[prefix + column.name], column.kind, column)
+    return matrix
+
+
+def encoded_values(
+    values: "pa.Array | pa.ChunkedArray", kind: ColumnKind, column: TableColumn | None = None
+) -> npt.NDArray[np.float64]:
+    """The numbers that stand for typed values of one column, NaN for a missing value; categories need `column`."""
+    array = plain(values)
+    if kind == "category":
+        names = pa.array(column.categories if column is not None else (), pa.string())
+        array = pc.index_in(as_text(array), value_set=names)
+    elif kind == "boolean":
+        array = array.cast(pa.int8())
+    elif kind == "date":
+        array = pc.divide(array.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64()), _US_PER_DAY)
+    found: npt.NDArray[np.float64] = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return found
+
+
+def typed_rows(rows: Rows, schema: TableSchema, origin: str = "the input") -> TypedRows:
+    """The features of given rows, with the types of the schema; further columns are ignored.
+
+    Text is converted: numbers, `true`, ISO 8601 dates. A row with a value of another type gets an error, and null for
+    the value. `origin` names the rows in messages. Raises :class:`DataError` for missing columns.
+    """
+    _check_names(rows.schema.names, schema, origin)
+    errors = [""] * rows.num_rows
+    columns = {}
+    for column in schema.columns:
+        values = plain(rows[column.name])
+        columns[column.name], wrong = typed(values, column.kind)
+        for row in np.flatnonzero(wrong).tolist():
+            errors[row] = errors[row] or wrong_value(column.name, values[row].as_py(), column.kind)
+    return TypedRows(pa.table(columns), tuple(errors))
+
+
+def wrong_value(name: str, value: object, kind: ColumnKind) -> str:
+    """Message text for a value that is not of its column's kind."""
+    wanted = {
+        "number": "a finite number of 32 bits",
+        "boolean": "true or false",
+        "date": "a date as 2024-12-31 or 2024-12-31T23:59:59",
+        "category": "text",
+    }[kind]
+    return f"column {name!r} has {_short(value)}, not {wanted}."
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Message text that suggests the most similar of `names`, or lists the first of them."""
+    lower = {other.lower(): other for other in reversed(names)}
+    if close := get_close_matches(name.lower(), lower, n=1):
+        return f"did you mean {lower[close[0]]!r}?"
+    more = ", …" if len(names) > 2 * _SHOWN else ""
+    return f"it has {', '.join(map(repr, names[: 2 * _SHOWN]))}{more}."
+
+
+def _check_names(names: Sequence[str], schema: TableSchema, origin: str = "the input") -> None:
+    absent = [column.name for column in schema.columns if column.name not in names]
+    if absent:
+        listed = ", ".join(map(repr, absent[:_SHOWN])) + (", …" if len(absent) > _SHOWN else "")
+        noun = "columns" if len(absent) > 1 else "column"
+        raise DataError(
+            f"{origin}: no {noun} {listed}, which the model was trained with; {nearest(absent[0], names)}"
+        )
+    for column in schema.columns:
+        if list(names).count(column.name) > 1:
+            raise DataError(f"{origin}: two columns are named {column.name!r}. Rename or remove one of them.")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,277 @@
+"""Convert the files of a table into its typed copy: recognise the columns, check each value, assign splits.
+
+Every row is read at least twice: first to recognise the kinds of the columns, then to convert them. Memory use is one
+block of rows, and for `time` 8 bytes for each row.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from training.data.sources.splits import NAMES, NEEDED, TEST, TRAIN, split_named
+from training.data.sources.wording import counted
+from training.data.tables.encoding import encoded_values, nearest, wrong_value
+from training.data.tables.reading import Block, blocks, column_types
+from training.data.tables.recognition import Column
+from training.data.tables.typed_copy import GROUP, Notes, group_digests, write_copy
+from training.data.tables.values import FEATURE, kind_of, plain, typed
+from training.errors import DataError
+from training.records import ColumnKind
+
+_LABEL = "label"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a table's columns are used; see :class:`training.data.sources.table.Table`."""
+
+    target: str
+    drop: tuple[str, ...] = ()
+    types: dict[str, ColumnKind] = field(default_factory=dict)
+    split: str | None = None
+    group: str | None = None
+    time: str | None = None
+    test_share: float = 0.2
+
+    def named(self) -> dict[str, list[str]]:
+        """Names of columns by the option of `Table` that gives them."""
+        single = {"target": self.target, "split": self.split, "group": self.group, "time": self.time}
+        several = {"drop": list(self.drop), "types": list(self.types)}
+        return {option: [name] for option, name in single.items() if name is not None} | several
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The files with the split of each, the columns to read with their kinds, and the first time of the test split."""
+
+    files: Sequence[tuple[str, Path]]
+    options: Options
+    features: tuple[str, ...]
+    kinds: dict[str, ColumnKind]
+    first_test_time: float | None = None
+
+
+def ingest(files: Sequence[tuple[str, Path]], options: Options, place: Path) -> Notes:
+    """Read the files, each given with its split or "", and write their typed copy to the folder `place`.
+
+    Raises :class:`DataError` that names the file, the column or the row which breaks a rule.
+    """
+    types = {file: column_types(file) for _, file in files}
+    names = _agreed_names(types, options)
+    _check_named(files[0][1], names, options)
+    used = {options.target, options.split, options.group, options.time, *options.drop}
+    features = tuple(name for name in names if name not in used)
+    if not features:
+        raise DataError(
+            f"{files[0][1]}: no column is left to learn from besides {_quoted(sorted(filter(None, used)))}."
+        )
+    kinds = _kinds(types, options, features)
+    plan = _Plan(files, options, features, kinds, _first_test_time(files, options, kinds))
+    notes = Notes(
+        files=tuple(str(file) for _, file in files),
+        target=options.target,
+        label=kinds[options.target],
+        columns={name: kinds[name] for name in features},
+        rows={},
+        sha256={},
+    )
+    write_copy(place, notes, _converted(plan))
+    return notes
+
+
+def _agreed_names(types: dict[Path, dict[str, pa.DataType]], options: Options) -> tuple[str, ...]:
+    """Names of the columns: in the order of the files if all have the same order, else sorted."""
+    first, *others = types
+    dropped = set(options.drop)
+    for file in others:
+        for one, other in ((first, file), (file, first)):
+            if absent := [name for name in types[one] if name not in types[other] and name not in dropped]:
+                raise DataError(
+                    f"{other}: no column {absent[0]!r}, which {one} has. All files of a table need the same columns; "
+                    f"{nearest(absent[0], list(types[other]))}"
+                )
+    orders = {tuple(name for name in found if name not in dropped) for found in types.values()}
+    kept = orders.pop() if len(orders) == 1 else tuple(sorted(set(types[first]) - dropped))
+    return (*kept, *(name for name in options.drop if any(name in found for found in types.values())))
+
+
+def _check_named(file: Path, names: Sequence[str], options: Options) -> None:
+    for option, columns in options.named().items():
+        for name in columns:
+            if name not in names:
+                raise DataError(
+                    f"{file}: no column {name!r}, which Table({option}=...) names; {nearest(name, names)}"
+                )
+
+
+def _kinds(
+    types: dict[Path, dict[str, pa.DataType]], options: Options, features: Sequence[str]
+) -> dict[str, ColumnKind]:
+    """The kind of each column that is read: as declared, as the Arrow types say, or recognised from all values."""
+    kinds: dict[str, ColumnKind] = {
+        name: "category" for name in (options.split, options.group) if name is not None
+    }
+    kinds |= options.types
+    wanted = [name for name in (*features, options.target, options.time) if name is not None]
+    unknown = []
+    for name in wanted:
+        found = _arrow_kind(name, types, name in options.types)
+        if name not in kinds:
+            if found is None:
+                unknown.append(name)
+            else:
+                kinds[name] = found
+    kinds |= _recognised(list(types), unknown, options)
+    if kinds[options.target] == "date":
+        raise DataError(
+            f"{next(iter(types))}: target {options.target!r} holds dates, which no problem predicts. Declare "
+            f'types={{"{options.target}": "category"}} to predict them as classes.'
+        )
+    if options.time is not None and kinds[options.time] not in ("date", "number"):
+        raise DataError(
+            f"{next(iter(types))}: time={options.time!r} needs dates or numbers, and the column holds text or booleans."
+        )
+    return kinds
+
+
+def _arrow_kind(name: str, types: dict[Path, dict[str, pa.DataType]], declared: bool) -> ColumnKind | None:
+    """The kind that a column's Arrow types stand for; None for text, and for a column of nulls only."""
+    found: dict[ColumnKind, Path] = {}
+    for file, columns in types.items():
+        if pa.types.is_null(columns[name]):
+            continue
+        kind = kind_of(columns[name])
+        if kind is None:
+            raise DataError(
+                f"{file}: column {name!r} is of type {columns[name]}, and a table has numbers, text, booleans and "
+                f"dates. Leave it out with drop=[{name!r}]."
+            )
+        found.setdefault(kind, file)
+    if len(found) > 1 and not declared:
+        (one, first), (other, second), *_ = found.items()
+        raise DataError(
+            f"{second}: column {name!r} is a {other}, and in {first} a {one}. Write it with one type, or declare "
+            f'types={{"{name}": "{one}"}}.'
+        )
+    kind = next(iter(found), None)
+    return None if kind == "category" else kind
+
+
+def _recognised(files: Sequence[Path], names: Sequence[str], options: Options) -> dict[str, ColumnKind]:
+    if not names:
+        return {}
+    columns = [Column(name) for name in names]
+    for file in files:
+        for block in blocks(file, names):
+            for column in columns:
+                column.add(block.rows[column.name], str(file), block.first)
+    place = files[0] if len(files) == 1 else files[0].parent
+    found = {}
+    for column in columns:
+        try:
+            found[column.name] = column.recognised(many_allowed=column.name in (options.target, options.time))
+        except DataError as error:
+            text = str(error)
+            raise DataError(text if text.startswith(str(place)) else f"{place}: {text}") from None
+    return found
+
+
+def _first_test_time(
+    files: Sequence[tuple[str, Path]], options: Options, kinds: dict[str, ColumnKind]
+) -> float | None:
+    """The time from which on rows are test rows, so that `test_share` of the rows are, and more if times are equal."""
+    if (name := options.time) is None:
+        return None
+    found = [_times(file, block, name, kinds[name]) for _, file in files for block in blocks(file, [name])]
+    times = np.sort(np.concatenate(found))
+    first = float(times[min(len(times) - 1, len(times) - round(options.test_share * len(times)))])
+    if first == times[0]:
+        later = times[times > first]
+        if not len(later):
+            raise DataError(
+                f"{files[0][1]}: all rows have the same {name!r}, so time={name!r} can't divide them."
+            )
+        first = float(later[0])
+    return first
+
+
+def _times(file: Path, block: Block, name: str, kind: ColumnKind) -> npt.NDArray[np.float64]:
+    """The times of a block's rows, as days or as the column's numbers."""
+    return encoded_values(_values(file, block, name, kind, needed="time"), kind)
+
+
+def _values(file: Path, block: Block, name: str, kind: ColumnKind, needed: str = "") -> pa.Array:
+    """Typed values of a column. Raises :class:`DataError` for a wrong value, and for a missing one if `needed`."""
+    values = plain(block.rows[name])
+    made, wrong = typed(values, kind)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        remedy = " Correct it or leave it empty, or declare another type with types=."
+        raise DataError(
+            f"{file} row {block.first + row}: {wrong_value(name, values[row].as_py(), kind)}{remedy}"
+        )
+    if needed and made.null_count:
+        row = int(np.argmax(np.asarray(made.is_null())))
+        raise DataError(
+            f"{file} row {block.first + row}: column {name!r} is empty; {needed}={name!r} needs a value."
+        )
+    return made
+
+
+def _converted(plan: _Plan) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Batches of the typed copy with the split of their rows."""
+    options = plan.options
+    extra = [name for name in (options.split, options.group, options.time) if name is not None]
+    for number, (split, file) in enumerate(plan.files):
+        for block in blocks(file, list(dict.fromkeys([*plan.features, options.target, *extra]))):
+            columns = {
+                f"{FEATURE}{name}": _values(file, block, name, plan.kinds[name]) for name in plan.features
+            }
+            columns[_LABEL] = _values(file, block, options.target, plan.kinds[options.target])
+            if options.group is not None:
+                columns[GROUP] = group_digests(
+                    _values(file, block, options.group, "category", needed="group")
+                )
+            rows = len(columns[_LABEL])
+            columns["file"] = pa.array(np.full(rows, number, np.int32))
+            columns["row"] = pa.array(np.arange(block.first, block.first + rows, dtype=np.int64))
+            batch = pa.RecordBatch.from_pydict(columns)
+            for name, mask in _divided(plan, split, file, block).items():
+                if (part := batch.filter(pa.array(mask))).num_rows:
+                    yield name, part
+
+
+def _divided(plan: _Plan, split: str, file: Path, block: Block) -> dict[str, npt.NDArray[np.bool_]]:
+    """Masks of a block's rows by split."""
+    options = plan.options
+    if options.time is not None and plan.first_test_time is not None:
+        test = _times(file, block, options.time, plan.kinds[options.time]) >= plan.first_test_time
+        return {TRAIN: ~test, TEST: test}
+    if options.split is None:
+        return {split: np.ones(block.rows.num_rows, bool)}
+    values = _values(file, block, options.split, "category", needed="split").to_pylist()
+    for row, value in enumerate(values):
+        if not split_named(value):
+            raise DataError(
+                f"{file} row {block.first + row}: column {options.split!r} has {value!r}; split= needs one of "
+                f"{', '.join(NAMES)}."
+            )
+    found = np.array([split_named(value) for value in values])
+    return {name: found == name for name in np.unique(found).tolist()}
+
+
+def check_divided(origin: str, rows: dict[str, int]) -> None:
+    """Raises :class:`DataError` when a source with splits lacks rows to train or to test."""
+    if missing := [] if "" in rows else [split for split in NEEDED if not rows.get(split)]:
+        total = counted(sum(rows.values()), "row")
+        raise DataError(
+            f"{origin}: none of the {total} belongs to split {missing[0]}. Both train and test need rows."
+        )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))

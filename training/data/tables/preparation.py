@@ -1,0 +1,121 @@
+"""Prepare a dataset version of a table: find the classes, transform the shards, and describe the columns."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from training.data.preparation.bad_rows import check_bad_rows
+from training.data.preparation.parallel import run_shards
+from training.data.preparation.prepare import used_splits
+from training.data.preparation.shards import SPLITS, raw_batches
+from training.data.sources.splits import VALIDATION
+from training.data.tables.shards import TableOutcome, TablePlan, transform_table_shard
+from training.data.tables.statistics import table_schema
+from training.data.tables.suspicions import suspicions
+from training.data.tables.targets import check_target
+from training.data.tables.typed_copy import Notes, read_notes
+from training.errors import DataError
+from training.records import DatasetVersion, PartFile, ProblemName, RawShard, SourceFiles, Split, TableSchema
+from training.settings.schema import DataSettings
+
+log = logging.getLogger("evergreen.prepare")
+
+
+def make_table_version(
+    name: str,
+    identity: str,
+    files: SourceFiles,
+    raw: Sequence[RawShard],
+    settings: DataSettings,
+    place: Path,
+    staging: Path,
+    with_ray: bool,
+    listing: Path | None,
+    problem: ProblemName,
+) -> DatasetVersion:
+    """Write the part files of a table's dataset version to the folder `staging`; `place` is its final path.
+
+    Raises :class:`DataError` for rows without a target above `data.max_dropped_share`, for a target that the problem
+    can't have, and for a split without rows.
+    """
+    notes = read_notes(Path(files.root))
+    classes = check_target(
+        _distinct_labels(raw), notes, files.origin, problem, sum(shard.rows for shard in raw)
+    )
+    plans = _plans(raw, files, settings, staging, notes, classes)
+    outcomes = run_shards(plans, transform_table_shard, TableOutcome, with_ray)
+    check_bad_rows(outcomes, settings.max_dropped_share, listing)
+    parts: dict[Split, tuple[PartFile, ...]] = {
+        split: tuple(outcome.parts[split] for outcome in outcomes if split in outcome.parts)
+        for split in SPLITS
+    }
+    _check_splits(parts, files.origin)
+    schema = table_schema(staging, parts["train"], notes.target, notes.columns, with_target=classes is None)
+    schema = _with_warnings(schema, suspicions(staging, parts, schema, len(classes or ())), files.origin)
+    return DatasetVersion(
+        name=name,
+        fingerprint=identity,
+        path=str(place),
+        classes=classes or (),
+        shape=(len(schema.columns),),
+        parts=parts,
+        label_counts={
+            split: tuple(map(sum, zip(*(outcome.label_counts[split] for outcome in outcomes), strict=True)))
+            for split in SPLITS
+        },
+        mean=(),
+        std=(),
+        source_digest=files.digest,
+        source_origin=files.origin,
+        validation_rows=sum(outcome.validation for outcome in outcomes) if plans[0].marked else None,
+        dropped=tuple(row for outcome in outcomes for row in outcome.bad),
+        problem=problem,
+        table=schema,
+    )
+
+
+def _plans(
+    raw: Sequence[RawShard],
+    files: SourceFiles,
+    settings: DataSettings,
+    staging: Path,
+    notes: Notes,
+    classes: tuple[str, ...] | None,
+) -> list[TablePlan]:
+    return [
+        TablePlan(
+            raw=shard.path,
+            index=index,
+            target=notes.target,
+            columns=notes.columns,
+            classes=classes,
+            test_share=settings.test_share,
+            folder=str(staging),
+            marked=VALIDATION in used_splits(files, settings),
+        )
+        for index, shard in enumerate(raw)
+    ]
+
+
+def _distinct_labels(raw: Sequence[RawShard]) -> pa.Array:
+    """The distinct values of the target in all shards, without missing values."""
+    found = [pc.unique(batch["label"]) for shard in raw for batch in raw_batches(shard.path, ["label"])]
+    return pc.unique(pa.chunked_array(found)).drop_null()
+
+
+def _check_splits(parts: dict[Split, tuple[PartFile, ...]], origin: str) -> None:
+    for split in SPLITS:
+        if not parts[split]:
+            raise DataError(
+                f"{origin}: no {split} rows. Add rows, or change data.test_share, data.max_train_rows or "
+                "data.max_test_rows."
+            )
+
+
+def _with_warnings(schema: TableSchema, warnings: tuple[str, ...], origin: str) -> TableSchema:
+    for warning in warnings:
+        log.warning("%s: %s", origin, warning)
+    return schema.model_copy(update={"warnings": warnings})

@@ -1,0 +1,180 @@
+"""Read CSV and Parquet files as blocks of rows; every error names the file, and the row where one is at fault.
+
+Row 1 of a file is its first row of data: the header of a CSV file and empty lines are not counted. Values of a CSV file
+are strings, without surrounding spaces, and null for the texts in :data:`training.data.tables.values.MISSING`.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from training.data.sources.parquet_index import readable
+from training.data.tables.values import MISSING, plain
+from training.errors import DataError
+
+CSV, PARQUET = (".csv",), (".parquet", ".pq")
+_BLOCK_BYTES = 16 << 20  # of CSV text; a row must fit
+_BLOCK_ROWS = 65_536
+_HEAD = 1 << 16
+
+
+class Block(NamedTuple):
+    """Consecutive rows of a file, with the columns asked for; `first` is the number of the first row."""
+
+    rows: pa.RecordBatch
+    first: int
+
+
+def is_csv(file: Path) -> bool:
+    """Whether a file is read as CSV, by its name."""
+    return file.suffix.lower() in CSV
+
+
+def column_types(file: Path) -> dict[str, pa.DataType]:
+    """Names and Arrow types of a file's columns, in order; strings for CSV.
+
+    Raises :class:`DataError` for a file without rows, and for columns without name or of equal names.
+    """
+    if is_csv(file):
+        names = [name.strip() for name in _header(file)]
+        found = dict.fromkeys(names, pa.string())
+    else:
+        with readable(file):
+            schema = pq.read_schema(file)
+            empty = not pq.read_metadata(file).num_rows
+        names = list(schema.names)
+        found = {field.name: field.type for field in schema}
+        if empty:
+            raise DataError(f"{file}: has no rows.")
+    _check_header(file, names)
+    return found
+
+
+def blocks(file: Path, columns: Sequence[str]) -> Iterator[Block]:
+    """The rows of a file in order, with the columns `columns`, in blocks of bounded size.
+
+    Raises :class:`DataError` for a file that is damaged or not UTF-8, a row with too many or too few values, and a CSV
+    file without rows.
+    """
+    first = 1
+    for batch in _csv_batches(file, columns) if is_csv(file) else _parquet_batches(file, columns):
+        if batch.num_rows:
+            yield Block(batch, first)
+        first += batch.num_rows
+    if first == 1:
+        raise DataError(f"{file}: has no rows.")
+
+
+def _parquet_batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with readable(file), pq.ParquetFile(file) as parquet:
+        for batch in parquet.iter_batches(_BLOCK_ROWS, columns=list(columns)):
+            # A column of Parquet may be named like a part of another: pick by name.
+            arrays = [plain(batch[name]) for name in columns]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _csv_batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    header = _header(file)
+    by_name = {name.strip(): name for name in header}
+    ragged: list[pa.csv.InvalidRow] = []
+
+    def refuse(row: pa.csv.InvalidRow) -> str:
+        ragged.append(row)
+        return "error"
+
+    missing = pa.array(MISSING)
+    with _errors_of(file, ragged):
+        reader = pa.csv.open_csv(
+            file,
+            # With threads, pyarrow does not know the number of an invalid row.
+            read_options=pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+            parse_options=pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=dict.fromkeys(header, pa.string()),
+                include_columns=[by_name[name] for name in columns],
+                strings_can_be_null=False,
+            ),
+        )
+        for batch in reader:
+            texts = [plain(batch[by_name[name]]) for name in columns]
+            kept = [
+                pc.if_else(pc.is_in(text, value_set=missing), pa.scalar(None, pa.string()), text)
+                for text in texts
+            ]
+            yield pa.RecordBatch.from_arrays(kept, names=list(columns))
+
+
+@contextmanager
+def _errors_of(file: Path, ragged: "list[pa.csv.InvalidRow]") -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        if ragged:
+            row = ragged[0]
+            raise DataError(
+                f"{file} row {row.number - 1}: has {row.actual_columns} values, and the header has "
+                f"{row.expected_columns} names. Correct it; a value that holds a comma needs quotes around it."
+            ) from error
+        _check_utf8(file)
+        if "straddling object" in str(error):
+            raise DataError(
+                f"{file}: a row has more than {_BLOCK_BYTES >> 20} MiB; a quote is probably not closed."
+            ) from error
+        raise DataError(f"{file}: can't be read as CSV ({error}).") from error
+
+
+def _header(file: Path) -> list[str]:
+    """The names in the first line of a CSV file that is not empty. Raises :class:`DataError` if there is none."""
+    _check_utf8(file, _HEAD)
+    with file.open(
+        encoding="utf-8-sig", errors="replace", newline=""
+    ) as stream:  # later lines may be damaged
+        try:
+            names = next((row for row in csv.reader(stream) if row), [])
+        except csv.Error as error:
+            raise DataError(f"{file}: its header can't be read as CSV ({error}).") from error
+    if not names:
+        raise DataError(f"{file}: is empty. A CSV file has the names of the columns in its first line.")
+    if len(names) == 1:
+        for mark, what in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+            if mark in names[0]:
+                raise DataError(f"{file}: its values are separated by {what}. Write it again, with commas.")
+    return names
+
+
+def _check_header(file: Path, names: list[str]) -> None:
+    for position, name in enumerate(names, 1):
+        if not name:
+            raise DataError(
+                f"{file}: column {position} has no name. Name it, or remove it; pandas writes such a column unless "
+                "index=False."
+            )
+        if names.count(name) > 1:
+            raise DataError(f"{file}: two columns are named {name!r}. Rename or remove one of them.")
+
+
+def _check_utf8(file: Path, most: int | None = None) -> None:
+    """Raises :class:`DataError` that names the first line that is not UTF-8, of the first `most` bytes."""
+    with file.open("rb") as stream:
+        if stream.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+            raise DataError(
+                f"{file}: is UTF-16, not UTF-8. Convert it, as by: iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE"
+            )
+        stream.seek(0)
+        lines = islice(stream, 1) if most is not None else stream
+        for number, line in enumerate(lines, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{file} line {number}: is not UTF-8 (byte 0x{line[error.start]:02x}). Convert the file, as by: "
+                    "iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW_FILE"
+                ) from error

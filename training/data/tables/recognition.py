@@ -1,0 +1,104 @@
+"""Recognise the kinds of columns from all of their values, or refuse a column that no model can learn from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from training.data.sources.wording import counted
+from training.data.tables.values import is_boolean, is_date, is_number, is_text, kind_of, plain
+from training.errors import DataError
+from training.records import ColumnKind
+
+# A column of text with more distinct values than _MANY is refused when they are more than half of the rows, as names
+# and free text are, or more than _MOST, as identifiers are.
+_MANY, _SHARE, _MOST = 100, 0.5, 10_000
+_NEARLY = 0.9  # a column of text with so many numbers is a column of numbers with errors
+_TESTS: tuple[tuple[ColumnKind, str, Callable[[pa.Array], pa.Array]], ...] = (
+    ("number", "numbers", is_number),
+    ("boolean", "true or false", is_boolean),
+    ("date", "dates", is_date),
+)
+
+
+@dataclass
+class Column:
+    """What the rows so far say about one column; :attr:`kind` is what its Arrow type says, None for text."""
+
+    name: str
+    rows: int = 0
+    present: int = 0
+    kind: ColumnKind | None = None
+    distinct: set[str] = field(default_factory=set)
+    matching: dict[str, int] = field(default_factory=dict)
+    others: dict[str, tuple[str, Any]] = field(default_factory=dict)
+
+    def add(self, values: pa.Array, origin: str, first: int) -> None:
+        """Take in values of consecutive rows of the file `origin`, from row number `first` on."""
+        array = plain(values)
+        self.rows += len(array)
+        self.present += len(array) - array.null_count
+        if not is_text(array.type):
+            self.kind = kind_of(array.type)
+            return
+        coded = array.dictionary_encode()
+        words = coded.dictionary
+        if len(self.distinct) <= _MOST:
+            self.distinct.update(words.slice(0, 2 * _MOST).to_pylist())
+        codes = coded.indices.drop_null().to_numpy()
+        uses = np.bincount(codes, minlength=len(words)) if len(words) else np.zeros(0, np.int64)
+        for kind, _, test in _TESTS:
+            good = np.asarray(test(words).cast(pa.bool_()), dtype=bool)
+            self.matching[kind] = self.matching.get(kind, 0) + int(uses[good].sum())
+            if kind not in self.others and not good.all():
+                is_other = pc.is_in(array, value_set=words.filter(pa.array(~good)))
+                row = int(np.flatnonzero(np.asarray(is_other))[0])
+                self.others[kind] = (f"{origin} row {first + row}", array[row].as_py())
+
+    def recognised(self, many_allowed: bool = False) -> ColumnKind:
+        """The kind of the column.
+
+        Raises :class:`DataError` for a column without values, for one of which most but not all values are numbers,
+        booleans or dates, and, unless `many_allowed`, for text with too many distinct values.
+        """
+        name = self.name
+        if self.kind is not None:
+            return self.kind
+        if not self.present:
+            raise DataError(
+                f"column {name!r} has no values in {counted(self.rows, 'row')}, so its type is unknown. Leave it out "
+                f'with drop=["{name}"], or declare types={{"{name}": "number"}}.'
+            )
+        for kind, spelled, _ in _TESTS:
+            share = self.matching.get(kind, 0) / self.present
+            if share == 1:
+                return kind
+            if share >= _NEARLY:
+                where, value = self.others[kind]
+                raise DataError(
+                    f"{where}: column {name!r} has {value!r}, and {self.matching[kind]:,} of "
+                    f"{counted(self.present, 'value')} of the column are {spelled}. Correct the others or leave them "
+                    f'empty, or declare types={{"{name}": "category"}}.'
+                )
+        if not many_allowed:
+            self._check_distinct()
+        return "category"
+
+    def _check_distinct(self) -> None:
+        found = len(self.distinct)
+        if has_too_many(found, self.rows):
+            shown = f"more than {_MOST:,}" if found > _MOST else f"{found:,}"
+            raise DataError(
+                f"column {self.name!r} has {shown} distinct texts in {counted(self.rows, 'row')}, as names, "
+                f"identifiers and free text have: a model can't learn from it. Leave it out with drop=[{self.name!r}], "
+                f'or declare types={{"{self.name}": "category"}}. (The limits are {_MANY} texts, if they are more than '
+                f"half of the rows, and {_MOST:,} texts.)"
+            )
+
+
+def has_too_many(distinct: int, rows: int) -> bool:
+    """Whether a column has too many distinct values to be categories or classes."""
+    return distinct > _MANY and (distinct > _SHARE * rows or distinct > _MOST)

@@ -1,0 +1,196 @@
+"""Transform one shard of raw rows of a table into part files of a dataset version: check, digest, split and write.
+
+Shards are independent of each other, so one shard is the unit of parallel work. Memory use is one batch of rows.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from training.data.images.decoding import binary_to_numpy
+from training.data.preparation.shards import SPLITS, raw_batches
+from training.data.sources.splits import TEST, VALIDATION
+from training.data.tables.typed_copy import GROUP
+from training.data.tables.values import FEATURE, TYPES, as_text
+from training.records import ColumnKind, PartFile, Record, Split
+from training.storage.files import digest_file
+
+_BATCH_ROWS = 65_536
+_NO_TIME = np.int64(np.iinfo(np.int64).min)
+
+
+class TablePlan(Record):
+    """The input of one transform task. `classes` is None for a regression."""
+
+    raw: str
+    index: int
+    target: str
+    columns: dict[str, ColumnKind]
+    classes: tuple[str, ...] | None
+    test_share: float
+    folder: str
+    marked: bool
+
+
+class TableOutcome(Record):
+    """The part files of one transform task, and the location and the reason of each row that can't be used.
+
+    `parts` has no entry for a split without rows. `label_counts[split][k]` counts the rows of class number k.
+    """
+
+    index: int
+    parts: dict[Split, PartFile]
+    label_counts: dict[Split, tuple[int, ...]]
+    bad: tuple[str, ...]
+    validation: int = 0
+
+
+def table_part_schema(plan: TablePlan) -> pa.Schema:
+    """Schema of the part files; `digest` is of the row's group if the source has groups, else of its features."""
+    features = [pa.field(f"{FEATURE}{name}", TYPES[kind]) for name, kind in plan.columns.items()]
+    label = pa.float64() if plan.classes is None else pa.int32()
+    own = [
+        pa.field("label", label, nullable=False),
+        pa.field("digest", pa.binary(16), nullable=False),
+        pa.field("source", pa.binary(16), nullable=False),  # digest of the row's features
+        pa.field("where", pa.string(), nullable=False),
+    ]
+    marks = [pa.field("validation", pa.bool_(), nullable=False)] if plan.marked else []
+    return pa.schema([*features, *own, *marks])
+
+
+def transform_table_shard(plan: TablePlan) -> TableOutcome:
+    """Check, split and write the rows of one shard."""
+    folder, schema = Path(plan.folder), table_part_schema(plan)
+    classes = plan.classes or ()
+    counts = {split: np.zeros(len(classes), np.int64) for split in SPLITS}
+    paths = {split: folder / split / f"part-{plan.index:05d}.parquet" for split in SPLITS}
+    writers = {split: _open_writer(path, schema) for split, path in paths.items()}
+    bad: list[str] = []
+    validation = 0
+    try:
+        for rows in raw_batches(plan.raw, rows=_BATCH_ROWS):
+            table, wrong = _checked(rows, plan, schema)
+            bad += wrong
+            for split, mask in _assign(rows, table, plan.test_share).items():
+                part = table.filter(pa.array(mask))
+                if len(part):
+                    writers[split].write_table(part)
+                if classes:
+                    counts[split] += np.bincount(part["label"].to_numpy(), minlength=len(classes))
+                validation += int(pc.sum(part["validation"], min_count=0).as_py()) if plan.marked else 0
+    finally:
+        for writer in writers.values():
+            writer.close()
+    return TableOutcome(
+        index=plan.index,
+        parts={split: part for split, path in paths.items() if (part := _part(folder, path))},
+        label_counts={split: tuple(map(int, count)) for split, count in counts.items()},
+        bad=tuple(bad),
+        validation=validation,
+    )
+
+
+def _checked(rows: pa.RecordBatch, plan: TablePlan, schema: pa.Schema) -> tuple[pa.Table, list[str]]:
+    """The usable rows of a batch in the schema of a part file, and why the other rows can't be used."""
+    present = rows["label"].is_valid()
+    bad = [no_target(where, plan.target) for where in rows["where"].filter(pc.invert(present)).to_pylist()]
+    good = rows.filter(present)
+    source = feature_digests(good, plan.columns)
+    columns = {
+        **{f"{FEATURE}{name}": good[f"{FEATURE}{name}"] for name in plan.columns},
+        "label": _labels(good["label"], plan.classes),
+        "digest": good[GROUP] if GROUP in good.schema.names else source,
+        "source": source,
+        "where": good["where"],
+    }
+    if plan.marked:
+        is_marked = bool(rows.num_rows) and rows["split"][0].as_py() == VALIDATION
+        columns["validation"] = pa.array(np.full(good.num_rows, is_marked))
+    return pa.table(columns, schema=schema), bad
+
+
+def no_target(where: str, target: str) -> str:
+    """Message text for a row without a target."""
+    return f"{where}: column {target!r}, the target, is empty"
+
+
+def _labels(values: pa.Array, classes: tuple[str, ...] | None) -> pa.Array:
+    if classes is None:
+        return values.cast(pa.float64())
+    return pc.index_in(as_text(values), value_set=pa.array(classes, pa.string())).cast(pa.int32())
+
+
+def feature_digests(rows: pa.RecordBatch, columns: Mapping[str, ColumnKind]) -> pa.Array:
+    """First half of the sha256 of each row's features; it does not depend on the order of the columns.
+
+    Numbers count by value, so 1 and 1.0 are equal, and so are 0 and -0.
+    """
+    parts = [_fixed_width(rows[f"{FEATURE}{name}"], columns[name]) for name in sorted(columns)]
+    matrix = np.ascontiguousarray(np.concatenate(parts, axis=1))
+    digests = b"".join(hashlib.sha256(row).digest()[:16] for row in matrix)
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(matrix), [None, pa.py_buffer(digests)])
+
+
+def _fixed_width(values: pa.Array, kind: ColumnKind) -> npt.NDArray[np.uint8]:
+    """(rows, width) bytes that are equal for equal values; a missing value has bytes that no value has."""
+    rows = len(values)
+    if kind == "category":
+        coded = values.dictionary_encode()
+        names = [hashlib.sha256(name.encode()).digest()[:16] for name in coded.dictionary.to_pylist()]
+        table = np.frombuffer(b"".join([*names, bytes(16)]), np.uint8).reshape(-1, 16)
+        codes: npt.NDArray[np.int32] = pc.fill_null(coded.indices, len(names)).to_numpy(zero_copy_only=False)
+        return np.asarray(table[codes])
+    if kind == "number":
+        # Adding 0 turns -0 into 0. One bit pattern stands for NaN.
+        numbers = values.to_numpy(zero_copy_only=False).astype("<f8") + 0.0
+        found = np.where(np.isnan(numbers), np.float64("nan"), numbers).astype("<f8").view(np.uint8)
+    elif kind == "boolean":
+        found = pc.fill_null(values.cast(pa.int8()), 2).to_numpy(zero_copy_only=False).astype(np.uint8)
+    else:
+        times = pc.fill_null(values.cast(pa.int64()), int(_NO_TIME)).to_numpy(zero_copy_only=False)
+        found = times.astype("<i8").view(np.uint8)
+    return found.reshape(rows, -1) if rows else np.zeros((0, 1), np.uint8)
+
+
+def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Split, npt.NDArray[np.bool_]]:
+    """Masks of the rows of `table` per split: as the source divides the rows, else by `digest`."""
+    if rows.num_rows and (given := rows["split"][0].as_py()):
+        everything = np.ones(len(table), bool)
+        return {"test": everything} if given == TEST else {"train": everything}
+    if not len(table):
+        return {}
+    second_half = binary_to_numpy(table["digest"], np.uint64)[:, 1]
+    test = (second_half >> np.uint64(11)).astype(np.float64) < test_share * 2.0**53
+    return {"train": ~test, "test": test}
+
+
+def _open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    texts = [field.name for field in schema if pa.types.is_string(field.type) and field.name != "where"]
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        use_dictionary=texts,
+        write_statistics=["label"],
+        write_page_checksum=True,
+    )
+
+
+def _part(folder: Path, path: Path) -> PartFile | None:
+    """The manifest entry of a written file; a file without rows is deleted and has no entry."""
+    if not (rows := pq.read_metadata(path).num_rows):
+        path.unlink()
+        return None
+    return PartFile(
+        path=path.relative_to(folder).as_posix(),
+        rows=rows,
+        bytes=path.stat().st_size,
+        sha256=digest_file(path),
+    )

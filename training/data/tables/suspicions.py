@@ -1,0 +1,89 @@
+"""What makes a model of a table look better than it is: copies of train rows in the test split, and leaked targets."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from training.data.images.decoding import binary_to_numpy
+from training.data.sources.wording import counted
+from training.data.tables.encoding import encoded_values
+from training.data.tables.statistics import part_columns
+from training.data.tables.values import FEATURE
+from training.records import PartFile, Split, TableColumn, TableSchema
+
+_CORRELATION = 0.9999
+_FEW = 10  # rows with a value, below which a correlation says nothing
+
+
+def suspicions(
+    folder: Path, parts: Mapping[Split, Sequence[PartFile]], schema: TableSchema, classes: int
+) -> tuple[str, ...]:
+    """Warnings for people; `classes` is the number of classes, 0 for a regression. Memory use is two columns."""
+    label = _column(folder, parts["train"], "label")
+    leaks = []
+    for column in schema.columns:
+        values = _column(folder, parts["train"], f"{FEATURE}{column.name}")
+        leak = _names_the_class(values, label, classes) if classes else _follows(column, values, label)
+        if leak:
+            leaks.append(
+                f"column {column.name!r} {leak} the target {schema.target!r} in the train split. If its values are not "
+                f"known when a prediction is made, leave it out with drop=[{column.name!r}]."
+            )
+    copies = _copies(folder, parts)
+    return (*([copies] if copies else []), *leaks)
+
+
+def _column(folder: Path, parts: Sequence[PartFile], name: str) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk for one in part_columns(folder, parts, name) for chunk in one.chunks])
+
+
+def _copies(folder: Path, parts: Mapping[Split, Sequence[PartFile]]) -> str:
+    train, test = (_keys(folder, parts[split]) for split in ("train", "test"))
+    copied = int(np.isin(test, train).sum())
+    if not copied:
+        return ""
+    return (
+        f"{copied:,} of {counted(len(test), 'test row')} equal a train row in all features and the target, so the test "
+        "split partly measures what the model remembers. Without split= and time=, or with group=, equal rows of one "
+        "group are in one split."
+    )
+
+
+def _keys(folder: Path, parts: Sequence[PartFile]) -> npt.NDArray[np.uint64]:
+    """One number for each row, equal for rows of equal features and target."""
+    found = [np.zeros(0, np.uint64)]
+    for part in parts:
+        table = pq.read_table(folder / part.path, columns=["source", "label"])
+        source = binary_to_numpy(table["source"], np.uint64).reshape(-1, 2)
+        label = table["label"].to_numpy().astype(np.float64) + 0.0
+        # The features' digest is random, so an odd multiplier of the label's bits collides as rarely as the digest.
+        found.append(source[:, 0] ^ (label.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)))
+    return np.concatenate(found)
+
+
+def _follows(column: TableColumn, values: pa.ChunkedArray, label: pa.ChunkedArray) -> str:
+    """What is wrong with a column that is a linear function of a regression's target; else ""."""
+    if column.kind == "category":
+        return ""
+    numbers, target = encoded_values(values, column.kind), encoded_values(label, "number")
+    present = ~np.isnan(numbers)
+    numbers, target = numbers[present], target[present]
+    if len(numbers) < _FEW or np.ptp(numbers) == 0 or np.ptp(target) == 0:
+        return ""
+    if np.array_equal(numbers, target):
+        return "equals"
+    r = float(np.corrcoef(numbers, target)[0, 1])
+    return f"has a correlation of {r:.6f} with" if abs(r) > _CORRELATION else ""
+
+
+def _names_the_class(values: pa.ChunkedArray, label: pa.ChunkedArray, classes: int) -> str:
+    """What is wrong with a column that has one value for each class, and another for each other class; else ""."""
+    if values.null_count or len(values) < 2 * classes or pc.count_distinct(values).as_py() != classes:
+        return ""
+    pairs = pa.table({"value": values, "label": label}).group_by(["value", "label"]).aggregate([])
+    return "has one value for each class of" if len(pairs) == classes else ""

@@ -1,0 +1,80 @@
+"""Check the rows of a table before preparation: the target of every row, from the typed copy.
+
+`fetch` has checked all other values before. What only preparation checks: whether each class has rows in both splits,
+when the rows' content divides them.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from training.data.preparation.bad_rows import refuse_rows, too_many
+from training.data.preparation.prepare import plan_shards, selected_rows
+from training.data.sources.locate import reader
+from training.data.tables.shards import no_target
+from training.data.tables.targets import check_target
+from training.data.tables.typed_copy import read_labels, read_notes
+from training.data.tables.values import as_text
+from training.errors import DataError
+from training.records import ProblemName, SourceFiles, TableColumn, TableSchema
+from training.settings.schema import DataSettings
+
+_SHOWN = 5
+
+
+def check_table(files: SourceFiles, settings: DataSettings, problem: ProblemName) -> TableSchema:
+    """The columns that the prepared table will have, without statistics.
+
+    Raises :class:`DataError` for rows without a target above `data.max_dropped_share`, for a target that the problem
+    can't learn, and for a class without rows in a split of the source.
+    """
+    notes = read_notes(Path(files.root))
+    rows, labels = _selected(files, settings)
+    _check_missing(files, settings, rows, labels, notes.target)
+    everything = pa.chunked_array([labels[split] for split in labels])
+    total = len(everything)
+    classes = check_target(pc.unique(everything).drop_null(), notes, files.origin, problem, total)
+    for split, values in labels.items():
+        if classes and split in ("train", "test"):
+            present = set(as_text(pc.unique(values).drop_null()).to_pylist())
+            if absent := [name for name in classes if name not in present]:
+                raise DataError(
+                    f"{files.origin}: no {split} rows of class {', '.join(absent[:_SHOWN])}. Every class needs rows in "
+                    "both splits: add some, remove the class, or raise data.max_train_rows / data.max_test_rows."
+                )
+    columns = tuple(TableColumn(name=name, kind=kind) for name, kind in notes.columns.items())
+    return TableSchema(target=notes.target, columns=columns)
+
+
+def _selected(files: SourceFiles, settings: DataSettings) -> tuple[dict[str, list[int]], dict[str, pa.Array]]:
+    """Numbers and targets, by split, of the rows that preparation selects."""
+    rows: dict[str, list[int]] = {}
+    for shard in plan_shards(files, settings):
+        rows.setdefault(shard.split, []).extend(selected_rows(files, shard, settings))
+    labels = {
+        split: read_labels(Path(files.root), split).combine_chunks().take(pa.array(chosen, pa.int64()))
+        for split, chosen in rows.items()
+    }
+    return rows, labels
+
+
+def _check_missing(
+    files: SourceFiles,
+    settings: DataSettings,
+    rows: dict[str, list[int]],
+    labels: dict[str, pa.Array],
+    target: str,
+) -> None:
+    missing = {split: np.flatnonzero(np.asarray(values.is_null())) for split, values in labels.items()}
+    total = sum(map(len, labels.values()))
+    if not too_many(sum(map(len, missing.values())), total, settings.max_dropped_share):
+        return
+    bad = [
+        no_target(where, target)
+        for split, positions in missing.items()
+        for batch in reader(files).read(files, split, [rows[split][position] for position in positions])
+        for where in batch["where"].to_pylist()
+    ]
+    raise refuse_rows(bad, total, settings.max_dropped_share, None)

@@ -1,0 +1,47 @@
+"""The target of a table: whether a problem can learn it, and the classes of a classification."""
+
+import pyarrow as pa
+
+from training.data.sources.wording import counted
+from training.data.tables.recognition import has_too_many
+from training.data.tables.typed_copy import Notes
+from training.data.tables.values import text_of
+from training.errors import DataError
+from training.records import ProblemName
+
+
+def check_target(
+    distinct: pa.Array, notes: Notes, origin: str, problem: ProblemName, rows: int
+) -> tuple[str, ...] | None:
+    """The class names of a classification in order; None for a regression.
+
+    `distinct` holds the different values of the target, without missing values, of `rows` rows. Class names are sorted
+    as numbers if the target is a number, else as text. Raises :class:`DataError` for a target that the problem can't
+    learn.
+    """
+    name = notes.target
+    if not len(distinct):
+        raise DataError(f"{origin}: target {name!r} has no values, so there is nothing to learn.")
+    if problem == "regression":
+        if notes.label != "number":
+            raise DataError(
+                f"{origin}: target {name!r} holds {'text' if notes.label == 'category' else 'booleans'}, such as "
+                f"{text_of(distinct[0].as_py())!r}, and a regression predicts numbers. Use problem=Classification(), "
+                "or another target."
+            )
+        return None
+    if has_too_many(len(distinct), rows):
+        kind = "numbers" if notes.label == "number" else "texts"
+        remedy = (
+            "Use problem=Regression(), or another target." if kind == "numbers" else "Use another target."
+        )
+        raise DataError(
+            f"{origin}: target {name!r} has {len(distinct):,} distinct {kind} in {counted(rows, 'row')}, too many to "
+            f"be classes. {remedy}"
+        )
+    if len(distinct) < 2:
+        raise DataError(
+            f"{origin}: target {name!r} is {text_of(distinct[0].as_py())!r} in every row; a classification needs at "
+            "least 2 classes."
+        )
+    return tuple(map(text_of, sorted(distinct.to_pylist())))

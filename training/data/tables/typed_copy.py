@@ -1,0 +1,168 @@
+"""The typed copy of a table: its files, converted once to Parquet files with one type for each column.
+
+The copy is a folder with one Parquet file for each split, or `rows.parquet` when the source has no splits, and
+`notes.json`. A row has its features as `feature.<name>`, its `label` (null if missing), the number of its source file
+and its row number there, and the digest of its `group` if the source has groups.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.data.sources.rows import checked_rows
+from training.data.sources.splits import in_order
+from training.errors import DataError
+from training.records import ColumnKind, Record
+from training.storage.files import atomic_folder, digest_file, remove_folder, write_text
+from training.storage.record_files import DamagedError, read_record, record_text
+
+log = logging.getLogger("evergreen.sources")
+
+GROUP = "group"
+_NOTES = "notes.json"
+_ALL = "rows"  # name of the file when the source has no splits
+_KEPT = (
+    3  # a run that is preparing its data reads its copy while another command may write one of newer files
+)
+_ROWS = 65_536  # per row group and batch
+_AGAIN = "Run the command again: the table is read again."
+
+
+class Notes(Record):
+    """What the copy does not say itself: the source files, the columns' kinds, and the copy's files by split."""
+
+    files: tuple[str, ...]
+    target: str
+    label: ColumnKind
+    columns: dict[str, ColumnKind]
+    rows: dict[str, int]
+    sha256: dict[str, str]
+
+
+def write_copy(place: Path, notes: Notes, batches: Iterable[tuple[str, pa.RecordBatch]]) -> None:
+    """Write the copy to the folder `place`, atomically, from batches of rows with their split."""
+    with atomic_folder(place) as aside:
+        writers: dict[str, pq.ParquetWriter] = {}
+        rows: dict[str, int] = {}
+        try:
+            for split, batch in batches:
+                if split not in writers:
+                    path = aside / _file(split)
+                    writers[split] = pq.ParquetWriter(
+                        path, batch.schema, compression="zstd", write_page_checksum=True
+                    )
+                writers[split].write_batch(batch)
+                rows[split] = rows.get(split, 0) + batch.num_rows
+        finally:
+            for writer in writers.values():
+                writer.close()
+        sha256 = {split: digest_file(aside / _file(split)) for split in writers}
+        complete = notes.model_copy(update={"rows": rows, "sha256": sha256})
+        write_text(aside / _NOTES, record_text(_NOTES, complete, place.name))
+
+
+def read_notes(place: Path) -> Notes:
+    """The notes of a copy. Raises :class:`DataError` when they are missing or damaged."""
+    try:
+        return read_record(place / _NOTES, Notes, place.name, _AGAIN)
+    except FileNotFoundError:
+        raise DataError(f"{place}: the table's typed copy is gone. {_AGAIN}") from None
+
+
+def find_copy(place: Path) -> Notes | None:
+    """The notes of a whole copy; None when there is none. A damaged copy is removed, with a warning."""
+    if not place.exists():
+        return None
+    try:
+        notes = read_notes(place)
+        for split, digest in notes.sha256.items():
+            file = place / _file(split)
+            if not file.is_file() or digest_file(file) != digest:
+                raise DamagedError(file, "not what was written")
+        return notes
+    except DataError as error:
+        log.warning("%s The table is read again.", error)
+        remove_folder(place)
+        return None
+
+
+def forget_old_copies(place: Path) -> None:
+    """Remove all copies beside `place` except the 3 that were used last; the copy at `place` is used now."""
+    os.utime(place)
+    copies = [one for one in place.parent.iterdir() if one.is_dir() and not one.name.startswith(".")]
+    copies.sort(key=lambda one: one.stat().st_mtime_ns, reverse=True)
+    for old in copies[_KEPT:]:
+        remove_folder(old)
+
+
+def splits_of(notes: Notes) -> tuple[str, ...]:
+    """The splits of the source in order, ("",) when it has none."""
+    return in_order(notes.rows)
+
+
+def read_copy(place: Path, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Raw rows with the row numbers `rows` of a split, in the order of `rows`.
+
+    Columns: those of the copy, with `split` and `where` in place of file and row number.
+    """
+    notes = read_notes(place)
+    chosen = checked_rows(rows, notes.rows.get(split, 0))
+    file = place / _file(split)
+    try:
+        with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+            for start in range(0, len(chosen), _ROWS):
+                table = _taken(parquet, chosen[start : start + _ROWS])
+                yield from _raw(table, notes, split)
+    except (pa.ArrowException, OSError) as error:
+        if (
+            isinstance(error, OSError)
+            and error.errno is not None
+            and not isinstance(error, FileNotFoundError)
+        ):
+            raise
+        raise DataError(f"{file}: damaged since it was written ({error}). {_AGAIN}") from error
+
+
+def read_labels(place: Path, split: str) -> pa.ChunkedArray:
+    """The target of all rows of a split, in order; null if missing."""
+    with pq.ParquetFile(place / _file(split), page_checksum_verification=True) as parquet:
+        return parquet.read(["label"])["label"]
+
+
+def _taken(parquet: pq.ParquetFile, rows: npt.NDArray[np.int64]) -> pa.Table:
+    """Rows by number, in any order; only the row groups that hold some of them are read."""
+    sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    groups = np.unique(np.searchsorted(starts, rows, side="right") - 1)
+    table = parquet.read_row_groups(groups.tolist())
+    kept = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in groups])
+    return table.take(pa.array(np.searchsorted(kept, rows)))
+
+
+def _raw(table: pa.Table, notes: Notes, split: str) -> Iterator[pa.RecordBatch]:
+    files = table["file"].to_pylist()
+    where = [
+        f"{notes.files[file]} row {row}" for file, row in zip(files, table["row"].to_pylist(), strict=True)
+    ]
+    made = table.drop_columns(["file", "row"])
+    made = made.append_column("split", pa.array([split] * len(made), pa.string()))
+    made = made.append_column("where", pa.array(where, pa.string()))
+    yield from made.combine_chunks().to_batches()
+
+
+def group_digests(groups: pa.Array) -> pa.Array:
+    """First half of the sha256 of each group's name."""
+    coded = groups.dictionary_encode()
+    digests = [hashlib.sha256(name.encode()).digest()[:16] for name in coded.dictionary.to_pylist()]
+    return pa.array(digests, pa.binary(16)).take(coded.indices)
+
+
+def _file(split: str) -> str:
+    return f"{split or _ALL}.parquet"
