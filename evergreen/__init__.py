@@ -1,8 +1,8 @@
 """Evergreen's public API: the names on which recipes and programs may rely.
 
-`from evergreen import Recipe, ImageFolder` in a recipe file, `from evergreen import retrain` in a program. Each name
-is imported when it is first used, so that `import evergreen` itself is fast. All other modules may change between
-versions.
+`from evergreen import Recipe, ImageFolder` in a recipe file for images, `from evergreen import Recipe, Table` in one
+for a table, `from evergreen import retrain` in a program. Each name is imported when it is first used, so that `import
+evergreen` itself is fast. All other modules may change between versions.
 """
 
 from importlib import import_module
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from training.data.sources.folder import ImageFolder
     from training.data.sources.idx import IdxFiles
     from training.data.sources.parquet import ParquetImages
+    from training.data.sources.sklearn_tables import BundledTable
+    from training.data.sources.table import Table
     from training.errors import EvergreenError
-    from training.recipe import Recipe
+    from training.problems.classification import Classification
+    from training.problems.regression import Regression
+    from training.recipe import Recipe, Torch, XGBoost
     from training.recipe import load as load_recipe
     from training.records import DatasetVersion, ImageShape, Release, Split
     from training.settings.schema import (
@@ -31,12 +35,15 @@ if TYPE_CHECKING:
         Settings,
         TrackingSettings,
         TrainingSettings,
+        XGBoostSettings,
     )
 
 __all__ = [
     "Augmentation",
+    "BundledTable",
     "CheckpointSettings",
     "Cifar10",
+    "Classification",
     "DataSettings",
     "DatasetVersion",
     "Digits",
@@ -49,12 +56,17 @@ __all__ = [
     "ParquetImages",
     "RaySettings",
     "Recipe",
+    "Regression",
     "Release",
     "ScalingSettings",
     "Settings",
     "Split",
+    "Table",
+    "Torch",
     "TrackingSettings",
     "TrainingSettings",
+    "XGBoost",
+    "XGBoostSettings",
     "load_recipe",
     "open_columns",
     "plan",
@@ -66,7 +78,9 @@ __all__ = [
 _SETTINGS = "training.settings.schema"
 _MODULES = {
     "Augmentation": "training.data.images.augmentation",
+    "BundledTable": "training.data.sources.sklearn_tables",
     "Cifar10": "training.data.sources.cifar",
+    "Classification": "training.problems.classification",
     "DatasetVersion": "training.records",
     "Digits": "training.data.sources.digits",
     "EvergreenError": "training.errors",
@@ -75,8 +89,12 @@ _MODULES = {
     "ImageShape": "training.records",
     "ParquetImages": "training.data.sources.parquet",
     "Recipe": "training.recipe",
+    "Regression": "training.problems.regression",
     "Release": "training.records",
     "Split": "training.records",
+    "Table": "training.data.sources.table",
+    "Torch": "training.recipe",
+    "XGBoost": "training.recipe",
     "load_recipe": "training.recipe",
     "open_columns": "training.data.dataset",
     "plan": "flows.local.api",

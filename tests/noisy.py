@@ -38,7 +38,7 @@ def build_model(shape, classes):
     return Noisy()
 
 
-recipe = Recipe("noisy", "for a test", Digits(), build_model)
+recipe = Recipe("noisy", "for a test", Digits(), build_model=build_model)
 """
 _DATASET = """
 from training.recipe import Recipe
@@ -67,16 +67,16 @@ def dataset(version, split):
             return len(columns)
 
         def __getitem__(self, row):
-            image = np.array(columns.images[row])
+            image = np.array(columns.inputs[row])
             image[:, random.randrange(8)] = 0
             image[:, :, np.random.randint(8)] = 0
             image[:, torch.randint(0, 8, ())] = 0
-            return torch.from_numpy(image), int(columns.labels[row])
+            return torch.from_numpy(image), int(columns.targets[row])
 
     return Erased()
 
 
-recipe = Recipe("erased", "for a test", Digits(), build_model, dataset=dataset)
+recipe = Recipe("erased", "for a test", Digits(), build_model=build_model, dataset=dataset)
 """
 # By kind: code of the model's __init__, and code of its forward pass in training.
 KINDS = {

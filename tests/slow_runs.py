@@ -31,7 +31,7 @@ def build_model(shape, classes):
 
     return Slow(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
 
-recipe = Recipe("slow", "a step takes 30 ms at least", Digits(), build_model)
+recipe = Recipe("slow", "a step takes 30 ms at least", Digits(), build_model=build_model)
 """
 
 

@@ -10,7 +10,7 @@ from training.data.preparation.prepare import make_version, plan_shards, write_r
 from training.data.sources import Source
 from training.data.sources.digits import Digits
 from training.recipe import load
-from training.records import DatasetVersion, SourceFiles
+from training.records import DatasetVersion, ProblemName, SourceFiles
 from training.settings.overrides import resolve
 from training.settings.schema import DataSettings, Settings
 from training.storage.paths import Home
@@ -25,7 +25,7 @@ def build_model(shape, classes):
     from torch import nn
     return {model}
 
-recipe = Recipe("{name}", "for a test", Digits(), build_model, augmentation=Augmentation({augmentation}))
+recipe = Recipe("{name}", "for a test", Digits(), build_model=build_model, augmentation=Augmentation({augmentation}))
 """
 
 
@@ -40,21 +40,33 @@ def tiny_settings(**overrides: Any) -> Settings:
 
 
 def prepared(
-    home: Home, source: Source | None = None, name: str = "digits", data: dict[str, Any] | None = None
+    home: Home,
+    source: Source | None = None,
+    name: str = "digits",
+    data: dict[str, Any] | None = None,
+    problem: ProblemName = "classification",
 ) -> DatasetVersion:
     """Fetch `source` (default: digits) and prepare its dataset version in this process."""
     files = (source or Digits()).fetch(home.sources / name)
-    return prepared_from(home, files, name, DataSettings.model_validate(data or {}))
+    return prepared_from(home, files, name, DataSettings.model_validate(data or {}), problem)
 
 
-def prepared_from(home: Home, files: SourceFiles, name: str, settings: DataSettings) -> DatasetVersion:
+def prepared_from(
+    home: Home,
+    files: SourceFiles,
+    name: str,
+    settings: DataSettings,
+    problem: ProblemName = "classification",
+) -> DatasetVersion:
     """Prepare a dataset version from fetched files in this process."""
-    identity_of_data = dataset.fingerprint(files, settings)
+    identity_of_data = dataset.fingerprint(files, settings, problem)
     raw_folder = home.raw_rows(name, identity_of_data)
     raw = [write_raw(files, shard, settings, raw_folder) for shard in plan_shards(files, settings)]
     place = home.dataset(name, identity_of_data)
     listing = home.refused_rows(name, identity_of_data)
-    return make_version(name, identity_of_data, files, raw, settings, place, with_ray=False, listing=listing)
+    return make_version(
+        name, identity_of_data, files, raw, settings, place, with_ray=False, listing=listing, problem=problem
+    )
 
 
 def write_recipe(folder: Path, model: str = LINEAR, name: str = "plain", augmentation: str = "") -> str:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 COMPUTING = ("training.data.", "training.problems.", "training.trainers.")
-# Not followed: this module imports every kind of source to choose one. The caller passes the chosen module as a root.
-_CHOOSING = frozenset({"training.data.sources.locate"})
+# Not followed: these modules import the code for every kind of source and of rows, of which a run uses one. The caller
+# passes the chosen modules as roots.
+_CHOOSING = frozenset({"training.data.sources.locate", "training.data.row_kinds"})
 _PACKAGE = Path(__file__).parent
 
 

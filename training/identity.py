@@ -9,24 +9,27 @@ from pydantic import BaseModel
 from training.code_closure import code_digests
 from training.data import dataset
 from training.libraries import library_versions
+from training.problems.objectives import MODULES
 from training.recipe import RecipeRef
-from training.records import SourceFiles
-from training.settings.schema import Settings
+from training.records import ProblemName, SourceFiles
+from training.settings.schema import Settings, TrainerName
 from training.storage.files import digest_json
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
+from training.trainers.base import trainer_module, trainer_named
 
 # The number of workers and threads sets the order in which gradients are summed; other settings of `scaling` do not
 # change the weights.
 _SCALING = {"num_workers", "threads_per_worker"}
-_TRAINER = "training.trainers.torch.worker"
 _NOT_THERE = {"versions.": "not recorded", "code.": "not used"}
 Ingredients = dict[str, Any]
 
 
-def code_of(files: SourceFiles) -> dict[str, str]:
+def code_of(
+    files: SourceFiles, trainer: TrainerName = "torch", problem: ProblemName = "classification"
+) -> dict[str, str]:
     """Digests of Evergreen's modules that compute the weights from these source files, by module name."""
-    return code_digests(_TRAINER, *dataset.transform_modules(files))
+    return code_digests(trainer_module(trainer), MODULES[problem], *dataset.transform_modules(files))
 
 
 def ingredients(
@@ -45,15 +48,14 @@ def ingredients(
         mode="json",
         include={"seed": True, "data": {"feed", "validation_share"}, "training": True, "scaling": _SCALING},
     )
-    # With virtual shards, the weights are the same for any number of workers.
-    if settings.training.virtual_shards is not None:
+    if trainer_named(settings.trainer).promise(settings).any_workers:
         values["scaling"]["num_workers"] = "any"
     made: Ingredients = {
         "data": fingerprint,
-        "recipe": {"name": recipe.name, "source": recipe.digest},
+        "recipe": {"name": recipe.name, "source": recipe.digest, "problem": recipe.problem},
         "settings": values,
         "code": dict(code),
-        "versions": library_versions(recipe),
+        "versions": library_versions(recipe, trainer_named(settings.trainer).DISTRIBUTIONS),
     }
     return made | ({"forced": nonce} if nonce else {})
 

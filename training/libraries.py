@@ -23,14 +23,18 @@ _OURS = {"evergreen", "training", "tasks", "flows"}
 _IMPORTERS = {"import_module", "__import__"}
 
 
-def library_versions(ref: RecipeRef) -> dict[str, str]:
+def library_versions(ref: RecipeRef, more: tuple[str, ...] = ()) -> dict[str, str]:
     """Version of Python and of each distribution that the recipe's Python files import, by distribution name.
+
+    `more` names packages that count as well, such as those of the recipe's trainer.
 
     An editable installation keeps its version when its code changes, and a package without a distribution has no
     version: for both, the value is a digest of their Python files, as `sha256:...`.
     """
     sources = [file for file in map(Path, ref.files) if file.suffix == ".py"]
-    names = {name for file in sources for name in imported_packages(file.read_text(encoding="utf-8"))}
+    names = set(more) | {
+        name for file in sources for name in imported_packages(file.read_text(encoding="utf-8"))
+    }
     found = {name: version(name).partition("+")[0] for name in ALWAYS}
     found["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
     for name in sorted(names - _beside(ref, sources) - _OURS - sys.stdlib_module_names - set(ALWAYS)):

@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Any
 from training.code_closure import source_digest
 from training.data.images.augmentation import Augmentation as Augmentation
 from training.data.sources import Source
+from training.data.sources.table import Table
 from training.errors import SettingError
-from training.records import DatasetVersion, Record, Split
+from training.problems.base import Problem
+from training.problems.classification import Classification
+from training.records import DatasetVersion, ProblemName, Record, Split
 from training.records import ImageShape as ImageShape
-from training.settings.schema import Settings
+from training.settings.schema import Settings, XGBoostSettings
 from training.storage.files import atomic_folder
 
 if TYPE_CHECKING:
@@ -32,29 +35,94 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _OWN_PACKAGES = ("evergreen", "flows", "tasks", "training", "deployments")
 _RECIPES = "training.recipes."  # a recipe may import the modules of these recipes
-BUILT_IN = ("digits", "fashion-mnist", "mnist", "cifar10-resnet", "cifar10-vit")
+BUILT_IN = ("digits", "fashion-mnist", "mnist", "cifar10-resnet", "cifar10-vit", "diabetes", "breast-cancer")
 _folders: set[Path] = set()  # of loaded recipes that import files beside them
+
+
+BuildModel = Callable[[Any, int], "nn.Module"]
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The trainer `torch`: Evergreen's own loop over a PyTorch module.
+
+    `build_model(shape, outputs)` returns a new module. For images, `shape` is (channels, height, width), and the module
+    maps float images (rows, channels, height, width), normalised per channel, to (rows, outputs). For a table, `shape`
+    is (features,), and the module maps float rows (rows, features) to (rows, outputs): numbers are scaled to mean 0 and
+    standard deviation 1, and each category is a feature of its own. `outputs` is the number of classes, whose logits
+    the module gives; or 1 for a regression, whose target is scaled as the numbers are.
+    """
+
+    build_model: BuildModel
+
+    def adapted(self, settings: Settings) -> Settings:
+        """The recipe's settings with the section `training` of this trainer."""
+        if settings.trainer != "torch":
+            raise SettingError(
+                f"the recipe's settings have a training section of {settings.trainer}, not of torch"
+            )
+        return settings
+
+
+class XGBoost:
+    """The trainer `xgboost`: gradient-boosted trees on tables, with the fields of :class:`XGBoostSettings`.
+
+    `XGBoost(max_depth=4, rounds=300)`. Raises :class:`SettingError` for an unknown or invalid setting.
+    """
+
+    def __init__(self, **settings: Any):
+        from training.settings.overrides import section_of
+
+        self.settings = section_of(XGBoostSettings, settings, "XGBoost")
+
+    def adapted(self, settings: Settings) -> Settings:
+        """The recipe's settings with the section `training` of this trainer.
+
+        Raises :class:`SettingError` if `settings` sets values of that section: they would have no effect.
+        """
+        if settings.training not in (Settings().training, self.settings):
+            raise SettingError("settings: give the settings of `training` to XGBoost(...) instead")
+        return settings.model_copy(update={"training": self.settings})
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A model, its data and its settings.
 
-    `build_model(shape, classes)` returns a new module that maps float images (rows, channels, height, width),
-    normalised per channel, to logits (rows, classes). `dataset(version, split)`, if given, returns a map-style torch
-    Dataset of (uint8 image, label) pairs for `data.feed=loader`; by default the rows of the dataset version are used.
-    `files` lists the other files that `build_model` reads, relative to the recipe file: they are part of the run key
-    and are copied into the run's folder.
+    `problem` says what the model learns: `Classification()` or `Regression()`. `trainer` says how: `Torch(build_model)`
+    or `XGBoost(...)`; `build_model` alone stands for `Torch(build_model)`.
+
+    `dataset(version, split)`, if given, returns a map-style torch Dataset of (uint8 image, label) pairs for
+    `data.feed=loader`; by default the rows of the dataset version are used. `files` lists the other files that
+    `build_model` reads, relative to the recipe file: they are part of the run key and are copied into the run's folder.
+
+    Raises :class:`SettingError` for a recipe without source or trainer, and for settings of another trainer.
     """
 
     name: str
-    summary: str
-    source: Source
-    build_model: Callable[[ImageShape, int], "nn.Module"]
+    summary: str = ""
+    source: Source = None  # type: ignore[assignment]  # required, but after a field with a default
+    problem: Problem = field(default_factory=Classification)
+    trainer: "Torch | XGBoost | None" = None
+    build_model: BuildModel | None = None
     settings: Settings = field(default_factory=Settings)
     augmentation: Augmentation = field(default_factory=Augmentation)
     dataset: Callable[[DatasetVersion, Split], "Dataset[Any]"] | None = None
     files: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.source is None:
+            raise SettingError(f"recipe {self.name}: it names no source, such as source=ImageFolder(path)")
+        if (self.trainer is None) == (self.build_model is None):
+            raise SettingError(
+                f"recipe {self.name}: give either trainer, such as XGBoost(), or build_model, a function that returns "
+                "a PyTorch module"
+            )
+        trainer = self.trainer or Torch(self.build_model)  # type: ignore[arg-type]  # one of both is given
+        object.__setattr__(self, "trainer", trainer)
+        if isinstance(trainer, Torch):
+            object.__setattr__(self, "build_model", trainer.build_model)
+        object.__setattr__(self, "settings", trainer.adapted(self.settings))
 
 
 class RecipeRef(Record):
@@ -64,6 +132,7 @@ class RecipeRef(Record):
     path: str
     files: tuple[str, ...]
     digest: str
+    problem: ProblemName = "classification"
 
 
 _loaded: dict[Path, tuple[Recipe, RecipeRef]] = {}  # by the path of the recipe file
@@ -108,8 +177,14 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
         raise SettingError(f"recipe {path}: files names {missing[0]}, which does not exist")
     if outside := [name for name in recipe.files if not _is_inside(path.parent / name, path.parent)]:
         raise SettingError(f"recipe {path}: files names {outside[0]}, which lies outside the recipe's folder")
+    if isinstance(recipe.source, Table):
+        object.__setattr__(recipe, "source", recipe.source.beside(path.parent))
     ref = RecipeRef(
-        name=recipe.name, path=str(path), files=tuple(str(file) for file in files), digest=_digest(files)
+        name=recipe.name,
+        path=str(path),
+        files=tuple(str(file) for file in files),
+        digest=_digest(files),
+        problem=recipe.problem.name,
     )
     _loaded[path] = recipe, ref
     return recipe, ref
@@ -144,7 +219,7 @@ def modules_set_aside(folder: Path) -> Iterator[None]:
     So their global variables begin with the values that they have in a new process. After the block, the old modules
     are restored.
     """
-    before = {name: module for name, module in sys.modules.items() if _is_from(module, folder)}
+    before = {name: module for name, module in list(sys.modules.items()) if _is_from(module, folder)}
     for name in before:
         del sys.modules[name]
     try:

@@ -166,7 +166,7 @@ from training.data.sources.digits import Digits
 def build_model(shape, classes):
     return (Path(__file__).parent / "names.txt").read_text()
 
-recipe = Recipe("named", "reads a file", Digits(), build_model, files=({files}))
+recipe = Recipe("named", "reads a file", Digits(), build_model=build_model, files=({files}))
 """
 
 

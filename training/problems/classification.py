@@ -5,21 +5,169 @@ which is a distribution (softmax outputs, not logits). A row's predicted class i
 probability, and the first of these if several are equal.
 """
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from training.errors import TrainingError
-from training.records import ClassScore, Mistake, Record, Score
+from training.errors import DataError, TrainingError
+from training.problems.objectives.classification import ClassificationObjective
+from training.records import (
+    ClassScore,
+    DatasetVersion,
+    EpochMetrics,
+    Evaluation,
+    Mistake,
+    ProblemName,
+    Record,
+    RegressionScore,
+    Score,
+)
 
 Labels = npt.NDArray[np.int64]
 Probabilities = npt.NDArray[np.float32]
 
+log = logging.getLogger("evergreen.evaluate")
+
 CALIBRATION_BINS = 15
+_FINITE = ("accuracy", "low", "high", "log_loss", "macro_f1", "calibration_error")
 _SUM_TOLERANCE = 1e-2  # a bfloat16 softmax sums to 1 within 0.4 %; logits miss 1 by far more
+
+
+@dataclass(frozen=True)
+class Classification(ClassificationObjective):
+    """Predict the class of an image or of a row of a table; see :class:`training.problems.base.Problem`."""
+
+    name: ProblemName = "classification"
+    greater_is_better: bool = True
+
+    def score(
+        self,
+        targets: Labels,
+        predictions: Probabilities,
+        version: DatasetVersion,
+        confidence: float,
+        latency_ms: float,
+        rows_per_s: float,
+    ) -> Score:
+        """See :func:`score`."""
+        return score(targets, predictions, version.classes, confidence, latency_ms, rows_per_s)
+
+    def aligned(
+        self, predictions: Probabilities, classes: tuple[str, ...], version: DatasetVersion
+    ) -> Probabilities:
+        """See :func:`aligned`."""
+        return aligned(predictions, classes, version.classes)
+
+    def row_columns(self, targets: Labels, predictions: Probabilities) -> dict[str, npt.NDArray[Any]]:
+        """The predicted class of each row, and the probability of its true class."""
+        truth = predictions[np.arange(len(targets)), targets]
+        return {"": predictions.argmax(axis=1), "_probability": truth}
+
+    def findings(
+        self,
+        targets: Labels,
+        candidate: Probabilities,
+        champion: Probabilities | None,
+        version: DatasetVersion,
+    ) -> dict[str, Any]:
+        """Rows by which model predicted the right class, and the candidate's worst mistakes."""
+        counts = dict(paired(targets, candidate, champion))
+        return counts | {"mistakes": worst_mistakes(targets, candidate, version.classes)}
+
+    def contradiction(self, evaluation: Evaluation) -> str | None:
+        """The counts of rows and of classes have to add up."""
+        gained, lost = evaluation.only_candidate_right, evaluation.only_champion_right
+        if evaluation.both_right + gained + lost + evaluation.both_wrong != evaluation.rows:
+            return f"the paired counts do not add up to {evaluation.rows} rows"
+        by_class, classes = evaluation.class_changes, len(_own(evaluation.candidate).classes)
+        if len(by_class) != classes:
+            return f"class_changes has {len(by_class)} of {classes} classes"
+        if (sum(one for one, _ in by_class), sum(other for _, other in by_class)) != (gained, lost):
+            return "class_changes do not add up to the paired counts"
+        return None
+
+    def not_finite(self, score: Score | RegressionScore) -> list[str]:
+        """Names of the scores that are NaN or infinite."""
+        return [name for name in _FINITE if not math.isfinite(getattr(score, name))]
+
+    def floor_value(self, score: Score | RegressionScore) -> float:
+        """The accuracy."""
+        return _own(score).accuracy
+
+    def floor_text(self, value: float) -> tuple[str, str]:
+        """The accuracy in percent."""
+        return "accuracy", f"{100 * value:.2f} %"
+
+    def figure(self, score: Score | RegressionScore) -> str:
+        """The accuracy with four decimals."""
+        return f"{_own(score).accuracy:.4f}"
+
+    def headline(self, score: Score | RegressionScore) -> str:
+        """The accuracy with its interval."""
+        one = _own(score)
+        return (
+            f"test accuracy {one.accuracy:.4f} ({one.low:.4f} to {one.high:.4f} at {100 * one.confidence:g}% "
+            "confidence)"
+        )
+
+    def in_words(self, score: Score | RegressionScore, rows: str) -> str:
+        """The accuracy in percent with its interval; without a line break before a percent sign."""
+        one = _own(score)
+        shares = (f"{100 * share:.2f}\N{NO-BREAK SPACE}%" for share in (one.accuracy, one.low, one.high))
+        accuracy, low, high = shares
+        confidence = f"{100 * one.confidence:.0f}\N{NO-BREAK SPACE}%"
+        return f"{accuracy} accurate on {rows} ({confidence} confidence: {low} to {high})"
+
+    def against(self, candidate: Score | RegressionScore, champion: Score | RegressionScore) -> str:
+        """Both accuracies in percent."""
+        ours, theirs = (self.floor_text(_own(one).accuracy)[1] for one in (candidate, champion))
+        return f"accuracy {ours} against {theirs}"
+
+    def release_metrics(
+        self,
+        candidate: Score | RegressionScore,
+        champion: Score | RegressionScore | None,
+        selected: EpochMetrics,
+    ) -> dict[str, float]:
+        """Test scores, `validation_loss` and `validation_accuracy`, and `champion_accuracy` if there is a champion."""
+        ours = _own(candidate)
+        numbers = {
+            "accuracy": ours.accuracy,
+            "accuracy_low": ours.low,
+            "accuracy_high": ours.high,
+            "log_loss": ours.log_loss,
+            "macro_f1": ours.macro_f1,
+            "calibration_error": ours.calibration_error,
+            "validation_loss": selected.validation_loss,
+            "validation_accuracy": selected.validation_score,
+            "latency_ms": ours.latency_ms,
+        }
+        return numbers | ({} if champion is None else {"champion_accuracy": _own(champion).accuracy})
+
+    def recounted(
+        self, targets: Labels, columns: Mapping[str, npt.NDArray[Any]], evaluation: Evaluation
+    ) -> dict[str, tuple[float, float]]:
+        """The accuracy, and the rows that only one of the models got right."""
+        right = columns["candidate"] == targets
+        pairs = {"accuracy": (_own(evaluation.candidate).accuracy, float(right.mean()))}
+        if "champion" in columns:
+            theirs = columns["champion"] == targets
+            pairs["only candidate right"] = (evaluation.only_candidate_right, int((right & ~theirs).sum()))
+            pairs["only champion right"] = (evaluation.only_champion_right, int((theirs & ~right).sum()))
+        return pairs
+
+
+def _own(score: Score | RegressionScore) -> Score:
+    """`score` as that of a classification."""
+    if not isinstance(score, Score):
+        raise TypeError("a classification can't use the scores of a regression")
+    return score
 
 
 class Paired(Record):
@@ -99,6 +247,31 @@ def paired(labels: Labels, candidate: Probabilities, champion: Probabilities | N
         both_wrong=int((~ours & ~theirs).sum()),
         class_changes=tuple(zip(gained.tolist(), lost.tolist(), strict=True)),
     )
+
+
+def aligned(probabilities: Probabilities, names: tuple[str, ...], classes: tuple[str, ...]) -> Probabilities:
+    """Reorder the columns to the order of `classes`; a class that the champion does not know gets probability 0.
+
+    The probabilities of a row are rescaled to sum to 1. Raises :class:`DataError` when one is not finite.
+    """
+    if not np.isfinite(probabilities).all():
+        raise DataError(
+            "a model gives probabilities that are not finite: the candidate diverged, or the champion is damaged, in "
+            "which case `evergreen rollback` points the alias to a sound version."
+        )
+    if names == classes:
+        return probabilities
+    log.warning(
+        "the champion knows other classes: %s; it is compared on the rows as they are", ", ".join(names)
+    )
+    shared = np.zeros((len(probabilities), len(classes)), np.float32)
+    for column, name in enumerate(classes):
+        if name in names:
+            shared[:, column] = probabilities[:, names.index(name)]
+    left = shared.sum(axis=1, keepdims=True)
+    # A row whose whole probability is on classes that the dataset no longer has gets the uniform distribution.
+    rescaled = np.where(left > 1e-6, shared / np.maximum(left, 1e-6), np.float32(1 / len(classes)))
+    return rescaled.astype(np.float32)
 
 
 def worst_mistakes(

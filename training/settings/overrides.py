@@ -3,13 +3,14 @@
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from training.errors import SettingError
-from training.settings.schema import Settings
+from training.settings.schema import Section, Settings
 
+_TAGS = {(1, "torch"), (1, "xgboost")}
 _NONE = "none"  # null on the command line, which unsets a setting
 
 
@@ -28,7 +29,7 @@ def merged(base: Settings, *overrides: Mapping[str, Any]) -> dict[str, Any]:
     """
     values = base.model_dump()
     for override in overrides:
-        values = _merge(values, override, ())
+        values = _merge(values, override, (), base)
     return values
 
 
@@ -38,6 +39,21 @@ def validated(values: Mapping[str, Any]) -> Settings:
         return Settings.model_validate(values)
     except ValidationError as error:
         raise SettingError(_explain(error)) from None
+
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+def section_of(kind: type[SectionT], values: Mapping[str, Any], name: str) -> SectionT:
+    """A section with `values`; `name` stands for the section in messages. Raises :class:`SettingError` if invalid."""
+    if unknown := sorted(values.keys() - kind.model_fields.keys()):
+        close = difflib.get_close_matches(unknown[0], kind.model_fields, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(kind.model_fields)}"
+        raise SettingError(f"{name}: no setting {unknown[0]}; {hint}")
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        raise SettingError(f"{name}: {_explain(error)}") from None
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
@@ -90,7 +106,7 @@ def settings_schema() -> dict[str, Any]:
     """JSON schema of nested overrides, without `properties`, so that Prefect's form shows a single JSON field."""
     whole = Settings.model_json_schema()
     parts = {
-        name: _section(whole, name) if "$ref" in field else field
+        name: _section(whole, name) if "$ref" in field or "oneOf" in field else field
         for name, field in whole["properties"].items()
     }
     patterns = {f"^{name}$": part for name, part in parts.items()}
@@ -99,8 +115,14 @@ def settings_schema() -> dict[str, Any]:
 
 def _section(whole: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The JSON schema of a section; its fields contain no references to other definitions."""
-    found: dict[str, Any] = whole["$defs"][whole["properties"][name]["$ref"].rpartition("/")[2]]
-    return found
+    field = whole["properties"][name]
+    choices = [one["$ref"].rpartition("/")[2] for one in field.get("oneOf", [field])]
+    sections: list[dict[str, Any]] = [whole["$defs"][choice] for choice in choices]
+    if len(sections) == 1:
+        return sections[0]
+    # The section of one of several trainers: a field of any of them is allowed; the run itself checks which.
+    fields = {key: value for section in reversed(sections) for key, value in section["properties"].items()}
+    return sections[0] | {"properties": fields}
 
 
 def _json_or_text(text: str) -> Any:
@@ -112,18 +134,20 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def _merge(base: dict[str, Any], override: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+def _merge(
+    base: dict[str, Any], override: Mapping[str, Any], path: tuple[str, ...], settings: Settings
+) -> dict[str, Any]:
     result = dict(base)
     for key, value in override.items():
         dotted = ".".join((*path, key))
         if key not in base:
-            raise SettingError(_unknown(_first_leaf(dotted, value)))
+            raise SettingError(_unknown(_first_leaf(dotted, value), settings))
         if isinstance(base[key], dict):
             if not isinstance(value, Mapping):
                 raise SettingError(
                     f"{dotted} is a section; set one of {', '.join(f'{dotted}.{name}' for name in base[key])}"
                 )
-            result[key] = _merge(base[key], value, (*path, key))
+            result[key] = _merge(base[key], value, (*path, key), settings)
         else:
             result[key] = value
     return result
@@ -137,8 +161,8 @@ def _first_leaf(dotted: str, value: Any) -> str:
     return dotted
 
 
-def _unknown(dotted: str) -> str:
-    known = list(describe(Settings()))
+def _unknown(dotted: str, base: Settings) -> str:
+    known = list(describe(base))
     leaves = {name.rsplit(".", 1)[-1]: name for name in known}
     close = difflib.get_close_matches(dotted, known, n=1, cutoff=0.5)
     close = close or [
@@ -152,7 +176,9 @@ def _unknown(dotted: str) -> str:
 def _explain(error: ValidationError) -> str:
     lines = []
     for one in error.errors(include_url=False):
-        where = ".".join(str(part) for part in one["loc"])
+        # For the section of a trainer, pydantic adds the trainer's name after `training`.
+        path = [part for place, part in enumerate(one["loc"]) if (place, part) not in _TAGS]
+        where = ".".join(str(part) for part in path)
         rule = str(one["msg"]).removeprefix("Value error, ")
         lines.append(f"{where}: {rule}, got {one['input']!r}" if where else rule)
     return "\n".join(lines)

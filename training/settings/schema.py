@@ -4,6 +4,7 @@ Before any work starts, :mod:`training.settings.overrides` refuses unknown keys,
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -11,8 +12,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     PositiveInt,
+    Tag,
     model_validator,
 )
 
@@ -39,6 +42,7 @@ ExperimentName = Annotated[str, _named(r"/?\w[\w ./@-]{0,199}", "letters, digits
 
 
 AlsoTracked = Literal["tensorboard"]
+TrainerName = Literal["torch", "xgboost"]
 
 
 def _listed(value: object) -> object:
@@ -104,7 +108,7 @@ class DataSettings(Section):
 
 
 class TrainingSettings(Section):
-    """The training loop: epochs, batch size, optimizer, schedule, precision and determinism."""
+    """The PyTorch loop: epochs, batch size, optimizer, schedule, precision and determinism."""
 
     epochs: PositiveInt = Field(5, description="Passes over the training rows")
     max_steps: PositiveInt | None = Field(None, description="End after this many optimizer steps, for trials")
@@ -144,6 +148,29 @@ class TrainingSettings(Section):
     )
     compile: bool = Field(False, description="Compile the model with torch.compile")
     channels_last: bool = Field(False, description="Keep images channels-last in memory")
+
+
+class XGBoostSettings(Section):
+    """XGBoost: number, size and sampling of the trees. Named as in XGBoost's documentation, except `rounds`."""
+
+    trainer: Literal["xgboost"] = Field("xgboost", description="The trainer that these settings are for")
+    rounds: PositiveInt = Field(100, description="Boosting rounds; each adds a tree, or one a class")
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.3, description="Share of each tree that is added"
+    )
+    max_depth: PositiveInt = Field(6, description="Greatest depth of a tree")
+    min_child_weight: NonNegativeFloat = Field(1.0, description="Least sum of instance weights in a leaf")
+    gamma: NonNegativeFloat = Field(0.0, description="Least reduction of the loss for which a leaf is split")
+    subsample: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Share of the rows for each tree")
+    colsample_bytree: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Share of the columns for each tree"
+    )
+    reg_lambda: NonNegativeFloat = Field(1.0, description="L2 penalty on the leaves' values")
+    reg_alpha: NonNegativeFloat = Field(0.0, description="L1 penalty on the leaves' values")
+    max_bin: Annotated[int, Field(ge=2)] = Field(256, description="Bins of a number column's histogram")
+    select: Literal["best", "last"] = Field(
+        "best", description="Number of rounds that are kept: the best by validation loss, or all"
+    )
 
 
 class ScalingSettings(Section):
@@ -200,14 +227,18 @@ class CheckpointSettings(Section):
 class GateSettings(Section):
     """Rules by which a candidate model replaces the champion."""
 
-    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="Accuracy every candidate must reach")
+    floor: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="Accuracy (R² for a regression) that every candidate must reach"
+    )
     policy: Literal["better", "not_worse"] = Field(
         "better",
         description="better: more accurate than the champion; not_worse: at most `margin` less accurate than the "
-        "best champion so far",
+        "best champion so far (for a regression: by mean squared error)",
     )
     margin: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.005, description="Accuracy that policy not_worse may give away"
+        0.005,
+        description="Accuracy that policy not_worse may give away; for a regression, the share by which the mean "
+        "squared error may grow",
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(
         0.95, description="Confidence of all comparisons with one champion together, and of each interval"
@@ -286,14 +317,23 @@ class RaySettings(Section):
     )
 
 
+def _trainer_of(training: object) -> str:
+    """The trainer that a section `training` is for; the section of the PyTorch loop does not name its trainer."""
+    found = training.get("trainer") if isinstance(training, Mapping) else getattr(training, "trainer", None)
+    return str(found or "torch")
+
+
 class Settings(Section):
-    """All settings of a retraining run."""
+    """All settings of a retraining run. The section `training` is that of the recipe's trainer."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="Seed of order, augmentation and initial weights"
     )
     data: DataSettings = Field(DataSettings(), description="Which rows a model learns from")
-    training: TrainingSettings = Field(TrainingSettings(), description="How the weights are trained")
+    training: Annotated[
+        Annotated[TrainingSettings, Tag("torch")] | Annotated[XGBoostSettings, Tag("xgboost")],
+        Discriminator(_trainer_of),
+    ] = Field(TrainingSettings(), description="How the weights are trained")
     scaling: ScalingSettings = Field(ScalingSettings(), description="On how many processes and devices")
     checkpoint: CheckpointSettings = Field(CheckpointSettings(), description="When training state is saved")
     gate: GateSettings = Field(GateSettings(), description="When a candidate replaces the champion")
@@ -303,25 +343,63 @@ class Settings(Section):
     )
     ray: RaySettings = Field(RaySettings(), description="The Ray cluster to compute on")
 
+    @property
+    def trainer(self) -> TrainerName:
+        """Name of the trainer that the section `training` is for."""
+        return "xgboost" if isinstance(self.training, XGBoostSettings) else "torch"
+
+    @property
+    def torch(self) -> TrainingSettings:
+        """The section `training` of the PyTorch loop; only for a run of that trainer."""
+        assert isinstance(self.training, TrainingSettings)
+        return self.training
+
+    @property
+    def xgboost(self) -> XGBoostSettings:
+        """The section `training` of XGBoost; only for a run of that trainer."""
+        assert isinstance(self.training, XGBoostSettings)
+        return self.training
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the training; a boosting round of XGBoost counts as an epoch."""
+        return self.training.rounds if isinstance(self.training, XGBoostSettings) else self.training.epochs
+
+    @property
+    def max_steps(self) -> int | None:
+        """Limit of the number of steps, or None."""
+        return None if isinstance(self.training, XGBoostSettings) else self.training.max_steps
+
+    @property
+    def uses_float16(self) -> bool:
+        """Whether the training computes in float16, which needs CUDA."""
+        return isinstance(self.training, TrainingSettings) and self.training.precision == "float16"
+
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
-        _check_batch(
-            self.training.global_batch_size,
-            max(1, self.scaling.num_workers),
-            self.training.accumulation_steps,
-        )
         _check_workers(self.scaling, self.data.feed)
-        if (shards := self.training.virtual_shards) is not None:
-            _check_shards(shards, self)
+        if isinstance(self.training, TrainingSettings):
+            _check_loop(self, self.training)
+        elif self.data.feed != "memory":
+            raise ValueError("data.feed: trainer xgboost reads its rows from memory; use data.feed=memory")
+        elif self.scaling.min_workers is not None:
+            raise ValueError("scaling.min_workers: trainer xgboost needs a fixed number of workers")
         if self.scaling.num_workers == 0 and self.data.feed == "stream":
             raise ValueError("data.feed: stream needs Ray; use scaling.num_workers >= 1, or data.feed=memory")
         if self.scaling.use_gpu == "no" and self.scaling.backend == "nccl":
             raise ValueError(
                 "scaling.backend: nccl needs GPUs; use scaling.backend=gloo, or scaling.use_gpu=auto"
             )
-        if self.scaling.use_gpu == "no" and self.training.precision == "float16":
+        if self.scaling.use_gpu == "no" and self.uses_float16:
             raise ValueError("training.precision: float16 needs CUDA; use bfloat16 or float32")
         return self
+
+
+def _check_loop(settings: Settings, training: TrainingSettings) -> None:
+    workers = max(1, settings.scaling.num_workers)
+    _check_batch(training.global_batch_size, workers, training.accumulation_steps)
+    if training.virtual_shards is not None:
+        _check_shards(training.virtual_shards, settings, training)
 
 
 def _check_workers(scaling: ScalingSettings, feed: str) -> None:
@@ -335,7 +413,7 @@ def _check_workers(scaling: ScalingSettings, feed: str) -> None:
         )
 
 
-def _check_shards(shards: int, settings: Settings) -> None:
+def _check_shards(shards: int, settings: Settings, training: TrainingSettings) -> None:
     if settings.data.feed != "memory":
         raise ValueError(
             "training.virtual_shards: only data.feed=memory gives every number of workers the same rows"
@@ -345,10 +423,10 @@ def _check_shards(shards: int, settings: Settings) -> None:
             f"training.virtual_shards: {shards} shards leave some of {settings.scaling.num_workers} workers without "
             "any; use at least as many shards as scaling.num_workers"
         )
-    if settings.training.global_batch_size < 2 * shards:
+    if training.global_batch_size < 2 * shards:
         raise ValueError(
             f"training.virtual_shards: {shards} shards of a global batch of "
-            f"{settings.training.global_batch_size} have less than 2 rows; use fewer shards or a larger batch"
+            f"{training.global_batch_size} have less than 2 rows; use fewer shards or a larger batch"
         )
 
 

@@ -1,7 +1,9 @@
 """Run a training and return its result: on Ray Train workers, or in this process when `scaling.num_workers` is 0."""
 
 import logging
+import math
 import time
+from pathlib import Path
 
 from training.attempts.history import Attempt, read_attempts
 from training.attempts.job import TrainingJob
@@ -14,12 +16,13 @@ from training.settings.schema import ScalingSettings, Settings
 from training.storage.paths import TRAINED, RunPaths
 from training.storage.record_files import find_record, set_aside
 from training.supervision.supervise import train_until_done
-from training.trainers.torch.ranks import Ranks, process_settings_kept
-from training.trainers.torch.worker import run_worker
+from training.trainers.base import trainer_named
+from training.trainers.ranks import Ranks, process_settings_kept
 
 log = logging.getLogger("evergreen.launch")
 
-_MEMORY_SHARE = 0.7  # share of the machine's memory; more memory-mapped training images cause a warning
+_MEMORY_SHARE = 0.7  # share of the machine's memory; more memory-mapped training rows cause a warning
+_BYTES_OF_FLOAT = 4  # a table's rows are float32; a value of an image is one byte
 
 
 def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
@@ -51,7 +54,7 @@ def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
 
 def _train_here(job: TrainingJob) -> None:
     with process_settings_kept():
-        run_worker(job, Ranks.of_this_process(job.use_gpu))
+        trainer_named(job.settings.trainer).run_worker(job, Ranks.of_this_process(job.use_gpu))
 
 
 def make_job(
@@ -62,9 +65,10 @@ def make_job(
     Raises :class:`SettingError` when settings need GPUs that are missing, and :class:`TransientError` when a resumed
     run began on GPUs that are missing now.
     """
+    trainer_named(settings.trainer).check_dataset(settings, version)
     _say_memory(settings, version)
     use_gpu = _device_of_run(paths, settings, _choose_gpu(settings))
-    if not use_gpu and settings.training.precision == "float16":
+    if not use_gpu and settings.uses_float16:
         raise SettingError(
             "training.precision: float16 needs a GPU, and this training runs on CPUs; use bfloat16 or float32"
         )
@@ -88,22 +92,23 @@ def finished(paths: RunPaths, run_key: str) -> TrainedModel | None:
     trained = find_record(paths.model / TRAINED, TrainedModel, paths.root.name)
     if trained is None or trained.run_key != run_key:
         return None
-    return trained.model_copy(update={"weights": str(paths.model / "weights.safetensors")})
+    return trained.model_copy(update={"weights": str(paths.model / Path(trained.weights).name)})
 
 
 def _say_memory(settings: Settings, version: DatasetVersion) -> None:
-    """Warn when the memory-mapped training images do not fit into memory: each batch may then wait for the disk."""
+    """Warn when the memory-mapped training rows do not fit into memory: each batch may then wait for the disk."""
     import psutil
 
-    channels, height, width = version.shape
-    needed = version.rows("train") * channels * height * width
+    values = 1 if version.table is None else _BYTES_OF_FLOAT
+    needed = version.rows("train") * math.prod(version.shape) * values
     memory: int = psutil.virtual_memory().total
     if settings.data.feed == "memory" and needed > _MEMORY_SHARE * memory:
         log.warning(
-            "%.1f GB of training images on a machine with %.1f GB of memory: batches may wait for the disk. "
-            "data.feed=stream reads them in order instead.",
+            "%.1f GB of training %s on a machine with %.1f GB of memory: batches may wait for the disk.%s",
             needed / 1e9,
+            "images" if version.table is None else "rows",
             memory / 1e9,
+            " data.feed=stream reads them in order instead." if version.table is None else "",
         )
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from training.errors import SettingError
 from training.settings.overrides import describe, parse_assignments, resolve
-from training.settings.schema import Section, Settings
+from training.settings.schema import Section, Settings, TrainingSettings, XGBoostSettings
 from training.trainers.torch.feeds import local_batch_size
 
 DEFAULTS = Settings()
@@ -190,21 +190,24 @@ def test_describe_names_what_assignments_take(name: str) -> None:
     assert resolve(DEFAULTS, parse_assignments([f"{name}={json.dumps(value)}"])) == DEFAULTS
 
 
-def leaves(model: type[BaseModel], prefix: str = "") -> dict[str, str | None]:
-    """Descriptions of all settings by dotted name."""
+def leaves(
+    model: type[BaseModel], training: type[Section] = TrainingSettings, prefix: str = ""
+) -> dict[str, str | None]:
+    """Descriptions of all settings by dotted name, with the section `training` of one trainer."""
     found: dict[str, str | None] = {}
     for name, info in model.model_fields.items():
-        kind = info.annotation
+        kind = training if name == "training" else info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found |= leaves(kind, f"{prefix}{name}.")
+            found |= leaves(kind, training, f"{prefix}{name}.")
         else:
             found[prefix + name] = info.description
     return found
 
 
-def test_every_setting_is_described() -> None:
-    described = leaves(Settings)
-    assert described.keys() == describe(DEFAULTS).keys()
+@pytest.mark.parametrize("training", [TrainingSettings(), XGBoostSettings()], ids=["torch", "xgboost"])
+def test_every_setting_is_described(training: TrainingSettings | XGBoostSettings) -> None:
+    described = leaves(Settings, type(training))
+    assert described.keys() == describe(Settings(training=training)).keys()
     assert all(described.values())
 
 

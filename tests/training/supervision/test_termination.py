@@ -117,4 +117,5 @@ def test_a_process_that_does_not_end_is_ended_with_its_children(tmp_path: Path) 
     assert "did not end within 2 s of SIGTERM" in done.stderr
     assert time.monotonic() - began >= 2
     child = int(done.stdout.split()[1])
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.05)  # the kernel ends a killed process when the machine has time

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from training.data.dataset import Columns, is_validation
+from training.data.dataset import Columns
 from training.data.sample_order import Rows, SampleOrder, stream_key
-from training.errors import SettingError
 from training.settings.schema import Settings
-from training.trainers.torch.generators import seed_generators
-from training.trainers.torch.ranks import Ranks
+from training.trainers.generators import seed_generators
+from training.trainers.ranks import Ranks
+from training.trainers.rows import training_rows as training_rows
 
 if TYPE_CHECKING:
     import torch
@@ -28,19 +28,19 @@ _DATASET = 5  # stream of random numbers, see training.data.sample_order
 
 def local_batch_size(settings: Settings) -> int:
     """Rows of one optimizer step on one worker."""
-    return settings.training.global_batch_size // max(1, settings.scaling.num_workers)
+    return settings.torch.global_batch_size // max(1, settings.scaling.num_workers)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """This worker's share of one step: uint8 images (rows, channels, height, width) and labels on its device.
+    """This worker's share of one step, on its device: inputs and targets as in :class:`training.data.columns.Columns`.
 
     `rows` holds an identifier per row, which keys the random numbers of augmentation. `global_rows` is the number of
     rows of the step on all workers, by which the loss is divided.
     """
 
-    images: "torch.Tensor"
-    labels: "torch.Tensor"
+    inputs: "torch.Tensor"
+    targets: "torch.Tensor"
     rows: Rows
     global_rows: int
     pieces: tuple[int, ...] = ()  # sizes of the virtual shards in this batch, in order
@@ -50,7 +50,7 @@ class Batch:
         start = 0
         for size in self.pieces:
             part = slice(start, start + size)
-            yield Batch(self.images[part], self.labels[part], self.rows[part], self.global_rows)
+            yield Batch(self.inputs[part], self.targets[part], self.rows[part], self.global_rows)
             start += size
 
 
@@ -67,25 +67,6 @@ class Feed(Protocol):
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
         """This worker's batches of an epoch, from step `first_step` on (0 unless the feed is exact)."""
-
-
-def training_rows(columns: Columns, settings: Settings) -> tuple[Rows, Rows]:
-    """Row numbers of the train split: the rows to learn from, and the rows kept back for validation.
-
-    Raises :class:`SettingError` if fewer than 2 rows per worker are left to learn from, or none to validate on.
-    """
-    kept_back = columns.validation
-    if kept_back is None:
-        kept_back = is_validation(columns.digests, settings.data.validation_share)
-    learn, validate = np.flatnonzero(~kept_back), np.flatnonzero(kept_back)
-    workers = max(1, settings.scaling.num_workers)
-    if len(learn) < 2 * workers or not len(validate):
-        raise SettingError(
-            f"data.validation_share: {len(columns)} training rows are divided into {len(learn)} to learn from and "
-            f"{len(validate)} to validate on; {workers} workers need at least {2 * workers} and 1. Add rows or change "
-            + ("the share." if columns.validation is None else "data.validation_split.")
-        )
-    return learn, validate
 
 
 @dataclass(frozen=True)
@@ -112,9 +93,9 @@ class MemoryFeed:
             start, stop = self.order.bounds(step)
             chosen, pieces = self._share(epoch, step)
             rows = self.learn[chosen]
-            images = torch.from_numpy(self.columns.read(rows))
-            labels = torch.from_numpy(self.columns.labels[rows])
-            yield Batch(_to(images, self.ranks), _to(labels, self.ranks), rows, stop - start, pieces)
+            inputs = torch.from_numpy(self.columns.read(rows))
+            targets = torch.from_numpy(self.columns.targets[rows])
+            yield Batch(_to(inputs, self.ranks), _to(targets, self.ranks), rows, stop - start, pieces)
 
     def _share(self, epoch: int, step: int) -> tuple[Rows, tuple[int, ...]]:
         """This worker's part of a step, as indices into `learn`, and the sizes of its virtual shards, if any."""
@@ -190,11 +171,11 @@ class LoaderFeed:
         """See :class:`Feed`; `first_step` is 0."""
         self.loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
         self.loader.dataset.epoch = epoch  # type: ignore[attr-defined]  # before loader processes copy it
-        for images, labels, rows in islice(self.loader, first_step, None):
+        for inputs, targets, rows in islice(self.loader, first_step, None):
             numbers = rows.cpu().numpy()
             yield Batch(
-                _to(images, self.ranks),
-                _to(labels, self.ranks),
+                _to(inputs, self.ranks),
+                _to(targets, self.ranks),
                 numbers,
                 len(numbers) * self.ranks.world_size,
             )
@@ -219,8 +200,8 @@ def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks:
         def __getitem__(self, index: int) -> tuple[Any, Any, int]:
             row = int(learn[index])
             seed_generators(stream_key(settings.seed, self.epoch, _DATASET, row))
-            image, label = dataset[row]
-            return image, label, row
+            inputs, target = dataset[row]
+            return inputs, target, row
 
     numbered = Numbered()
     sampler: DistributedSampler[Any] = DistributedSampler(
@@ -237,7 +218,7 @@ def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks:
 
 
 def columns_dataset(columns: Columns) -> "Dataset[Any]":
-    """A map-style torch Dataset of (uint8 image, label) pairs over the rows of the dataset version."""
+    """A map-style torch Dataset of (inputs, target) pairs over the rows of the dataset version."""
     import torch
     from torch.utils.data import Dataset
 
@@ -245,8 +226,8 @@ def columns_dataset(columns: Columns) -> "Dataset[Any]":
         def __len__(self) -> int:
             return len(columns)
 
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-            return torch.from_numpy(columns.read(np.array([index]))[0]), int(columns.labels[index])
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int | float]:
+            return torch.from_numpy(columns.read(np.array([index]))[0]), columns.targets[index].item()
 
     return ColumnsDataset()
 

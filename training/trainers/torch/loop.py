@@ -19,9 +19,10 @@ from training.records import EpochMetrics, Goodput, TrainedModel
 from training.storage.files import atomic_folder
 from training.storage.paths import TRAINED
 from training.storage.record_files import record_text
-from training.trainers.torch.accumulators import Clock, Interval, Sums, metric_interval
+from training.trainers.accounting import Clock, metric_interval
+from training.trainers.ranks import ControlConsensus, Ranks, device_name
+from training.trainers.torch.accumulators import Interval, Sums
 from training.trainers.torch.feeds import Feed
-from training.trainers.torch.ranks import ControlConsensus, Ranks, device_name
 from training.trainers.torch.replay import Rebuild, Replay
 from training.trainers.torch.replica import Replica
 from training.trainers.torch.schedule import learning_rate
@@ -57,7 +58,7 @@ class Loop:
     def __post_init__(self) -> None:
         job, settings = self.job, self.job.settings
         self.metrics = MetricsFile(job.paths.metrics, self.total_steps, self.fence)
-        same_for_any_workers = settings.training.virtual_shards is not None
+        same_for_any_workers = settings.torch.virtual_shards is not None
         self.checkpoints = CheckpointLog(
             job.paths.checkpoints,
             settings.checkpoint,
@@ -127,11 +128,11 @@ class Loop:
                 batch = next(batches)
             before = self.replica.communication.exposed_s
             with self.clock.time("compute"):
-                losses, hits = self.replica.step(batch, position.epoch, step)
-                since.add(losses, hits, batch.rows)
+                losses, scores = self.replica.step(batch, position.epoch, step)
+                since.add(losses, scores, batch.rows)
             self._book_communication(before)
             if self.replay.watching:
-                away = self.replay.watch(batch, losses, hits)  # seconds, left out of all speeds
+                away = self.replay.watch(batch, losses, scores)  # seconds, left out of all speeds
                 began, since.began = began + away, since.began + away
             step, rows = step + 1, rows + batch.global_rows
             self.done = step
@@ -150,7 +151,7 @@ class Loop:
         carried, self.carried = self.carried, Sums()
         return Interval(
             carried.loss,
-            carried.hits,
+            carried.scores,
             int(carried.rows),
             int(carried.checksum),
             waited_before=self.clock.parts.get("data wait", 0.0),
@@ -216,11 +217,12 @@ class Loop:
         self.epoch_sums += sums
         seconds = time.perf_counter() - since.began
         waited = self.clock.parts.get("data wait", 0.0) - since.waited_before
+        objective = self.replica.objective
         values = {
             "train/loss": sums.loss / sums.rows,
-            "train/accuracy": sums.hits / sums.rows,
-            "train/learning_rate": learning_rate(self.job.settings.training, step - 1, self.total_steps),
-            "speed/images_per_s": since.share_here * sums.rows / seconds,
+            f"train/{objective.metric}": objective.reduced(sums.scores, sums.rows),
+            "train/learning_rate": learning_rate(self.job.settings.torch, step - 1, self.total_steps),
+            f"speed/{self.replica.inputs.unit}_per_s": since.share_here * sums.rows / seconds,
             "speed/data_wait_share": waited / seconds,
         }
         self._write(step, epoch, values)
@@ -232,27 +234,27 @@ class Loop:
         elif not all(map(math.isfinite, values.values())):
             raise TrainingError(f"training diverged at step {step}")
 
-    def _end_epoch(self, epoch: int, step: int, images_per_s: float) -> None:
+    def _end_epoch(self, epoch: int, step: int, rows_per_s: float) -> None:
         with self.clock.time("validation"):
-            loss, accuracy = self.replica.validate(
+            loss, score = self.replica.validate(
                 self.columns, self.validation_rows, lambda: self.heartbeat.beat(step)
             )
         sums, self.epoch_sums = self.epoch_sums, Sums()
+        objective = self.replica.objective
         row = EpochMetrics(
             epoch=epoch + 1,
             step=step,
             train_loss=sums.loss / sums.rows,
-            train_accuracy=sums.hits / sums.rows,
+            train_score=objective.reduced(sums.scores, sums.rows),
             validation_loss=loss,
-            validation_accuracy=accuracy,
-            learning_rate=learning_rate(self.job.settings.training, step - 1, self.total_steps),
-            images_per_s=images_per_s,
+            validation_score=score,
+            learning_rate=learning_rate(self.job.settings.torch, step - 1, self.total_steps),
+            images_per_s=rows_per_s,
             rows=int(sums.rows),
             checksum=int(sums.checksum),
         )
-        self._write(
-            step, epoch, {"validation/loss": loss, "validation/accuracy": accuracy, "epoch": float(epoch + 1)}
-        )
+        validation = {"validation/loss": loss, f"validation/{objective.metric}": score}
+        self._write(step, epoch, validation | {"epoch": float(epoch + 1)})
         self.history.append(row)
         if self.ranks.is_first:
             self._save(Position(epoch + 1, 0, step), loss, [])
@@ -283,7 +285,7 @@ class Loop:
         """
         self.metrics.check()
         chosen = self.history[-1]
-        if self.job.settings.training.select == "best":
+        if self.job.settings.torch.select == "best":
             chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
         replay = self.replay.outcome()
         weights = self.checkpoints.load_step(chosen.step)["learner"]["model"]

@@ -26,11 +26,10 @@ from training.errors import DataError
 from training.recipe import modules_set_aside
 from training.records import ReplayOutcome
 from training.storage.record_files import write_record
-from training.trainers.torch.accumulators import Clock
-from training.trainers.torch.feeds import Batch, Feed
-from training.trainers.torch.generators import generators_kept
-from training.trainers.torch.ranks import Ranks
-from training.trainers.torch.replay_outcome import (
+from training.trainers.accounting import Clock
+from training.trainers.generators import generators_kept
+from training.trainers.ranks import Ranks
+from training.trainers.replay_outcome import (
     begun,
     different,
     equal,
@@ -38,6 +37,7 @@ from training.trainers.torch.replay_outcome import (
     read_outcome,
     unchecked,
 )
+from training.trainers.torch.feeds import Batch, Feed
 from training.trainers.torch.replica import Replica
 from training.trainers.torch.unsaved_state import differing_globals, globals_of, unsaved_differences
 
@@ -92,7 +92,7 @@ class Replay:
         """Why the settings exclude this run from the check; empty if they do not."""
         if not self.job.settings.checkpoint.replay:
             return "checkpoint.replay is off"
-        if self.job.settings.training.compile:
+        if self.job.settings.torch.compile:
             return "with training.compile, compiling a second model could displace the programs of the first"
         return ""
 
@@ -123,7 +123,7 @@ class Replay:
         self._start, self._count = position, max(1, min(steps, int(_SECONDS / slowest_s)))
         self.checkpoints.pinned = position.step
 
-    def watch(self, batch: Batch, losses: torch.Tensor, hits: torch.Tensor) -> float:
+    def watch(self, batch: Batch, losses: torch.Tensor, scores: torch.Tensor) -> float:
         """Record the step that the training has just done; after the last recorded step, replay all and compare.
 
         Returns the seconds that this call took, which the caller leaves out of speeds.
@@ -133,7 +133,7 @@ class Replay:
         with self.clock.time("replay check"):
             kept = batch if self.job.feed == "stream" else None
             last = len(self._watched) + 1 == self._count
-            self._watched.append(_Watched(_checksums(self.replica, batch, losses, hits, last), kept))
+            self._watched.append(_Watched(_checksums(self.replica, batch, losses, scores, last), kept))
             if last:
                 with self.heartbeat.kept_beating(self._start.step + self._count):
                     self._check(self._start)
@@ -220,10 +220,10 @@ class Replay:
         """The first step after which anything differs, and the names of what differs; every rank runs all steps."""
         found: tuple[int | None, list[str]] = None, []
         for number, batch in enumerate(self._batches(start, feed)):
-            losses, hits = replica.step(batch, start.epoch, start.step + number)
+            losses, scores = replica.step(batch, start.epoch, start.step + number)
             last = number + 1 == self._count
             names = _differing_bits(self.replica, replica) if last else []
-            names += _differing(self._watched[number].sums, _checksums(replica, batch, losses, hits, last))
+            names += _differing(self._watched[number].sums, _checksums(replica, batch, losses, scores, last))
             if names and found[0] is None:
                 found = start.step + number + 1, names
         return found
@@ -234,14 +234,17 @@ class Replay:
         return islice(feed.batches(start.epoch, start.step_in_epoch), self._count)
 
 
-def _checksums(replica: Replica, batch: Batch, losses: torch.Tensor, hits: torch.Tensor, last: bool) -> Sums:
+def _checksums(
+    replica: Replica, batch: Batch, losses: torch.Tensor, scores: torch.Tensor, last: bool
+) -> Sums:
     """A checksum of each tensor that a step uses or changes, computed on the device without waiting for it.
 
     After the last step, the state is left out: both models still hold it, so it is compared bit by bit.
     """
     named = {} if last else _state(replica)
-    named |= {"the loss": losses, "the number of hits": hits}
-    named |= {"the images that the feed gave": batch.images, "the labels that the feed gave": batch.labels}
+    named |= {"the loss": losses, f"the {replica.objective.metric}": scores}
+    unit = replica.inputs.unit
+    named |= {f"the {unit} that the feed gave": batch.inputs, "the labels that the feed gave": batch.targets}
     sums = [_words(tensor).sum(dtype=torch.int64).to(replica.ranks.device) for tensor in named.values()]
     return tuple(named), torch.stack(sums)
 

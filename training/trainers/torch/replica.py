@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import torch  # noqa: TID253 - this module is itself imported inside functions
 import torch.distributed as dist  # noqa: TID253
-import torch.nn.functional as functional  # noqa: TID253
 from torch import nn  # noqa: TID253
 
 from training.data.dataset import Columns
-from training.data.images.augmentation import Augmentation, augment, normaliser
 from training.data.sample_order import Rows, stream_key
-from training.recipe import Recipe
-from training.records import DatasetVersion, ImageShape
+from training.errors import SettingError, TrainingError
+from training.problems.objectives import objective_named
+from training.recipe import BuildModel, Recipe
+from training.records import DatasetVersion
 from training.settings.schema import Settings
+from training.trainers.generators import seed_generators
+from training.trainers.ranks import Ranks
 from training.trainers.torch.feeds import Batch
-from training.trainers.torch.generators import seed_generators
-from training.trainers.torch.ranks import Ranks
+from training.trainers.torch.inputs import example_inputs, inputs_of, model_shape
 from training.trainers.torch.schedule import build_optimizer, learning_rate, set_learning_rate
 
 _INITIAL, _STEP = 3, 4  # streams of random numbers, see training.data.sample_order
@@ -46,29 +47,25 @@ class Replica:
         self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks, total_steps: int
     ):
         self.settings, self.ranks, self.total_steps = settings, ranks, total_steps
+        self.version, self.objective = version, objective_named(version.problem)
         self.communication = CommunicationClock()
         self.before_update: Callable[[], None] = lambda: None
         self._forward_keeps_weights: bool | None = None  # measured in the first pass
         seed_generators(stream_key(settings.seed, _INITIAL), ranks.device.type == "cuda")
-        self.module = build_module(recipe, version.shape, len(version.classes)).to(ranks.device)
-        if settings.training.channels_last:
+        outputs = self.objective.outputs(version)
+        self.module = build_module(recipe, model_shape(version), outputs).to(ranks.device)
+        if settings.torch.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
-        if settings.training.compile:
+        if settings.torch.compile:
             # One compiled program per input shape. With dynamic shapes, the program, and so the bits of a step, would
             # depend on which shape came first.
             self.module.compile(dynamic=False)
-        self.normalise = normaliser(version.mean, version.std).to(ranks.device)
-        self.black = self.normalise(
-            torch.zeros((1, version.shape[0], 1, 1), dtype=torch.uint8, device=ranks.device)
-        )
-        self.augmentation = recipe.augmentation if settings.training.augment else Augmentation()
-        self.optimizer = build_optimizer(settings.training, self.module.parameters())
-        self.scaler = torch.amp.GradScaler(
-            ranks.device.type, enabled=settings.training.precision == "float16"
-        )
+        self.inputs = inputs_of(recipe, version, settings, ranks.device)
+        self.optimizer = build_optimizer(settings.torch, self.module.parameters())
+        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=settings.torch.precision == "float16")
         self.model = self.wrap()
         if self.model is not self.module:
-            self._rehearse(version.shape)
+            self._rehearse()
 
     def wrap(self) -> nn.Module:
         """The module that forward passes call: wrapped in DDP if there are several workers."""
@@ -80,100 +77,101 @@ class Replica:
         model.register_comm_hook(self.communication, _timed_allreduce)
         return model  # type: ignore[no-any-return]
 
-    def _rehearse(self, shape: tuple[int, int, int]) -> None:
+    def _rehearse(self) -> None:
         """Run one forward and backward pass and discard its gradients.
 
         After the first backward pass, DDP reorders its buckets, and so the order in which three or more ranks add
         gradients. Without this pass, the first step after a resume would differ in its last bits.
         """
         buffers = [buffer.clone() for buffer in self.module.buffers()]
-        images = torch.zeros(
-            (2 * self.settings.training.accumulation_steps, *shape), device=self.ranks.device
-        )
-        labels = torch.zeros(len(images), dtype=torch.int64, device=self.ranks.device)
-        self.add_gradients(Batch(images.byte(), labels, np.arange(len(images)), len(images)), 0, 0, 0, 0.0)
+        rows = 2 * self.settings.torch.accumulation_steps
+        inputs = example_inputs(self.version, rows).to(self.ranks.device)
+        targets = torch.zeros(rows, dtype=torch.int64, device=self.ranks.device)
+        self.add_gradients(Batch(inputs, targets, np.arange(rows), rows), 0, 0, 0, 0.0)
         self.optimizer.zero_grad(set_to_none=True)
         for buffer, value in zip(self.module.buffers(), buffers, strict=True):
             buffer.copy_(value)
         self.communication.exposed_s = 0.0
 
     def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run one optimizer step; return the sum of losses and the number of hits over this worker's rows.
+        """Run one optimizer step; return the sums of losses and of the metric over this worker's rows.
+
+        The sum of the metric is the one from which :meth:`training.problems.objectives.Objective.reduced` computes.
 
         The loss is the sum over this worker's rows, divided by the step's rows on *all* workers and multiplied by the
         world size, since DDP averages over ranks. So the gradient is that of the mean loss over the global batch,
         also with shares of unequal size and with accumulation.
         """
-        set_learning_rate(self.optimizer, learning_rate(self.settings.training, step, self.total_steps))
+        set_learning_rate(self.optimizer, learning_rate(self.settings.torch, step, self.total_steps))
         weight = self.ranks.world_size / batch.global_rows
-        losses, hits = self.add_gradients(batch, epoch, step, self.ranks.rank, weight)
+        losses, scores = self.add_gradients(batch, epoch, step, self.ranks.rank, weight)
         self.update()
-        return losses, hits
+        return losses, scores
 
     def add_gradients(
         self, batch: Batch, epoch: int, step: int, part: int, weight: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run forward and backward passes over `batch`, part number `part` of the step's rows.
 
-        Adds the gradients of the sum of losses times `weight`; returns that sum, unweighted, and the number of hits.
+        Adds the gradients of the sum of losses times `weight`; returns that sum, unweighted, and the sum of the metric.
         """
-        options = self.settings.training
+        options = self.settings.torch
         # Random numbers (such as for dropout) depend on (seed, step, part) alone: checkpoints hold no generators.
         seed_generators(stream_key(self.settings.seed, _STEP, step, part), self.ranks.device.type == "cuda")
-        images = self._inputs(batch, epoch)
+        model_inputs = self.inputs.augmented(batch.inputs, batch.rows, epoch)
         before = self._fingerprints() if self._forward_keeps_weights is None else None
         losses = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        hits = torch.zeros((), dtype=torch.int64, device=self.ranks.device)
+        scores: Any = 0
         chunks = list(
             zip(
-                images.chunk(options.accumulation_steps),
-                batch.labels.chunk(options.accumulation_steps),
+                model_inputs.chunk(options.accumulation_steps),
+                batch.targets.chunk(options.accumulation_steps),
                 strict=True,
             )
         )
-        for number, (inputs, labels) in enumerate(chunks, start=1):
+        for number, (inputs, targets) in enumerate(chunks, start=1):
             with self._sync_only_if(number == len(chunks)):
                 with self._autocast():
-                    logits = self.model(inputs)
-                loss = functional.cross_entropy(
-                    logits.float(), labels, reduction="sum", label_smoothing=options.label_smoothing
+                    output = self.model(inputs)
+                loss, score = self.objective.torch_sums(
+                    output, targets, self.version, options.label_smoothing
                 )
                 self._backward(loss * weight)
             losses += loss.detach()
-            hits += (logits.detach().argmax(1) == labels).sum()
+            scores = scores + score
         if before is not None:
             self._forward_keeps_weights = before == self._fingerprints()
-        return losses, hits
+        return losses, scores
 
     def validate(
         self, columns: Columns, rows: Rows, progress: Callable[[], None] = lambda: None
     ) -> tuple[float, float]:
-        """Mean loss and accuracy over `rows`, computed by all ranks together; calls `progress` after each batch."""
+        """Mean loss and metric over `rows`, computed by all ranks together; calls `progress` after each batch."""
         self._same_buffers()
         mine = rows[self.ranks.rank :: self.ranks.world_size]
-        loss, hits = self.losses_and_hits(columns, mine, progress)
-        total_loss, total_hits, count = self.ranks.add_up(loss, hits, len(mine))
-        return total_loss / count, total_hits / count
+        total_loss, total_score, count = self.ranks.add_up(
+            *self.sums_over(columns, mine, progress), len(mine)
+        )
+        return total_loss / count, self.objective.reduced(total_score, count)
 
-    def losses_and_hits(
+    def sums_over(
         self, columns: Columns, rows: Rows, progress: Callable[[], None]
-    ) -> tuple[torch.Tensor, int]:
-        """Sum of losses (float64) and number of hits over `rows`, without augmentation and gradients."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums (float64) of losses and of the metric over `rows`, without augmentation and gradients."""
         self.module.eval()
-        loss = torch.zeros((), dtype=torch.float64)
-        hits = 0
+        losses, scores = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         with torch.inference_mode(), self._autocast():
             for start in range(0, len(rows), _VALIDATION_ROWS):
                 part = rows[start : start + _VALIDATION_ROWS]
-                labels = torch.from_numpy(columns.labels[part]).to(self.ranks.device)
-                logits = self.module(
-                    self._normalised(torch.from_numpy(columns.read(part)).to(self.ranks.device))
-                )
-                loss += functional.cross_entropy(logits.float(), labels, reduction="sum").double().cpu()
-                hits += int((logits.argmax(1) == labels).sum())
+                targets = torch.from_numpy(columns.targets[part]).to(self.ranks.device)
+                inputs = torch.from_numpy(columns.read(part)).to(self.ranks.device)
+                output = self.module(self.inputs.plain(inputs))
+                loss, score = self.objective.torch_sums(output, targets, self.version)
+                losses += loss.double().cpu()
+                scores += score.double().cpu()
                 progress()
         self.module.train()
-        return loss, hits
+        return losses, scores
 
     def state(self) -> dict[str, Any]:
         """The state that the next step depends on, as references to tensors: later steps change them in place."""
@@ -203,19 +201,8 @@ class Replica:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
 
-    def _inputs(self, batch: Batch, epoch: int) -> torch.Tensor:
-        images = self._normalised(batch.images)
-        images = augment(images, batch.rows, self.augmentation, self.settings.seed, epoch, self.black)
-        if self.settings.training.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        return images
-
-    def _normalised(self, images: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.normalise(images)
-        return result
-
     def _autocast(self) -> AbstractContextManager[None]:
-        dtype = _DTYPES[self.settings.training.precision]
+        dtype = _DTYPES[self.settings.torch.precision]
         return torch.autocast(self.ranks.device.type, dtype, enabled=dtype is not torch.float32)
 
     def _sync_only_if(self, last: bool) -> AbstractContextManager[None]:
@@ -231,9 +218,9 @@ class Replica:
     def update(self) -> None:
         """Apply the gradients with the optimizer, clipped if `training.clip_norm` is set, and clear them."""
         self.before_update()
-        if self.settings.training.clip_norm is not None:
+        if self.settings.torch.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.training.clip_norm)
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.torch.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -245,16 +232,14 @@ class Replica:
                 dist.broadcast(buffer, src=0)
 
 
-def build_module(recipe: Recipe, shape: ImageShape, classes: int) -> nn.Module:
-    """Build a new model of the recipe, and check that it gives one logit per class.
+def build_module(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Build a new model of the recipe, and check that it gives `outputs` values for each row of inputs of `shape`.
 
     Raises :class:`training.errors.TrainingError` if the model does not fit the data, or reads a file that is not kept
     with the run.
     """
-    from training.errors import TrainingError
-
     try:
-        module = recipe.build_model(shape, classes)
+        module = _builder(recipe)(shape, outputs)
     except FileNotFoundError as error:
         raise TrainingError(
             f"recipe {recipe.name}: build_model reads {error.filename}, which is not kept with the run. Name it in "
@@ -265,16 +250,43 @@ def build_module(recipe: Recipe, shape: ImageShape, classes: int) -> nn.Module:
         with torch.inference_mode():
             output = tuple(module(torch.zeros((2, *shape))).shape)
     except (RuntimeError, ValueError) as error:
-        raise TrainingError(
-            f"recipe {recipe.name}: its model refuses images of {shape} (channels, height, width): {error}. "
-            "Build the model from the shape that build_model is given, or set data.image_size / data.channels."
-        ) from error
-    if output != (2, classes):
-        raise TrainingError(
-            f"recipe {recipe.name}: two images gave an output of shape {output}; {classes} classes need "
-            f"(2, {classes}). Size the last layer by the `classes` that build_model is given."
-        )
+        raise TrainingError(f"recipe {recipe.name}: its model refuses {_of_inputs(shape, error)}") from error
+    if output != (2, outputs):
+        raise TrainingError(f"recipe {recipe.name}: {_of_outputs(shape, output, outputs)}")
     return module.train()
+
+
+def _builder(recipe: Recipe) -> BuildModel:
+    """The recipe's `build_model`. Raises :class:`SettingError` if the recipe is for another trainer."""
+    if recipe.build_model is None:
+        raise SettingError(
+            f"recipe {recipe.name}: its trainer builds no PyTorch module; use trainer=Torch(build_model)"
+        )
+    return recipe.build_model
+
+
+def _of_inputs(shape: tuple[int, ...], error: Exception) -> str:
+    if len(shape) == 1:
+        return (
+            f"rows of {shape[0]} features: {error}. Build the model from the shape that build_model is given: "
+            "(features,), with one feature for each category of a category column."
+        )
+    return (
+        f"images of {shape} (channels, height, width): {error}. "
+        "Build the model from the shape that build_model is given, or set data.image_size / data.channels."
+    )
+
+
+def _of_outputs(shape: tuple[int, ...], output: tuple[int, ...], outputs: int) -> str:
+    if len(shape) == 1:
+        return (
+            f"two rows gave an output of shape {output}; {outputs} outputs need (2, {outputs}). Size the last layer "
+            "by the `outputs` that build_model is given."
+        )
+    return (
+        f"two images gave an output of shape {output}; {outputs} classes need "
+        f"(2, {outputs}). Size the last layer by the `classes` that build_model is given."
+    )
 
 
 def _timed_allreduce(

@@ -1,51 +1,56 @@
-"""The serving model: it maps uint8 images to class probabilities and includes the normalisation."""
+"""The serving model: it maps inputs to predictions and includes the conversion of the inputs, such as normalisation."""
 
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from training.checkpoints.weights import load_weights, weights_digest
-from training.data.images.decoding import Pixels
+from training.problems import problem_named
+from training.problems.base import Predict, Predictions
 from training.recipe import Recipe
 from training.records import DatasetVersion, TrainedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import nn
-
-Probabilities = npt.NDArray[np.float32]
-Predict = "Callable[[Pixels], Probabilities]"
 
 _BATCH_ROWS = 512
 _LATENCY_TRIES = 20
 
 
 def serving_module(recipe: Recipe, version: DatasetVersion, trained: TrainedModel) -> "nn.Module":
-    """Build the serving model: normalisation, the trained model and a softmax, on the CPU, in evaluation mode.
+    """Build the serving model from the weights of a finished training, on the CPU, in evaluation mode.
 
-    It maps uint8 images (rows, channels, height, width) to float32 probabilities (rows, classes). Once exported, it
-    does not need Evergreen. Raises :class:`training.errors.DataError` if the weights file is not what training wrote.
+    It maps uint8 images (rows, channels, height, width), or the encoded columns of a table, float32 (rows, columns), to
+    float32 predictions: probabilities (rows, classes), or numbers (rows,) of a regression. Once exported, it does not
+    need Evergreen. Raises :class:`training.errors.DataError` if the weights file is not what training wrote.
     """
+    from training.trainers.torch.inputs import model_shape
+    from training.trainers.torch.replica import build_module
+
+    outputs = problem_named(version.problem).outputs(version)
+    module = build_module(recipe, model_shape(version), outputs)
+    module.load_state_dict(load_weights_of(trained))
+    return with_inputs(module, version)
+
+
+def with_inputs(module: "nn.Module", version: DatasetVersion) -> "nn.Module":
+    """A recipe's model between the conversion of its inputs and that of its output to predictions."""
     import torch
     from torch import nn
 
-    from training.data.images.augmentation import normaliser
-    from training.trainers.torch.replica import build_module
+    from training.trainers.torch.inputs import encoder_of
 
-    module = build_module(recipe, version.shape, len(version.classes))
-    module.load_state_dict(load_weights_of(trained))
+    problem = problem_named(version.problem)
 
     class Serving(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.normalise = normaliser(version.mean, version.std)
+            self.normalise = encoder_of(version)
             self.model = module
 
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return torch.softmax(self.model(self.normalise(images)), dim=1)
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return problem.torch_predictions(self.model(self.normalise(inputs)), version)
 
     return Serving().eval()
 
@@ -68,28 +73,16 @@ def load_weights_of(trained: TrainedModel) -> "dict[str, object]":
     return dict(weights)
 
 
-def predictor(module: "nn.Module") -> "Callable[[Pixels], Probabilities]":
-    """A function that maps uint8 images to probabilities with `module`, in batches and without gradients."""
+def predictor(module: "nn.Module") -> Predict:
+    """A function that maps inputs to predictions with the serving model `module`, in batches and without gradients."""
     import torch
 
-    def predict(images: Pixels) -> Probabilities:
+    def predict(inputs: npt.NDArray[Any]) -> Predictions:
         parts = []
         with torch.inference_mode():
-            for start in range(0, len(images), _BATCH_ROWS):
-                batch = torch.from_numpy(np.array(images[start : start + _BATCH_ROWS]))
+            for start in range(0, len(inputs), _BATCH_ROWS):
+                batch = torch.from_numpy(np.array(inputs[start : start + _BATCH_ROWS]))
                 parts.append(module(batch).numpy())
         return np.concatenate(parts)
 
     return predict
-
-
-def latency_ms(predict: "Callable[[Pixels], Probabilities]", images: Pixels) -> float:
-    """Median latency in milliseconds of `predict` on a batch of one image."""
-    one = np.array(images[:1])
-    predict(one)  # warm-up: the first call includes set-up
-    taken = []
-    for _ in range(_LATENCY_TRIES):
-        began = time.perf_counter()
-        predict(one)
-        taken.append(time.perf_counter() - began)
-    return float(np.median(taken) * 1000)

@@ -34,44 +34,41 @@ class ShardedReplica(Replica):
     @property
     def shards(self) -> int:
         """Number of virtual shards of a step, over all workers."""
-        count = self.settings.training.virtual_shards
+        count = self.settings.torch.virtual_shards
         assert count is not None
         return count
 
     def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run one optimizer step. The first rank returns the loss and hits of all workers' rows, the others zeros."""
-        set_learning_rate(self.optimizer, learning_rate(self.settings.training, step, self.total_steps))
+        """Run one optimizer step. The first rank returns all workers' sums of loss and metric, the others zeros."""
+        set_learning_rate(self.optimizer, learning_rate(self.settings.torch, step, self.total_steps))
         first = shards_of(self.shards, self.ranks.rank, self.ranks.world_size).start
         before = [buffer.clone() for buffer in self.module.buffers()]
         gradients, sums = self._gradients(), []
         for number, piece in enumerate(batch.split()):
             self._restore(before)
-            losses, hits = self.add_gradients(piece, epoch, step, first + number, 1 / batch.global_rows)
+            losses, scores = self.add_gradients(piece, epoch, step, first + number, 1 / batch.global_rows)
             self._take(gradients.vector(number))
             gradients.send(number)
-            sums.append(torch.stack([losses, hits.double()]))
+            sums.append(torch.stack([losses, scores.double()]))
         began = time.perf_counter()
         total = gradients.total()
         self.communication.exposed_s += time.perf_counter() - began
         self._put(total)
         self.update()
-        losses, hits = self._in_order(sums, torch.zeros(2, dtype=torch.float64, device=self.ranks.device))
-        return (losses, hits) if self.ranks.is_first else (0 * losses, 0 * hits)
+        losses, scores = self._in_order(sums, torch.zeros(2, dtype=torch.float64, device=self.ranks.device))
+        return (losses, scores) if self.ranks.is_first else (0 * losses, 0 * scores)
 
     def validate(
         self, columns: Columns, rows: Rows, progress: Callable[[], None] = lambda: None
     ) -> tuple[float, float]:
-        """Mean loss and accuracy over `rows`, added in the same parts and order for any number of workers."""
+        """Mean loss and metric over `rows`, added in the same parts and order for any number of workers."""
         mine = np.array_split(rows, self.shards)[
             shards_of(self.shards, self.ranks.rank, self.ranks.world_size)
         ]
-        sums = [
-            torch.stack([loss, torch.tensor(float(hits), dtype=torch.float64)]).to(self.ranks.device)
-            for loss, hits in (self.losses_and_hits(columns, part, progress) for part in mine)
-        ]
+        sums = [torch.stack(self.sums_over(columns, part, progress)).to(self.ranks.device) for part in mine]
         zero = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
-        loss, hits = self._in_order(sums, zero).tolist()
-        return loss / len(rows), hits / len(rows)
+        loss, score = self._in_order(sums, zero).tolist()
+        return loss / len(rows), self.objective.reduced(score, len(rows))
 
     def _gradients(self) -> OrderedSum:
         if self._sum is None:

@@ -1,20 +1,20 @@
 """Entry point of a training process: set up the process, open the data, build the model, run the training loop."""
 
-import faulthandler
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from training.attempts.fence import Fence
-from training.attempts.heartbeat import STACKS_SIGNAL, Heartbeat, furthest_step
+from training.attempts.heartbeat import Heartbeat, furthest_step
 from training.attempts.history import Attempt, note
 from training.attempts.job import TrainingJob
-from training.attempts.log_relay import recorded
 from training.data.dataset import Columns, open_columns
 from training.data.sample_order import Rows, SampleOrder, stream_key
 from training.errors import TrainingError
 from training.recipe import Recipe, reload
+from training.trainers.generators import seed_generators
+from training.trainers.ranks import Ranks, prepare_process
 from training.trainers.torch.feeds import (
     Feed,
     MemoryFeed,
@@ -23,8 +23,6 @@ from training.trainers.torch.feeds import (
     loader_feed,
     training_rows,
 )
-from training.trainers.torch.generators import seed_generators
-from training.trainers.torch.ranks import Ranks, prepare_process
 
 if TYPE_CHECKING:
     from training.trainers.torch.replica import Replica
@@ -32,22 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.worker")
 
 _IMPORT = 6  # stream of random numbers, see training.data.sample_order
-
-
-def run_ray_worker(config: dict[str, Any]) -> None:
-    """Entry point of a Ray Train worker; `config["job"]` is a :class:`TrainingJob` as JSON."""
-    import ray
-
-    job = TrainingJob.model_validate_json(config["job"])
-    ranks = Ranks.of_ray_worker()
-    job.paths.stacks.mkdir(parents=True, exist_ok=True)
-    said = job.paths.logs / f"rank-{ranks.rank}.jsonl"
-    with recorded(said), (job.paths.stacks / f"rank-{ranks.rank}.txt").open("w") as stacks:
-        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
-        try:
-            run_worker(job, ranks, node=ray.get_runtime_context().get_node_id())
-        finally:
-            faulthandler.unregister(STACKS_SIGNAL)
 
 
 def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
@@ -62,18 +44,16 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
         fence = Fence.enter(job.paths, job.attempt, job.driver)
     heartbeat = Heartbeat(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
     heartbeat.beat(0)
-    prepare_process(job.settings.scaling.threads_per_worker, job.settings.training.deterministic)
+    prepare_process(job.settings.scaling.threads_per_worker, job.settings.torch.deterministic)
     recipe = import_recipe(job)
     columns = open_columns(job.dataset, "train", check_images=False)
     learn, validate = training_rows(columns, job.settings)
     feed = build_feed(job, recipe, columns, learn, ranks)
-    total = min(
-        feed.steps_per_epoch * job.settings.training.epochs, job.settings.training.max_steps or sys.maxsize
-    )
+    total = min(feed.steps_per_epoch * job.settings.torch.epochs, job.settings.torch.max_steps or sys.maxsize)
     if not total:
         raise TrainingError(
             f"training.global_batch_size: {len(learn)} training rows give no whole batch of "
-            f"{job.settings.training.global_batch_size} rows; lower it, or use data.feed=memory."
+            f"{job.settings.torch.global_batch_size} rows; lower it, or use data.feed=memory."
         )
     replica = build_replica(recipe, job, ranks, total)
 
@@ -110,7 +90,7 @@ def build_replica(recipe: Recipe, job: TrainingJob, ranks: Ranks, total_steps: i
     from training.trainers.torch.replica import Replica
     from training.trainers.torch.virtual_shards import ShardedReplica
 
-    kind = Replica if job.settings.training.virtual_shards is None else ShardedReplica
+    kind = Replica if job.settings.torch.virtual_shards is None else ShardedReplica
     return kind(recipe, job.dataset, job.settings, ranks, total_steps)
 
 
@@ -121,8 +101,8 @@ def build_feed(job: TrainingJob, recipe: Recipe, columns: Columns, learn: Rows, 
     virtual shards.
     """
     if job.feed == "memory":
-        order = SampleOrder(len(learn), job.settings.training.global_batch_size, job.settings.seed)
-        shards = job.settings.training.virtual_shards
+        order = SampleOrder(len(learn), job.settings.torch.global_batch_size, job.settings.seed)
+        shards = job.settings.torch.virtual_shards
         start, stop = order.bounds(order.steps_per_epoch - 1)
         if stop - start < (shards or ranks.world_size):
             raise TrainingError(

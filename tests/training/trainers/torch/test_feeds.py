@@ -11,8 +11,8 @@ from training.data.dataset import Columns, is_validation, open_columns
 from training.data.sample_order import SampleOrder
 from training.errors import SettingError
 from training.records import DatasetVersion
+from training.trainers.ranks import Ranks
 from training.trainers.torch.feeds import Batch, Feed, MemoryFeed, columns_dataset, loader_feed, training_rows
-from training.trainers.torch.ranks import Ranks
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def rows(batches: list[Batch]) -> list[int]:
 
 
 def check_content(columns: Columns, batch: Batch) -> None:
-    assert (batch.images.dtype, batch.labels.dtype) == (torch.uint8, torch.int64)
-    assert np.array_equal(batch.images.numpy(), columns.images[batch.rows])
-    assert np.array_equal(batch.labels.numpy(), columns.labels[batch.rows])
+    assert (batch.inputs.dtype, batch.targets.dtype) == (torch.uint8, torch.int64)
+    assert np.array_equal(batch.inputs.numpy(), columns.inputs[batch.rows])
+    assert np.array_equal(batch.targets.numpy(), columns.targets[batch.rows])
 
 
 def test_training_and_validation_rows_are_all_rows_once(columns: Columns) -> None:
@@ -72,7 +72,9 @@ def test_memory_brings_every_training_row_once_over_all_ranks(columns: Columns, 
         batches = [list(feed.batches(epoch, 0)) for feed in feeds]
         assert sorted(row for one in batches for row in rows(one)) == sorted(learn_of(columns))
         for together in zip(*batches, strict=True):
-            assert {batch.global_rows for batch in together} == {sum(len(batch.labels) for batch in together)}
+            assert {batch.global_rows for batch in together} == {
+                sum(len(batch.targets) for batch in together)
+            }
         for batch in batches[0]:
             check_content(columns, batch)
         epochs.append(rows(batches[0]))
@@ -99,8 +101,8 @@ def test_memory_is_entered_at_any_step(columns: Columns) -> None:
 def test_a_batch_is_a_copy(columns: Columns) -> None:
     feed = memory(columns, rank())
     first = next(iter(feed.batches(0, 0)))
-    first.images.zero_()
-    first.labels.zero_()
+    first.inputs.zero_()
+    first.targets.zero_()
     check_content(columns, next(iter(feed.batches(0, 0))))
 
 
@@ -113,7 +115,7 @@ def test_a_loader_brings_every_training_row_in_an_order_of_the_epoch(columns: Co
         assert sorted(rows(batches)) == sorted(learn_of(columns))
         for batch in batches:
             check_content(columns, batch)
-            assert batch.global_rows == len(batch.labels)
+            assert batch.global_rows == len(batch.targets)
     assert rows(epochs[0]) != rows(epochs[1])
     assert rows(list(feed.batches(0, 0))) == rows(epochs[0])
 
@@ -124,7 +126,7 @@ def test_a_loader_shares_rows_among_ranks(columns: Columns) -> None:
     assert found[0] | found[1] == set(learn_of(columns))
     assert len(found[0] & found[1]) <= 1  # the sampler repeats a row to give ranks equal numbers
     for first, second in zip(*batches, strict=True):
-        assert first.global_rows == second.global_rows == len(first.labels) + len(second.labels)
+        assert first.global_rows == second.global_rows == len(first.targets) + len(second.targets)
 
 
 def test_a_loader_skips_to_a_step(columns: Columns) -> None:

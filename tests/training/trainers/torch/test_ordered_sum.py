@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from training.trainers.ranks import Ranks
 from training.trainers.torch.feeds import shards_of
 from training.trainers.torch.ordered_sum import OrderedSum
-from training.trainers.torch.ranks import Ranks
 
 SHARDS, SIZE, STEPS = 4, 1001, 3
 

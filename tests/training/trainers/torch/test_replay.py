@@ -18,8 +18,8 @@ from training.records import DatasetVersion, ReplayOutcome
 from training.storage.paths import Home
 from training.storage.record_files import write_record
 from training.supervision.launch import launch
+from training.trainers.replay_outcome import read_outcome
 from training.trainers.torch import replay
-from training.trainers.torch.replay_outcome import read_outcome
 from training.trainers.torch.replica import Replica
 from training.trainers.torch.unsaved_state import unsaved_differences
 

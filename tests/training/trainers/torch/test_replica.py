@@ -17,8 +17,8 @@ from training.data.images.augmentation import normaliser
 from training.errors import TrainingError
 from training.recipe import load
 from training.records import DatasetVersion
+from training.trainers.ranks import Ranks
 from training.trainers.torch.feeds import Batch
-from training.trainers.torch.ranks import Ranks
 from training.trainers.torch.replica import Replica, build_module
 
 # A step without momentum and weight decay changes the weights by a multiple of the gradient.
@@ -59,7 +59,7 @@ def replica(tmp_path: Path, small_version: DatasetVersion) -> Callable[..., Repl
 
 def batch(columns: Columns, rows: range | np.ndarray = range(31), global_rows: int | None = None) -> Batch:
     chosen = np.asarray(rows)
-    images, labels = torch.from_numpy(columns.images[chosen]), torch.from_numpy(columns.labels[chosen])
+    images, labels = torch.from_numpy(columns.inputs[chosen]), torch.from_numpy(columns.targets[chosen])
     return Batch(images, labels, chosen, global_rows or len(chosen))
 
 
@@ -81,17 +81,17 @@ def test_a_step_goes_down_the_gradient_of_the_mean_loss(
     found, one = replica(label_smoothing=smoothing, learning_rate=0.5), batch(columns)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     model.load_state_dict(found.module.state_dict())
-    pixels = (one.images.double() / 255 - small_version.mean[0]) / small_version.std[0]
+    pixels = (one.inputs.double() / 255 - small_version.mean[0]) / small_version.std[0]
     logits = model(pixels.float())
-    functional.cross_entropy(logits, one.labels, label_smoothing=smoothing).backward()
+    functional.cross_entropy(logits, one.targets, label_smoothing=smoothing).backward()
     gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     losses, hits = found.step(one, 0, 0)
     change = weights(found) - torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     assert torch.allclose(change, -0.5 * gradient, atol=1e-6)
     assert change.abs().max() > 1e-3
-    summed = functional.cross_entropy(logits, one.labels, reduction="sum", label_smoothing=smoothing)
+    summed = functional.cross_entropy(logits, one.targets, reduction="sum", label_smoothing=smoothing)
     assert torch.allclose(losses, summed.double().detach(), rtol=1e-5)
-    assert hits == (logits.argmax(1) == one.labels).sum()
+    assert hits == (logits.argmax(1) == one.targets).sum()
 
 
 @pytest.mark.parametrize("passes", [2, 3, 7])
@@ -235,9 +235,9 @@ def test_validation_is_the_mean_over_the_rows_without_dropout(
     found.module.eval()
     with torch.no_grad():
         logits = found.module(
-            normaliser(small_version.mean, small_version.std)(torch.from_numpy(columns.images[rows]))
+            normaliser(small_version.mean, small_version.std)(torch.from_numpy(columns.inputs[rows]))
         )
-    labels = torch.from_numpy(columns.labels[rows])
+    labels = torch.from_numpy(columns.targets[rows])
     assert loss == pytest.approx(functional.cross_entropy(logits, labels).item(), rel=1e-5)
     assert accuracy == pytest.approx((logits.argmax(1) == labels).float().mean().item())
 

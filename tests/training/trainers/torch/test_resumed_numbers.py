@@ -13,9 +13,9 @@ from training.errors import TrainingError
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.ranks import Ranks
 from training.trainers.torch.accumulators import Sums
 from training.trainers.torch.loop import Loop
-from training.trainers.torch.ranks import Ranks
 
 SHARES = ([2.0, 3.0, 4.0, 5.0], [20.0, 30.0, 40.0, 50.0])  # loss, hits, rows and checksum of each old rank
 

@@ -28,8 +28,9 @@ from training.records import DatasetVersion
 from training.settings.schema import DataSettings
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.ranks import Ranks
 from training.trainers.torch.feeds import MemoryFeed
-from training.trainers.torch.ranks import Ranks
+from training.trainers.torch.inputs import ImageInputs
 from training.trainers.torch.replica import Replica
 
 _opened: list[list[str]] = []
@@ -96,7 +97,7 @@ def test_a_batch_is_gathered_once_and_copied_nowhere_else(digits_version: Datase
         used, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    images, labels = batch.images.nbytes, batch.labels.nbytes
+    images, labels = batch.inputs.nbytes, batch.targets.nbytes
     # Images, labels and row numbers (8 bytes a row, twice: positions and rows), and some Python objects.
     assert images + labels <= used <= peak <= images + labels + 2 * 8 * len(batch.rows) + 4096
 
@@ -134,10 +135,10 @@ def test_a_step_is_one_forward_and_one_backward_pass(
 ) -> None:
     with (
         counted(monkeypatch, Replica, "_backward") as passes,
-        counted(monkeypatch, Replica, "_inputs") as built,
+        counted(monkeypatch, ImageInputs, "augmented") as built,
     ):
         _, result = trained(Home(tmp_path / "home"), digits_version)
-    assert (passes["_backward"], built["_inputs"]) == (result.steps, result.steps)
+    assert (passes["_backward"], built["augmented"]) == (result.steps, result.steps)
 
 
 def test_the_replay_check_makes_five_steps_more_at_the_most_and_reads_one_checkpoint(
@@ -225,4 +226,4 @@ def test_columns_that_are_unpacked_read_no_parquet(digits_version: DatasetVersio
     sizes = Counter(Path(path).name for path in paths if path.startswith(digits_version.path))
     # Each column once for the checksum of its only block of 8 MiB, and three times by np.load, which reads only the
     # header and maps the rest.
-    assert sizes == {"images.npy": 4, "labels.npy": 4, "digests.npy": 4, "checksums.json": 1}
+    assert sizes == {"inputs.npy": 4, "targets.npy": 4, "digests.npy": 4, "checksums.json": 1}

@@ -1,4 +1,4 @@
-"""Outcomes of the replay check (:mod:`training.trainers.torch.replay`): reading and creating them, and their text."""
+"""Outcomes of the replay check of a training: reading and creating them, and their text."""
 
 from collections.abc import Sequence
 
@@ -57,7 +57,12 @@ def equal(from_step: int, steps: int) -> ReplayOutcome:
 
 
 def different(
-    from_step: int, steps: int, first: int | None, differing: Sequence[str], unsaved: Sequence[str]
+    from_step: int,
+    steps: int,
+    first: int | None,
+    differing: Sequence[str],
+    unsaved: Sequence[str],
+    remedy: str = "",
 ) -> ReplayOutcome:
     """The outcome if the replay gave other bits, or found state that the checkpoint does not hold.
 
@@ -72,7 +77,7 @@ def different(
         said.append(f"the checkpoint does not hold {few(unsaved)}")
     if not said:
         said = [f"a replay from the checkpoint at step {from_step} differs on another worker than the first"]
-    remedy = _SAVE_IT if unsaved else _FIND_IT
+    remedy = remedy or (_SAVE_IT if unsaved else _FIND_IT)
     return ReplayOutcome(
         reproducible=False,
         reason=f"{'; '.join(said)}. A run that is interrupted may end with other weights. {remedy}",

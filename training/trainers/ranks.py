@@ -158,7 +158,7 @@ def process_settings_kept() -> Iterator[None]:
     """Restore threads, determinism and random generators after a training in the caller's process."""
     import torch
 
-    from training.trainers.torch.generators import generators_kept
+    from training.trainers.generators import generators_kept
 
     threads, cudnn = torch.get_num_threads(), torch.backends.cudnn.benchmark
     mode = torch.get_deterministic_debug_mode()

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from training.trainers.torch.ranks import Ranks
+from training.trainers.ranks import Ranks
 
 _LARGE = 10**9 + 8  # in float64, 3 * (x*x + x*x + x*x) != (x + x + x)**2
 

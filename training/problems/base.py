@@ -1,0 +1,105 @@
+"""The interface of a learning problem: what a model predicts, how it is trained, scored and compared.
+
+Predictions are NumPy arrays with one entry per row. This package does not import torch at module level: every trainer
+and every task of the pipeline uses it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from training.problems.objectives import Objective
+from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, RegressionScore, Score
+
+Predictions = npt.NDArray[np.float32]
+Targets = npt.NDArray[Any]
+Predict = Callable[[npt.NDArray[Any]], Predictions]
+AnyScore = Score | RegressionScore
+
+
+class Problem(Objective, Protocol):
+    """A learning problem: the objective of a training, and how models are scored, compared and described.
+
+    `Predictions` of a classification are probabilities (rows, classes); of a regression they are numbers (rows,), in
+    the unit of the target.
+    """
+
+    @property
+    def name(self) -> ProblemName:
+        """Name in manifests and plans."""
+
+    @property
+    def greater_is_better(self) -> bool:
+        """Whether a larger value of the metric is better."""
+
+    def score(
+        self,
+        targets: Targets,
+        predictions: Predictions,
+        version: DatasetVersion,
+        confidence: float,
+        latency_ms: float,
+        rows_per_s: float,
+    ) -> AnyScore:
+        """All scores of a model on test rows.
+
+        Raises :class:`training.errors.TrainingError` when a prediction is not finite.
+        """
+
+    def aligned(
+        self, predictions: Predictions, classes: tuple[str, ...], version: DatasetVersion
+    ) -> Predictions:
+        """Predictions of a model with these classes, as predictions of this dataset: one column for each class of it.
+
+        Raises :class:`training.errors.DataError` when the columns hold values that are not finite.
+        """
+
+    def row_columns(self, targets: Targets, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
+        """What `predictions.parquet` keeps of a model's predictions: columns by the end of their name.
+
+        The first column has the empty ending, and is what the model predicts for each row.
+        """
+
+    def findings(
+        self, targets: Targets, candidate: Predictions, champion: Predictions | None, version: DatasetVersion
+    ) -> dict[str, Any]:
+        """Fields of an :class:`Evaluation` about single rows: paired counts, and the rows predicted worst.
+
+        The row numbers are positions in `targets`.
+        """
+
+    def contradiction(self, evaluation: Evaluation) -> str | None:
+        """Why the counts of an evaluation with a champion can't come from one comparison, or None."""
+
+    def not_finite(self, score: AnyScore) -> list[str]:
+        """Names of the scores that are NaN or infinite."""
+
+    def floor_value(self, score: AnyScore) -> float:
+        """The score that the gate compares with `gate.floor`, at most 1."""
+
+    def floor_text(self, value: float) -> tuple[str, str]:
+        """Name of that score, and `value` as text."""
+
+    def figure(self, score: AnyScore) -> str:
+        """The main score, as text for a sentence or a table."""
+
+    def headline(self, score: AnyScore) -> str:
+        """The main score with its name and interval, for a log line."""
+
+    def in_words(self, score: AnyScore, rows: str) -> str:
+        """The scores for people who read a model's description; `rows` names the rows, such as "900 test rows"."""
+
+    def against(self, candidate: AnyScore, champion: AnyScore) -> str:
+        """Text that compares the main score of two models."""
+
+    def release_metrics(
+        self, candidate: AnyScore, champion: AnyScore | None, selected: EpochMetrics
+    ) -> dict[str, float]:
+        """Metrics of a release by name: test scores, and scores on the validation rows at the selected epoch."""
+
+    def recounted(
+        self, targets: Targets, columns: Mapping[str, npt.NDArray[Any]], evaluation: Evaluation
+    ) -> dict[str, tuple[float, float]]:
+        """(recorded, computed again) by name, from the columns of `predictions.parquet` of the compared rows."""

@@ -1,0 +1,54 @@
+"""What a training minimises and reports, by problem: the part of a learning problem that changes the weights.
+
+Only these modules of a problem are in the run key: a change of how models are scored or described retrains nothing.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from training.records import DatasetVersion, ProblemName
+
+if TYPE_CHECKING:
+    import torch
+
+MODULES: dict[ProblemName, str] = {
+    "classification": "training.problems.objectives.classification",
+    "regression": "training.problems.objectives.regression",
+}
+
+
+class Objective(Protocol):
+    """The objective of a training. `metric` names the number that a trainer reports beside the loss."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric, such as "accuracy"."""
+
+    def outputs(self, version: DatasetVersion) -> int:
+        """Number of values that a neural network gives for a row."""
+
+    def torch_sums(
+        self, output: "torch.Tensor", targets: "torch.Tensor", version: DatasetVersion, smoothing: float = 0.0
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Sum of losses over the rows of a batch (with gradient), and the sum from which :meth:`reduced` computes.
+
+        `output` is a network's output (rows, :meth:`outputs`). `smoothing` is `training.label_smoothing`.
+        """
+
+    def torch_predictions(self, output: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
+        """Predictions from a network's output, by operations that torch.export supports."""
+
+    def reduced(self, total: float, rows: float) -> float:
+        """The metric, from the sum over `rows` rows that :meth:`torch_sums` gave."""
+
+    def xgboost_parameters(self, version: DatasetVersion) -> Mapping[str, Any]:
+        """XGBoost's objective and evaluation metrics."""
+
+    def xgboost_results(self, values: Mapping[str, float]) -> tuple[float, float]:
+        """(loss, metric) of some rows, from XGBoost's evaluation metrics by name."""
+
+
+def objective_named(name: ProblemName) -> Objective:
+    """The objective of the problem with this name."""
+    return cast(Objective, import_module(MODULES[name]).OBJECTIVE)

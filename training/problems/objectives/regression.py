@@ -1,0 +1,71 @@
+"""Objective of a regression: the mean squared error; the metric is its root (RMSE), in the unit of the target."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from training.records import DatasetVersion
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class RegressionObjective:
+    """See :class:`training.problems.objectives.Objective`."""
+
+    metric: str = "rmse"
+
+    def outputs(self, version: DatasetVersion) -> int:
+        """One number: the prediction, standardised as the target is."""
+        del version
+        return 1
+
+    def torch_sums(
+        self, output: "torch.Tensor", targets: "torch.Tensor", version: DatasetVersion, smoothing: float = 0.0
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Sum of squared errors of the standardised target, and in float64 that in the unit of the target.
+
+        `output` has the shape (rows, 1), and `targets` (rows,) is in the unit of the target. `smoothing` has no
+        meaning for numbers and is ignored.
+        """
+        import torch
+
+        del smoothing
+        mean, std = _scale(version)
+        wanted = (targets.to(torch.float64) - mean) / std
+        given = output[:, 0]
+        loss = (given.float() - wanted.float()).square().sum()
+        errors = (given.detach().to(torch.float64) - wanted) * std
+        return loss, errors.square().sum()
+
+    def torch_predictions(self, output: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
+        """Predictions (rows,) in the unit of the target."""
+        mean, std = _scale(version)
+        return output[:, 0] * std + mean
+
+    def reduced(self, total: float, rows: float) -> float:
+        """Root mean squared error, from the sum of squared errors."""
+        return math.sqrt(total / rows)
+
+    def xgboost_parameters(self, version: DatasetVersion) -> Mapping[str, Any]:
+        """Squared error; XGBoost reports its root, see :meth:`xgboost_results`."""
+        del version
+        return {"objective": "reg:squarederror", "eval_metric": ["rmse"]}
+
+    def xgboost_results(self, values: Mapping[str, float]) -> tuple[float, float]:
+        """The loss is the mean squared error, the metric its root."""
+        return values["rmse"] ** 2, values["rmse"]
+
+
+def _scale(version: DatasetVersion) -> tuple[float, float]:
+    """Mean and standard deviation of the target over the train split."""
+    if version.table is None:
+        raise ValueError(
+            f"dataset {version.name}: a regression needs a table, whose schema describes the target"
+        )
+    return version.table.target_mean, version.table.target_std
+
+
+OBJECTIVE = RegressionObjective()

@@ -1,0 +1,281 @@
+"""Regression: predict a number, and score predicted numbers on test rows, as pure functions of NumPy arrays.
+
+Throughout, `targets` is float64 of shape (rows,), and `predictions` is float32 of shape (rows,), both in the unit of
+the target. An error is a prediction minus its target.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from training.errors import TrainingError
+from training.problems.base import Predictions
+from training.problems.objectives.regression import RegressionObjective
+from training.records import (
+    DatasetVersion,
+    EpochMetrics,
+    Evaluation,
+    LargestError,
+    ProblemName,
+    RegressionScore,
+    Score,
+)
+
+Numbers = npt.NDArray[np.float64]
+
+_FINITE = ("rmse", "low", "high", "mae", "r2", "median_error", "bias")
+_STRAIGHT = 1e-9  # below this skewness the transformation is the identity, up to rounding
+
+
+@dataclass(frozen=True)
+class Regression(RegressionObjective):
+    """Predict a number from a row of a table; see :class:`training.problems.base.Problem`."""
+
+    name: ProblemName = "regression"
+    greater_is_better: bool = False
+
+    def score(
+        self,
+        targets: Numbers,
+        predictions: Predictions,
+        version: DatasetVersion,
+        confidence: float,
+        latency_ms: float,
+        rows_per_s: float,
+    ) -> RegressionScore:
+        """See :func:`score`."""
+        del version
+        return score(targets, predictions, confidence, latency_ms, rows_per_s)
+
+    def aligned(
+        self, predictions: Predictions, classes: tuple[str, ...], version: DatasetVersion
+    ) -> Predictions:
+        """Predictions as they are: numbers have no classes to put in order."""
+        del classes, version
+        return predictions
+
+    def row_columns(self, targets: Numbers, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
+        """The predicted number of each row, float64, so that errors are computed again with the same bits."""
+        del targets
+        return {"": predictions.astype(np.float64)}
+
+    def findings(
+        self,
+        targets: Numbers,
+        candidate: Predictions,
+        champion: Predictions | None,
+        version: DatasetVersion,
+    ) -> dict[str, Any]:
+        """The rows with the candidate's largest errors."""
+        del champion, version
+        return {"largest_errors": largest_errors(targets, candidate)}
+
+    def contradiction(self, evaluation: Evaluation) -> str | None:
+        """A regression has no counts of right and wrong rows."""
+        counts = (
+            evaluation.both_right,
+            evaluation.only_candidate_right,
+            evaluation.only_champion_right,
+            evaluation.both_wrong,
+        )
+        return "a regression has counts of right and wrong rows" if any(counts) else None
+
+    def not_finite(self, score: Score | RegressionScore) -> list[str]:
+        """Names of the scores that are NaN or infinite."""
+        return [name for name in _FINITE if not math.isfinite(getattr(score, name))]
+
+    def floor_value(self, score: Score | RegressionScore) -> float:
+        """R²: 0 for predicting the mean of the test rows' targets, 1 for predicting each target."""
+        return _own(score).r2
+
+    def floor_text(self, value: float) -> tuple[str, str]:
+        """R² with four decimals."""
+        return "R²", f"{value:.4f}"
+
+    def figure(self, score: Score | RegressionScore) -> str:
+        """The RMSE with four significant digits."""
+        return shown(_own(score).rmse)
+
+    def headline(self, score: Score | RegressionScore) -> str:
+        """The RMSE with its interval, and R²."""
+        one = _own(score)
+        return (
+            f"test RMSE {shown(one.rmse)} ({shown(one.low)} to {shown(one.high)} at {100 * one.confidence:g}% "
+            f"confidence), R² {one.r2:.4f}"
+        )
+
+    def in_words(self, score: Score | RegressionScore, rows: str) -> str:
+        """The RMSE with its interval, and R²."""
+        one = _own(score)
+        confidence = f"{100 * one.confidence:.0f}\N{NO-BREAK SPACE}%"
+        return (
+            f"RMSE {shown(one.rmse)} ({confidence} confidence: {shown(one.low)} to {shown(one.high)}), "
+            f"R² {one.r2:.4f}, on {rows}"
+        )
+
+    def against(self, candidate: Score | RegressionScore, champion: Score | RegressionScore) -> str:
+        """Both RMSEs."""
+        return f"RMSE {shown(_own(candidate).rmse)} against {shown(_own(champion).rmse)}"
+
+    def release_metrics(
+        self,
+        candidate: Score | RegressionScore,
+        champion: Score | RegressionScore | None,
+        selected: EpochMetrics,
+    ) -> dict[str, float]:
+        """Test scores, `validation_loss` and `validation_rmse`, and `champion_rmse` if there is a champion."""
+        ours = _own(candidate)
+        numbers = {
+            "rmse": ours.rmse,
+            "rmse_low": ours.low,
+            "rmse_high": ours.high,
+            "mae": ours.mae,
+            "r2": ours.r2,
+            "validation_loss": selected.validation_loss,
+            "validation_rmse": selected.validation_score,
+            "latency_ms": ours.latency_ms,
+        }
+        return numbers | ({} if champion is None else {"champion_rmse": _own(champion).rmse})
+
+    def recounted(
+        self, targets: Numbers, columns: Mapping[str, npt.NDArray[Any]], evaluation: Evaluation
+    ) -> dict[str, tuple[float, float]]:
+        """RMSE, mean absolute error and R² of the candidate, and the champion's RMSE."""
+        ours, again = _own(evaluation.candidate), _scores(targets, columns["candidate"])
+        pairs = {name: (getattr(ours, name), again[name]) for name in ("rmse", "mae", "r2")}
+        if "champion" in columns and evaluation.champion is not None:
+            theirs = _scores(targets, columns["champion"])
+            pairs["champion_rmse"] = (_own(evaluation.champion).rmse, theirs["rmse"])
+        return pairs
+
+
+def score(
+    targets: Numbers, predictions: Predictions, confidence: float, latency_ms: float, rows_per_s: float
+) -> RegressionScore:
+    """All scores of one model; `low` and `high` are :func:`mean_interval` of the squared errors, as RMSE.
+
+    R² of targets that are all equal is 1 if each is predicted exactly, and 0 otherwise, as in scikit-learn's
+    `r2_score`: the quotient is undefined then.
+
+    Raises :class:`TrainingError` when a prediction is NaN or infinite, and ValueError when shapes or targets are
+    impossible.
+    """
+    _check(targets, predictions)
+    squared = np.square(_errors(targets, predictions))
+    low, high = mean_interval(squared, confidence)
+    return RegressionScore(
+        **_scores(targets, predictions),
+        low=math.sqrt(max(0.0, low)),
+        high=math.sqrt(high),
+        confidence=confidence,
+        latency_ms=latency_ms,
+        rows_per_s=rows_per_s,
+    )
+
+
+def largest_errors(targets: Numbers, predictions: Predictions, limit: int = 24) -> tuple[LargestError, ...]:
+    """At most `limit` rows by descending absolute error, then by row number; without rows that are predicted exactly.
+
+    Raises :class:`TrainingError` and ValueError as :func:`score` does.
+    """
+    _check(targets, predictions)
+    sizes = np.abs(_errors(targets, predictions))
+    rows = np.argsort(-sizes, kind="stable")[:limit]
+    return tuple(
+        LargestError(row=row, truth=float(targets[row]), predicted=float(predictions[row]))
+        for row in rows.tolist()
+        if sizes[row] > 0
+    )
+
+
+def mean_interval(values: Numbers, confidence: float) -> tuple[float, float]:
+    """Two-sided confidence interval of the mean of independent values whose distribution may be skewed.
+
+    P. Hall, "On the removal of skewness by transformation", Journal of the Royal Statistical Society B 54 (1992)
+    221-228, the cubic transformation, as in X. Zhou and S. Gao, The American Statistician 54 (2000) 100-104. Squared
+    errors are skewed: Student's interval would be too low. Both limits are the mean when all values are equal.
+    """
+    mean, deviation = float(values.mean()), float(values.std())
+    if not deviation:
+        return mean, mean
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    skewness = _skewness(values, mean, deviation)
+    low, high = (mean - deviation * _untransformed(one, skewness, len(values)) for one in (z, -z))
+    return min(low, mean), max(high, mean)
+
+
+def skewness_corrected(values: Numbers) -> float:
+    """The mean of `values` in standard errors, transformed as in :func:`mean_interval`; 0 when all values are 0.
+
+    Near a standard normal distribution if the true mean is 0, also when the values are skewed. Infinite, with the sign
+    of the mean, when all values are equal.
+    """
+    mean, deviation = float(values.mean()), float(values.std())
+    if not deviation:
+        return math.copysign(math.inf, mean) if mean else 0.0
+    share, rows = mean / deviation, len(values)
+    third = _skewness(values, mean, deviation) / 3
+    return math.sqrt(rows) * (share + third * share**2 + third**2 * share**3 / 3 + third / (2 * rows))
+
+
+def _untransformed(z: float, skewness: float, rows: int) -> float:
+    """The inverse of the transformation in :func:`skewness_corrected`, without the factor sqrt(rows)."""
+    third = skewness / 3
+    target = z / math.sqrt(rows) - third / (2 * rows)
+    if abs(third) < _STRAIGHT:
+        return target
+    return float(np.cbrt(1 + 3 * third * target) - 1) / third
+
+
+def _skewness(values: Numbers, mean: float, deviation: float) -> float:
+    return float((((values - mean) / deviation) ** 3).mean())
+
+
+def shown(value: float) -> str:
+    """`value` with four significant digits; from 1,000 on as a whole number, from 1e15 on with an exponent."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def _own(score: Score | RegressionScore) -> RegressionScore:
+    """`score` as that of a regression."""
+    if not isinstance(score, RegressionScore):
+        raise TypeError("a regression can't use the scores of a classification")
+    return score
+
+
+def _scores(targets: Numbers, predictions: npt.NDArray[Any]) -> dict[str, float]:
+    """The scores without their interval, by field of :class:`RegressionScore`."""
+    errors = _errors(targets, predictions)
+    squared, spread = float(np.square(errors).sum()), float(np.square(targets - targets.mean()).sum())
+    constant = bool((targets == targets[0]).all())  # `spread` may differ from 0 by rounding then
+    return {
+        "rmse": math.sqrt(squared / len(targets)),
+        "mae": float(np.abs(errors).mean()),
+        "r2": float(not squared) if constant else 1 - squared / spread,
+        "median_error": float(np.median(np.abs(errors))),
+        "bias": float(errors.mean()),
+    }
+
+
+def _errors(targets: Numbers, predictions: npt.NDArray[Any]) -> Numbers:
+    errors: Numbers = predictions.astype(np.float64) - targets
+    return errors
+
+
+def _check(targets: Numbers, predictions: Predictions) -> None:
+    if targets.ndim != 1 or not len(targets) or not np.isfinite(targets).all():
+        raise ValueError(f"targets must be one or more finite numbers in a row, got shape {targets.shape}")
+    if predictions.shape != targets.shape:
+        raise ValueError(f"predictions must have shape {targets.shape}, got {predictions.shape}")
+    broken = np.flatnonzero(~np.isfinite(predictions))
+    if len(broken):
+        raise TrainingError(
+            f"test row {broken[0]}: the model's prediction is not finite ({len(broken)} of {len(predictions)} rows). "
+            "Its weights or activations overflowed: lower training.learning_rate, set training.clip_norm, or use "
+            "training.precision=float32."
+        )

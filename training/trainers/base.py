@@ -1,0 +1,78 @@
+"""The interface of a trainer: how a model's weights come about on a group of worker processes.
+
+`Settings.trainer` names the trainer of a run; :func:`trainer_named` imports the trainer's module, so that a process
+imports only the libraries of this trainer.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal, Protocol, cast
+
+from training.records import DatasetVersion
+from training.settings.schema import Settings, TrainerName
+
+if TYPE_CHECKING:
+    from training.attempts.job import TrainingJob
+    from training.trainers.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a trainer promises under given settings, as data that `plan`, documentation and tests read.
+
+    `resumes`: the unit of progress at which a killed training continues. `same_bits_after_kill`: whether a training
+    that was killed and resumed ends with the same bits as one that was not. `any_workers`: whether every number of
+    workers gives the same bits.
+    """
+
+    resumes: Literal["step", "epoch", "round"]
+    same_bits_after_kill: bool
+    any_workers: bool
+
+
+class Trainer(Protocol):
+    """The module of a trainer, `training/trainers/<name>/trainer.py`, has these names.
+
+    `DISTRIBUTIONS` names the libraries whose versions count for the run key, besides those that always count.
+    `MODEL_FILE` is the name of the finished model's file in `job.paths.model`.
+    """
+
+    DISTRIBUTIONS: tuple[str, ...]
+    MODEL_FILE: str
+
+    def run_worker(self, job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
+        """Train to the end, as one worker; the first rank writes the finished model to `job.paths.model`.
+
+        Raises :class:`training.errors.TrainingError` if the training can't succeed.
+        """
+
+    def check_dataset(self, settings: Settings, version: DatasetVersion) -> None:
+        """Raise :class:`training.errors.SettingError` if this trainer can't learn from a dataset version.
+
+        The statistics of `version` may be missing: `plan` checks before the rows are prepared.
+        """
+
+    def promise(self, settings: Settings) -> Promise:
+        """What this trainer promises under these settings."""
+
+    def steps_per_epoch(self, settings: Settings, rows: int, world_size: int) -> int:
+        """Steps of one epoch with `rows` rows to learn from."""
+
+    def rows_per_step(self, settings: Settings, rows: int) -> int:
+        """Rows of one step over all workers, of `rows` rows to learn from."""
+
+
+_MODULES: dict[TrainerName, str] = {
+    "torch": "training.trainers.torch.trainer",
+    "xgboost": "training.trainers.xgboost.trainer",
+}
+
+
+def trainer_module(name: TrainerName) -> str:
+    """Name of the module of a trainer."""
+    return _MODULES[name]
+
+
+def trainer_named(name: TrainerName) -> Trainer:
+    """The module of a trainer."""
+    return cast(Trainer, import_module(_MODULES[name]))

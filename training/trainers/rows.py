@@ -1,0 +1,27 @@
+"""The rows of a train split: those to learn from, and those kept back for validation."""
+
+import numpy as np
+
+from training.data.dataset import Columns, is_validation
+from training.data.sample_order import Rows
+from training.errors import SettingError
+from training.settings.schema import Settings
+
+
+def training_rows(columns: Columns, settings: Settings) -> tuple[Rows, Rows]:
+    """Row numbers of the train split: the rows to learn from, and the rows kept back for validation.
+
+    Raises :class:`SettingError` if fewer than 2 rows per worker are left to learn from, or none to validate on.
+    """
+    kept_back = columns.validation
+    if kept_back is None:
+        kept_back = is_validation(columns.digests, settings.data.validation_share)
+    learn, validate = np.flatnonzero(~kept_back), np.flatnonzero(kept_back)
+    workers = max(1, settings.scaling.num_workers)
+    if len(learn) < 2 * workers or not len(validate):
+        raise SettingError(
+            f"data.validation_share: {len(columns)} training rows are divided into {len(learn)} to learn from and "
+            f"{len(validate)} to validate on; {workers} workers need at least {2 * workers} and 1. Add rows or change "
+            + ("the share." if columns.validation is None else "data.validation_split.")
+        )
+    return learn, validate

@@ -1,0 +1,59 @@
+"""The trainer `torch`: Evergreen's own loop over a PyTorch module, data-parallel (DDP) on several workers."""
+
+import math
+from typing import TYPE_CHECKING
+
+from training.data.sample_order import SampleOrder
+from training.errors import SettingError
+from training.records import DatasetVersion
+from training.settings.schema import Settings
+from training.trainers.base import Promise
+from training.trainers.torch.feeds import local_batch_size
+
+if TYPE_CHECKING:
+    from training.attempts.job import TrainingJob
+    from training.trainers.ranks import Ranks
+
+DISTRIBUTIONS = ("torch",)
+MODEL_FILE = "weights.safetensors"
+
+
+def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
+    """See :class:`training.trainers.base.Trainer`."""
+    from training.trainers.torch.worker import run_worker
+
+    run_worker(job, ranks, node)
+
+
+def check_dataset(settings: Settings, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` for rows of a table with feed `stream`, which reads images."""
+    if version.table is not None and settings.data.feed == "stream":
+        raise SettingError("data.feed: stream reads images; rows of a table need data.feed=memory")
+
+
+def promise(settings: Settings) -> Promise:
+    """Feed `memory` resumes at any step; the other feeds resume at whole epochs."""
+    exact = settings.data.feed == "memory"
+    return Promise(
+        resumes="step" if exact else "epoch",
+        same_bits_after_kill=settings.data.feed != "stream",
+        any_workers=settings.torch.virtual_shards is not None,
+    )
+
+
+def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
+    """Optimizer steps of one epoch with `rows` rows to learn from, for the feed `data.feed`.
+
+    0 when a feed that uses only whole batches has too few rows for one batch, which training refuses.
+    """
+    if settings.data.feed == "stream":  # each worker uses the whole batches of its share
+        return rows // world_size // local_batch_size(settings)
+    if settings.data.feed == "loader":  # each worker uses its whole share, padded to the largest share
+        return math.ceil(math.ceil(rows / world_size) / local_batch_size(settings))
+    return SampleOrder(rows, settings.torch.global_batch_size, settings.seed).steps_per_epoch
+
+
+def rows_per_step(settings: Settings, rows: int) -> int:
+    """Rows of one optimizer step, over all workers."""
+    del rows
+    return settings.torch.global_batch_size
