@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import ConfigDict, Field
 
+from tasks.model_formats.base import Registered
 from tasks.registry.lock import Lease, registry_lock
 from tasks.registry.safe_loading import load_checked
 from tasks.trackers.paged_search import all_pages
@@ -21,7 +22,6 @@ from training.storage.record_files import Lines, read_lines, set_aside, write_re
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
-    from mlflow.pyfunc import PyFuncModel
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 DATASET_TAG = "evergreen.dataset"
@@ -120,10 +120,11 @@ def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str:
     return str(kept)
 
 
-def load_version(home: Home, model: str, number: str) -> "PyFuncModel":
+def load_version(home: Home, model: str, number: str) -> Registered:
     """Load a registered version with plain MLflow, after a check that its files contain no code.
 
-    Raises :class:`DataError` when the files are damaged, or are not what Evergreen registers.
+    Raises :class:`DataError` when the files are damaged, or are not what Evergreen registers, and
+    :class:`SettingError` when the library that loads the model is not installed.
     """
     return load_checked(home, model, number)
 

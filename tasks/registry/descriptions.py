@@ -1,10 +1,13 @@
-"""Descriptions of a registered model and its versions, shown in MLflow: purpose, data, accuracy and verdict."""
+"""Descriptions of a registered model and its versions, shown in MLflow: purpose, data, scores and verdict."""
 
 from typing import TYPE_CHECKING
 
 from tasks.registry.aliases import Alias
-from tasks.report_page.wording import percent, reason, sentence
+from tasks.report_page.wording import reason, sentence
+from tasks.run_words import words_of
+from training.data.sources.wording import counted
 from training.plan import RunPlan
+from training.problems import problem_of
 from training.recipe import Recipe
 from training.records import DatasetVersion, Evaluation, TrainedModel, Verdict
 
@@ -17,39 +20,46 @@ _BEGINNING = "Trained on "
 
 def model_description(recipe: Recipe, version: DatasetVersion) -> str:
     """Description of a registered model: what all its versions have in common."""
-    channels, height, width = version.shape
-    colour = {1: "grey ", 3: "colour "}.get(channels, "")
-    names = f": {', '.join(version.classes)}" if len(version.classes) <= _FEW else ""
+    summary = f"{sentence(recipe.summary)} " if recipe.summary else ""
     return (
-        f"{sentence(recipe.summary)} Classifies {colour}images of {width} x {height} pixels into "
-        f"{len(version.classes)} classes{names}.\n\n"
+        f"{summary}{_purpose(version)}.\n\n"
         f"Retrained by Evergreen from the recipe {recipe.name}. The alias `champion` names the version in service."
     )
 
 
+def _purpose(version: DatasetVersion) -> str:
+    """What the model does, as a clause: from which inputs it predicts what."""
+    names = f": {', '.join(version.classes)}" if len(version.classes) <= _FEW else ""
+    if version.table is not None:
+        of = f" of {len(version.classes)} classes{names}" if version.classes else " as a number"
+        return f"Predicts {version.table.target}{of}, from {counted(len(version.table.columns), 'column')} of a table"
+    channels, height, width = version.image_shape
+    colour = {1: "grey ", 3: "colour "}.get(channels, "")
+    return (
+        f"Classifies {colour}images of {width} x {height} pixels into {len(version.classes)} classes{names}"
+    )
+
+
 def version_description(
+    plan: RunPlan,
     version: DatasetVersion,
     trained: TrainedModel,
     evaluation: Evaluation | None = None,
     verdict: Verdict | None = None,
     alias: Alias = "none",
 ) -> str:
-    """Description of one version: its data and, once judged, its accuracy with the interval and the verdict."""
-    epochs = len(trained.history)
+    """Description of one version: its data and, once judged, its scores with the interval and the verdict."""
+    words = words_of(plan)
     text = (
-        f"{_BEGINNING}{version.rows('train'):,} images of {version.name} ({version.source_origin}), "
-        f"{epochs} epoch{'s' * (epochs != 1)}, weights of epoch {trained.selected_epoch}."
+        f"{_BEGINNING}{version.rows('train'):,} {words.row}s of {version.name} ({version.source_origin}), "
+        f"{counted(len(trained.history), words.trainer.epoch)}, {words.kept(trained.selected_epoch)}."
     )
     if evaluation is None or verdict is None:
         return f"{text}\n\nNot judged yet."
     score = evaluation.candidate
     outcome = "Promoted to champion" if alias == "champion" else "Kept, not promoted"
-    return (
-        f"{text}\n\n"
-        f"{percent(score.accuracy)} accurate on {evaluation.rows:,} test images "
-        f"({percent(score.confidence, 0)} confidence: {percent(score.low)} to {percent(score.high)}).\n\n"
-        f"{outcome}: {reason(verdict)}."
-    )
+    scores = problem_of(score).in_words(score, f"{evaluation.rows:,} test {words.row}s")
+    return f"{text}\n\n{scores}.\n\n{outcome}: {reason(verdict)}."
 
 
 def describe_model(client: "MlflowClient", plan: RunPlan, recipe: Recipe, version: DatasetVersion) -> None:

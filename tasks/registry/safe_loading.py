@@ -1,24 +1,27 @@
 """In: a registered version. Out: the model, loaded by plain MLflow from files that can't run code.
 
 Other people may write to a registry. Loading a model can run their code: MLflow imports the modules that a model's
-`MLmodel` names, puts folders of the model on Python's path and unpickles files, and torch evaluates strings of the
-program. A model that would use any of these is refused before a loader opens its files. The program's digest must
-also match the digests recorded at registration: in the registry's tag, and in the home that registered the version.
+`MLmodel` names, puts folders of the model on Python's path and unpickles files, torch evaluates strings of a program,
+and XGBoost believes the numbers in its trees. A model that would use any of these is refused before a loader opens its
+files; :mod:`tasks.model_formats` has the rules of each format. The model file's digest must also match the digests
+recorded at registration: in the registry's tag, and in the home that registered the version.
 """
 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from tasks.model_formats.program import check_program
+from tasks.model_formats.base import ModelFormat, Registered, all_formats
 from tasks.registry.own_digests import kept_digest, record_of
 from tasks.trackers.mlflow_store import NO_PICKLE
 from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
-from training.records import ImageShape
+from training.problems.base import Predict, Predictions
+from training.records import ImageShape, ProblemName, TableSchema
 from training.storage.files import digest_file, temporary_folder
 from training.storage.paths import Home
 
@@ -27,18 +30,15 @@ if TYPE_CHECKING:
     from mlflow.models import ModelSignature
     from mlflow.pyfunc import PyFuncModel
 
-FILE_TAG = "evergreen.model_file"  # sha256 of the exported program
+FILE_TAG = "evergreen.model_file"  # sha256 of the model file, as of an exported program
 WEIGHTS_FILE_TAG = "evergreen.weights_file"  # sha256 of the weights file, for further training
-_LOADER = "mlflow.pytorch"
-_PROGRAM = Path("data") / "model.pt2"
-_WEIGHTS = Path("extra_files") / "weights.safetensors"
-_KEYS = frozenset({"config", "data", "env", "loader_module", "pickle_module_name", "python_version"})
 
 
-def load_checked(home: Home, model: str, number: str) -> "PyFuncModel":
+def load_checked(home: Home, model: str, number: str) -> Registered:
     """Load version `number` of `model` from the registry that MLflow is configured for, after checking its files.
 
-    Raises :class:`DataError` when the files are damaged, or are not what Evergreen registers.
+    Raises :class:`DataError` when the files are damaged, or are not what Evergreen registers, and
+    :class:`SettingError` when the library that loads the model is not installed.
     """
     import mlflow.artifacts
     import mlflow.pyfunc
@@ -47,17 +47,60 @@ def load_checked(home: Home, model: str, number: str) -> "PyFuncModel":
     name = f"model {model} version {number}"
     with temporary_folder("model") as aside:
         with _said_of(name, EvergreenError):
-            digests = _digests_on_record(model, number)
+            tags = _tags(model, number)
             folder = Path(
                 mlflow.artifacts.download_artifacts(f"models:/{model}/{number}", dst_path=str(aside))
             )
         # Only these two kinds count here: MLflow reports every local failure as an internal error, which
         # :func:`training.errors.classify` would take for a server's, worth a retry.
         with _said_of(name, DataError, ResourceError):
-            check_files(folder, name, digests)
-            _check_own(home, model, number, folder)
+            _check_own(home, model, number, folder / check_files(folder, name, tags).MODEL_FILE)
             loaded: PyFuncModel = mlflow.pyfunc.load_model(str(folder))
-            return loaded
+            said = _said_in(loaded.metadata.metadata)
+    shape = image_shape(loaded.metadata.signature, name) if said.table is None else (len(said.table.columns),)
+    return Registered(
+        predict=_predict(loaded, said),
+        problem=said.problem,
+        classes=said.classes,
+        shape=shape,
+        table=said.table,
+        loaded=loaded,
+    )
+
+
+class _Said(NamedTuple):
+    """What a version's metadata says; versions of an earlier Evergreen name their classes only."""
+
+    problem: ProblemName
+    classes: tuple[str, ...]
+    table: TableSchema | None
+
+
+def _said_in(metadata: Mapping[str, Any] | None) -> _Said:
+    """Read the metadata that :func:`tasks.model_formats.base.metadata_of` wrote."""
+    given = metadata or {}
+    table = given.get("table")
+    return _Said(
+        given.get("problem", "classification"),
+        tuple(map(str, given.get("classes", ()))),
+        None if table is None else TableSchema.model_validate(table),
+    )
+
+
+def _predict(loaded: "PyFuncModel", said: _Said) -> Predict:
+    """A function from inputs to predictions; MLflow's models of tables take data frames, and may return them."""
+    if said.table is None:
+        return cast(Predict, loaded.predict)
+    names = [column.name for column in said.table.columns]
+
+    def predict(inputs: npt.NDArray[Any]) -> Predictions:
+        import pandas
+
+        rows = pandas.DataFrame(np.asarray(inputs, np.float64), columns=names)  # as the signature says
+        found = np.asarray(loaded.predict(rows), np.float32)
+        return found.reshape(len(rows), -1) if said.classes else found.reshape(len(rows))
+
+    return predict
 
 
 @contextmanager
@@ -65,6 +108,11 @@ def _said_of(name: str, *believed: type[EvergreenError]) -> Iterator[None]:
     """Raise errors of the kinds `believed` as they are, and all other errors as a DataError (damaged model)."""
     try:
         yield
+    except ModuleNotFoundError as error:
+        raise SettingError(
+            f"{name} is loaded by {error.name}, which is not installed here; install it, for XGBoost by "
+            '`pip install "evergreen-ml[boosting]"`'
+        ) from error
     except Exception as error:
         known = classify(error)
         if known is not None and isinstance(known, believed):
@@ -73,18 +121,21 @@ def _said_of(name: str, *believed: type[EvergreenError]) -> Iterator[None]:
         raise DataError(f"{name} can't be loaded ({reason}). {_remedy(name.split()[1])}") from error
 
 
-def registered_shape(model: str, number: str) -> ImageShape:
-    """(channels, height, width) of the images that a version takes, read from its signature alone.
+def registered_inputs(model: str, number: str) -> tuple[tuple[int, ...], ProblemName, TableSchema | None]:
+    """(shape of a row, problem, table) of a version, read from its signature and metadata alone.
 
-    Raises :class:`SettingError` when the version takes another input, and :class:`DataError` when its signature can't
-    be read.
+    `table` is None for images. Raises :class:`SettingError` when the version takes another input, and
+    :class:`DataError` when its signature or metadata can't be read.
     """
     import mlflow.models
 
     name = f"model {model} version {number}"
     with _said_of(name, EvergreenError):
         info = mlflow.models.get_model_info(f"models:/{model}/{number}")
-    return image_shape(info.signature, name)
+        said = _said_in(info.metadata)
+    if said.table is None:
+        return image_shape(info.signature, name), said.problem, None
+    return (len(said.table.columns),), said.problem, said.table
 
 
 def image_shape(signature: "ModelSignature | None", name: str) -> ImageShape:
@@ -104,82 +155,64 @@ def image_shape(signature: "ModelSignature | None", name: str) -> ImageShape:
     )
 
 
-def digest_of_logged(client: "MlflowClient", model_id: str) -> str:
-    """sha256 of the exported program of a model that was just logged, downloaded from where MLflow stored it."""
+def digest_of_logged(client: "MlflowClient", model_id: str, file: Path) -> str:
+    """sha256 of the file `file` (:class:`ModelFormat`) of a model that was just logged, as MLflow stored it."""
     import mlflow.artifacts
 
-    program = f"{client.get_logged_model(model_id).artifact_location}/{_PROGRAM}"
+    place = f"{client.get_logged_model(model_id).artifact_location}/{file.as_posix()}"
     with temporary_folder("model") as aside:
-        return digest_file(Path(mlflow.artifacts.download_artifacts(program, dst_path=str(aside))))
+        return digest_file(Path(mlflow.artifacts.download_artifacts(place, dst_path=str(aside))))
 
 
-def check_files(folder: Path, name: str, digests: Mapping[Path, str | None]) -> None:
-    """Raise :class:`DataError` when a downloaded model contains code, or a file whose digest differs from `digests`.
+def check_files(folder: Path, name: str, tags: Mapping[str, str]) -> ModelFormat:
+    """The format of a downloaded model, after checking its files.
 
-    `digests` has the expected sha256 by path inside `folder`; None: the digest is not known.
+    `tags` are those of the version; a digest that an older Evergreen, or another program, did not set is not compared.
+    Raises :class:`DataError` when the model contains code, or a file with another digest.
     """
-    if (wrong := _foreign(folder)) is not None:
+    from mlflow.models import Model
+
+    flavors: dict[str, dict[str, Any]] = Model.load(str(folder / "MLmodel")).flavors
+    formats = [one for one in all_formats() if one.FLAVOR in flavors]
+    wrong = f"its flavors are {', '.join(flavors)}"
+    if len(formats) == 1:
+        wrong = formats[0].find_foreign(folder, flavors) or ""
+    if wrong:
         raise DataError(
             f"{name} is not a model that Evergreen registered: {wrong}. Loading it could run code that comes with "
             "it, so it is not loaded. Register the model by retraining it."
         )
-    for file, sha256 in digests.items():
-        if sha256 is not None and (not (folder / file).is_file() or digest_file(folder / file) != sha256):
+    for file, sha256 in _digests_in(tags, formats[0]).items():
+        if not (folder / file).is_file() or digest_file(folder / file) != sha256:
             raise DataError(
                 f"{name}: {file} is not the file that was registered (its digest differs), so it is not loaded. "
                 f"{_remedy(name.split()[1])}"
             )
+    return formats[0]
 
 
-def _check_own(home: Home, model: str, number: str, folder: Path) -> None:
-    """Compare the program with the digest that this home stored, if this home registered the version."""
+def _digests_in(tags: Mapping[str, str], form: ModelFormat) -> dict[Path, str]:
+    """Digests on record of a version's files, by path in its folder."""
+    files = {FILE_TAG: form.MODEL_FILE, WEIGHTS_FILE_TAG: form.WEIGHTS_FILE}
+    return {file: tags[tag] for tag, file in files.items() if file is not None and tag in tags}
+
+
+def _check_own(home: Home, model: str, number: str, file: Path) -> None:
+    """Compare the model file with the digest that this home stored, if this home registered the version."""
     kept = kept_digest(home, model, number)
-    if kept is not None and digest_file(folder / _PROGRAM) != kept:
+    if kept is not None and digest_file(file) != kept:
         raise DataError(
-            f"model {model} version {number}: {_PROGRAM} is not the file that this home registered (its digest is "
+            f"model {model} version {number}: {file.name} is not the file that this home registered (its digest is "
             f"not the one in {record_of(home, model, number)}), so it is not loaded. {_remedy(model)} If the "
             "registry was deleted and made again on purpose, remove that record."
         )
 
 
-def _foreign(folder: Path) -> str | None:
-    """The first thing in a model that Evergreen would not have written, as text, or None."""
-    from mlflow.models import Model
-
-    flavors: dict[str, dict[str, Any]] = Model.load(str(folder / "MLmodel")).flavors
-    if set(flavors) != {"python_function", "pytorch"}:
-        return f"its flavors are {', '.join(flavors)}"
-    function = flavors["python_function"]
-    if function.get("loader_module") != _LOADER or function.get("data") != _PROGRAM.parent.name:
-        return f"it is loaded by {function.get('loader_module')} from {function.get('data')}"
-    if extra := {key for key, value in function.items() if value} - _KEYS:
-        return f"python_function has {', '.join(sorted(extra))}"
-    if flavors["pytorch"].get("code"):
-        return "it brings code"
-    if flavors["pytorch"].get("extra_files") not in (None, [], [{"path": str(_WEIGHTS)}]):
-        return f"it names other extra files than {_WEIGHTS}"
-    for expected in (_PROGRAM, _WEIGHTS):
-        found = sorted(path.name for path in (folder / expected.parent).glob("*"))
-        if found != [expected.name] and not (expected == _WEIGHTS and not found):
-            return f"{expected.parent} holds {', '.join(found)}"
-    if (folder / _WEIGHTS).is_symlink() or (folder / _WEIGHTS.parent).is_symlink():
-        return f"{_WEIGHTS} is no regular file"
-    program = folder / _PROGRAM
-    if program.is_symlink() or not program.is_file():
-        return f"{_PROGRAM} is no regular file"
-    try:
-        check_program(program)
-    except DataError as error:
-        return f"{_PROGRAM}: {error}"
-    return None
-
-
-def _digests_on_record(model: str, number: str) -> dict[Path, str | None]:
-    """Digests by file from the tags of a version; None where an older Evergreen, or another program, set no tag."""
+def _tags(model: str, number: str) -> dict[str, str]:
     from mlflow import MlflowClient
 
     tags: dict[str, str] = MlflowClient().get_model_version(model, number).tags
-    return {_PROGRAM: tags.get(FILE_TAG), _WEIGHTS: tags.get(WEIGHTS_FILE_TAG)}
+    return tags
 
 
 def _remedy(model: str) -> str:

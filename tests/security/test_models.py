@@ -184,7 +184,7 @@ def load_to_score(registry: Registry) -> None:
 
 
 def load_in_an_actor(registry: Registry) -> None:
-    ScoringActor(MODEL, "2", None, str(registry.home.root))
+    ScoringActor(MODEL, "2", None, str(registry.home.root), 512, "probability")
 
 
 def load_to_return(registry: Registry) -> None:

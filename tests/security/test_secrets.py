@@ -55,7 +55,7 @@ def build_model(shape, classes):
 
     return Failing(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
 
-recipe = Recipe("birds", "for a test", Addressed(), build_model)
+recipe = Recipe("birds", "for a test", Addressed(), build_model=build_model)
 """
 
 

@@ -59,11 +59,11 @@ def test_weights_of_a_finished_training_are_held_against_their_digest(
 
 def test_unpacked_columns_that_are_a_pickle(tmp_path: Path) -> None:
     version = small_runs.prepared(Home(tmp_path / "home"), data={"max_train_rows": 300, "max_test_rows": 100})
-    expected = np.array(open_columns(version, "train").labels)
-    mark, file = tmp_path / "executed", Path(version.path) / ".columns-train" / "labels.npy"
+    expected = np.array(open_columns(version, "train").targets)
+    mark, file = tmp_path / "executed", Path(version.path) / ".columns-train" / "targets.npy"
     assert file.is_file()
     np.save(file, np.array([Bomb(mark)], dtype=object), allow_pickle=True)
-    assert (open_columns(version, "train").labels == expected).all()  # unpacked again from verified Parquet
+    assert (open_columns(version, "train").targets == expected).all()  # unpacked again from verified Parquet
     assert not mark.exists()
     np.save(tmp_path / "bomb.npy", np.array([Bomb(mark)], dtype=object), allow_pickle=True)
     program = "import sys, numpy; numpy.load(sys.argv[1], allow_pickle=True)"

@@ -27,7 +27,7 @@ import tasks.registry.lock
 import tasks.registry.reign
 import tasks.rollback
 from flows.stopwatch import Stopwatch
-from tasks.gate.outcomes import Outcomes
+from tasks.gate.outcomes import ClassOutcomes
 from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLED_BACK_TAG, WEIGHTS_TAG
 from tasks.registry.lock import Lease, LockLostError
 from tasks.trackers.mlflow_run import RUN_KEY_TAG
@@ -60,7 +60,7 @@ class HomeOfRuns(NamedTuple):
 
 def trained_model(plan: RunPlan, strength: int) -> TrainedModel:
     epoch = EpochMetrics(
-        epoch=1, step=1, train_loss=1, train_accuracy=1, validation_loss=1, validation_accuracy=1,
+        epoch=1, step=1, train_loss=1, train_score=1, validation_loss=1, validation_score=1,
         learning_rate=1, images_per_s=1, rows=1, checksum=1,
     )  # fmt: skip
     return TrainedModel(
@@ -84,13 +84,13 @@ def comparison(is_better: bool) -> Evaluation:
 
 
 @cache
-def outcomes(predictions: Path, _: str) -> Outcomes:
+def outcomes(predictions: Path, _: str) -> ClassOutcomes:
     """The rows of :func:`comparison`."""
     ours, rows = predictions.parent.name == "better", np.arange(40)
     right, loss = np.ones(40, bool), np.full(40, 0.1)
     candidate, reference = (right, ~right) if ours else (~right, right)
     losses = (loss, 10 * loss) if ours else (10 * loss, loss)
-    return Outcomes(rows.astype(np.uint64), 0 * rows, candidate, reference, *losses)
+    return ClassOutcomes(rows.astype(np.uint64), 0 * rows, candidate, reference, *losses)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tasks.gate.verdict, "_choice", lambda *_: None
     )  # takes most of the time, but changes no decision
-    for name in ("serving_module", "reload", "check_same", "load_version", "log_final", "keep_digest"):
+    for name in ("reload", "check_same", "metadata_of", "log_final", "keep_digest"):
         monkeypatch.setattr(tasks.register, name, lambda *_: None)
     for name in (
         "record_training_rows",
@@ -189,8 +189,12 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tasks.register, name, lambda *_: "")
     monkeypatch.setattr(tasks.register, "version_description", lambda *_: "")
     monkeypatch.setattr(tasks.register, "open_run", lambda *_: "run")
-    monkeypatch.setattr(tasks.register, "open_columns", lambda *_: SimpleNamespace(images=np.zeros(4)))
-    monkeypatch.setattr(tasks.register, "log_serving_model", lambda *_: "models:/m")
+    monkeypatch.setattr(tasks.register, "open_columns", lambda *_: SimpleNamespace(inputs=np.zeros(4)))
+    monkeypatch.setattr(tasks.register, "load_version", lambda *_: SimpleNamespace(predict=None))
+    logged = SimpleNamespace(
+        predictor=lambda *_: None, log_model=lambda *_: "models:/m", MODEL_FILE=Path("data/model.pt2")
+    )
+    monkeypatch.setattr(tasks.register, "format_of", lambda _: logged)
     monkeypatch.setattr(tasks.register, "digest_of_logged", lambda *_: "")
     monkeypatch.setattr(tasks.registry.aliases, "load_version", lambda *_: None)
     monkeypatch.setattr(tasks.registry.lock, "time", Time())

@@ -1,0 +1,118 @@
+"""The interface of a model format: how a finished model is logged to MLflow, checked, and asked for predictions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from training.errors import TrainingError
+from training.problems.base import Predict
+from training.recipe import Recipe
+from training.records import DatasetVersion, ProblemName, TableSchema, TrainedModel
+from training.settings.schema import TrainerName
+
+if TYPE_CHECKING:
+    from mlflow.pyfunc import PyFuncModel
+
+_SAME = 1e-4  # largest allowed difference between a prediction of the trained and of the registered model
+_TRIED_BATCHES = (1, 3, 64)
+
+
+class ModelFormat(Protocol):
+    """A module of this package has these names.
+
+    `FLAVOR` is MLflow's name of the format. `MODEL_FILE` is the path of the model inside a registered model's folder,
+    and `WEIGHTS_FILE` that of the trained weights if they are a file of their own; their sha256 is recorded when a
+    version is registered.
+    """
+
+    FLAVOR: str
+    MODEL_FILE: Path
+    WEIGHTS_FILE: Path | None
+
+    def predictor(self, recipe: Recipe, version: DatasetVersion, trained: TrainedModel) -> Predict:
+        """A function from inputs (:class:`training.data.columns.Columns`) to predictions, from a training's files.
+
+        Raises :class:`training.errors.DataError` if the files are not what the training wrote.
+        """
+
+    def log_model(
+        self,
+        run_id: str,
+        recipe: Recipe,
+        version: DatasetVersion,
+        trained: TrainedModel,
+        example: npt.NDArray[Any],
+        metadata: dict[str, Any],
+    ) -> str:
+        """Log the model under the MLflow run; returns its URI. `example` holds a few rows of inputs.
+
+        Plain MLflow can load the logged model without Evergreen. Raises :class:`TrainingError` when it can't be logged.
+        """
+
+    def find_foreign(self, folder: Path, flavors: Mapping[str, Any]) -> str | None:
+        """The first thing in a registered model's folder that Evergreen would not have written, as text, or None.
+
+        Loading a model for which the result is None runs no code that comes with the model. `flavors` is the section of
+        that name of its `MLmodel` file.
+        """
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A registered version that was checked and loaded: its predictions, and what its metadata says of its inputs.
+
+    `predict` takes inputs as in :class:`training.data.columns.Columns`. `table` describes the columns of a table, and
+    `shape` is the shape of one row of inputs.
+    """
+
+    predict: Predict
+    problem: ProblemName
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    table: TableSchema | None
+    loaded: "PyFuncModel"
+
+
+_MODULES: dict[TrainerName, str] = {
+    "torch": "tasks.model_formats.torch_export",
+    "xgboost": "tasks.model_formats.xgboost_ubj",
+}
+
+
+def format_of(trainer: TrainerName) -> ModelFormat:
+    """The format of the models that a trainer makes."""
+    return cast(ModelFormat, import_module(_MODULES[trainer]))
+
+
+def all_formats() -> list[ModelFormat]:
+    """All formats that Evergreen registers."""
+    return [cast(ModelFormat, import_module(module)) for module in _MODULES.values()]
+
+
+def metadata_of(version: DatasetVersion) -> dict[str, Any]:
+    """What a registered model says of its inputs and outputs, in its `MLmodel` file."""
+    said: dict[str, Any] = {"classes": list(version.classes), "problem": version.problem}
+    return said | ({"table": version.table.model_dump(mode="json")} if version.table else {})
+
+
+def check_same(trained: Predict, registered: Predict, inputs: npt.NDArray[Any]) -> None:
+    """Compare predictions of the registered and the trained model at several batch sizes.
+
+    Raises :class:`TrainingError` when a prediction differs by more than :data:`_SAME`: absolutely for probabilities,
+    and relative to the largest prediction for numbers above 1.
+    """
+    for rows in _TRIED_BATCHES:
+        batch = np.array(inputs[:rows])
+        ours, theirs = trained(batch), registered(batch)
+        scale = max(1.0, float(np.abs(ours).max(initial=0.0)))
+        difference = float(np.abs(theirs - ours).max(initial=0.0)) / scale
+        if not difference <= _SAME:
+            raise TrainingError(
+                f"the registered model differs from the trained one by {difference:.2g} in a prediction (batch of "
+                f"{rows}; at most {_SAME:g} is allowed). It was not promoted; the trained weights are kept."
+            )

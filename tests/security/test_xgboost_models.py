@@ -1,0 +1,210 @@
+"""A malicious model of XGBoost in the registry is refused before any of its code runs."""
+
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from bombs import armed, goes_off
+from boosted_tables import RegisteredTrees, mixed_table, registered_trees
+
+from tasks.registry.aliases import load_version
+from tasks.registry.own_digests import keep_digest, record_of
+from tasks.registry.safe_loading import FILE_TAG
+from tasks.trackers.mlflow_run import connect
+from training.errors import DataError
+from training.storage.files import digest_file
+from training.storage.paths import Home
+
+_LOAD = "import sys, mlflow.pyfunc; mlflow.pyfunc.load_model(sys.argv[1])"
+_WITHOUT = """
+import sys
+from pathlib import Path
+sys.modules["xgboost"] = None  # so that importing it fails
+from tasks.registry.aliases import load_version
+from tasks.trackers.mlflow_run import connect
+from training.storage.paths import Home
+home = Home(Path(sys.argv[1]))
+connect(None, home)
+load_version(home, "boosted", "1")
+"""
+Attack = Callable[[Path, Path], None]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> RegisteredTrees:
+    """An unmodified registry."""
+    home = Home(tmp_path_factory.mktemp("registry"))
+    return registered_trees(home, mixed_table(home, home.root / "files", 300), rounds=2)
+
+
+@pytest.fixture
+def registry(sound: RegisteredTrees, tmp_path: Path) -> Any:
+    """The registry, whose files a test may change; they are restored after the test."""
+    connect(None, sound.home)
+    shutil.copytree(sound.files, tmp_path / "kept")
+    yield sound
+    shutil.rmtree(sound.files)
+    shutil.copytree(tmp_path / "kept", sound.files)
+
+
+def edit(files: Path, **changes: dict[str, Any]) -> None:
+    """Change fields of flavors in the model's `MLmodel`."""
+    described = yaml.safe_load((files / "MLmodel").read_text())
+    for flavor, fields in changes.items():
+        described["flavors"].setdefault(flavor, {}).update(fields)
+    (files / "MLmodel").write_text(yaml.safe_dump(described))
+
+
+def innocent(folder: Path, mark: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "innocent.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Booster: pass\n")
+
+
+def own_class(files: Path, mark: Path) -> None:
+    """mlflow.xgboost imports the class that the model names, here from a folder that comes with it."""
+    innocent(files / "code", mark)
+    edit(files, python_function={"code": "code"}, xgboost={"model_class": "innocent.Booster"})
+
+
+def own_loader(files: Path, mark: Path) -> None:
+    innocent(files / "code", mark)
+    edit(files, python_function={"code": "code", "loader_module": "innocent"})
+
+
+def python_model(files: Path, mark: Path) -> None:
+    """MLflow's format for arbitrary Python objects: a pickle."""
+    (files / "python_model.pkl").write_bytes(armed(mark))
+    function = {
+        "python_model": "python_model.pkl",
+        "cloudpickle_version": "3.0",
+        "loader_module": "mlflow.pyfunc.model",
+    }
+    described = yaml.safe_load((files / "MLmodel").read_text())
+    del described["flavors"]["python_function"]["data"]
+    described["flavors"]["python_function"] |= function
+    (files / "MLmodel").write_text(yaml.safe_dump(described))
+
+
+def refused(registry: RegisteredTrees, why: str) -> None:
+    with pytest.raises(DataError, match=f"version 1 is not a model that Evergreen registered: .*{why}"):
+        load_version(registry.home, "boosted", "1")
+
+
+@pytest.mark.parametrize("attack", [own_class, own_loader, python_model])
+def test_it_is_refused_and_nothing_in_it_runs(
+    registry: RegisteredTrees, tmp_path: Path, attack: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "executed"
+    attack(registry.files, mark)
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true")
+    refused(registry, "")
+    assert not mark.exists()
+    assert goes_off(mark, _LOAD, str(registry.files), MLFLOW_ALLOW_PICKLE_DESERIALIZATION="true"), "a dud"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"xgboost": {"model_class": "subprocess.Popen"}}, "it is a subprocess.Popen"),
+        ({"xgboost": {"model_class": "xgboost.sklearn.XGBClassifier"}}, "it is a xgboost.sklearn"),
+        ({"xgboost": {"model_format": "json"}}, "in the format json"),
+        ({"xgboost": {"data": "../model.ubj"}}, "from ../model.ubj"),
+        ({"xgboost": {"code": "code"}}, "xgboost has code"),
+        ({"python_function": {"code": "code"}}, "python_function has code"),
+        ({"python_function": {"model_code_path": "x.py"}}, "python_function has model_code_path"),
+        ({"python_function": {"loader_module": "mlflow.sklearn"}}, "loaded by mlflow.sklearn"),
+        ({"python_function": {"data": "other"}}, "from model.ubj, other"),
+        ({"sklearn": {"pickled_model": "model.pkl"}}, "its flavors are"),
+        ({"pytorch": {"model_data": "data"}}, "its flavors are"),
+    ],
+)
+def test_a_description_that_evergreen_would_not_write_is_refused(
+    registry: RegisteredTrees, change: dict[str, Any], why: str
+) -> None:
+    edit(registry.files, **change)
+    refused(registry, why)
+
+
+@pytest.mark.parametrize("name", ["model.pkl", "sitecustomize.py", "constraints.txt", "code"])
+def test_a_file_more_is_refused(registry: RegisteredTrees, name: str) -> None:
+    (registry.files / name).touch()
+    refused(registry, f"it holds {name}")
+
+
+def test_a_folder_in_place_of_a_file_is_refused(registry: RegisteredTrees) -> None:
+    (registry.files / "model.ubj").unlink()
+    (registry.files / "model.ubj").mkdir()
+    (registry.files / "model.ubj" / "part").touch()
+    refused(registry, "model.ubj is no regular file")
+
+
+def test_a_link_is_refused(registry: RegisteredTrees, tmp_path: Path) -> None:
+    """A download resolves links; a model that is loaded from a folder may have some."""
+    from tasks.registry.safe_loading import check_files
+
+    folder = tmp_path / "model"
+    shutil.copytree(registry.files, folder)
+    check_files(folder, "model boosted version 1", {})
+    (folder / "model.ubj").rename(tmp_path / "elsewhere.ubj")
+    (folder / "model.ubj").symlink_to(tmp_path / "elsewhere.ubj")
+    with pytest.raises(DataError, match=r"model\.ubj is no regular file"):
+        check_files(folder, "model boosted version 1", {})
+
+
+def test_a_pickle_under_the_models_name_is_refused(registry: RegisteredTrees, tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    (registry.files / "model.ubj").write_bytes(armed(mark))
+    refused(registry, "model.ubj: no UBJ of XGBoost")
+    assert not mark.exists()
+
+
+def test_trees_that_lead_out_of_the_model_are_refused(registry: RegisteredTrees) -> None:
+    file = registry.files / "model.ubj"
+    content = file.read_bytes()
+    at = content.index(b"left_children[$l#L") + len(b"left_children[$l#L") + 8
+    file.write_bytes(content[:at] + struct.pack(">i", 1 << 30) + content[at + 4 :])
+    refused(registry, "a node whose child is outside of the tree")
+
+
+def test_other_trees_than_those_registered_are_refused(registry: RegisteredTrees, tmp_path: Path) -> None:
+    file = registry.files / "model.ubj"
+    content = file.read_bytes()
+    at = content.index(b"base_weights[$d#L") + len(b"base_weights[$d#L") + 8
+    file.write_bytes(content[:at] + struct.pack(">f", 0.125) + content[at + 4 :])
+    with pytest.raises(DataError, match=r"model\.ubj is not the file that was registered"):
+        load_version(registry.home, "boosted", "1")
+    keep_digest(registry.home, "boosted", "1", digest_file(tmp_path / "kept" / "model.ubj"))
+    tags = registry.client.get_model_version("boosted", "1").tags
+    try:  # someone who can write to the registry changes the tag as well
+        registry.client.set_model_version_tag("boosted", "1", FILE_TAG, digest_file(file))
+        with pytest.raises(DataError, match="not the file that this home registered"):
+            load_version(registry.home, "boosted", "1")
+    finally:
+        record_of(registry.home, "boosted", "1").unlink()
+        registry.client.set_model_version_tag("boosted", "1", FILE_TAG, tags[FILE_TAG])
+
+
+def test_a_machine_without_xgboost_names_the_command(registry: RegisteredTrees) -> None:
+    command = [sys.executable, "-c", _WITHOUT, str(registry.home.root)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert found.returncode != 0
+    last = found.stderr.strip().splitlines()[-1]
+    assert last.startswith("training.errors.SettingError: model boosted version 1 is loaded by xgboost")
+    assert last.endswith('`pip install "evergreen-ml[boosting]"`')
+
+
+def test_a_sound_model_answers_and_leaves_no_copy(
+    registry: RegisteredTrees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    loaded = load_version(registry.home, "boosted", "1")
+    answers = loaded.predict(np.full((3, 4), np.nan, np.float32))
+    assert np.allclose(answers.sum(1), 1)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("evergreen-model-")] == []

@@ -1,0 +1,49 @@
+"""Communication of XGBoost's workers: a tracker on the first worker, which all workers join."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from training.errors import StopRequestedError
+from training.trainers.ranks import Ranks
+
+_unfinished: list[Any] = []  # trackers of trainings that failed: freeing one would wait for the other workers
+
+
+@contextmanager
+def communicator(ranks: Ranks, timeout_s: int) -> Iterator[None]:
+    """Within the block, XGBoost's collective operations span all workers.
+
+    `timeout_s` (seconds) limits the start and the end of the communication, and each operation. The tracker listens
+    only at the address by which the workers know the first worker.
+    """
+    if not ranks.distributed:
+        yield
+        return
+    from xgboost import collective
+    from xgboost.tracker import RabitTracker
+
+    host = os.environ["MASTER_ADDR"]  # set for each worker when the workers meet
+    tracker, port = None, 0
+    if ranks.is_first:
+        tracker = RabitTracker(n_workers=ranks.world_size, host_ip=host, sortby="task", timeout=timeout_s)
+        tracker.start()
+        port = int(tracker.worker_args()["dmlc_tracker_port"])
+    collective.init(
+        dmlc_tracker_uri=host,
+        dmlc_tracker_port=int(ranks.add_up(port)[0]),
+        dmlc_task_id=f"{ranks.rank:06d}",  # sorted as text: the order sets the order of sums
+        dmlc_timeout=timeout_s,
+    )
+    try:
+        yield
+    except StopRequestedError:  # raised on all workers
+        collective.finalize()
+        raise
+    except BaseException:
+        _unfinished.append(tracker)  # to finalize would wait for workers that may be gone
+        raise
+    collective.finalize()
+    if tracker is not None:
+        tracker.wait_for(timeout_s)

@@ -1,0 +1,282 @@
+"""The boosting rounds: run in every worker, in blocks, and resume from the newest checkpoint.
+
+A checkpoint holds the model at the end of a block of :data:`training.trainers.xgboost.boosting.ROUNDS_PER_BLOCK`
+rounds, as :mod:`training.trainers.xgboost.boosting` explains.
+"""
+
+import hashlib
+import logging
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xgboost  # noqa: TID253 - imported by processes that train
+
+from training.attempts.fence import Fence
+from training.attempts.heartbeat import Heartbeat
+from training.attempts.job import TrainingJob
+from training.attempts.metrics import MetricsFile
+from training.checkpoints.checkpoint_log import CheckpointLog, Position
+from training.data.sample_order import Rows, checksum
+from training.errors import StopRequestedError, TrainingError
+from training.records import EpochMetrics, Goodput, TrainedModel
+from training.storage.files import atomic_folder
+from training.storage.paths import TRAINED
+from training.storage.record_files import record_text
+from training.trainers.accounting import Clock, metric_interval
+from training.trainers.ranks import ControlConsensus, Ranks, device_name
+from training.trainers.xgboost.boosting import (
+    Boosting,
+    Round,
+    block_end,
+    content_of,
+    device_of,
+    first_rounds,
+)
+from training.trainers.xgboost.replay import Block, Replay
+from training.trainers.xgboost.trainer import MODEL_FILE
+
+log = logging.getLogger("evergreen.loop")
+
+_SAVE, _STOP = 1, 2  # requests of the first rank; the larger takes precedence
+_LOOK_S = 0.2  # seconds between two checks whether to save or stop
+
+
+@dataclass
+class Loop:
+    """One worker's training, from the newest checkpoint to the finished model. `learn` has the rows of all workers."""
+
+    job: TrainingJob
+    ranks: Ranks
+    boosting: Boosting
+    learn: Rows
+    heartbeat: Heartbeat
+    fence: Fence  # checked on the first rank, which writes checkpoints, points and the model
+    clock: Clock = field(default_factory=Clock)
+    history: list[EpochMetrics] = field(default_factory=list)
+    saved_at: float = field(default_factory=time.perf_counter)
+    saved_round: int = 0
+    save_requested: bool = False
+    looked_at: float = 0.0
+    done: int = 0  # rounds, for heartbeats
+
+    def __post_init__(self) -> None:
+        job, settings = self.job, self.job.settings
+        self.total = settings.xgboost.rounds
+        self.checksum = checksum(self.learn)
+        self.device = device_of(self.ranks)
+        self.interval = metric_interval(settings, 1)
+        self.metrics = MetricsFile(job.paths.metrics, self.total, self.fence)
+        device = device_name(self.ranks) if self.device == "cuda" else "cpu"
+        self.checkpoints = CheckpointLog(
+            job.paths.checkpoints,
+            settings.checkpoint,
+            job.run_key,
+            {"device": device, "workers": str(self.ranks.world_size), "xgboost": xgboost.__version__},
+            self._before_commit,
+            lambda: self.heartbeat.beat(self.done),
+            metrics=self.metrics,
+        )
+        self.agreement = ControlConsensus(self.ranks)
+        self.replay = Replay(
+            job, self.ranks, self.boosting, self.checkpoints, self.fence, self.heartbeat, self.clock
+        )
+
+    def resume(self) -> Block:
+        """Load the newest undamaged checkpoint, if there is one, and return the block to train from.
+
+        Raises :class:`TrainingError` if the ranks found different checkpoints.
+        """
+        found = self.checkpoints.load_newest()
+        position = found[0] if found else Position(0, 0, 0)
+        # Ranks read the same folder, but one rank alone may read a damaged file: compare before the first round.
+        if not self.ranks.all_equal(position.step):
+            raise TrainingError(
+                "workers found different checkpoints; is the run's folder on storage that all of them share?"
+            )
+        state: dict[str, Any] = found[1] if found else {"history": []}
+        self.history = [EpochMetrics.model_validate(row) for row in state["history"]]
+        if self.ranks.is_first:
+            self.metrics.rewind(position.step)
+            log.info("training starts at round %d of %d", position.step, self.total)
+        self.saved_round = self.done = position.step
+        self.replay.enter(position.step)
+        return Block(position.step, state["booster"].numpy().tobytes() if found else b"")
+
+    def run(self, block: Block) -> None:
+        """Train from the start of `block` to the end; the first rank writes the finished model to `paths.model`."""
+        while block.round < self.total:
+            block = self._run_block(block)
+        with self.heartbeat.kept_beating(self.total):
+            if self.ranks.is_first:
+                self.checkpoints.wait()
+                self._finish(block)
+            self.ranks.barrier()
+
+    def _run_block(self, start: Block) -> Block:
+        """Run the rounds of the block that begins at `start`, and save if a checkpoint is due; return its end."""
+        with self.clock.time("compute"):
+            model = self.boosting.model(start.content, start.round)
+        stop = block_end(start.round, self.total)
+        for number in range(start.round, stop):
+            result = self._run_round(model, number)
+            self.replay.watch(model, number + 1, result)
+            if number + 1 < stop:
+                self._heed(start)
+        with self.clock.time("compute"):
+            end = Block(stop, content_of(model))
+        if stop < self.total:
+            self._heed(end)
+        if self._is_due(stop):
+            self._save(end)
+            self.replay.saved(end, block_end(stop, self.total))
+        return end
+
+    def _run_round(self, model: xgboost.Booster, number: int) -> Round:
+        began = time.perf_counter()
+        with self.clock.time("compute"):
+            self.boosting.advance(model, number)
+        with self.clock.time("validation"):
+            result = self.boosting.evaluate(model, number)
+        self.done = number + 1
+        self.heartbeat.beat(self.done)
+        row = EpochMetrics(
+            epoch=self.done,
+            step=self.done,
+            train_loss=result.train_loss,
+            train_score=result.train_score,
+            validation_loss=result.validation_loss,
+            validation_score=result.validation_score,
+            learning_rate=self.job.settings.xgboost.learning_rate,
+            images_per_s=len(self.learn) / (time.perf_counter() - began),
+            rows=len(self.learn),
+            checksum=self.checksum,
+        )
+        self._check_finite(result)
+        self.history.append(row)
+        if self.ranks.is_first and (self.done % self.interval == 0 or self.done == self.total):
+            self.metrics.append(self.done, self.done, self._values(row))
+        return result
+
+    def _values(self, row: EpochMetrics) -> dict[str, float]:
+        metric = self.boosting.objective.metric
+        return {
+            "train/loss": row.train_loss,
+            f"train/{metric}": row.train_score,
+            "train/learning_rate": row.learning_rate,
+            "validation/loss": row.validation_loss,
+            f"validation/{metric}": row.validation_score,
+            "speed/rows_per_s": row.images_per_s,
+            "speed/data_wait_share": 0.0,
+            "epoch": float(row.epoch),
+        }
+
+    def _check_finite(self, result: Round) -> None:
+        """Raise :class:`TrainingError` on every rank if a loss or metric is not a finite number."""
+        if not all(map(math.isfinite, vars(result).values())):
+            raise TrainingError(
+                f"the loss or the metric is not a finite number after round {self.done}: training diverged. Lower "
+                "training.learning_rate, or look for extreme values of the target."
+            )
+
+    def _heed(self, newest: Block) -> None:
+        """Note a request to save, and stop if that was requested; all ranks do so after the same round.
+
+        `newest` is the newest end of a block. Raises :class:`StopRequestedError` to stop, once `newest` is saved.
+        """
+        wish = self.agreement.exchange(self._wish())
+        self.save_requested = self.save_requested or wish >= _SAVE
+        if wish != _STOP:
+            return
+        if self.ranks.is_first:
+            if newest.round > self.saved_round:
+                # A checkpoint counts the points before it: those of the rounds since `newest` are written again.
+                self.metrics.rewind(newest.round)
+                del self.history[newest.round :]
+                self._save(newest)
+            self.checkpoints.wait()
+        self.ranks.barrier()
+        at = f"training stopped on request at step {self.done} of {self.total}; the same command resumes "
+        if newest.round == self.done:
+            raise StopRequestedError(at + "there")
+        raise StopRequestedError(
+            f"{at}at step {newest.round}: a checkpoint holds whole blocks of rounds, so the rounds since are computed "
+            "again"
+        )
+
+    def _wish(self) -> int:
+        """This rank's request: 0, `_SAVE` or `_STOP`; always 0 on other ranks than the first."""
+        now = time.perf_counter()
+        if not self.ranks.is_first or now - self.looked_at < _LOOK_S:
+            return 0
+        self.looked_at = now
+        if self.job.paths.stop.exists():
+            return _STOP
+        self.fence.check()
+        due = now - self.saved_at >= self.job.settings.checkpoint.every_s
+        if self.job.paths.save.exists():
+            self.job.paths.save.unlink(missing_ok=True)
+            due = True
+        if not due or self.checkpoints.busy:
+            return 0
+        self.saved_at = now  # request each save once
+        return _SAVE
+
+    def _is_due(self, end: int) -> bool:
+        """Whether to save at round `end`, the end of a block; all ranks agree."""
+        every = self.job.settings.checkpoint.every_steps
+        by_rounds = every is not None and end - self.saved_round >= every
+        return self.save_requested or by_rounds or end == self.total or self.replay.needs_checkpoint(end)
+
+    def _save(self, end: Block) -> None:
+        """Save the model at the end of a block; only the first rank writes."""
+        import torch
+
+        self.save_requested, self.saved_round = False, end.round
+        if not self.ranks.is_first:
+            return
+        with self.clock.time("checkpoint"):
+            state = {
+                "booster": torch.from_numpy(np.frombuffer(end.content, np.uint8).copy()),
+                "history": [row.model_dump() for row in self.history],
+            }
+            self.checkpoints.save(Position(end.round, 0, end.round), state, None)
+        self.saved_at = time.perf_counter()
+
+    def _before_commit(self) -> None:
+        """Make the metric points as durable as the checkpoint, and check that this attempt may still write."""
+        self.metrics.sync()
+        self.fence.check()
+
+    def _finish(self, end: Block) -> None:
+        """Write the selected rounds' model and the record of the training, in one atomic rename.
+
+        Raises :class:`training.errors.TransientError` if metric points were damaged meanwhile.
+        """
+        self.metrics.check()
+        chosen = self.history[-1]
+        if self.job.settings.xgboost.select == "best":
+            chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
+        content = first_rounds(end.content, chosen.epoch)
+        replay = self.replay.outcome()
+        seconds = sum(self.clock.parts.values())
+        with atomic_folder(self.job.paths.model) as folder:
+            (folder / MODEL_FILE).write_bytes(content)
+            trained = TrainedModel(
+                run_key=self.job.run_key,
+                weights=str(self.job.paths.model / MODEL_FILE),
+                weights_digest=hashlib.sha256(content).hexdigest(),
+                selected_epoch=chosen.epoch,
+                steps=self.total,
+                world_size=self.ranks.world_size,
+                device=self.device,
+                history=tuple(self.history),
+                seconds=seconds,
+                goodput=Goodput(total_s=seconds, parts=dict(self.clock.parts)),
+                reproducible=replay.reproducible,
+                reproducible_reason=replay.reason,
+            )
+            (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
+            self._before_commit()

@@ -1,0 +1,137 @@
+"""Replay check: would an interrupted training end with the same bits? Checked once per run, by repeating a few rounds.
+
+After the first saved block of an attempt, the next rounds are computed a second time, by a new model from that
+checkpoint as a resumed attempt would compute them; the bytes of both models and their losses are compared.
+
+All workers take part, as rounds are collective. If an attempt dies during the replay, the next attempt replays again;
+if that attempt dies in the replay too, the run continues without the check.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+import torch  # noqa: TID253 - imported by processes that train
+import xgboost  # noqa: TID253 - imported by processes that train
+
+from training.attempts.fence import Fence
+from training.attempts.heartbeat import Heartbeat
+from training.attempts.job import TrainingJob
+from training.checkpoints.checkpoint_log import CheckpointLog
+from training.errors import DataError
+from training.records import ReplayOutcome
+from training.storage.record_files import write_record
+from training.trainers.accounting import Clock
+from training.trainers.ranks import Ranks
+from training.trainers.replay_outcome import begun, different, equal, is_decided, read_outcome, unchecked
+from training.trainers.xgboost.boosting import Boosting, Round, content_of
+
+log = logging.getLogger("evergreen.replay")
+
+_SECONDS = 0.3  # time limit for the repeated rounds, which sets their number; at least one round is repeated
+_REMEDY = (
+    "XGBoost does not compute the same bits twice here: compare the machines of the workers, or set "
+    "scaling.threads_per_worker=1."
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The boundary of a block: the number of rounds before it, and the model of these rounds (empty at 0)."""
+
+    round: int
+    content: bytes
+
+
+@dataclass
+class Replay:
+    """The replay check of one attempt."""
+
+    job: TrainingJob
+    ranks: Ranks
+    boosting: Boosting
+    checkpoints: CheckpointLog
+    fence: Fence
+    heartbeat: Heartbeat
+    clock: Clock
+    _wanted: bool = False
+    _entered_at: tuple[int, float] = (0, 0.0)  # round and time
+    _start: int | None = None
+    _count: int = field(default=0)
+
+    def enter(self, round_number: int) -> None:
+        """Called when training starts at `round_number`: all ranks agree on whether to check the run."""
+        on = self.job.settings.checkpoint.replay
+        wanted = self.ranks.is_first and on and not is_decided(read_outcome(self.job.paths))
+        self._wanted = bool(self.ranks.add_up(float(wanted))[0])
+        self._entered_at = round_number, time.perf_counter()
+
+    def needs_checkpoint(self, end: int) -> bool:
+        """Whether to save at round `end`, the first end of a block in this attempt."""
+        return self._wanted and self._start is None and end < self.job.settings.xgboost.rounds
+
+    def saved(self, block: Block, end: int) -> None:
+        """Called on all ranks when `block` is being saved; the block after it ends at round `end`."""
+        if not self._wanted or self._start is not None or end <= block.round:
+            return
+        entered, since = self._entered_at
+        mean_s = (time.perf_counter() - since) / max(1, block.round - entered)
+        slowest_s = max(map(float, self.ranks.gather(torch.tensor([mean_s], device=self.ranks.device))))
+        self._start, self._count = block.round, max(1, min(end - block.round, int(_SECONDS / slowest_s)))
+        self.checkpoints.pinned = block.round
+
+    def watch(self, model: xgboost.Booster, done: int, result: Round) -> None:
+        """Called on all ranks after each round; after the last one to be repeated, repeat all and compare."""
+        if self._start is None or done < self._start + self._count:
+            return
+        with self.clock.time("replay check"), self.heartbeat.kept_beating(done):
+            self._check(self._start, content_of(model), result)
+        self.checkpoints.pinned = self._start = None
+        self._wanted = False
+
+    def outcome(self) -> ReplayOutcome:
+        """The outcome of the run's replay check, or why there was no replay."""
+        on = self.job.settings.checkpoint.replay
+        reason = "no round followed a checkpoint within one attempt" if on else "checkpoint.replay is off"
+        return read_outcome(self.job.paths) or unchecked(reason)
+
+    def _check(self, start: int, content: bytes, result: Round) -> None:
+        if self.ranks.is_first:
+            self.checkpoints.wait()
+            self._write(begun(read_outcome(self.job.paths)))
+        self.ranks.barrier()
+        state = self._read(start)
+        if state is None:
+            outcome = unchecked(f"the checkpoint at step {start} could not be read back")
+        else:
+            outcome = self._compared(start, state, content, result)
+        if self.ranks.is_first:
+            self._write(outcome)
+            log.log(logging.INFO if outcome.reproducible else logging.WARNING, "%s", outcome.reason)
+
+    def _write(self, outcome: ReplayOutcome) -> None:
+        self.fence.check()
+        write_record(self.job.paths.replay, outcome, self.job.paths.root.name)
+
+    def _read(self, start: int) -> bytes | None:
+        """The model in the checkpoint, or None on all ranks if any rank can't read it."""
+        state = None
+        try:
+            state = self.checkpoints.load_at(start)["booster"].numpy().tobytes()
+        except (DataError, OSError) as error:
+            log.warning("%s", error)
+        return None if self.ranks.add_up(float(state is None))[0] else state
+
+    def _compared(self, start: int, state: bytes, content: bytes, result: Round) -> ReplayOutcome:
+        model, again = self.boosting.model(state, start), result
+        for number in range(start, start + self._count):
+            self.boosting.advance(model, number)
+            again = self.boosting.evaluate(model, number)
+        differing = ["the trees"] if content_of(model) != content else []
+        differing += ["the loss or the metric"] if again != result else []
+        if not self.ranks.add_up(float(bool(differing)))[0]:
+            return equal(start, self._count)
+        # Names what differs on the first rank, if anything does.
+        return different(
+            start, self._count, start + self._count if differing else None, differing, (), _REMEDY
+        )

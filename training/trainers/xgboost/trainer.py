@@ -1,0 +1,74 @@
+"""The trainer `xgboost`: gradient-boosted trees. A boosting round counts as an epoch and as a step.
+
+This module does not import XGBoost, which is an optional dependency.
+"""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from training.errors import SettingError
+from training.records import DatasetVersion
+from training.settings.schema import Settings
+from training.trainers.base import Promise
+
+if TYPE_CHECKING:
+    from training.attempts.job import TrainingJob
+    from training.trainers.ranks import Ranks
+
+DISTRIBUTIONS = ("xgboost",)
+MODEL_FILE = "model.ubj"
+_NOT_IN_NAMES = "[]<"
+
+
+def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
+    """See :class:`training.trainers.base.Trainer`.
+
+    Raises :class:`SettingError` if XGBoost is not installed or can't take the dataset.
+    """
+    check_dataset(job.settings, job.dataset)
+    from training.trainers.xgboost.worker import run_worker
+
+    run_worker(job, ranks, node)
+
+
+def promise(settings: Settings) -> Promise:
+    """A killed training resumes at the newest saved block of rounds, with any settings of the trees."""
+    del settings
+    return Promise(resumes="round", same_bits_after_kill=True, any_workers=False)
+
+
+def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
+    """One: a boosting round is an epoch."""
+    del settings, rows, world_size
+    return 1
+
+
+def rows_per_step(settings: Settings, rows: int) -> int:
+    """All rows to learn from."""
+    del settings
+    return rows
+
+
+def check_installed() -> None:
+    """Raise :class:`SettingError` if XGBoost is not installed."""
+    if find_spec("xgboost") is None:
+        raise SettingError(
+            'trainer xgboost: XGBoost is not installed; install it by `pip install "evergreen-ml[boosting]"`'
+        )
+
+
+def check_dataset(settings: Settings, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` if XGBoost is missing, or can't learn from images or by some names of columns."""
+    del settings
+    check_installed()
+    if version.table is None:
+        raise SettingError(
+            f"trainer xgboost needs a table, and the dataset {version.name} has images; use a source such as "
+            "Table(path, target=...), or the trainer Torch(build_model)"
+        )
+    for column in version.table.columns:
+        if set(column.name) & set(_NOT_IN_NAMES):
+            raise SettingError(
+                f"column {column.name!r}: trainer xgboost allows no [, ] and < in the name of a column; rename the "
+                "column, or leave it out by Table(..., drop=...)"
+            )

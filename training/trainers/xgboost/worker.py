@@ -1,0 +1,93 @@
+"""Entry point of an XGBoost training process: set up the process, load the rows, run the boosting rounds."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import xgboost  # noqa: TID253 - imported by processes that train
+
+from training.attempts.fence import Fence
+from training.attempts.heartbeat import Heartbeat, furthest_step
+from training.attempts.history import Attempt, note
+from training.attempts.job import TrainingJob
+from training.data.dataset import open_columns
+from training.errors import ResourceError, TrainingError, TransientError
+from training.trainers.ranks import Ranks, prepare_process
+from training.trainers.rows import training_rows
+from training.trainers.xgboost.boosting import build_boosting
+from training.trainers.xgboost.communicator import communicator
+from training.trainers.xgboost.loop import Loop
+
+_PLACE = re.compile(r"^\[[^\]]*\](:| \S+:\d+:)?\s*")  # time, file and line in XGBoost's messages
+# Parts of XGBoost's messages when another worker has gone.
+_LOST_PEER = (
+    "socket",
+    "connect",
+    "tracker",
+    "recv",
+    "poll",
+    "collective",
+    "allreduce",
+    "timeout",
+    "broken pipe",
+)
+
+
+def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
+    """Train to the end, as one worker. Raises :class:`TrainingError` if the training can't succeed."""
+    began = time.time()
+    # Read before the first heartbeat of this attempt, which overwrites those of older attempts.
+    reached = furthest_step(job.paths)
+    fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
+    if ranks.is_first:
+        fence = Fence.enter(job.paths, job.attempt, job.driver)
+    heartbeat = Heartbeat(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
+    heartbeat.beat(0)
+    prepare_process(job.settings.scaling.threads_per_worker, "off")
+    timeout_s = int(job.settings.failure.collective_timeout_s)
+    with _explained(ranks), xgboost.config_context(verbosity=0), communicator(ranks, timeout_s):
+        with heartbeat.kept_beating(0):
+            columns = open_columns(job.dataset, "train")
+            learn, validate = training_rows(columns, job.settings)
+            boosting = build_boosting(job.dataset, job.settings, columns, learn, validate, ranks)
+        loop = Loop(job, ranks, boosting, learn, heartbeat, fence)
+        reached_block = loop.resume()
+        if ranks.is_first:
+            attempt = Attempt(
+                number=fence.number,
+                group=fence.group,
+                began=began,
+                ready=time.time(),
+                world_size=ranks.world_size,
+                device=loop.device,
+                first_step=reached_block.round,
+                reached=max(reached, reached_block.round),
+            )
+            note(job.paths.attempts, attempt)
+        loop.run(reached_block)
+
+
+@contextmanager
+def _explained(ranks: Ranks) -> Iterator[None]:
+    """Raise XGBoost's errors as errors with a message for the user."""
+    try:
+        yield
+    except xgboost.core.XGBoostError as error:
+        text = _gist(str(error))
+        if "bad_alloc" in str(error):
+            raise ResourceError(
+                "Out of memory: XGBoost could not store its rows. Lower training.max_bin or scaling.num_workers, or "
+                "free some, and run the same command: it resumes."
+            ) from error
+        if ranks.distributed and any(sign in str(error).lower() for sign in _LOST_PEER):
+            raise TransientError(
+                f"a training worker lost its peers ({text}). Run the same command again: it resumes."
+            ) from error
+        raise TrainingError(f"XGBoost failed: {text}") from error
+
+
+def _gist(message: str) -> str:
+    """The first line of XGBoost's message that says more than where it was raised."""
+    lines = [_PLACE.sub("", line.strip()) for line in message.splitlines()]
+    return next((line for line in lines if line), "no reason given")
