@@ -1,16 +1,16 @@
 """In: a trained model. Out: its scores and the champion's scores on the same held-out test rows.
 
 No other step scores models on the test split. Test rows that the champion was trained on, for example after
-data.test_share was raised, are left out. Fails with SettingError when the champion takes images of another shape or
-no test row is left to compare on, and with DataError when a model returns probabilities that are not finite.
+data.test_share was raised, are left out. Fails with SettingError when the champion takes other inputs than the dataset
+has or no test row is left to compare on, with TrainingError when a prediction of the candidate is not finite, and with
+DataError when one of a registered model is not.
 """
 
 import json
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,45 +18,53 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.comparison import comparison_now, find_evaluation, write_comparison
+from tasks.model_formats.base import format_of
 from tasks.preflight import check_shape
 from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, load_version, version_tags
 from tasks.registry.training_rows import training_rows_of
 from tasks.step import step
 from tasks.trackers.mlflow_run import connect_patiently
 from training.data.dataset import Columns, open_columns
-from training.data.images.decoding import Pixels
+from training.data.manifest import read_parts
 from training.data.row_digests import Digests, row_digests, rows_among
+from training.data.tables.encoding import encode
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
-from training.problems.classification import paired, score, worst_mistakes
+from training.problems import problem_named
+from training.problems.base import AnyScore, Predict, Predictions
 from training.recipe import reload
-from training.records import DatasetVersion, Evaluation, Score, TrainedModel
+from training.records import DatasetVersion, Evaluation, TableSchema, TrainedModel
 from training.storage.files import atomic_file, atomic_folder
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
-from training.trainers.torch.serving import Probabilities, latency_ms, predictor, serving_module
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 log = logging.getLogger("evergreen.evaluate")
 
-Predict = Callable[[Pixels], Probabilities]
+Inputs = npt.NDArray[Any]
 
 _NO_ROWS: Digests = np.empty(0, np.uint64)
+_BATCH_ROWS = 512
+_LATENCY_TRIES = 20
+_ROW_LISTS = ("mistakes", "largest_errors")  # fields of an evaluation whose entries have a row number
+_FEATURE = "feature."  # beginning of the names of a part file's feature columns
 
 
 class Champion(NamedTuple):
     """A registered version to compare the candidate with.
 
-    `predict` returns probabilities with one column for each of `classes`. `trained_on` holds the digests of the
-    version's training rows; None when they are unknown.
+    `predict` returns predictions; those of a classification have one column for each of `classes`. `table` describes
+    the columns of a table that the version takes. `trained_on` holds the digests of the version's training rows; None
+    when they are unknown.
     """
 
     version: str
     predict: Predict
     classes: tuple[str, ...]
     trained_on: Digests | None
+    table: TableSchema | None = None
 
 
 @step("evaluate", retries=3, pause_s=5)
@@ -88,37 +96,33 @@ def compare(
 
     Raises :class:`SettingError` when no such row is left.
     """
-    test = open_columns(version, "test")
+    test, problem = open_columns(version, "test"), problem_named(version.problem)
     others = [one for one in (champion, anchor) if one is not None]
     compared = _rows_to_compare(plan, version, others)
     rows = test if compared.all() else test.selected(compared)
-    module = serving_module(reload(plan.recipe, plan.paths.recipe), version, trained)
-    confidence = plan.settings.gate.confidence
-    ours, candidate = _scored(rows, predictor(module), version.classes, version, confidence)
-    theirs, other = None, None
-    if champion is not None:
-        theirs, other = _scored(rows, champion.predict, champion.classes, version, confidence)
-    first = None if anchor is None else _align(anchor.predict(rows.images), anchor.classes, version.classes)
-    pairs = paired(rows.labels, ours, theirs)
-    models = {"candidate": ours, "champion": theirs, "anchor": first}
-    _keep_predictions(folder / "predictions.parquet", test, compared, row_digests(version, "test"), models)
-    log.info(
-        "test accuracy %.4f (%.4f to %.4f at %g%% confidence)%s",
-        candidate.accuracy,
-        candidate.low,
-        candidate.high,
-        100 * confidence,
-        f", champion {other.accuracy:.4f}" if other else "",
+    predict = format_of(plan.settings.trainer).predictor(
+        reload(plan.recipe, plan.paths.recipe), version, trained
     )
-    numbers = np.flatnonzero(compared)
-    mistakes = worst_mistakes(rows.labels, ours, version.classes)
+    found = _measured(predict, rows.inputs)
+    ours = problem.aligned(found.predictions, version.classes, version)
+    candidate = _score(plan, version, rows, found, ours)
+    theirs, other, first = None, None, None
+    if champion is not None:
+        found = _measured(champion.predict, _inputs_of(champion, version, rows, compared))
+        theirs = _aligned(plan, champion, found.predictions, version)
+        other = _score(plan, version, rows, found, theirs)
+    if anchor is not None:
+        answers = anchor.predict(_inputs_of(anchor, version, rows, compared))
+        first = _aligned(plan, anchor, answers, version)
+    models = {"candidate": ours, "champion": theirs, "anchor": first}
+    _keep_predictions(folder / "predictions.parquet", version, test, compared, models)
+    log.info("%s%s", problem.headline(candidate), f", champion {problem.figure(other)}" if other else "")
     return Evaluation(
         rows=len(rows),
         candidate=candidate,
         champion=other,
         champion_version=champion.version if champion else None,
-        **pairs.model_dump(),
-        mistakes=tuple(one.model_copy(update={"row": int(numbers[one.row])}) for one in mistakes),
+        **_findings(problem.findings(rows.targets, ours, theirs, version), np.flatnonzero(compared)),
         predictions=str(folder / "predictions.parquet"),
         anchor_version=anchor.version if anchor else None,
         left_out=len(test) - len(rows),
@@ -126,10 +130,20 @@ def compare(
     )
 
 
+def _findings(fields: dict[str, Any], numbers: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """The fields with rows numbered as in the test split; `numbers` are those of the compared rows."""
+
+    def numbered(one: Any) -> Any:
+        return one.model_copy(update={"row": int(numbers[one.row])})
+
+    rows = {name: tuple(map(numbered, fields[name])) for name in _ROW_LISTS if name in fields}
+    return fields | rows
+
+
 def _rows_to_compare(plan: RunPlan, version: DatasetVersion, others: list[Champion]) -> npt.NDArray[np.bool_]:
     """Mask of the test rows to compare on: those that no other model was trained on.
 
-    The candidate was trained on none of them, as no image is in both splits. Raises :class:`SettingError` when no row
+    The candidate was trained on none of them, as no row is in both splits. Raises :class:`SettingError` when no row
     is left.
     """
     compared = np.ones(version.rows("test"), bool)
@@ -155,16 +169,81 @@ def _rows_to_compare(plan: RunPlan, version: DatasetVersion, others: list[Champi
     return compared
 
 
-def _scored(
-    test: Columns, predict: Predict, names: tuple[str, ...], version: DatasetVersion, confidence: float
-) -> tuple[Probabilities, Score]:
-    """A model's probabilities for `test`, with columns in the order of the dataset's classes, and its score."""
-    one = latency_ms(predict, test.images)
+class Measured(NamedTuple):
+    """A model's predictions for test rows, and the times it took."""
+
+    predictions: Predictions
+    latency_ms: float
+    rows_per_s: float
+
+
+def _measured(predict: Predict, inputs: Inputs) -> Measured:
+    one = latency_ms(predict, inputs)
     began = time.perf_counter()
-    found = predict(test.images)
-    per_second = len(test) / (time.perf_counter() - began)
-    aligned = _align(found, names, version.classes)
-    return aligned, score(test.labels, aligned, version.classes, confidence, one, per_second)
+    found = predict(inputs)
+    return Measured(found, one, len(inputs) / (time.perf_counter() - began))
+
+
+def _score(
+    plan: RunPlan, version: DatasetVersion, test: Columns, found: Measured, predictions: Predictions
+) -> AnyScore:
+    """The score of `predictions`, which are those of `found` in the form that the dataset's have."""
+    return problem_named(version.problem).score(
+        test.targets,
+        predictions,
+        version,
+        plan.settings.gate.confidence,
+        found.latency_ms,
+        found.rows_per_s,
+    )
+
+
+def _aligned(plan: RunPlan, champion: Champion, found: Predictions, version: DatasetVersion) -> Predictions:
+    """A registered model's predictions in the form that the dataset's have.
+
+    Raises :class:`DataError` when one is not finite.
+    """
+    aligned = problem_named(version.problem).aligned(found, champion.classes, version)
+    if not np.isfinite(aligned).all():
+        raise DataError(
+            f"model {plan.model} version {champion.version} gives predictions that are not finite, so it is damaged. "
+            "`evergreen rollback` points the alias to a sound version."
+        )
+    return aligned
+
+
+def latency_ms(predict: Predict, inputs: Inputs) -> float:
+    """Median latency in milliseconds of `predict` on a batch of one row."""
+    one = np.array(inputs[:1])
+    predict(one)  # warm-up: the first call includes set-up
+    taken = []
+    for _ in range(_LATENCY_TRIES):
+        began = time.perf_counter()
+        predict(one)
+        taken.append(time.perf_counter() - began)
+    return float(np.median(taken) * 1000)
+
+
+def _inputs_of(
+    champion: Champion, version: DatasetVersion, rows: Columns, compared: npt.NDArray[np.bool_]
+) -> Inputs:
+    """The inputs of `rows` as the champion takes them.
+
+    For a table, its categories and the order of its columns are those of the champion's own dataset. A category that
+    the champion does not know counts as missing, as in :mod:`training.data.tables.encoding`.
+    """
+    if champion.table is None or version.table is None or same_inputs(champion.table, version.table):
+        return rows.inputs
+    columns = [f"{_FEATURE}{column.name}" for column in champion.table.columns]
+    parts = [encode(part, champion.table, _FEATURE) for part in read_parts(version, "test", columns)]
+    return np.concatenate(parts)[compared]
+
+
+def same_inputs(one: TableSchema, other: TableSchema) -> bool:
+    """Whether both schemas encode each row in the same way."""
+    return [(column.name, column.kind, column.categories) for column in one.columns] == [
+        (column.name, column.kind, column.categories) for column in other.columns
+    ]
 
 
 def _loaded(
@@ -173,65 +252,39 @@ def _loaded(
     if number is None:
         return None
     tags = version_tags(client, plan.model, number)
-    classes = tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
     check_shape(plan, version, number)
     model = load_version(Home(Path(plan.home)), plan.model, number)
     log.info("compared with: %s version %s", plan.model, number)
-    predict = cast(Predict, model.predict)
-    trained_on: Digests | None = _NO_ROWS  # for the same dataset version: no image is in both splits
+    trained_on: Digests | None = _NO_ROWS  # for the same dataset version: no row is in both splits
     if tags.get(DATASET_TAG) != version.fingerprint:
         trained_on = training_rows_of(client, plan, number)
-    return Champion(number, lambda images: _in_batches(predict, images), classes, trained_on)
+    classes = tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
+    predict = model.predict
+    return Champion(number, lambda inputs: _in_batches(predict, inputs), classes, trained_on, model.table)
 
 
-def _in_batches(predict: Predict, images: Pixels) -> Probabilities:
+def _in_batches(predict: Predict, inputs: Inputs) -> Predictions:
     return np.concatenate(
-        [predict(np.array(images[start : start + 512])) for start in range(0, len(images), 512)]
+        [predict(np.array(inputs[at : at + _BATCH_ROWS])) for at in range(0, len(inputs), _BATCH_ROWS)]
     )
-
-
-def _align(theirs: Probabilities, names: tuple[str, ...], classes: tuple[str, ...]) -> Probabilities:
-    """Reorder the columns to the order of `classes`; a class that the champion does not know gets probability 0.
-
-    The probabilities of a row are rescaled to sum to 1. Raises :class:`DataError` when one is not finite.
-    """
-    if not np.isfinite(theirs).all():
-        raise DataError(
-            "a model gives probabilities that are not finite: the candidate diverged, or the champion is damaged, in "
-            "which case `evergreen rollback` points the alias to a sound version."
-        )
-    if names == classes:
-        return theirs
-    log.warning(
-        "the champion knows other classes: %s; it is compared on the rows as they are", ", ".join(names)
-    )
-    aligned = np.zeros((len(theirs), len(classes)), np.float32)
-    for column, name in enumerate(classes):
-        if name in names:
-            aligned[:, column] = theirs[:, names.index(name)]
-    left = aligned.sum(axis=1, keepdims=True)
-    # A row whose whole probability is on classes that the dataset no longer has gets the uniform distribution.
-    shared: Probabilities = np.where(
-        left > 1e-6, aligned / np.maximum(left, 1e-6), np.float32(1 / len(classes))
-    )
-    return shared.astype(np.float32)
 
 
 def _keep_predictions(
     path: Path,
+    version: DatasetVersion,
     test: Columns,
     compared: npt.NDArray[np.bool_],
-    digests: Digests,
-    models: dict[str, Probabilities | None],
+    models: dict[str, Predictions | None],
 ) -> None:
-    """Write one row per test row; a row that was left out has prediction -1 and probability NaN."""
-    columns: dict[str, Any] = {"label": test.labels, "digest": digests, "compared": compared}
-    places = np.flatnonzero(compared)
+    """Write one row per test row; a row that was left out has the prediction -1 where it is a class, else NaN."""
+    problem, targets = problem_named(version.problem), test.targets[compared]
+    digests = row_digests(version, "test")
+    columns: dict[str, Any] = {"label": test.targets, "digest": digests, "compared": compared}
     for name, found in models.items():
         if found is not None:
-            predicted, probability = np.full(len(test), -1), np.full(len(test), np.nan, np.float32)
-            predicted[places] = found.argmax(1)
-            probability[places] = found[np.arange(len(places)), test.labels[places]]
-            columns |= {name: predicted, f"{name}_probability": probability}
+            for ending, values in problem.row_columns(targets, found).items():
+                missing = -1 if np.issubdtype(values.dtype, np.integer) else np.nan
+                columns[name + ending] = np.full(len(test), missing, values.dtype)
+                columns[name + ending][compared] = values
     with atomic_file(path) as aside:
         pq.write_table(pa.table(columns), aside)

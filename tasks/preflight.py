@@ -1,8 +1,8 @@
 """In: a plan and its dataset version. Out: nothing, or the error because of which the result can't be used.
 
 Whether the model can be compared and registered would otherwise be known only after hours of training; it is checked
-while the workers start and run their first steps. Fails with SettingError when the champion takes images of another
-shape, and with TrainingError when the model can't be exported.
+while the workers start and run their first steps. Fails with SettingError when the champion learned another problem or
+takes other inputs, and with TrainingError when the model can't be exported.
 """
 
 import logging
@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 
-from tasks.checks.model_checks import check_model, compare_shapes
+from tasks.checks.model_checks import compare_champion
+from tasks.model_formats.base import format_of
 from tasks.registry.aliases import champion_of
-from tasks.registry.safe_loading import registered_shape
+from tasks.registry.safe_loading import registered_inputs
 from tasks.step import step
 from tasks.trackers.mlflow_run import connect_once
 from training.errors import StopRequestedError, classify
@@ -32,12 +33,12 @@ _LOOK_S = 0.5
 def preflight(plan: RunPlan, version: DatasetVersion) -> None:
     """Refuse a run whose model could not be compared or registered; checks nothing when training is finished already.
 
-    An MLflow server that is unavailable does not stop the training: the check of the champion's image shape is
+    An MLflow server that is unavailable does not stop the training: the check of the champion's inputs is
     skipped with a warning.
     """
     if finished(plan.paths, plan.run_key) is not None:
         return
-    check_exportable(plan, version)
+    check_format(plan, version)
     try:
         number = champion_of(connect_once(plan), plan.model)
         if number is not None:
@@ -97,13 +98,15 @@ def _end(checking: threading.Thread, over: threading.Event) -> None:
 
 
 def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> None:
-    """Raises :class:`SettingError` when the champion takes images of another shape than the dataset's, or no images.
+    """Raises :class:`SettingError` when the champion learned another problem or takes other inputs than the dataset's.
 
     Raises :class:`DataError` when the champion's files can't be read.
     """
-    compare_shapes(plan.model, number, registered_shape(plan.model, number), version.shape)
+    compare_champion(plan.model, number, registered_inputs(plan.model, number), version)
 
 
-def check_exportable(plan: RunPlan, version: DatasetVersion) -> None:
-    """Try torch.export on an untrained model from the run's copy of the recipe; see :func:`check_model`."""
-    check_model(plan, lambda: reload(plan.recipe, plan.paths.recipe), version.shape, len(version.classes))
+def check_format(plan: RunPlan, version: DatasetVersion) -> None:
+    """Check that a model of the run's copy of the recipe could be registered, where its format asks for a check."""
+    check = getattr(format_of(plan.settings.trainer), "check_untrained", None)
+    if check is not None:
+        check(plan, lambda: reload(plan.recipe, plan.paths.recipe), version)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.gate import judge
-from tasks.model_formats.torch_export import check_same, log_serving_model
+from tasks.model_formats.base import check_same, format_of, metadata_of
 from tasks.registry.aliases import (
     CLASSES_TAG,
     DATASET_TAG,
@@ -42,11 +42,11 @@ from tasks.step import step, worth_retrying
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_patiently, log_final, open_run
 from training.data.dataset import open_columns
 from training.plan import RunPlan
+from training.problems import problem_of
 from training.recipe import reload
 from training.records import DatasetVersion, Evaluation, Goodput, Release, TrainedModel, Verdict
 from training.storage.files import digest_file, digest_json
 from training.storage.paths import Home
-from training.trainers.torch.serving import serving_module
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -73,8 +73,9 @@ def register(
     client = connect_patiently(plan)
     run_id = open_run(client, plan)
     recipe = reload(plan.recipe, plan.paths.recipe)
-    module = serving_module(recipe, version, trained)
-    images = open_columns(version, "test").images
+    model_format = format_of(plan.settings.trainer)
+    predict = model_format.predictor(recipe, version, trained)
+    inputs = open_columns(version, "test").inputs
     register_model(client, plan.model)
     describe_model(client, plan, recipe, version)
     with registry_lock(client, home, plan.model) as lease:
@@ -82,19 +83,18 @@ def register(
         mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: trained.weights_digest}
         number = find_version(client, plan.model, mine)
         if number is None:
-            example = np.array(images[: max(2, min(4, len(images)))])
+            example = np.array(inputs[: max(2, min(4, len(inputs)))])
             record_training_rows(client, run_id, version)
-            classes = {"classes": list(version.classes)}
-            uri = log_serving_model(run_id, module, version, example, classes, trained.weights)
+            uri = model_format.log_model(run_id, recipe, version, trained, example, metadata_of(version))
             number = create_version(lease, plan, version, trained, run_id, uri)
         link_logged_model(client, plan.model, number)
-        check_same(module, load_version(home, plan.model, number), np.array(images[:64]))
+        check_same(predict, load_version(home, plan.model, number).predict, np.array(inputs[:64]))
         looks = take_looks(lease, number, trained.weights_digest, evaluation, plan.settings.gate)
         verdict = judge(evaluation, plan.settings.gate, looks)
         settle_standing(lease, number, evaluation, verdict)
         alias = settle(lease, number, trained.weights_digest, verdict)
     note_verdict(client, plan, number, verdict, run_id)
-    text = version_description(version, trained, evaluation, verdict, alias)
+    text = version_description(plan, version, trained, evaluation, verdict, alias)
     describe_version(client, plan.model, number, text)
     metrics = final_metrics(trained, evaluation)
     log_final(client, run_id, metrics, trained.steps, int(client.get_run(run_id).info.start_time))
@@ -148,8 +148,8 @@ def create_version(
         WEIGHTS_TAG: trained.weights_digest,
         **reproducible_tags(trained),
         CLASSES_TAG: json.dumps(version.classes),
-        FILE_TAG: digest_of_logged(lease.client, model_id),
-        WEIGHTS_FILE_TAG: digest_file(Path(trained.weights)),
+        FILE_TAG: digest_of_logged(lease.client, model_id, format_of(plan.settings.trainer).MODEL_FILE),
+        **_weights_file_tag(plan, trained),
     }
     lease.check()
     lease.client.create_model_version(
@@ -158,13 +158,21 @@ def create_version(
         run_id=run_id,
         tags=tags,
         model_id=model_id,
-        description=version_description(version, trained),
+        description=version_description(plan, version, trained),
     )
     number = delete_duplicates(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
     # Otherwise the version that delete_duplicates kept was registered by another home.
     if version_tags(lease.client, plan.model, number).get(FILE_TAG) == tags[FILE_TAG]:
         keep_digest(Home(Path(plan.home)), plan.model, number, tags[FILE_TAG])
     return number
+
+
+def _weights_file_tag(plan: RunPlan, trained: TrainedModel) -> dict[str, str]:
+    """The digest of the file of weights that is logged with the model, where the model is another file."""
+    weights = Path(trained.weights)
+    if format_of(plan.settings.trainer).MODEL_FILE.name == weights.name:
+        return {}
+    return {WEIGHTS_FILE_TAG: digest_file(weights)}
 
 
 def reproducible_tags(trained: TrainedModel) -> dict[str, str]:
@@ -215,18 +223,6 @@ def note_verdict(client: "MlflowClient", plan: RunPlan, number: str, verdict: Ve
 
 def final_metrics(trained: TrainedModel, evaluation: Evaluation) -> dict[str, float]:
     """The metrics of a release, by name."""
-    candidate, selected = evaluation.candidate, trained.selected()
-    numbers: dict[str, Any] = {
-        "accuracy": candidate.accuracy,
-        "accuracy_low": candidate.low,
-        "accuracy_high": candidate.high,
-        "log_loss": candidate.log_loss,
-        "macro_f1": candidate.macro_f1,
-        "calibration_error": candidate.calibration_error,
-        "validation_loss": selected.validation_loss,
-        "validation_accuracy": selected.validation_accuracy,
-        "latency_ms": candidate.latency_ms,
-    }
-    if evaluation.champion is not None:
-        numbers["champion_accuracy"] = evaluation.champion.accuracy
+    candidate = evaluation.candidate
+    numbers = problem_of(candidate).release_metrics(candidate, evaluation.champion, trained.selected())
     return {name: float(value) for name, value in numbers.items()}

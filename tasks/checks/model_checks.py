@@ -1,4 +1,4 @@
-"""Checks before training that a model fits its images, the champion and MLflow's format; they don't need Prefect."""
+"""Checks before training that a model fits its inputs, the champion and MLflow's format; they don't need Prefect."""
 
 import io
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from tasks.model_formats.program import check_program
 from training.errors import DataError, SettingError, TrainingError
 from training.plan import RunPlan
 from training.recipe import Recipe
-from training.records import ImageShape
+from training.records import DatasetVersion, ProblemName, TableSchema
 from training.storage.files import digest_json, write_text
 from training.storage.paths import Home
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ROWS = 3  # torch.export treats a batch size of 0 or 1 as a constant, not as dynamic
 
 
-def compare_shapes(model: str, number: str, theirs: ImageShape, ours: ImageShape) -> None:
+def compare_shapes(model: str, number: str, theirs: tuple[int, ...], ours: tuple[int, ...]) -> None:
     """Raises :class:`SettingError` when the champion takes images of another shape (channels, height, width)."""
     if theirs != ours:
         raise SettingError(
@@ -29,13 +29,58 @@ def compare_shapes(model: str, number: str, theirs: ImageShape, ours: ImageShape
         )
 
 
-def check_model(plan: RunPlan, recipe: Callable[[], Recipe], shape: ImageShape, classes: int) -> None:
-    """Build the model for images of `shape` (channels, height, width) and try torch.export on it.
+def compare_champion(
+    model: str,
+    number: str,
+    theirs: tuple[tuple[int, ...], ProblemName, TableSchema | None],
+    version: DatasetVersion,
+) -> None:
+    """Raises :class:`SettingError` when the champion learned another problem, or takes other inputs than the dataset's.
 
-    A success is cached by recipe, package versions, image shape and number of classes. Raises :class:`TrainingError`
-    with torch's reason, and when the model does not fit the images or classes.
+    `theirs` is what :func:`tasks.registry.safe_loading.registered_inputs` gives for the champion.
     """
-    about = [plan.recipe.digest, plan.ingredients["versions"], shape, classes]
+    shape, problem, table = theirs
+    champion = f"tracking.model: champion {model} version {number}"
+    if problem != version.problem:
+        raise SettingError(
+            f"{champion} is a model for {problem}, the recipe's problem is {version.problem}, {_ANOTHER_NAME}"
+        )
+    if (table is None) != (version.table is None):
+        kinds = ("a table", "images") if version.table is None else ("images", "a table")
+        raise SettingError(f"{champion} takes {kinds[0]}, the data are {kinds[1]}, {_ANOTHER_NAME}")
+    if table is None or version.table is None:
+        compare_shapes(model, number, shape, version.shape)
+    elif table.target != version.table.target:
+        raise SettingError(
+            f"{champion} predicts {table.target!r}, the recipe's target is {version.table.target!r}, {_ANOTHER_NAME}"
+        )
+    elif different := _different_columns(table, version.table):
+        raise SettingError(f"{champion} takes other columns than the table has: {different}, {_ANOTHER_NAME}")
+
+
+_ANOTHER_NAME = "so the two can't be compared. Register under another name with tracking.model."
+
+
+def _different_columns(theirs: TableSchema, ours: TableSchema) -> str:
+    """How the columns of two tables differ in name or kind, in any order; empty if they do not."""
+    before, now = ({one.name: one.kind for one in table.columns} for table in (theirs, ours))
+    changed = [name for name in before if name in now and before[name] != now[name]]
+    if missing := [name for name in before if name not in now]:
+        return f"column {missing[0]!r} is missing"
+    if new := [name for name in now if name not in before]:
+        return f"column {new[0]!r} is new"
+    return (
+        f"column {changed[0]!r} was a {before[changed[0]]}, and now is a {now[changed[0]]}" if changed else ""
+    )
+
+
+def check_model(plan: RunPlan, recipe: Callable[[], Recipe], shape: tuple[int, ...], outputs: int) -> None:
+    """Build the model for inputs of `shape` and try torch.export on it.
+
+    `shape` and `outputs` are what `build_model` is given. A success is cached by both, the recipe and the packages'
+    versions. Raises :class:`TrainingError` with torch's reason, and when the model does not fit the inputs or outputs.
+    """
+    about = [plan.recipe.digest, plan.ingredients["versions"], shape, outputs]
     tried = Home(Path(plan.home)).root / "cache" / "exportable" / digest_json(about)
     if tried.is_file():
         return
@@ -43,10 +88,10 @@ def check_model(plan: RunPlan, recipe: Callable[[], Recipe], shape: ImageShape, 
 
     from training.trainers.torch.replica import build_module
 
-    module = build_module(recipe(), shape, classes).eval()
-    images = torch.zeros((_ROWS, *shape))
+    module = build_module(recipe(), shape, outputs).eval()
+    inputs = torch.zeros((_ROWS, *shape))
     try:
-        program = torch.export.export(module, (images,), dynamic_shapes=({0: torch.export.Dim("rows")},))
+        program = torch.export.export(module, (inputs,), dynamic_shapes=({0: torch.export.Dim("rows")},))
     except Exception as error:  # torch's tracer raises many kinds
         raise TrainingError(
             f"recipe {plan.recipe.name}: its model can't be exported by torch.export ({error}), so it could not be "

@@ -1,40 +1,77 @@
 """In: a plan whose run has not begun. Out: nothing, or the error with which `evergreen retrain` would refuse it.
 
-Checks that need all rows are left to the data preparation: `evergreen retrain` makes them before it trains.
+Checks that need all rows of images are left to the data preparation: `evergreen retrain` makes them before it trains.
 """
 
 from pathlib import Path
 
-from tasks.checks.model_checks import check_model, compare_shapes
+from tasks.checks.model_checks import check_model, compare_champion
+from tasks.model_formats.base import format_of
 from tasks.trackers.embedded_store import champion_tags
 from training.data.manifest import read_manifest
-from training.data.preparation.source_check import check_source
+from training.data.preparation.source_check import check_not_refused, check_source
+from training.data.tables.table_check import check_table
 from training.errors import DataError
 from training.plan import RunPlan
 from training.recipe import Recipe, is_built_in
-from training.records import DatasetVersion, ImageShape
+from training.records import DatasetVersion, TableSchema
 from training.storage.paths import Home
 from training.supervision.launch import finished
+from training.trainers.base import trainer_named
 
 _DATASET_TAG = "evergreen.dataset"
 
 
 def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> None:
-    """Check a few rows, the champion's image shape and the model, unless they are known to be fine already.
+    """Check rows, the champion's inputs and the model, unless they are known to be fine already.
 
-    Raises :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
+    Of images, a few rows are checked; of a table, the target of every row. Raises
+    :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
     """
     home = Home(Path(plan.home))
     if finished(plan.paths, plan.run_key) is not None or _is_proven(plan, recipe):
         return
-    if version is not None:
-        shape, classes = version.shape, len(version.classes)
+    expected = version or _expected_version(home, plan)
+    trainer_named(plan.settings.trainer).check_dataset(plan.settings, expected)
+    _check_champion(home, plan, expected)
+    if expected.table is None:
+        if expected.classes:  # otherwise the classes are known only after the rows have been prepared
+            check_model(plan, lambda: recipe, expected.shape, len(expected.classes))
+    elif version is not None:  # otherwise the categories, and so the model's inputs, are not known
+        check = getattr(format_of(plan.settings.trainer), "check_untrained", None)
+        if check is not None:
+            check(plan, lambda: recipe, version)
+
+
+def _expected_version(home: Home, plan: RunPlan) -> DatasetVersion:
+    """The dataset version as far as it is known before preparation: without rows and statistics.
+
+    Raises :class:`DataError` for rows that preparation would refuse.
+    """
+    refused = home.refused_rows(plan.recipe.name, plan.fingerprint)
+    table: TableSchema | None = None
+    shape: tuple[int, ...]
+    if plan.files.kind == "table":
+        check_not_refused(plan.files, refused)
+        table = check_table(plan.files, plan.settings.data, plan.recipe.problem)
+        shape = (len(table.columns),)
     else:
-        refused = home.refused_rows(plan.recipe.name, plan.fingerprint)
-        shape, classes = check_source(plan.files, plan.settings.data, refused), len(plan.files.classes)
-    _check_champion(home, plan, shape)
-    if classes:  # otherwise the classes are known only after the rows have been prepared
-        check_model(plan, lambda: recipe, shape, classes)
+        shape = check_source(plan.files, plan.settings.data, refused)
+    return DatasetVersion(
+        name=plan.recipe.name,
+        fingerprint=plan.fingerprint,
+        path=str(home.dataset(plan.recipe.name, plan.fingerprint)),
+        classes=plan.files.classes,
+        shape=shape,
+        parts={"train": (), "test": ()},
+        label_counts={"train": (), "test": ()},
+        mean=(),
+        std=(),
+        source_digest=plan.files.digest,
+        source_origin=plan.files.origin,
+        problem=plan.recipe.problem,
+        table=table,
+    )
 
 
 def _is_proven(plan: RunPlan, recipe: Recipe) -> bool:
@@ -44,8 +81,8 @@ def _is_proven(plan: RunPlan, recipe: Recipe) -> bool:
     return not changed and is_built_in(plan.recipe)
 
 
-def _check_champion(home: Home, plan: RunPlan, shape: ImageShape) -> None:
-    """Compare image shapes with the embedded store's champion, if the champion's dataset is still in this home."""
+def _check_champion(home: Home, plan: RunPlan, expected: DatasetVersion) -> None:
+    """Compare inputs with the embedded store's champion, if the champion's dataset is still in this home."""
     if plan.settings.tracking.uri is not None:
         return
     number, tags = champion_tags(home, plan.model)
@@ -56,4 +93,4 @@ def _check_champion(home: Home, plan: RunPlan, shape: ImageShape) -> None:
         dataset = read_manifest(home.dataset(plan.recipe.name, fingerprint), fingerprint)
     except DataError:
         return  # removed by `evergreen gc`, or of another recipe: preflight checks the champion itself
-    compare_shapes(plan.model, number, dataset.shape, shape)
+    compare_champion(plan.model, number, (dataset.shape, dataset.problem, dataset.table), expected)

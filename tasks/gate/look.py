@@ -14,11 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.gate.outcomes import Outcomes
-from tasks.gate.paired import margin_score, mcnemar
 from tasks.gate.reign import Flips, Reign, look_key, pack_flips
 from tasks.gate.signs import FLIPS, Differences, flipped_sums
 from tasks.gate.spending import joint_spent, strict_level
-from training.records import Look, Measure, Question
+from training.records import Look, Question
 from training.settings.schema import GateSettings
 
 _NO_FLIPS: Differences = np.zeros(0)
@@ -48,12 +47,6 @@ def key_of(question: Question, candidate: str, rows_digest: str, settings: GateS
     return look_key(question, candidate, rows_digest, *about)
 
 
-def measure_of(question: Question, outcomes: Outcomes) -> Measure:
-    """Measure of a look: accuracy; log loss for "better" when neither model makes a mistake."""
-    perfect = bool(outcomes.candidate.all() and outcomes.reference.all())
-    return "log_loss" if question == "better" and perfect else "accuracy"
-
-
 def take_look(
     question: Question,
     candidate: str,
@@ -66,24 +59,23 @@ def take_look(
 
     `candidate` is the digest of the candidate's weights, `reign` the state before the look.
     """
-    measure, rows_digest = measure_of(question, outcomes), outcomes.rows_digest()
+    rows_digest = outcomes.rows_digest()
     key = key_of(question, candidate, rows_digest, settings)
-    differences = _differences(question, measure, outcomes, settings.margin)
+    compared = outcomes.compared(question, settings.margin)
     joint = settings.error_control == "joint"
     flips = _NO_FLIPS
-    if joint or measure == "log_loss":
-        flips = flipped_sums(reference.identity, outcomes.digests, differences)
-    p, statistic = _single_test(question, measure, outcomes, differences, flips, settings.margin)
+    if joint or compared.uses_flips:
+        flips = flipped_sums(reference.identity, compared.digests, compared.differences)
+    p, statistic = compared.test(flips)
     spending = (
-        spend_jointly(reign, flips, differences, settings) if joint else spend_strictly(reign, settings)
+        spend_jointly(reign, flips, compared.differences, settings)
+        if joint
+        else spend_strictly(reign, settings)
     )
     passed = p <= spending.level or (spending.boundary is not None and statistic > spending.boundary)
-    gained, lost = _favourable(measure, outcomes, differences)
-    if measure == "log_loss":  # a few rows can lower the mean, so significantly more rows must gain than lose
-        passed = passed and mcnemar(gained, lost) <= alpha_of(settings)
     look = Look(
         question=question,
-        measure=measure,
+        measure=compared.measure,
         reference_version=reference.version,
         reference_excess=reference.excess,
         key=key,
@@ -94,17 +86,19 @@ def take_look(
         margin=settings.margin if question == "not_worse" else 0.0,
         rows=len(outcomes),
         rows_digest=rows_digest,
-        gained=gained,
-        lost=lost,
-        reference_wrong=int((~outcomes.reference).sum()),
-        difference=float(_mean_difference(measure, outcomes)),
+        gained=compared.gained,
+        lost=compared.lost,
+        reference_wrong=compared.reference_wrong,
+        difference=compared.difference,
         statistic=statistic,
         p=p,
         boundary=spending.boundary,
         level=spending.level,
         spent=spending.spent,
         crossed=pack_flips(spending.crossed),
-        passed=passed,
+        passed=passed and compared.also <= alpha_of(settings),
+        reference_error=compared.reference_error,
+        standard_error=compared.standard_error,
     )
     return look, reign.with_look(key, spending.crossed, 0.0 if joint else spending.level)
 
@@ -155,45 +149,3 @@ def spend_strictly(reign: Reign, settings: GateSettings) -> Spending:
     before = reign.strict_spent + (joint_spent(reign.looks, alpha, horizon) if reign.crossed.any() else 0.0)
     level = strict_level(reign.looks, before, alpha, horizon)
     return Spending(None, level, before + level, np.empty(0, np.intp))
-
-
-def _differences(question: Question, measure: Measure, outcomes: Outcomes, margin: float) -> Differences:
-    """Difference of each row, positive in favour of the candidate; "not_worse" adds the margin to discordant rows."""
-    if measure == "log_loss":
-        return outcomes.reference_loss - outcomes.candidate_loss
-    differences = outcomes.candidate.astype(np.float64) - outcomes.reference
-    return np.where(differences, differences + margin, 0.0) if question == "not_worse" else differences
-
-
-def _single_test(
-    question: Question,
-    measure: Measure,
-    outcomes: Outcomes,
-    differences: Differences,
-    flips: Differences,
-    margin: float,
-) -> tuple[float, float]:
-    """(p, statistic): p-value of this look alone, and the test statistic in standard deviations."""
-    from scipy.stats import norm
-
-    if question == "not_worse":
-        score = margin_score(outcomes.gained, outcomes.lost, len(outcomes), margin)
-        return float(norm.sf(score)), score
-    total, size = float(differences.sum()), float(np.sqrt(np.square(differences).sum()))
-    statistic = total / size if size else 0.0
-    if measure == "log_loss":
-        return float((1 + (flips >= total).sum()) / (FLIPS + 1)), statistic
-    return mcnemar(outcomes.gained, outcomes.lost), statistic
-
-
-def _favourable(measure: Measure, outcomes: Outcomes, differences: Differences) -> tuple[int, int]:
-    """Number of rows in favour of the candidate, and in favour of the reference."""
-    if measure == "log_loss":
-        return int((differences > 0).sum()), int((differences < 0).sum())
-    return outcomes.gained, outcomes.lost
-
-
-def _mean_difference(measure: Measure, outcomes: Outcomes) -> float:
-    if measure == "log_loss":
-        return float((outcomes.reference_loss - outcomes.candidate_loss).mean())
-    return (outcomes.gained - outcomes.lost) / len(outcomes)

@@ -1,31 +1,43 @@
 """The rules of the gate, one function each: from an evaluation and looks to a :class:`Rule` with its numbers."""
 
+import math
+
 from tasks.gate.look import alpha_of
-from tasks.gate.needed import critical, gain_needed, rows_needed
+from tasks.gate.needed import critical, error_needed, gain_needed, rows_needed
 from tasks.gate.paired import difference_bound, holm, mcnemar
 from training.data.sources.wording import counted
-from training.records import Evaluation, Look, Rule
+from training.problems import problem_of
+from training.problems.regression import shown
+from training.records import Evaluation, Look, Rule, Score
 from training.settings.schema import GateSettings
 
 
 def floor_rule(evaluation: Evaluation, floor: float) -> Rule:
-    """The accuracy on the compared rows reaches `floor`; the explanation gives the number of rows left out."""
-    candidate, rows = evaluation.candidate, evaluation.rows
-    passed = candidate.accuracy >= floor
+    """Accuracy, or R² of a regression, on the compared rows reaches `floor`.
+
+    The explanation gives the number of rows left out.
+    """
+    problem, rows = problem_of(evaluation.candidate), evaluation.rows
+    value = problem.floor_value(evaluation.candidate)
+    passed = value >= floor
+    name, measured = problem.floor_text(value)
     text = (
-        f"accuracy {percent(candidate.accuracy)} on {rows:,} rows {'reaches' if passed else 'is below'} "
-        f"the floor of {percent(floor)}"
+        f"{name} {measured} on {rows:,} rows {'reaches' if passed else 'is below'} "
+        f"the floor of {problem.floor_text(floor)[1]}"
     )
     if evaluation.left_out:
         text += f"; {evaluation.left_out:,} more test rows are left out, as version "
         text += f"{_versions(evaluation)} was trained on them"
     if not evaluation.training_rows_known:
         text += f"; which rows version {_versions(evaluation)} was trained on is not known"
-    return Rule(name="floor", passed=passed, value=candidate.accuracy, limit=floor, explanation=text)
+    return Rule(name="floor", passed=passed, value=value, limit=floor, explanation=text)
 
 
 def better_rule(look: Look) -> Rule:
-    """The candidate is more accurate, or has the lower log loss when neither model makes a mistake."""
+    """The candidate is more accurate, or has the lower log loss when neither model makes a mistake.
+
+    Of a regression: the candidate's mean squared error is lower.
+    """
     value, limit = (look.statistic, look.boundary) if look.boundary is not None else (look.p, look.level)
     text = f"{_compared(look)}: {_p(look.p)}, z = {look.statistic:.2f}; {_asked(look)}"
     if not look.passed:
@@ -39,7 +51,12 @@ def better_rule(look: Look) -> Rule:
 
 
 def not_worse_rule(look: Look) -> Rule:
-    """The lower bound of the paired difference in accuracy, at the look's boundary, is above -`gate.margin`."""
+    """The lower bound of the paired difference in accuracy, at the look's boundary, is above -`gate.margin`.
+
+    Of a regression: see :func:`_error_not_worse`.
+    """
+    if look.measure == "squared_error":
+        return _error_not_worse(look)
     z, margin, rows = critical(look), look.margin, look.rows
     bound = -1.0 if z is None else difference_bound(look.gained, look.lost, rows, z)
     text = (
@@ -54,6 +71,23 @@ def not_worse_rule(look: Look) -> Rule:
     return Rule(name="not_worse", passed=look.passed, value=bound, limit=-margin, explanation=text)
 
 
+def _error_not_worse(look: Look) -> Rule:
+    """The mean squared error grew by less than the share `gate.margin`: the look's statistic exceeds its boundary."""
+    z, margin, rows = critical(look), look.margin, look.rows
+    value, limit = (look.p, look.level) if z is None else (look.statistic, z)
+    grown = f"{-100 * look.difference / look.reference_error:+.2f} %" if look.reference_error else "from 0"
+    text = (
+        f"{_compared(look)}: the mean squared error changes by {grown}, {100 * margin:+.2f} % allowed: {_p(look.p)}, "
+        f"z = {look.statistic:.2f}; {_asked(look)}"
+    )
+    if not look.passed and z is not None:
+        if (needed := rows_needed(look)) is not None:
+            text += f". Some {needed:,} test rows could show it, if the true change is the measured one"
+        elif margin * look.reference_error <= z * look.standard_error:
+            text += f". {rows:,} rows can't show so little: test on more rows or raise gate.margin"
+    return Rule(name="not_worse", passed=look.passed, value=value, limit=limit, explanation=text)
+
+
 def class_drop_rule(evaluation: Evaluation, settings: GateSettings) -> Rule:
     """A class fails when its recall drops by more than the limit and the drop is significant.
 
@@ -63,6 +97,7 @@ def class_drop_rule(evaluation: Evaluation, settings: GateSettings) -> Rule:
     small class can pass. At 0.95 confidence, a class that gains no row must lose 8 rows to fail among 10 classes, and
     11 rows among 100 classes.
     """
+    assert isinstance(evaluation.candidate, Score)  # only a classification has changes by class
     found = zip(evaluation.candidate.classes, evaluation.class_changes, strict=True)
     tested = [(one.name, one.rows, gained, lost) for one, (gained, lost) in found if one.rows]
     p_values = holm([mcnemar(lost, gained) for _, _, gained, lost in tested])
@@ -97,6 +132,12 @@ def _compared(look: Look) -> str:
             f"{look.lost:,}"
         )
     other = "champion" if look.question == "better" else "reference"
+    if look.measure == "squared_error":
+        ours = math.sqrt(max(0.0, look.reference_error - look.difference))
+        return (
+            f"RMSE {shown(ours)} against {shown(math.sqrt(look.reference_error))} of the {other}; the candidate's "
+            f"squared error is lower on {counted(look.gained, 'row')}, higher on {look.lost:,}"
+        )
     return (
         f"the candidate alone is right on {counted(look.gained, 'row')}, the {other} alone on {look.lost:,}"
     )
@@ -117,6 +158,8 @@ def _would_need(look: Look) -> str:
         return ". Raise gate.horizon, or test on fresh rows under another model name"
     if look.measure == "log_loss":
         return ""
+    if look.measure == "squared_error":
+        return _error_would_need(look)
     gain, rows = gain_needed(look), rows_needed(look)
     text = f". Needed is a gain of {100 * (gain or 0):.2f} points on these {look.rows:,} rows"
     if gain is not None and gain * look.rows > look.reference_wrong:
@@ -126,6 +169,18 @@ def _would_need(look: Look) -> str:
         )
     if rows is not None:
         text += f"; a true gain of {100 * look.difference:.2f} points takes some {rows:,} test rows"
+    return text
+
+
+def _error_would_need(look: Look) -> str:
+    most, rows = error_needed(look), rows_needed(look)
+    if most is None:
+        text = f". No RMSE would be shown to be better on these {look.rows:,} rows: test on more rows"
+    else:
+        text = f". Needed is an RMSE of at most some {shown(most)} on these {look.rows:,} rows"
+    if rows is not None:
+        ours = math.sqrt(max(0.0, look.reference_error - look.difference))
+        text += f"; a true RMSE of {shown(ours)} takes some {rows:,} test rows"
     return text
 
 

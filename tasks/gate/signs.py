@@ -27,6 +27,8 @@ def flipped_sums(reference: str, digests: Digests, differences: Differences) -> 
     used = np.flatnonzero(differences)
     sizes = np.unique(np.abs(differences[used]))
     whole = len(sizes) == 1
+    # A power of 2, so that no digit changes: squares of large numbers would overflow in float32.
+    unit = 2.0 ** np.frexp(sizes[-1])[1] if len(sizes) else 1.0
     sums = np.zeros(FLIPS, np.float64)
     for start in range(0, len(used), _CHUNK):
         chosen = used[start : start + _CHUNK]
@@ -35,9 +37,9 @@ def flipped_sums(reference: str, digests: Digests, differences: Differences) -> 
             bits ^= (differences[chosen] < 0)[:, None]
             sums += 2.0 * bits.sum(axis=0, dtype=np.uint8) - len(chosen)
         else:
-            values = differences[chosen].astype(np.float32)
+            values = (differences[chosen] / unit).astype(np.float32)
             sums += 2.0 * (values @ bits.astype(np.float32)) - float(values.sum())
-    return sums * sizes[0] if whole else sums
+    return sums * (sizes[0] if whole else unit)
 
 
 def _bits(reference: str, digests: Digests) -> npt.NDArray[np.uint8]:

@@ -1,13 +1,10 @@
 """Compute the verdict from an evaluation and its looks; pure functions without side effects."""
 
-import math
-
-from tasks.gate.rules import better_rule, class_drop_rule, floor_rule, not_worse_rule, percent
+from tasks.gate.rules import better_rule, class_drop_rule, floor_rule, not_worse_rule
 from tasks.gate.selection import choice_of
+from training.problems import problem_of
 from training.records import Choice, Evaluation, Look, Question, Rule, Verdict
 from training.settings.schema import GateSettings
-
-_METRICS = ("accuracy", "low", "high", "log_loss", "macro_f1", "calibration_error")
 
 
 def judge(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...] = ()) -> Verdict:
@@ -33,10 +30,11 @@ def judge(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...
 
 def asks_for_look(evaluation: Evaluation, settings: GateSettings) -> bool:
     """Whether the candidate is compared with the champion; a candidate below the floor is not, and spends nothing."""
+    problem, candidate = problem_of(evaluation.candidate), evaluation.candidate
     return (
         evaluation.champion is not None
-        and not _not_finite(evaluation)
-        and evaluation.candidate.accuracy >= settings.floor
+        and not problem.not_finite(candidate)
+        and problem.floor_value(candidate) >= settings.floor
     )
 
 
@@ -51,22 +49,14 @@ def _check(evaluation: Evaluation) -> None:
         raise ValueError("evaluation.rows: no test rows, nothing to judge")
     if evaluation.champion is None:
         return
-    gained, lost = evaluation.only_candidate_right, evaluation.only_champion_right
-    if evaluation.both_right + gained + lost + evaluation.both_wrong != evaluation.rows:
-        raise ValueError(f"evaluation: the paired counts do not add up to {evaluation.rows} rows")
-    by_class, classes = evaluation.class_changes, len(evaluation.candidate.classes)
-    if len(by_class) != classes:
-        raise ValueError(f"evaluation: class_changes has {len(by_class)} of {classes} classes")
-    if (sum(one for one, _ in by_class), sum(other for _, other in by_class)) != (gained, lost):
-        raise ValueError("evaluation: class_changes do not add up to the paired counts")
-
-
-def _not_finite(evaluation: Evaluation) -> list[str]:
-    return [name for name in _METRICS if not math.isfinite(getattr(evaluation.candidate, name))]
+    if wrong := problem_of(evaluation.candidate).contradiction(evaluation):
+        raise ValueError(f"evaluation: {wrong}")
 
 
 def _rules(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...]) -> tuple[Rule, ...]:
-    if broken := _not_finite(evaluation):  # a rule's numbers must be finite: JSON has no NaN
+    if broken := problem_of(evaluation.candidate).not_finite(
+        evaluation.candidate
+    ):  # a rule's numbers must be finite: JSON has no NaN
         text = f"the candidate's {', '.join(broken)} is NaN or infinite"
         return (Rule(name="finite", passed=False, value=float(len(broken)), limit=0.0, explanation=text),)
     floor = floor_rule(evaluation, settings.floor)
@@ -76,7 +66,8 @@ def _rules(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ..
     if look is None:
         raise ValueError(f"no look was taken for policy {settings.policy}")
     compared = better_rule(look) if settings.policy == "better" else not_worse_rule(look)
-    return floor, compared, class_drop_rule(evaluation, settings)
+    drops = (class_drop_rule(evaluation, settings),) if evaluation.class_changes else ()
+    return (floor, compared, *drops)
 
 
 def look_of(looks: tuple[Look, ...], question: Question) -> Look | None:
@@ -91,7 +82,7 @@ def _choice(evaluation: Evaluation, looks: tuple[Look, ...]) -> Choice | None:
         return None
     if look.reference_version != evaluation.champion_version:
         return None
-    return choice_of(look, evaluation.candidate.accuracy)
+    return choice_of(look, problem_of(evaluation.candidate).floor_value(evaluation.candidate))
 
 
 def _summary(evaluation: Evaluation, rules: tuple[Rule, ...], promote: bool, chosen: Choice | None) -> str:
@@ -102,11 +93,15 @@ def _summary(evaluation: Evaluation, rules: tuple[Rule, ...], promote: bool, cho
     name = f"version {evaluation.champion_version}" if evaluation.champion_version else "the champion"
     if not promote:
         return f"Kept {name}: {failed}"
-    ours, theirs = percent(evaluation.candidate.accuracy), percent(champion.accuracy)
-    text = f"Promoted over {name}: accuracy {ours} against {theirs}"
+    scores, compared = problem_of(champion).against(evaluation.candidate, champion), rules[1].explanation
+    if compared.startswith(
+        scores
+    ):  # a regression's rule begins with the scores, unless it compares with an anchor
+        return f"Promoted over {name}: {compared}"
+    text = f"Promoted over {name}: {scores}"
     if chosen is not None:
         text += (
             f", a gain of {100 * chosen.gain:.2f} points of which {100 * chosen.corrected_gain:.2f} are left "
         )
         text += "after correction for the choice"
-    return f"{text}; {rules[1].explanation}"
+    return f"{text}; {compared}"

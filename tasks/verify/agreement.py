@@ -1,8 +1,12 @@
 """I10: the run's records are true and agree with each other."""
 
+import math
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from tasks.comparison import EVALUATION, comparison_folders, owner_of
@@ -12,11 +16,15 @@ from tasks.verify.finding import NoEvidence, Outcome, judged
 from training.data.manifest import read_parts
 from training.errors import DataError
 from training.identity import run_key
-from training.records import Evaluation, Verdict
+from training.problems import problem_named, problem_of
+from training.records import Evaluation, Look, Measure, Verdict
 from training.settings.schema import GateSettings
 from training.storage.record_files import DamagedError, read_record
 
 _SAME = 1e-9
+
+Array = npt.NDArray[Any]
+Pair = tuple[float, float]  # (recorded, computed again)
 
 
 def finished(run: Evidence) -> Outcome:
@@ -52,6 +60,7 @@ def records_agree(run: Evidence) -> Outcome:
     """release.json agrees with trained.json and with the dataset."""
     release, trained, plan = run.release, run.trained, run.plan
     numbers, chosen = release.metrics, trained.selected()
+    metric = f"validation_{problem_named(plan.recipe.problem).metric}"
     pairs: dict[str, tuple[object, object]] = {
         "weights_digest": (release.weights_digest, trained.weights_digest),
         "epochs": (release.epochs, len(trained.history)),
@@ -60,7 +69,7 @@ def records_agree(run: Evidence) -> Outcome:
         "dataset_fingerprint": (release.dataset_fingerprint, plan.fingerprint),
         "recipe": (release.recipe, plan.recipe.name),
         "validation_loss": (numbers.get("validation_loss"), chosen.validation_loss),
-        "validation_accuracy": (numbers.get("validation_accuracy"), chosen.validation_accuracy),
+        metric: (numbers.get(metric), chosen.validation_score),
     }
     if plan.settings.training.select == "best":
         best = min(trained.history, key=lambda row: (row.validation_loss, row.epoch))
@@ -118,8 +127,9 @@ def _decision(verdict: Verdict) -> tuple[bool, list[tuple[str, bool, float, floa
 
 
 def scores_follow(run: Evidence) -> Outcome:
-    """Accuracy, and how many rows only one model got right, match a new count from predictions and labels."""
+    """The scores, and what the looks counted, match a new computation from predictions and labels."""
     evaluation = _evaluation(run)
+    problem = problem_of(evaluation.candidate)
     file = run.paths.evaluation / _compared_with(run) / "predictions.parquet"
     try:
         table = pq.read_table(file)
@@ -133,24 +143,57 @@ def scores_follow(run: Evidence) -> Outcome:
     if "compared" in table.column_names:  # earlier versions of Evergreen compared all rows
         labels = labels[table["compared"].to_numpy()]
         table = table.filter(table["compared"])
-    right = table["candidate"].to_numpy() == labels
-    pairs = {"accuracy": (run.release.metrics["accuracy"], float(right.mean()))}
-    pairs["candidate's accuracy"] = (evaluation.candidate.accuracy, float(right.mean()))
-    if "champion" in table.column_names:
-        theirs = table["champion"].to_numpy() == labels
-        pairs["only candidate right"] = (evaluation.only_candidate_right, int((right & ~theirs).sum()))
-        pairs["only champion right"] = (evaluation.only_champion_right, int((theirs & ~right).sum()))
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    pairs = problem.recounted(labels, columns, evaluation)
+    again = {name: value for name, (_, value) in pairs.items()}
+    for name in again.keys() & run.release.metrics.keys():
+        pairs[f"released {name}"] = (run.release.metrics[name], again[name])
     for look in run.release.verdict.looks:
         other = "anchor" if look.reference_version == evaluation.anchor_version else "champion"
-        net = int(right.sum()) - int((table[other].to_numpy() == labels).sum())
-        if look.measure == "accuracy":
-            pairs[f"net rows of question {look.question}"] = (look.gained - look.lost, net)
+        pairs |= {
+            f"{name} of question {look.question}": pair
+            for name, pair in _RECOUNTED_LOOK[look.measure](look, labels, columns, other).items()
+        }
     wrong = [
         f"{name} is {said}, counted {counted}"
         for name, (said, counted) in pairs.items()
-        if abs(said - counted) > _SAME
+        if not math.isclose(said, counted, rel_tol=_SAME, abs_tol=_SAME)
     ]
-    return judged(wrong, f"accuracy {float(right.mean()):.4f} on {len(labels):,} rows")
+    figure = problem.figure(evaluation.candidate)
+    return judged(wrong, f"{_METRIC_WORDS[problem.metric]} {figure} on {len(labels):,} rows")
+
+
+_METRIC_WORDS = {"accuracy": "accuracy", "rmse": "RMSE"}
+
+
+def _net_rows(look: Look, labels: Array, columns: dict[str, Array], other: str) -> dict[str, Pair]:
+    """Rows that the candidate got right more than the other model."""
+    right, theirs = (int((columns[name] == labels).sum()) for name in ("candidate", other))
+    return {"net rows": (look.gained - look.lost, right - theirs)}
+
+
+def _mean_errors(look: Look, labels: Array, columns: dict[str, Array], other: str) -> dict[str, Pair]:
+    """Mean squared errors of both models, and the rows on which one of them has the smaller error."""
+    ours, theirs = (np.square(columns[name] - labels) for name in ("candidate", other))
+    return {
+        "mean squared error": (look.reference_error, float(theirs.mean())),
+        "difference": (look.difference, float((theirs - ours).mean())),
+        "nearer rows": (look.gained, int((ours < theirs).sum())),
+        "farther rows": (look.lost, int((ours > theirs).sum())),
+    }
+
+
+def _nothing(look: Look, labels: Array, columns: dict[str, Array], other: str) -> dict[str, Pair]:
+    """Both models are right on all rows of a look at log loss, so there is nothing to count."""
+    del look, labels, columns, other
+    return {}
+
+
+_RECOUNTED_LOOK: dict[Measure, Callable[[Look, Array, dict[str, Array], str], dict[str, Pair]]] = {
+    "accuracy": _net_rows,
+    "log_loss": _nothing,
+    "squared_error": _mean_errors,
+}
 
 
 def _is_registered(run: Evidence) -> bool:

@@ -8,6 +8,7 @@ from training.checkpoints.checkpoint_log import MANIFEST, read_manifest
 from training.errors import DataError
 from training.identity import changes
 from training.storage.files import canonical_json
+from training.trainers.base import trainer_named
 
 
 def check_same_contract(one: Evidence, other: Evidence) -> None:
@@ -39,7 +40,7 @@ def _of_checkpoints(run: Evidence) -> set[str]:
 
 
 def _of_attempts(run: Evidence) -> set[str]:
-    any_workers = run.plan.settings.training.virtual_shards is not None
+    any_workers = trainer_named(run.plan.settings.trainer).promise(run.plan.settings).any_workers
     return {
         f"{attempt.device}, {'any number of' if any_workers else attempt.world_size} workers"
         for attempt in run.attempts

@@ -21,6 +21,7 @@ from training.plan import RunPlan
 from training.records import DatasetVersion, Record, Release, TrainedModel
 from training.storage.paths import TRAINED, Home, RunPaths
 from training.storage.record_files import DamagedError, read_record
+from training.trainers.base import trainer_named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,9 +44,9 @@ class Evidence:
     @cached_property
     def trained(self) -> TrainedModel:
         """The record of the finished training."""
-
         found = self._record(self.paths.model / TRAINED, TrainedModel, "training is not finished")
-        return found.model_copy(update={"weights": str(self.paths.model / "weights.safetensors")})
+        file = trainer_named(self.plan.settings.trainer).MODEL_FILE  # the home may have moved since
+        return found.model_copy(update={"weights": str(self.paths.model / file)})
 
     @cached_property
     def release(self) -> Release:

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
+import numpy.typing as npt
 
 from tasks.comparison import COMPARISON, EVALUATION, Comparison, comparison_folders, owner_of
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
+from tasks.verify.part_inputs import input_columns, inputs_of
 from training.attempts.history import Attempt, Failure
 from training.attempts.metrics import Point
 from training.checkpoints.checkpoint_log import FORMAT, STATE, read_manifest
@@ -22,6 +25,7 @@ from training.storage.files import digest_file
 from training.storage.paths import TRAINED
 from training.storage.record_files import DamagedError, read_lines, read_record
 
+_OLDER_NAMES = {"inputs": "images", "targets": "labels"}
 _HALF_DONE = ("*.tmp", "*.removed")
 
 
@@ -131,25 +135,37 @@ def _wrong_with_checkpoint(run: Evidence, folder: Path) -> Iterator[str]:
 def _wrong_with_columns(version: DatasetVersion, split: Split) -> Iterator[str]:
     folder, start = _unpacked(version, split), 0
     try:
-        images, labels, digests = (
-            np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "labels", "digests")
-        )
+        unpacked = {
+            name: np.load(_column_file(folder, name), mmap_mode="r")
+            for name in ("inputs", "targets", "digests")
+        }
     except (OSError, ValueError) as error:
         yield f"{folder}: {type(error).__name__}: {error}"
         return
-    if not len(images) == len(labels) == len(digests) == version.rows(split):
-        yield f"{folder}: {len(images)} rows, not {version.rows(split)}"
+    if {len(column) for column in unpacked.values()} != {version.rows(split)}:
+        yield f"{folder}: {len(unpacked['inputs'])} rows, not {version.rows(split)}"
         return
-    for table in read_parts(version, split, ["image", "label", "digest"]):
-        rows = slice(start, start := start + len(table))
-        pairs = {
-            "images": (binary_to_numpy(table["image"], np.uint8), images[rows].reshape(len(table), -1)),
-            "labels": (table["label"].to_numpy(), labels[rows]),
-            "digests": (binary_to_numpy(table["digest"], np.uint64)[:, 0], digests[rows]),
+    for part in read_parts(version, split, [*input_columns(version), "label", "digest"]):
+        rows = slice(start, start := start + len(part))
+        wanted = {
+            "inputs": inputs_of(part, version),
+            "targets": part["label"].to_numpy(),
+            "digests": binary_to_numpy(part["digest"], np.uint64)[:, 0],
         }
-        for name, (wanted, found) in pairs.items():
-            if not np.array_equal(wanted, found):
-                yield f"{folder / name}.npy: rows from {rows.start} on are not those of the part file"
+        for name, values in wanted.items():
+            if not _same(values, unpacked[name][rows]):
+                yield f"{_column_file(folder, name)}: rows from {rows.start} on are not those of the part file"
+
+
+def _column_file(folder: Path, name: str) -> Path:
+    """The file of an unpacked column; earlier versions of Evergreen, which served images alone, named two otherwise."""
+    older = folder / f"{_OLDER_NAMES.get(name, name)}.npy"
+    return older if older.exists() else folder / f"{name}.npy"
+
+
+def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    """Whether the arrays have the same values; missing values of a table are NaN."""
+    return np.array_equal(one, other, equal_nan=np.issubdtype(one.dtype, np.floating))
 
 
 def _unpacked(version: DatasetVersion, split: Split) -> Path:

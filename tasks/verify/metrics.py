@@ -7,12 +7,13 @@ from itertools import pairwise
 from tasks.verify.contract import changed_on_the_way, check_same_contract
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
+from training.problems import problem_named
 
-_AT_INTERVALS = ("train/loss", "train/accuracy", "train/learning_rate")
-_BY_CLOCK = ("speed/images_per_s", "speed/data_wait_share")
-_AT_EPOCH_ENDS = ("validation/loss", "validation/accuracy", "epoch")
+_AT_INTERVALS = ("train/loss", "train/{metric}", "train/learning_rate")
+_SPEEDS = {"speed/images_per_s", "speed/rows_per_s"}  # a training writes one of both, by what its rows are
+_AT_EPOCH_ENDS = ("validation/loss", "validation/{metric}", "epoch")
 # Numbers of a release that do not depend on its model alone.
-_CIRCUMSTANTIAL = ("latency_ms", "champion_accuracy")
+_CIRCUMSTANTIAL = ("latency_ms", "champion_accuracy", "champion_rmse")
 _SAME = 1e-6
 
 At = tuple[str, int]  # a metric's name and a step
@@ -105,11 +106,16 @@ def _misplaced(run: Evidence, found: "Counter[At]") -> list[str]:
 
 def _planned(run: Evidence, found: set[str]) -> set[At]:
     """The points of a whole training, for the metrics that every run has and for others with the same prefixes."""
-    often = {*_AT_INTERVALS, *_BY_CLOCK, *(name for name in found if name.startswith(("train/", "speed/")))}
-    seldom = {*_AT_EPOCH_ENDS, *(name for name in found if name.startswith("validation/"))}
+    metric = problem_named(run.plan.recipe.problem).metric
+    at_intervals, at_epoch_ends = (
+        {name.format(metric=metric) for name in names} for names in (_AT_INTERVALS, _AT_EPOCH_ENDS)
+    )
+    by_clock = {"speed/data_wait_share", *(found & _SPEEDS or _SPEEDS)}
+    often = {*at_intervals, *by_clock, *(name for name in found if name.startswith(("train/", "speed/")))}
+    seldom = {*at_epoch_ends, *(name for name in found if name.startswith("validation/"))}
     steps = run.steps
     return {(name, step) for name in often for step in steps.metric_points} | {
-        (name, step) for name in seldom for step in steps.epoch_ends
+        (name, step) for name in seldom for step in steps.validation_points
     }
 
 

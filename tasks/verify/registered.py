@@ -1,8 +1,10 @@
 """I2: the run has one version, a decision on record set its alias, and the registered model matches the weights."""
 
-import numpy as np
+from typing import Any
 
-from tasks.model_formats.torch_export import check_same
+import numpy.typing as npt
+
+from tasks.model_formats.base import check_same, format_of
 from tasks.registry.aliases import (
     CHALLENGER,
     CHAMPION,
@@ -16,12 +18,10 @@ from tasks.registry.aliases import (
 )
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
-from training.data.dataset import binary_to_numpy
-from training.data.images.decoding import Pixels
+from tasks.verify.part_inputs import input_columns, inputs_of
 from training.data.manifest import read_parts
 from training.errors import DataError, EvergreenError
 from training.recipe import reload
-from training.trainers.torch.serving import serving_module
 
 _ROWS = 64
 
@@ -81,17 +81,19 @@ def _moved_late(run: Evidence, decisions: list[Decision], champion: str | None) 
 
 
 def same_answers(run: Evidence) -> Outcome:
-    """On test rows, the registered model, loaded by MLflow, gives the same probabilities as the weights."""
-    number, images, store = run.release.version, _test_images(run), run.store
+    """On test rows, the registered model, loaded by MLflow, gives the same predictions as the weights."""
+    number, inputs, store = run.release.version, _test_inputs(run), run.store
     try:
-        module = serving_module(reload(run.plan.recipe, run.paths.recipe), run.dataset, run.trained)
+        recipe = reload(run.plan.recipe, run.paths.recipe)
+        predict = format_of(run.plan.settings.trainer).predictor(recipe, run.dataset, run.trained)
     except EvergreenError as error:
         raise NoEvidence(f"the weights can't be asked, see I1 and I7 ({error})") from error
     try:
-        check_same(module, load_version(run.home, store.plan.model, number), images)
+        check_same(predict, load_version(run.home, store.plan.model, number).predict, inputs)
     except EvergreenError as error:
         return Outcome(False, str(error))
-    return Outcome(True, f"version {number} on {len(images)} test rows, to 0.0001 of a probability")
+    what = "of a probability" if run.dataset.classes else "of the largest prediction"
+    return Outcome(True, f"version {number} on {len(inputs)} test rows, to 0.0001 {what}")
 
 
 def _decisions_on_record(run: Evidence) -> list[Decision]:
@@ -128,10 +130,9 @@ def _aliases_of(version: str, aliases: dict[str, str | None]) -> str:
     return " and ".join(sorted(alias for alias, number in aliases.items() if number == version)) or "none"
 
 
-def _test_images(run: Evidence) -> Pixels:
+def _test_inputs(run: Evidence) -> npt.NDArray[Any]:
     try:
-        table = next(read_parts(run.dataset, "test", ["image"])).slice(0, _ROWS)
+        part = next(read_parts(run.dataset, "test", input_columns(run.dataset))).slice(0, _ROWS)
     except (DataError, StopIteration) as error:
         raise NoEvidence(f"no test rows to ask it about ({error})") from error
-    images: Pixels = binary_to_numpy(table["image"], np.uint8).reshape(-1, *run.dataset.shape)
-    return images
+    return inputs_of(part, run.dataset)

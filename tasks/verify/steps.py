@@ -1,6 +1,5 @@
 """The optimizer steps and metric points that settings and rows imply, for comparison with those on record."""
 
-import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -8,24 +7,32 @@ import numpy as np
 
 from training.data.sample_order import Rows, SampleOrder
 from training.settings.schema import Settings
-from training.trainers.torch.accumulators import metric_interval
-from training.trainers.torch.feeds import local_batch_size
+from training.trainers.accounting import metric_interval
+from training.trainers.base import trainer_named
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Numbers of steps: of one epoch, of the whole training, and between two metric points."""
+    """Numbers of steps: of one epoch, of the whole training, and between two metric points.
+
+    `thinned`: not every epoch has metric points. A boosting round of XGBoost is an epoch and a step, and only some of
+    the rounds have points, which then hold the metrics of training and validation.
+    """
 
     per_epoch: int
     total: int
     interval: int
+    thinned: bool = False
 
     @classmethod
     def of(cls, settings: Settings, rows: int, world_size: int) -> Self:
         """The steps for `rows` training rows to learn from, on `world_size` workers."""
-        each = _per_epoch(settings, rows, world_size)
-        whole = each * settings.training.epochs
-        return cls(each, min(whole, settings.training.max_steps or whole), metric_interval(settings, each))
+        trainer = trainer_named(settings.trainer)
+        each = trainer.steps_per_epoch(settings, rows, world_size)
+        whole = each * settings.epochs
+        total = min(whole, settings.max_steps or whole)
+        thinned = trainer.promise(settings).resumes == "round"
+        return cls(each, total, metric_interval(settings, each), thinned)
 
     @property
     def epoch_ends(self) -> list[int]:
@@ -37,7 +44,14 @@ class Steps:
         """Steps after which training metrics are written."""
         return [step for step in range(1, self.total + 1) if self._is_point(step)]
 
+    @property
+    def validation_points(self) -> list[int]:
+        """Steps after which validation metrics are written."""
+        return self.metric_points if self.thinned else self.epoch_ends
+
     def _is_point(self, step: int) -> bool:
+        if self.thinned:
+            return step % self.interval == 0 or step == self.total
         in_epoch = (step - 1) % self.per_epoch + 1
         return in_epoch % self.interval == 0 or in_epoch == self.per_epoch or step == self.total
 
@@ -46,18 +60,10 @@ class Steps:
         return min(self.per_epoch, self.total - (epoch - 1) * self.per_epoch)
 
 
-def _per_epoch(settings: Settings, rows: int, world_size: int) -> int:
-    if settings.data.feed == "stream":  # each worker uses the whole batches of its share
-        return rows // world_size // local_batch_size(settings)
-    if settings.data.feed == "loader":  # each worker uses its whole share, padded to the largest share
-        return math.ceil(math.ceil(rows / world_size) / local_batch_size(settings))
-    return SampleOrder(rows, settings.training.global_batch_size, settings.seed).steps_per_epoch
-
-
 def rows_of_epoch(settings: Settings, learn: Rows, epoch: int, steps: int) -> Rows:
     """The rows that the first `steps` steps of `epoch` (1 for the first) use with feed `memory`."""
-    order = SampleOrder(len(learn), settings.training.global_batch_size, settings.seed)
-    if steps == order.steps_per_epoch:
+    if steps == trainer_named(settings.trainer).steps_per_epoch(settings, len(learn), 1):
         return learn
+    order = SampleOrder(len(learn), settings.torch.global_batch_size, settings.seed)
     taken: Rows = learn[np.concatenate([order.global_batch(epoch - 1, step) for step in range(steps)])]
     return taken

@@ -1,7 +1,9 @@
 """I1: the weights have the bits that training recorded, that the registry names, and that an equal run gets."""
 
 import pickle
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from tasks.registry.aliases import WEIGHTS_TAG
 from tasks.verify.contract import check_same_contract
@@ -10,11 +12,12 @@ from tasks.verify.finding import NoEvidence, Outcome, judged
 from training.checkpoints.checkpoint_log import STATE, read_manifest
 from training.checkpoints.weights import load_weights, weights_digest
 from training.errors import DataError
+from training.records import EpochMetrics
 from training.storage.files import digest_file
 
 
 def recorded(run: Evidence) -> Outcome:
-    """The digest of the weights file, computed from its tensors, is the recorded digest."""
+    """The digest of the weights file, computed from its content, is the recorded digest."""
     wanted, found = run.trained.weights_digest, digest_of(run)
     return _compared(found, wanted, "trained.json")
 
@@ -24,23 +27,38 @@ def of_checkpoint(run: Evidence) -> Outcome:
     import torch
 
     chosen = run.trained.selected()
-    folder = next(
-        (
-            place
-            for place in run.paths.checkpoints.glob("step-*")
-            if place.name.endswith(f"{chosen.step:09d}")
-        ),
-        None,
-    )
+    folder = _checkpoint(run, chosen)
     if folder is None:
         raise NoEvidence(f"the checkpoint of epoch {chosen.epoch} is not kept any more")
     try:
         if digest_file(folder / STATE) != read_manifest(folder).sha256:
             raise NoEvidence(f"{folder.name} is damaged, see I7")  # a damaged file must not be parsed
-        model = torch.load(folder / STATE, map_location="cpu", weights_only=True)["learner"]["model"]
+        state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+        digest = _digest_of_state(state, chosen)
     except (OSError, DataError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise NoEvidence(f"{folder.name} can't be read ({type(error).__name__}), see I7") from error
-    return _compared(digest_of(run), weights_digest(model), f"{folder.name}, epoch {chosen.epoch}")
+    return _compared(digest_of(run), digest, f"{folder.name}, epoch {chosen.epoch}")
+
+
+def _checkpoint(run: Evidence, chosen: EpochMetrics) -> Path | None:
+    """The checkpoint that holds the weights of the epoch `chosen`, or None if it is not kept any more.
+
+    A model of boosted trees has the trees of all rounds before, so any later checkpoint holds the first rounds, too.
+    """
+    folders = {place.name: place for place in run.paths.checkpoints.glob("step-*")}
+    kept = {int(name[5:]): place for name, place in folders.items() if name[5:].isdecimal()}
+    if run.steps.thinned:
+        return kept[max(kept)] if kept and max(kept) >= chosen.step else None
+    return kept.get(chosen.step)
+
+
+def _digest_of_state(state: dict[str, Any], chosen: EpochMetrics) -> str:
+    """Digest of the model in a checkpoint's state: a network's tensors, or the first rounds of boosted trees."""
+    if "booster" not in state:
+        return weights_digest(state["learner"]["model"])
+    from training.trainers.xgboost.boosting import first_rounds
+
+    return sha256(first_rounds(state["booster"].numpy().tobytes(), chosen.epoch)).hexdigest()
 
 
 def tagged(run: Evidence) -> Outcome:
@@ -71,10 +89,12 @@ def same_as(run: Evidence, other: Evidence) -> Outcome:
 
 
 def digest_of(run: Evidence) -> str:
-    """Digest of the finished weights, computed from the tensors of their file."""
+    """Digest of the finished weights, computed from the tensors of their file; else from all of its bytes."""
     file = Path(run.trained.weights)
     if not file.is_file():
         raise NoEvidence(f"{file} is missing", ok=False)
+    if file.suffix != ".safetensors":
+        return digest_file(file)
     try:
         return weights_digest(load_weights(file))
     except DataError as error:

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 
 from tasks.gate import asks_for_look, judge
 from tasks.gate.look import Reference, take_look
-from tasks.gate.outcomes import Outcomes
+from tasks.gate.outcomes import ClassOutcomes
 from tasks.gate.reign import Reign
 from training.problems.classification import paired, score
 from training.records import Evaluation
@@ -57,7 +57,7 @@ def outcomes_of(evaluation):
 def outcomes(candidate, reference, digests=None):
     candidate, reference = np.asarray(candidate, bool), np.asarray(reference, bool)
     rows = len(candidate)
-    return Outcomes(
+    return ClassOutcomes(
         digests=np.arange(rows, dtype=np.uint64) if digests is None else digests,
         labels=np.zeros(rows, np.int64),
         candidate=candidate,

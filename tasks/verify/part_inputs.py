@@ -1,0 +1,28 @@
+"""The inputs of a model, taken from a dataset's part files instead of its unpacked columns. Nothing is written."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from training.data.dataset import binary_to_numpy
+from training.data.tables.encoding import encode
+from training.records import DatasetVersion
+
+_FEATURE = "feature."  # beginning of the names of the feature columns of a table's part files
+
+
+def input_columns(version: DatasetVersion) -> list[str]:
+    """Names of the columns of a part file that hold the inputs."""
+    if version.table is None:
+        return ["image"]
+    return [f"{_FEATURE}{column.name}" for column in version.table.columns]
+
+
+def inputs_of(part: pa.Table, version: DatasetVersion) -> npt.NDArray[Any]:
+    """The inputs of a part file's rows, as in :class:`training.data.columns.Columns`."""
+    if version.table is None:
+        images: npt.NDArray[Any] = binary_to_numpy(part["image"], np.uint8).reshape(-1, *version.shape)
+        return images
+    return encode(part, version.table, _FEATURE)

@@ -1,0 +1,324 @@
+"""Models on tables, trained, compared with the champion, registered and verified: regression and XGBoost."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import small_runs
+
+import tasks.evaluate
+from tasks.evaluate import compare, evaluate, same_inputs
+from tasks.register import register
+from tasks.registry.aliases import champion_of, load_version
+from tasks.trackers.mlflow_run import connect
+from tasks.train import keep_plan
+from tasks.verify import agreement, files, registered, rows, weights
+from tasks.verify.evidence import Evidence
+from training.data.dataset import open_columns
+from training.data.tables.encoding import encode
+from training.errors import DataError, SettingError, TrainingError
+from training.plan import RunPlan, identify
+from training.recipe import load
+from training.records import DatasetVersion, Evaluation, RegressionScore, Release, TrainedModel
+from training.settings.overrides import resolve
+from training.storage.paths import Home
+from training.supervision.launch import launch, make_job
+
+RECIPE = """
+from evergreen import Recipe, {problem}, Table, XGBoost
+
+recipe = Recipe(
+    name="parcels",
+    source=Table({path!r}, target={target!r}),
+    problem={problem}(),
+    trainer=XGBoost(max_depth=3, rounds={rounds}),
+)
+"""
+COLOURS = ("blue", "green", "red")
+
+pytest.importorskip("xgboost")
+
+
+class Candidate(NamedTuple):
+    """A finished training on a table, and its evaluation against the champion."""
+
+    home: Home
+    plan: RunPlan
+    version: DatasetVersion
+    trained: TrainedModel
+    evaluation: Evaluation
+
+    def register(self) -> Release:
+        return register.fn(self.plan, self.version, self.trained, self.evaluation)
+
+    def evidence(self) -> Evidence:
+        return Evidence(self.plan.paths, self.home)
+
+
+def parcels(rows: int = 600, colours: tuple[str, ...] = COLOURS) -> pd.DataFrame:
+    """Parcels whose price grows with the weight, and depends on the colour, which some rows lack."""
+    random = np.random.default_rng(0)
+    weight = random.uniform(0, 12, rows).round(3)
+    colour = random.integers(0, len(colours), rows)
+    price = 3 * weight + 4 * colour + random.normal(0, 0.5, rows)
+    names = np.array([*colours, ""])[np.where(random.random(rows) < 0.1, len(colours), colour)]
+    return pd.DataFrame({"weight": weight, "colour": names, "price": price.round(4)})
+
+
+def candidate(
+    home: Home,
+    table: pd.DataFrame,
+    problem: str = "Regression",
+    target: str = "price",
+    rounds: int = 12,
+    **overrides: Any,
+) -> Candidate:
+    """Train on a table in this process, and compare with the champion of the home."""
+    folder = home.root / "files"
+    folder.mkdir(parents=True, exist_ok=True)
+    table.to_csv(folder / "parcels.csv", index=False)
+    recipe_file = folder / "parcels.py"
+    path = str(folder / "parcels.csv")
+    recipe_file.write_text(RECIPE.format(problem=problem, path=path, target=target, rounds=rounds))
+    recipe, ref = load(str(recipe_file))
+    base = {
+        "scaling": {"num_workers": 0, "use_gpu": "no"},
+        "tracking": {"system_metrics": False},
+    }
+    settings = resolve(recipe.settings, base, overrides)
+    found = recipe.source.fetch(home.sources / ref.name)
+    plan = identify(home, ref, settings, found)
+    keep_plan(plan)
+    version = small_runs.prepared_from(home, found, ref.name, settings.data, ref.problem)
+    trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version))
+    return Candidate(home, plan, version, trained, evaluate.fn(plan, version, trained))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Candidate, Release]:
+    """A home with the first champion, a poor one of 3 rounds."""
+    one = candidate(Home(tmp_path_factory.mktemp("home")), parcels(), rounds=3)
+    return one, one.register()
+
+
+@pytest.fixture(scope="module")
+def second(first: tuple[Candidate, Release]) -> tuple[Candidate, Release]:
+    """A better candidate in the same home."""
+    one = candidate(first[0].home, parcels(), rounds=12)
+    return one, one.register()
+
+
+def test_the_first_regression_becomes_champion_with_the_metrics_of_a_regression(
+    first: tuple[Candidate, Release],
+) -> None:
+    one, release = first
+    assert release.alias == "champion"
+    score = one.evaluation.candidate
+    assert isinstance(score, RegressionScore)
+    assert one.evaluation.champion is None
+    assert release.metrics["rmse"] == score.rmse
+    assert set(release.metrics) == {
+        "rmse", "rmse_low", "rmse_high", "mae", "r2", "validation_loss", "validation_rmse", "latency_ms",
+    }  # fmt: skip
+    assert release.metrics["validation_loss"] == pytest.approx(release.metrics["validation_rmse"] ** 2)
+
+
+def test_the_saved_predictions_are_those_of_the_scores(second: tuple[Candidate, Release]) -> None:
+    one, _ = second
+    table = pq.read_table(one.evaluation.predictions)
+    assert table.column_names == ["label", "digest", "compared", "candidate", "champion"]
+    labels = table["label"].to_numpy()
+    assert np.array_equal(labels, open_columns(one.version, "test").targets)
+    for name, score in (("candidate", one.evaluation.candidate), ("champion", one.evaluation.champion)):
+        assert isinstance(score, RegressionScore)
+        errors = table[name].to_numpy() - labels
+        assert np.sqrt(np.square(errors).mean()) == pytest.approx(score.rmse, rel=1e-12)
+    assert table["compared"].to_numpy().all()
+
+
+def test_the_largest_errors_name_rows_of_the_test_split(second: tuple[Candidate, Release]) -> None:
+    one, _ = second
+    table = pq.read_table(one.evaluation.predictions)
+    found = one.evaluation.largest_errors
+    assert len(found) == 24
+    for error in found:
+        assert table["label"][error.row].as_py() == error.truth
+        assert table["candidate"][error.row].as_py() == pytest.approx(error.predicted)
+    sizes = [abs(error.predicted - error.truth) for error in found]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == pytest.approx(np.abs(table["candidate"].to_numpy() - table["label"].to_numpy()).max())
+
+
+def test_a_better_regression_replaces_the_champion(second: tuple[Candidate, Release]) -> None:
+    one, release = second
+    assert release.alias == "champion"
+    assert release.metrics["champion_rmse"] > release.metrics["rmse"]
+    (look,) = release.verdict.looks
+    assert (look.measure, look.passed) == ("squared_error", True)
+    assert look.rows == one.evaluation.rows
+    assert "Promoted over version 1: RMSE" in release.verdict.summary
+
+
+def test_the_registered_version_says_what_it_is(second: tuple[Candidate, Release]) -> None:
+    one, release = second
+    client = connect(None, one.home)
+    entry = client.get_model_version(release.model, release.version)
+    assert "evergreen.weights_file" not in entry.tags  # the model is the file of weights
+    assert entry.tags["evergreen.classes"] == "[]"
+    assert entry.description is not None
+    assert f"RMSE {release.metrics['rmse']:.4g} (95\N{NO-BREAK SPACE}% confidence: " in entry.description
+    assert f"on {one.evaluation.rows:,} test rows" in entry.description
+    assert f"{one.version.rows('train'):,} rows of parcels" in entry.description
+    assert "12 rounds" in entry.description
+    model = client.get_registered_model(release.model)
+    assert model.description.startswith("Predicts price as a number, from 2 columns of a table.")
+    loaded = load_version(one.home, release.model, release.version)
+    assert loaded.problem == "regression"
+    assert loaded.table == one.version.table
+
+
+def test_a_run_on_a_table_passes_the_checks_of_verify(second: tuple[Candidate, Release]) -> None:
+    one, release = second
+    finished = one.evidence()
+    one.plan.paths.release.write_text(_record(one, release))
+    checks = (
+        weights.recorded, weights.of_checkpoint, weights.tagged, registered.one_version, registered.same_answers,
+        rows.used_once, files.dataset, files.columns, files.checkpoints, agreement.records_agree,
+        agreement.verdict_follows, agreement.scores_follow,
+    )  # fmt: skip
+    for check in checks:
+        outcome = check(finished)
+        assert outcome.ok, f"{check.__name__}: {outcome.detail}"
+
+
+@pytest.mark.parametrize("column", ["candidate", "champion"])
+def test_verify_finds_changed_predictions(second: tuple[Candidate, Release], column: str) -> None:
+    one, release = second
+    one.plan.paths.release.write_text(_record(one, release))
+    path = Path(one.evaluation.predictions)
+    whole = path.read_bytes()
+    table = pq.read_table(path)
+    values = table[column].to_numpy().copy()
+    values[3] += 1
+    try:
+        pq.write_table(table.set_column(table.column_names.index(column), column, [values]), path)
+        outcome = agreement.scores_follow(one.evidence())
+    finally:
+        path.write_bytes(whole)
+    assert outcome.ok is False
+    assert "rmse" in outcome.detail
+
+
+def test_verify_finds_a_changed_model_file(second: tuple[Candidate, Release]) -> None:
+    one, _ = second
+    path = Path(one.trained.weights)
+    whole = path.read_bytes()
+    try:
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        outcome = weights.recorded(one.evidence())
+    finally:
+        path.write_bytes(whole)
+    assert outcome.ok is False
+
+
+def _record(one: Candidate, release: Release) -> str:
+    from training.storage.record_files import record_text
+
+    return record_text(one.plan.paths.release.name, release, one.plan.paths.root.name)
+
+
+# --- a champion of another table
+
+
+def test_a_champion_gets_its_own_categories_and_its_own_order_of_columns(
+    second: tuple[Candidate, Release],
+) -> None:
+    """The new table has a colour before the others, so each category has another number, and another order."""
+    home = second[0].home
+    champion = champion_of(connect(None, home), "parcels")
+    assert champion is not None
+    table = parcels(colours=COLOURS)
+    table.loc[::17, "colour"] = "amber"
+    one = candidate(home, table[["colour", "price", "weight"]], rounds=5)
+    theirs = load_version(home, "parcels", champion)
+    assert theirs.table is not None
+    assert one.version.table is not None
+    assert not same_inputs(theirs.table, one.version.table)
+    assert [column.name for column in theirs.table.columns] == ["weight", "colour"]
+    assert one.version.table.columns[0].categories[0] == "amber"
+    found = pq.read_table(one.evaluation.predictions)
+    parts = pq.read_table(sorted((Path(one.version.path) / "test").glob("part-*.parquet")))
+    wanted = theirs.predict(encode(parts, theirs.table, "feature."))
+    assert np.array_equal(found["champion"].to_numpy().astype(np.float32), wanted)
+    wrong = theirs.predict(np.array(open_columns(one.version, "test").inputs))
+    assert not np.array_equal(found["champion"].to_numpy().astype(np.float32), wrong)
+    assert np.isfinite(found["champion"].to_numpy()).all()
+
+
+def test_a_champion_that_needs_a_missing_column_can_not_be_compared(
+    second: tuple[Candidate, Release],
+) -> None:
+    with pytest.raises(SettingError, match=r"column 'colour' is missing.*tracking\.model"):
+        candidate(second[0].home, parcels().drop(columns="colour"), rounds=5)
+
+
+def test_a_champion_for_another_problem_can_not_be_compared(second: tuple[Candidate, Release]) -> None:
+    table = parcels().assign(price=lambda one: np.where(one.price > 20, "high", "low"))
+    with pytest.raises(SettingError, match=r"is a model for regression.*tracking\.model"):
+        candidate(second[0].home, table, problem="Classification", rounds=5)
+
+
+# --- predictions that are not finite
+
+
+def test_predictions_that_are_not_finite_name_the_row_or_the_version(
+    second: tuple[Candidate, Release], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one, _ = second
+    broken = np.array(open_columns(one.version, "test").targets, np.float32)
+    broken[5] = np.nan
+
+    def predict(inputs: Any) -> Any:
+        return broken[: len(inputs)]
+
+    number = champion_of(connect(None, one.home), "parcels")
+    assert number is not None
+    champion = tasks.evaluate.Champion(number, predict, (), np.empty(0, np.uint64))
+    with pytest.raises(
+        DataError, match=rf"parcels version {number} gives predictions that are not finite.*rollback"
+    ):
+        compare(one.plan, one.version, one.trained, champion, None, tmp_path)
+
+    class Format:
+        @staticmethod
+        def predictor(*_: Any) -> Any:
+            return predict
+
+    monkeypatch.setattr(tasks.evaluate, "format_of", lambda _: Format)
+    with pytest.raises(TrainingError, match=r"test row 5: the model's prediction is not finite"):
+        compare(one.plan, one.version, one.trained, None, None, tmp_path)
+
+
+# --- classification on a table
+
+
+def test_a_classification_on_a_table_is_compared_by_its_classes(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    table = parcels().assign(price=lambda one: np.where(one.price > 20, "high", "low"))
+    poor = candidate(home, table, problem="Classification", rounds=1)
+    assert poor.register().alias == "champion"
+    more = table.assign(price=lambda one: np.where(one.weight < 2, "tiny", one.price))
+    one = candidate(home, more, problem="Classification", rounds=12)
+    assert one.version.classes == ("high", "low", "tiny")
+    release = one.register()
+    assert release.metrics["accuracy"] > release.metrics["champion_accuracy"]
+    assert release.alias == "champion"
+    assert [rule.name for rule in release.verdict.rules] == ["floor", "better", "class_drop"]
+    tags = connect(None, home).get_model_version("parcels", release.version).tags
+    assert json.loads(tags["evergreen.classes"]) == ["high", "low", "tiny"]
+    shutil.rmtree(home.root)

@@ -1,0 +1,64 @@
+"""Whether a candidate can be compared with a champion: the same problem, and the same inputs."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from small_tables import described, values
+
+from tasks.checks.model_checks import compare_champion
+from training.errors import SettingError
+from training.records import DatasetVersion, TableSchema
+
+VERSION = described(values())
+IMAGES = VERSION.model_copy(update={"table": None, "shape": (1, 8, 8), "mean": (0.0,), "std": (1.0,)})
+
+
+def compared(champion: DatasetVersion, version: DatasetVersion) -> None:
+    compare_champion("m", "4", (champion.shape, champion.problem, champion.table), version)
+
+
+def changed(place: int, **fields: Any) -> DatasetVersion:
+    """The table with other fields in one column."""
+    assert VERSION.table is not None
+    columns = list(VERSION.table.columns)
+    columns[place] = columns[place].model_copy(update=fields)
+    return with_columns(*columns)
+
+
+def with_columns(*columns: Any) -> DatasetVersion:
+    return VERSION.model_copy(update={"table": TableSchema(target="price", columns=columns)})
+
+
+def test_other_statistics_categories_and_order_of_columns_are_no_reason() -> None:
+    assert VERSION.table is not None
+    compared(VERSION, VERSION)
+    compared(changed(1, categories=("blue", "mauve")), VERSION)
+    compared(changed(0, mean=7.0), VERSION)
+    compared(with_columns(*VERSION.table.columns[::-1]), VERSION)
+    compared(IMAGES, IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("champion", "version", "message"),
+    [
+        (
+            changed(0, name="weight"),
+            VERSION,
+            "takes other columns than the table has: column 'weight' is missing",
+        ),
+        (with_columns(*(VERSION.table.columns if VERSION.table else ())[:2]), VERSION, "column 'day' is new"),
+        (changed(2, kind="number"), VERSION, "column 'day' was a number, and now is a date"),
+        (IMAGES, VERSION, "takes images, the data are a table"),
+        (VERSION, IMAGES, "takes a table, the data are images"),
+        (described(values(), np.arange(40.0)), VERSION, "is a model for regression, .* is classification"),
+        (IMAGES.model_copy(update={"shape": (3, 8, 8)}), IMAGES, r"takes images of \(3, 8, 8\)"),
+    ],
+)
+def test_a_champion_that_can_not_be_compared_is_refused_with_the_remedy(
+    champion: DatasetVersion, version: DatasetVersion, message: str
+) -> None:
+    with pytest.raises(
+        SettingError, match=rf"tracking\.model: champion m version 4 .*{message}.*tracking\.model"
+    ):
+        compared(champion, version)
