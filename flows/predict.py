@@ -1,4 +1,4 @@
-"""The flow that scores images with a registered model: images or Parquet -> Parquet with class and probabilities.
+"""The flow that scores images or rows of a table with a registered model: images, CSV or Parquet -> Parquet.
 
 evergreen predict digits IMAGES OUTPUT.parquet
 """
@@ -25,16 +25,18 @@ def predict(
     tracking_uri: str | None = None,
     ray: RaySettings = RaySettings(),  # noqa: B008 - frozen
 ) -> PredictionSummary:
-    """Score all images of a folder or of Parquet files with a registered model.
+    """Score all images, or all rows of a table, with a registered model.
 
     Args:
         model: Name of the registered model, by default its recipe's.
-        input: Image file, folder of image files at any depth, or Parquet with a column `image`.
+        input: For a model of images: image file, folder of image files at any depth, or Parquet with a column `image`.
+            For a model of a table: CSV or Parquet file with the table's columns, or a folder of such files.
         output: A name that ends in .parquet makes one file, any other a folder of part files.
         alias: Which version scores: champion, challenger or previous.
-        skip_bad: Leave images that can't be read out of the result, and log each; by default the first one is refused.
+        skip_bad: Leave images or rows that can't be read out of the result, and log each; by default the first one is
+            refused.
         overwrite: Replace predictions that stand at the output.
-        with_ray: Score on Ray or in this process; empty: on Ray from 2,000 images.
+        with_ray: Score on Ray or in this process; empty: on Ray from 2,000 images, or 5 million rows.
         tracking_uri: MLflow tracking URI; empty: the store under EVERGREEN_HOME.
         ray: The Ray cluster to compute on.
     """

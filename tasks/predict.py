@@ -1,8 +1,8 @@
-"""In: a registered model and images. Out: class and probabilities of each image, as Parquet, in order of the paths.
+"""In: a registered model, and images or a table. Out: the prediction for each image or row, as Parquet, in input order.
 
 Fails with SettingError for an unknown model or alias and for an input or output path that can't be used, with
-ResourceError when the home was moved, and with DataError that names the images which can't be read. A failure leaves
-the output path unchanged.
+ResourceError when the home was moved, and with DataError that names the images or rows which can't be read. A failure
+leaves the output path unchanged.
 """
 
 import logging
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
-import numpy as np
 from pydantic import Field
 
+from tasks.inference.inputs import Batch, Reader, Unit
+from tasks.inference.new_categories import NewCategories
 from tasks.inference.prediction_files import PredictionWriter, check_places, is_one_file, staged
 from tasks.inference.scoring import Served, in_process, open_served, over_ray
-from tasks.inference.unlabelled_images import Batch, find_chunks
 from tasks.registry.aliases import CHAMPION
 from tasks.registry.lookup import find_alias
 from tasks.step import step
@@ -30,7 +30,6 @@ from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.predict")
 
-RAY_FROM_ROWS = 2000
 _LOG_EVERY_S = 10.0
 _SHOWN = 5
 
@@ -42,10 +41,17 @@ class PredictionSummary(Record):
     version: str
     output: str
     rows: int
-    skipped: int = Field(0, description="images left out since they could not be read")
-    counts: dict[str, int] = Field(description="rows of each predicted class")
+    unit: Unit = Field("images", description="what the rows are: images, or rows of a table")
+    skipped: int = Field(0, description="images or rows left out since they could not be read")
+    counts: dict[str, int] = Field({}, description="rows of each predicted class; empty for a regression")
+    mean: float | None = Field(None, description="mean prediction of a regression")
+    least: float | None = Field(None, description="smallest prediction of a regression")
+    most: float | None = Field(None, description="largest prediction of a regression")
+    unknown_categories: dict[str, int] = Field(
+        {}, description="by column of a table: rows with a category that the model did not learn"
+    )
     seconds: float
-    images_per_s: float
+    images_per_s: float = Field(description="images or rows a second")
 
 
 @step("predict", retries=2, pause_s=2)
@@ -61,7 +67,7 @@ def predict(
     tracking_uri: str | None = None,
     ray: RaySettings = RaySettings(),  # noqa: B008 - frozen
 ) -> PredictionSummary:
-    """Score all images at `source` with the version that `alias` names."""
+    """Score all images or rows at `source` with the version that `alias` names."""
     began = time.perf_counter()
     place, target = (Path(given).expanduser().resolve() for given in (source, output))
     check_places(place, target, overwrite)
@@ -69,38 +75,45 @@ def predict(
     if tracking_uri is None:
         check_not_moved(Home(Path(home)))
     number = find_alias(client, model, alias)
-    chunks = find_chunks(place)
-    rows = sum(chunk.rows for chunk in chunks)
     served = open_served(model, number, tracking_uri, Home(Path(home)))
-    log.info("%s version %s (%s) on %d images from %s", model, number, alias, rows, place)
-    on_ray = choose_ray(rows, with_ray, ray)
+    reader = served.reader
+    chunks = reader.find(place)
+    rows = sum(chunk.rows for chunk in chunks)
+    log.info("%s version %s (%s) on %d %s from %s", model, number, alias, rows, reader.unit, place)
+    on_ray = choose_ray(reader, rows, with_ray, ray)
+    new = NewCategories()
     with ray_cluster(Settings(ray=ray)) if on_ray else nullcontext(), staged(target, overwrite) as aside:
         batches = over_ray(chunks, served) if on_ray else in_process(chunks, served)
-        writer = PredictionWriter(aside, is_one_file(target), served.classes, model, number)
-        skipped = write_good(shown_progress(batches, rows), writer, skip_bad)
-    return _summary(served, target, writer, skipped, time.perf_counter() - began)
+        writer = PredictionWriter(aside, is_one_file(target), served.outputs, model, number)
+        skipped = write_good(shown_progress(batches, rows, reader.unit), writer, skip_bad, new, reader.unit)
+    new.warn()
+    return _summary(served, target, writer, skipped, new, time.perf_counter() - began)
 
 
-def choose_ray(rows: int, wanted: bool | None, ray: RaySettings) -> bool:
+def choose_ray(reader: Reader, rows: int, wanted: bool | None, ray: RaySettings) -> bool:
     """Whether to score on Ray: as `wanted` says, else when there is a cluster or starting Ray is worth its time.
 
     Logs the reason when Ray is not worth its start-up time.
     """
     if wanted is not None:
         return wanted
-    if ray.address or rows >= RAY_FROM_ROWS:
+    if ray.address or rows >= reader.ray_from_rows:
         return True
     log.info(
-        "%d images are scored in this process: starting Ray for them would take longer (about 10 s)", rows
+        "%d %s are scored in this process: starting Ray for them would take longer (about 10 s)",
+        rows,
+        reader.unit,
     )
     return False
 
 
-def write_good(batches: Iterable[Batch], writer: PredictionWriter, skip_bad: bool) -> int:
-    """Write the rows of images that could be read; returns the number of images that could not.
+def write_good(
+    batches: Iterable[Batch], writer: PredictionWriter, skip_bad: bool, new: NewCategories, unit: Unit
+) -> int:
+    """Write the rows that could be read; returns the number of those that could not.
 
-    Raises :class:`DataError` at the first batch with an unreadable image, unless `skip_bad` leaves such images out,
-    and when no image at all is readable.
+    Raises :class:`DataError` at the first batch with an unreadable row, unless `skip_bad` leaves such rows out,
+    and when no row at all is readable.
     """
     skipped = 0
     for batch in batches:
@@ -116,14 +129,15 @@ def write_good(batches: Iterable[Batch], writer: PredictionWriter, skip_bad: boo
         for reason in reasons:
             log.warning("left out: %s", reason)
         skipped += len(reasons)
-        writer.write(batch["where"][good], batch["probabilities"][good])
+        writer.write(batch["where"][good], batch["predictions"][good])
+        new.add(batch)
     writer.close()
-    if not writer.counts.sum():
-        raise DataError(f"none of the {skipped} images can be used, so there is no result.")
+    if not writer.rows:
+        raise DataError(f"none of the {skipped} {unit} can be used, so there is no result.")
     return skipped
 
 
-def shown_progress(batches: Iterable[Batch], total: int) -> Iterator[Batch]:
+def shown_progress(batches: Iterable[Batch], total: int, unit: Unit) -> Iterator[Batch]:
     """Yield the same batches, and log the progress every 10 s."""
     began = said = time.perf_counter()
     done = 0
@@ -134,26 +148,30 @@ def shown_progress(batches: Iterable[Batch], total: int) -> Iterator[Batch]:
         if now - said > _LOG_EVERY_S:
             said = now
             log.info(
-                "%d of %d images (%.0f%%), %.0f images/s",
+                "%d of %d %s (%.0f%%), %.0f %s/s",
                 done,
                 total,
+                unit,
                 100 * done / total,
                 done / (now - began),
+                unit,
             )
 
 
 def _summary(
-    served: Served, output: Path, writer: PredictionWriter, skipped: int, seconds: float
+    served: Served, output: Path, writer: PredictionWriter, skipped: int, new: NewCategories, seconds: float
 ) -> PredictionSummary:
-    rows = int(np.sum(writer.counts))
-    log.info("%d predictions in %s (%.1f s, %.0f images/s)", rows, output, seconds, rows / seconds)
+    rows, unit = writer.rows, served.reader.unit
+    log.info("%d predictions in %s (%.1f s, %.0f %s/s)", rows, output, seconds, rows / seconds, unit)
     return PredictionSummary(
         model=served.model,
         version=served.version,
         output=str(output),
         rows=rows,
+        unit=unit,
         skipped=skipped,
-        counts=dict(zip(served.classes, map(int, writer.counts), strict=True)),
+        unknown_categories=dict(new.rows),
         seconds=seconds,
         images_per_s=rows / seconds,
+        **writer.totals.summary(),
     )

@@ -1,4 +1,4 @@
-"""`evergreen predict`: score images with a registered model."""
+"""`evergreen predict`: score images or rows of a table with a registered model."""
 
 import click
 
@@ -12,7 +12,7 @@ from training.errors import EXIT_OK
 @click.argument("input")
 @click.argument("output")
 @click.option("--alias", default="champion", show_default=True, help="which version scores")
-@click.option("--skip-bad", is_flag=True, help="leave unreadable images out instead of refusing them")
+@click.option("--skip-bad", is_flag=True, help="leave unreadable images or rows out instead of refusing them")
 @click.option("--overwrite", is_flag=True, help="replace OUTPUT")
 @tracking_uri
 @common
@@ -28,10 +28,11 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Score images with a registered model.
+    """Score images or rows of a table with a registered model.
 
-    INPUT is a folder of images, or a Parquet file or folder with a column `image`. OUTPUT is the Parquet file
-    (.parquet) or folder to write.
+    INPUT is a folder of images, or a Parquet file or folder with a column `image`. For a model of a table, INPUT is a
+    CSV or Parquet file, or a folder of such files, with the columns of the table; the target is not needed. OUTPUT is
+    the Parquet file (.parquet) or folder to write.
     """
     from flows.cli.summary import print_prediction
     from flows.local import api

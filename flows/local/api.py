@@ -69,11 +69,12 @@ def predict(
     overwrite: bool = False,
     tracking_uri: str | None = None,
 ) -> "PredictionSummary":
-    """Score all images at `input` with the version of `model` that `alias` names; write the result to `output`.
+    """Score all images or rows at `input` with the version of `model` that `alias` names; write the result to `output`.
 
-    The result is Parquet with a class and probabilities for each image. `skip_bad` leaves unreadable images out
-    instead of refusing them; `overwrite` replaces `output`. Raises :class:`training.errors.SettingError` for an
-    unknown model or alias and :class:`training.errors.DataError` for images that can't be read.
+    `input` is images, or a table as CSV or Parquet. The result is Parquet with a class and probabilities for each image
+    or row, or with the predicted number for a regression. `skip_bad` leaves unreadable images or rows out instead of
+    refusing them; `overwrite` replaces `output`. Raises :class:`training.errors.SettingError` for an unknown model or
+    alias and :class:`training.errors.DataError` for images or rows that can't be read.
     """
     from tasks.registry.lookup import check_known
 

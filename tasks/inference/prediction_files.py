@@ -1,6 +1,5 @@
 """Write predictions to disk, atomically: one Parquet file, or a folder of part files."""
 
-import json
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -13,11 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.inference.outputs import Outputs, Totals
 from training.errors import SettingError
+from training.problems.base import Predictions
 from training.storage.files import atomic_file, atomic_folder, sync_folder
-from training.trainers.torch.serving import Probabilities
 
-CLASSES_KEY = b"evergreen.classes"
 _PART = "part-*.parquet"
 _GROUP_BYTES = 32 << 20
 _GROUPS_A_PART = 16
@@ -83,26 +82,27 @@ class PredictionWriter:
 
     place: Path
     one_file: bool
-    classes: tuple[str, ...]
+    outputs: Outputs
     model: str
     version: str
     group_rows: int = 0
-    counts: npt.NDArray[np.int64] = field(init=False)
+    rows: int = field(default=0, init=False)
+    totals: Totals = field(init=False)
     _pending: list[pa.Table] = field(default_factory=list)
     _writer: pq.ParquetWriter | None = None
     _groups: int = 0
 
     def __post_init__(self) -> None:
-        self.group_rows = self.group_rows or max(1, min(1 << 16, _GROUP_BYTES // (4 * len(self.classes))))
-        self.counts = np.zeros(len(self.classes), np.int64)
+        self.group_rows = self.group_rows or max(1, min(1 << 16, _GROUP_BYTES // self.outputs.row_bytes))
+        self.totals = self.outputs.totals()
 
-    def write(self, where: npt.NDArray[np.object_], probabilities: Probabilities) -> None:
-        """Add rows; `where` names each row's image, `probabilities` is float32 of shape (rows, classes)."""
+    def write(self, where: npt.NDArray[np.object_], predictions: Predictions) -> None:
+        """Add rows; `where` names each row's image or row, `predictions` is float32 with one entry per row."""
         if not len(where):
             return
-        best = probabilities.argmax(axis=1)
-        self.counts += np.bincount(best, minlength=len(self.classes))
-        self._pending.append(self._table(where, probabilities, best))
+        self.rows += len(where)
+        self.totals.add(predictions)
+        self._pending.append(self._table(where, predictions))
         while sum(map(len, self._pending)) >= self.group_rows:
             self._flush()
 
@@ -130,20 +130,14 @@ class PredictionWriter:
         self._writer.write_table(rows.slice(0, self.group_rows).combine_chunks())
         self._groups += 1
 
-    def _table(
-        self, where: npt.NDArray[np.object_], probabilities: Probabilities, best: npt.NDArray[np.int64]
-    ) -> pa.Table:
-        rows, names = len(where), pa.array(self.classes, pa.string())
-        flat = pa.array(np.ascontiguousarray(probabilities, np.float32).ravel())
+    def _table(self, where: npt.NDArray[np.object_], predictions: Predictions) -> pa.Table:
         columns = {
             "where": pa.array(where.tolist(), pa.string()),
-            "class": names.take(pa.array(best)),
-            "probability": pa.array(probabilities[np.arange(rows), best].astype(np.float32)),
-            "probabilities": pa.FixedSizeListArray.from_arrays(flat, len(self.classes)),
-            "model": pa.array([self.model] * rows, pa.string()),
-            "version": pa.array([self.version] * rows, pa.string()),
+            **self.outputs.columns(predictions),
+            "model": pa.array([self.model] * len(where), pa.string()),
+            "version": pa.array([self.version] * len(where), pa.string()),
         }
-        return pa.table(columns).replace_schema_metadata({CLASSES_KEY: json.dumps(self.classes)})
+        return pa.table(columns).replace_schema_metadata(self.outputs.metadata)
 
 
 def _foreign(folder: Path) -> str | None:

@@ -1,71 +1,69 @@
-"""Score chunks of images with a registered model, in this process or on Ray; both give equal rows in equal order.
+"""Score chunks of rows with a registered model, in this process or on Ray; both give equal rows in equal order.
 
-On Ray, reading and scoring overlap: tasks decode images, and actors, which load the model once, score them. The model
-contains no Evergreen code: plain MLflow loads it. Fails with SettingError when the model does not take uint8 images.
+On Ray, reading and scoring overlap: tasks read the rows, and actors, which load the model once, score them. The model
+contains no Evergreen code: plain MLflow loads it.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
-from tasks.inference.unlabelled_images import Batch, Chunk, read_chunk, rows_per_batch
+from tasks.inference.inputs import Batch, Chunk, Reader
+from tasks.inference.outputs import Outputs, outputs_of
+from tasks.inference.unlabelled_images import Images
+from tasks.inference.unlabelled_tables import Tables
+from tasks.model_formats.base import Registered
 from tasks.registry.aliases import load_version
-from tasks.registry.safe_loading import image_shape
 from tasks.trackers.mlflow_run import connect
-from training.data.images.decoding import Pixels
-from training.errors import DataError, SettingError, classify
-from training.records import ImageShape
+from training.errors import DataError, classify
+from training.problems.base import Predict
 from training.storage.paths import Home
-from training.trainers.torch.serving import Probabilities
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("evergreen.predict")
-
-Predict = Callable[[Pixels], Probabilities]
 
 
 @dataclass(frozen=True)
 class Served:
-    """A loaded version: its input shape, its classes, and where other processes can load it from."""
+    """A loaded version: how its inputs are read, what it predicts, and where other processes can load it from."""
 
     model: str
     version: str
-    shape: ImageShape
-    classes: tuple[str, ...]
+    reader: Reader
+    outputs: Outputs
     predict: Predict
     tracking_uri: str | None
     home: str
 
 
 def open_served(model: str, number: str, tracking_uri: str | None, home: Home) -> Served:
-    """Load a version, and read image shape and classes from its signature and metadata.
+    """Load a version, and read from its signature and metadata what it takes and predicts.
 
-    Raises :class:`SettingError` when the version does not take images, or does not name its classes.
+    Raises :class:`training.errors.SettingError` when the version takes neither images nor a table, or does not name its
+    classes.
     """
-    loaded = load_version(home, model, number)
-    shape = image_shape(loaded.metadata.signature, f"model {model} version {number}")
-    classes = tuple(map(str, (loaded.metadata.metadata or {}).get("classes", ())))
-    outputs = loaded.metadata.signature.outputs.inputs[0].shape[-1]
-    if len(classes) != outputs:
-        raise SettingError(
-            f"model {model} version {number}: gives {outputs} numbers a row and names {len(classes)} classes "
-            "(metadata `classes`), so it can't be said which is which. Register it with Evergreen, which names them."
-        )
-    return Served(model, number, shape, classes, cast(Predict, loaded.predict), tracking_uri, str(home.root))
+    registered = load_version(home, model, number)
+    outputs = outputs_of(registered, f"model {model} version {number}")
+    reader = _reader_of(registered)
+    return Served(model, number, reader, outputs, registered.predict, tracking_uri, str(home.root))
+
+
+def _reader_of(registered: Registered) -> Reader:
+    if registered.table is not None:
+        return Tables(registered.table)
+    channels, height, width = registered.shape
+    return Images((channels, height, width))
 
 
 def in_process(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
     """Score the chunks in this process, one after the other."""
     for chunk in chunks:
-        for batch in read_chunk(chunk, served.shape):
-            yield score_batch(served.predict, batch)
+        for batch in served.reader.read(chunk):
+            yield score_batch(served.predict, batch, served.reader.rows_at_once, served.outputs.value)
 
 
 def over_ray(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
@@ -84,11 +82,18 @@ def over_ray(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
     dataset.context.execution_options.preserve_order = True
     read = dataset.map_batches(
-        partial(_read, shape=served.shape), batch_size=1, batch_format="numpy", num_cpus=share.reader
+        partial(_read, reader=served.reader), batch_size=1, batch_format="numpy", num_cpus=share.reader
     )
     scored = read.map_batches(
         ScoringActor,
-        fn_constructor_args=(served.model, served.version, served.tracking_uri, served.home),
+        fn_constructor_args=(
+            served.model,
+            served.version,
+            served.tracking_uri,
+            served.home,
+            served.reader.rows_at_once,
+            served.outputs.value,
+        ),
         batch_size=None,
         batch_format="numpy",
         compute=ActorPoolStrategy(min_size=1, max_size=share.actors),
@@ -103,38 +108,41 @@ def over_ray(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
         raise
 
 
-def score_batch(predict: Callable[[Pixels], Probabilities], batch: Batch) -> Batch:
-    """Replace a batch's images by `probabilities`, float32 of (rows, classes); NaN for images that could not be read.
+def score_batch(predict: Predict, batch: Batch, rows_at_once: int, value: str) -> Batch:
+    """Replace a batch's `inputs` by `predictions`, float32 with one entry per row; NaN for rows that could not be read.
 
-    Raises :class:`DataError` when the model returns a probability that is not finite.
+    Raises :class:`DataError` when the model returns a `value` ("probability", "number") that is not finite.
     """
     good = np.flatnonzero(batch["error"] == "")
-    images = batch["image"]
-    step = rows_per_batch(images.shape[1:])
-    # Without a readable image the model scores a placeholder, only to find the number of classes.
-    parts = [predict(np.array(images[good[start : start + step]])) for start in range(0, len(good), step)]
-    made = np.concatenate(parts or [predict(np.array(images[:1]))[:0]])
+    inputs = batch["inputs"]
+    starts = range(0, len(good), rows_at_once)
+    # Without a readable row the model scores a placeholder, only to find the shape of its predictions.
+    parts = [predict(np.array(inputs[good[start : start + rows_at_once]])) for start in starts]
+    made = np.concatenate(parts or [predict(np.array(inputs[:1]))[:0]])
     if not np.isfinite(made).all():
         first = batch["where"][good[int(np.argwhere(~np.isfinite(made))[0, 0])]]
         raise DataError(
-            f"{first}: the model gives a probability that is not finite. Take another version: name another alias, or "
+            f"{first}: the model gives a {value} that is not finite. Take another version: name another alias, or "
             "return to the champion before with `evergreen rollback`, if there was one."
         )
-    probabilities = np.full((len(images), made.shape[1]), np.nan, np.float32)
-    probabilities[good] = made
-    return {"where": batch["where"], "error": batch["error"], "probabilities": probabilities}
+    predictions = np.full((len(inputs), *made.shape[1:]), np.nan, np.float32)
+    predictions[good] = made
+    return {name: column for name, column in batch.items() if name != "inputs"} | {"predictions": predictions}
 
 
 class ScoringActor:
     """Ray actor that loads the model when it starts, and then scores batches."""
 
-    def __init__(self, model: str, number: str, tracking_uri: str | None, home: str) -> None:
+    def __init__(
+        self, model: str, number: str, tracking_uri: str | None, home: str, rows_at_once: int, value: str
+    ) -> None:
         place = Home(Path(home))
         connect(tracking_uri, place)
-        self._predict = cast(Predict, load_version(place, model, number).predict)
+        self._predict = load_version(place, model, number).predict
+        self._rows_at_once, self._value = rows_at_once, value
 
     def __call__(self, batch: Batch) -> Batch:
-        return score_batch(self._predict, batch)
+        return score_batch(self._predict, batch, self._rows_at_once, self._value)
 
 
 @dataclass(frozen=True)
@@ -155,6 +163,6 @@ def _shares(cpus: float) -> _Shares:
     return _Shares(int(cpus) - 1, 1.0, 0.9) if cpus >= 2 else _Shares(1, 0.5 * cpus, 0.4 * cpus)
 
 
-def _read(batch: dict[str, Any], shape: ImageShape) -> Iterator[Batch]:
+def _read(batch: dict[str, Any], reader: Reader) -> Iterator[Batch]:
     for text in batch["chunk"]:
-        yield from read_chunk(Chunk.model_validate_json(text), shape)
+        yield from reader.read(Chunk.model_validate_json(text))

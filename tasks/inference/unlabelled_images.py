@@ -7,48 +7,62 @@ Parquet file is damaged.
 
 import logging
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.inference.inputs import (
+    PARQUET_SUFFIXES,
+    Batch,
+    Chunk,
+    Unit,
+    input_files,
+    parquet_chunks,
+    with_suffix,
+)
 from training.data.images.decoding import BadImage, Pixels, Target, open_image, to_pixels
-from training.data.sources.archives import is_archive
-from training.data.sources.folder_listing import IMAGE_SUFFIXES, visible
+from training.data.sources.folder_listing import IMAGE_SUFFIXES
 from training.data.sources.parquet_index import readable
 from training.data.sources.parquet_pixels import CellError, all_pixels, cells, describe
 from training.data.sources.plain_files import NotPlainError, check_plain, read_plain
 from training.errors import DataError
-from training.records import ImageShape, Record
+from training.records import ImageShape
 
 log = logging.getLogger("evergreen.predict")
 
 IMAGE_COLUMN = "image"
-PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
 _CHUNK_FILES = 256
 _READ_ROWS = 512
 _BATCH_ROWS = 512
 _BATCH_BYTES = 32 << 20
 
-# Columns: `where` (str), `error` (str, "" for a usable image) and `image`, uint8 of (rows, channels, height, width),
-# all zeros for an unusable image.
-Batch = dict[str, npt.NDArray[Any]]
 
+@dataclass(frozen=True)
+class Images:
+    """Reads the inputs of a model that takes uint8 images of `shape` (channels, height, width)."""
 
-class Chunk(Record):
-    """A unit of reading: some image files, or one row group of a Parquet file; `files` are relative to `root`."""
+    shape: ImageShape
+    unit: Unit = "images"
+    ray_from_rows: int = 2000
 
-    root: str
-    files: tuple[str, ...]
-    rows: int
-    row_group: int | None = None
-    first_row: int = 0
+    @property
+    def rows_at_once(self) -> int:
+        """Largest number of images that the model scores at once."""
+        return rows_per_batch(self.shape)
+
+    def find(self, place: Path) -> list[Chunk]:
+        """See :func:`find_chunks`."""
+        return find_chunks(place)
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        """See :func:`read_chunk`."""
+        return read_chunk(chunk, self.shape)
 
 
 def find_chunks(place: Path) -> list[Chunk]:
@@ -57,18 +71,8 @@ def find_chunks(place: Path) -> list[Chunk]:
     Raises :class:`DataError` when there is nothing to read, when there are both image files and Parquet files, and
     when a Parquet file is unusable.
     """
-    if place.is_file():
-        if is_archive(place):
-            raise DataError(f"{place}: an archive. Unpack it, and give the folder that it makes.")
-        root, names = place.parent, [place.name]
-    elif not place.is_dir():
-        raise DataError(
-            f"{place}: neither a plain file nor a folder. Give image files, Parquet, or a folder of them."
-        )
-    else:
-        root, names = place, sorted(_walk(place))
-    images = [name for name in names if Path(name).suffix.lower() in IMAGE_SUFFIXES]
-    tables = [name for name in names if Path(name).suffix.lower() in PARQUET_SUFFIXES]
+    root, names = input_files(place, "Give image files, Parquet, or a folder of them.")
+    images, tables = with_suffix(names, IMAGE_SUFFIXES), with_suffix(names, PARQUET_SUFFIXES)
     if images and tables:
         raise DataError(
             f"{place}: holds image files and Parquet ({images[0]}, {tables[0]}). Give one kind at a time."
@@ -125,32 +129,6 @@ def rows_per_batch(shape: ImageShape) -> int:
 _Row = tuple[str, str, Callable[[], Any]]
 
 
-def _walk(root: Path) -> Iterator[str]:
-    """Paths of the files below `root`, relative to `root`; links are followed, and each folder is entered once."""
-    seen: set[str] = set()
-    queue = [root]
-    while queue:
-        folder = queue.pop()
-        if (real := os.path.realpath(folder)) in seen:
-            continue
-        seen.add(real)
-        for entry in visible(folder):
-            if entry.is_dir():
-                queue.append(Path(entry.path))
-            else:
-                yield _name(entry, root)
-
-
-def _name(entry: "os.DirEntry[str]", root: Path) -> str:
-    try:
-        entry.path.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{entry.path!r}: its name is not UTF-8, which the result must be. Rename it."
-        ) from error
-    return Path(entry.path).relative_to(root).as_posix()
-
-
 def _file_chunks(root: Path, names: list[str]) -> list[Chunk]:
     cuts = range(0, len(names), _CHUNK_FILES)
     parts = [tuple(names[start : start + _CHUNK_FILES]) for start in cuts]
@@ -158,21 +136,14 @@ def _file_chunks(root: Path, names: list[str]) -> list[Chunk]:
 
 
 def _parquet_chunks(root: Path, names: list[str]) -> list[Chunk]:
-    chunks = []
+    chunks: list[Chunk] = []
     for name in names:
         file = root / name
         check_plain(file)
         with readable(file):
             parquet = pq.ParquetFile(file)
         _check_column(file, parquet)
-        first = 0
-        for group in range(parquet.num_row_groups):
-            rows = parquet.metadata.row_group(group).num_rows
-            if rows:
-                chunks.append(
-                    Chunk(root=str(root), files=(name,), rows=rows, row_group=group, first_row=first)
-                )
-            first += rows
+        chunks += parquet_chunks(root, name)
     if not chunks:
         raise DataError(f"{root / names[0]}: has no rows, so there is nothing to score.")
     return chunks
@@ -255,4 +226,4 @@ def _stacked(rows: Iterable[tuple[str, str, Pixels]]) -> Batch:
 
 
 def _batch(where: Sequence[str], error: Sequence[str], image: Pixels) -> Batch:
-    return {"where": np.array(where, object), "error": np.array(error, object), "image": image}
+    return {"where": np.array(where, object), "error": np.array(error, object), "inputs": image}

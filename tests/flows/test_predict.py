@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from registered import BROKEN, CLASSES, MODEL, encoded, picture, rows_of, save
+from registered import BROKEN, CLASSES, MODEL, SHAPE, encoded, picture, rows_of, save
 
 from tasks import predict as step
-from tasks.inference.prediction_files import CLASSES_KEY, PredictionWriter
-from tasks.inference.unlabelled_images import find_chunks
+from tasks.inference.outputs import CLASSES_KEY, ClassOutputs
+from tasks.inference.prediction_files import PredictionWriter
+from tasks.inference.unlabelled_images import Images, find_chunks
 from training.errors import DataError
 from training.settings.schema import RaySettings
 
@@ -110,7 +111,7 @@ def test_parts_do_not_depend_on_how_rows_arrive(tmp_path_factory, sizes):
 
     def written(cuts):
         place = tmp_path_factory.mktemp("parts")
-        writer = PredictionWriter(place, False, ("a", "b", "c"), MODEL, "1", group_rows=4)
+        writer = PredictionWriter(place, False, ClassOutputs(("a", "b", "c")), MODEL, "1", group_rows=4)
         for start, stop in itertools.pairwise([0, *cuts]):
             writer.write(where[start:stop], probabilities[start:stop])
         writer.close()
@@ -128,11 +129,11 @@ def test_parts_do_not_depend_on_how_rows_arrive(tmp_path_factory, sizes):
 
 
 def test_ray_is_chosen_by_size_and_wish():
-    here, cluster = RaySettings(), RaySettings(address="head:6379")
-    assert [step.choose_ray(rows, None, here) for rows in (1, 1999, 2000)] == [False, False, True]
-    assert step.choose_ray(1, None, cluster)
-    assert step.choose_ray(1, True, here)
-    assert not step.choose_ray(10**6, False, cluster)
+    here, cluster, images = RaySettings(), RaySettings(address="head:6379"), Images(SHAPE)
+    assert [step.choose_ray(images, rows, None, here) for rows in (1, 1999, 2000)] == [False, False, True]
+    assert step.choose_ray(images, 1, None, cluster)
+    assert step.choose_ray(images, 1, True, here)
+    assert not step.choose_ray(images, 10**6, False, cluster)
 
 
 @pytest.mark.usefixtures("ray_session")

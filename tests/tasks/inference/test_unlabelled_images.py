@@ -21,7 +21,7 @@ def read(place: Path, shape: ImageShape) -> tuple[list[str], np.ndarray]:
     batches = [batch for chunk in find_chunks(place) for batch in read_chunk(chunk, shape)]
     assert not any(any(batch["error"]) for batch in batches)
     return [where for batch in batches for where in batch["where"]], np.concatenate(
-        [batch["image"] for batch in batches]
+        [batch["inputs"] for batch in batches]
     )
 
 
@@ -65,13 +65,13 @@ def test_a_null_among_pixels_is_named_and_leaves_the_others(tmp_path: Path) -> N
     pq.write_table(table, tmp_path / "a.parquet")
     (batch,) = [batch for chunk in find_chunks(tmp_path) for batch in read_chunk(chunk, (3, 5, 4))]
     assert batch["error"].tolist() == ["", f"{tmp_path / 'a.parquet'} row 1: is null", ""]
-    assert np.array_equal(batch["image"][[0, 2]], FIRST[[0, 2]])
+    assert np.array_equal(batch["inputs"][[0, 2]], FIRST[[0, 2]])
 
 
 def test_part_files_of_a_dataset_version(digits_version) -> None:
     place = Path(digits_version.path) / "test"
     where, images = read(place, digits_version.shape)
-    assert np.array_equal(images, open_columns(digits_version, "test").images)
+    assert np.array_equal(images, open_columns(digits_version, "test").inputs)
     assert len(set(where)) == len(images)
     with pytest.raises(DataError, match=r"64 bytes an image; the model takes \(1, 28, 28\).*784 bytes"):
         read(place, (1, 28, 28))

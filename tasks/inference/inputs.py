@@ -1,0 +1,119 @@
+"""What batch prediction reads: the files of an input, in chunks that any process can read, as batches of rows."""
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from training.data.sources.archives import is_archive
+from training.data.sources.folder_listing import visible
+from training.data.sources.parquet_index import readable
+from training.errors import DataError
+from training.records import Record
+
+PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
+Unit = Literal["images", "rows"]
+
+# Columns: `where` (str), `error` (str, "" for a usable row) and `inputs`, what the model takes, with the rows in the
+# first dimension, and without meaning for an unusable row. Batches of a table also have `unknown` (str): "", or the new
+# categories of the row, as a JSON object by column.
+Batch = dict[str, npt.NDArray[Any]]
+
+
+class Chunk(Record):
+    """A unit of reading: some image files, a CSV file, or one row group of a Parquet file.
+
+    `files` are relative to `root`, and `first_row` is the number of rows before the row group.
+    """
+
+    root: str
+    files: tuple[str, ...]
+    rows: int
+    row_group: int | None = None
+    first_row: int = 0
+
+
+class Reader(Protocol):
+    """Reads the inputs of a model. A reader is sent to other processes, so it must be possible to pickle it."""
+
+    @property
+    def unit(self) -> Unit:
+        """What messages call the rows."""
+
+    @property
+    def ray_from_rows(self) -> int:
+        """Number of rows from which starting Ray (about 10 s) saves time."""
+
+    @property
+    def rows_at_once(self) -> int:
+        """Largest number of rows that the model scores at once."""
+
+    def find(self, place: Path) -> list[Chunk]:
+        """Find all chunks to read at `place`, sorted by path; the order depends on names alone.
+
+        Raises :class:`DataError` when there is nothing to read, or a file is unusable.
+        """
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        """Read a chunk as batches. An unusable row does not stop the reading: its `error` has the reason."""
+
+
+def input_files(place: Path, remedy: str) -> tuple[Path, list[str]]:
+    """A folder, and the files to read at `place`, sorted, relative to that folder.
+
+    Raises :class:`DataError` for an archive, and for a pipe or device; `remedy` is the end of the message then.
+    """
+    if place.is_file():
+        if is_archive(place):
+            raise DataError(f"{place}: an archive. Unpack it, and give the folder that it makes.")
+        return place.parent, [place.name]
+    if not place.is_dir():
+        raise DataError(f"{place}: neither a plain file nor a folder. {remedy}")
+    return place, sorted(_walk(place))
+
+
+def with_suffix(names: list[str], suffixes: Collection[str]) -> list[str]:
+    """The names that end in one of `suffixes`, in upper or lower case."""
+    return [name for name in names if Path(name).suffix.lower() in suffixes]
+
+
+def _walk(root: Path) -> Iterator[str]:
+    """Paths of the files below `root`, relative to `root`; links are followed, and each folder is entered once."""
+    seen: set[str] = set()
+    queue = [root]
+    while queue:
+        folder = queue.pop()
+        if (real := os.path.realpath(folder)) in seen:
+            continue
+        seen.add(real)
+        for entry in visible(folder):
+            if entry.is_dir():
+                queue.append(Path(entry.path))
+            else:
+                yield _name(entry, root)
+
+
+def _name(entry: "os.DirEntry[str]", root: Path) -> str:
+    try:
+        entry.path.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{entry.path!r}: its name is not UTF-8, which the result must be. Rename it."
+        ) from error
+    return Path(entry.path).relative_to(root).as_posix()
+
+
+def parquet_chunks(root: Path, name: str) -> list[Chunk]:
+    """The row groups of a Parquet file that have rows. Raises :class:`DataError` for a file that is not Parquet."""
+    with readable(root / name):
+        metadata = pq.ParquetFile(root / name).metadata
+    chunks, first = [], 0
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        if rows:
+            chunks.append(Chunk(root=str(root), files=(name,), rows=rows, row_group=group, first_row=first))
+        first += rows
+    return chunks

@@ -1,0 +1,42 @@
+"""Values of category columns that the model did not learn: counted by column, and named in one warning."""
+
+import json
+import logging
+from collections import Counter
+
+from tasks.inference.inputs import Batch
+
+log = logging.getLogger("evergreen.predict")
+
+_SHOWN = 5
+
+
+class NewCategories:
+    """Counts rows with a new category, by column, and collects examples of the values."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[str] = Counter()
+        self._values: dict[str, dict[str, None]] = {}  # as an ordered set
+
+    def add(self, batch: Batch) -> None:
+        """Count the usable rows of a batch; a batch of images has no categories."""
+        if "unknown" not in batch:
+            return
+        for text in batch["unknown"][(batch["unknown"] != "") & (batch["error"] == "")]:
+            for column, value in json.loads(text).items():
+                self.rows[column] += 1
+                values = self._values.setdefault(column, {})
+                if len(values) < _SHOWN:
+                    values[value] = None
+
+    def warn(self) -> None:
+        """Log a warning for each column with new categories."""
+        for column, values in self._values.items():
+            named = ", ".join(map(repr, values))
+            log.warning(
+                "column %r: %d rows have a category that the model did not learn, such as %s; they were scored as rows "
+                "without a value. If they are no misspellings, retrain with rows of these categories.",
+                column,
+                self.rows[column],
+                named,
+            )

@@ -1,0 +1,146 @@
+"""In: CSV or Parquet files with the columns of a table. Out: batches of encoded rows, in the order of paths and rows.
+
+Columns are found by name, and further columns are not read. A value that is not of its column's type does not stop the
+reading: its row contains the reason. Fails with DataError when there is nothing to read, when a file lacks a column,
+and when a file is damaged.
+
+Rows are numbered from 1 in each file, as in :class:`training.data.sources.table.Table`.
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.inference.inputs import Batch, Chunk, Unit, input_files, parquet_chunks, with_suffix
+from training.data.sources.parquet_index import readable
+from training.data.sources.plain_files import check_plain
+from training.data.tables.encoding import encode, typed_rows
+from training.data.tables.reading import CSV, PARQUET, blocks, column_types
+from training.errors import DataError
+from training.records import TableSchema
+
+log = logging.getLogger("evergreen.predict")
+
+_BATCH_ROWS = 1 << 14
+_BATCH_BYTES = 32 << 20
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Reads the inputs of a model that takes rows of a table, as float32 (rows, columns) of encoded values."""
+
+    table: TableSchema
+    unit: Unit = "rows"
+    ray_from_rows: int = 5_000_000
+
+    @property
+    def rows_at_once(self) -> int:
+        """Largest number of rows that the model scores at once: at most 16,384 rows, and about 32 MiB."""
+        return max(1, min(_BATCH_ROWS, _BATCH_BYTES // (4 * len(self.table.columns))))
+
+    def find(self, place: Path) -> list[Chunk]:
+        """Find all chunks to read at `place`, sorted by path; the order depends on names alone.
+
+        Raises :class:`DataError` when there is nothing to read, when there are both CSV and Parquet files, and when a
+        file is unusable or lacks a column.
+        """
+        root, names = input_files(place, "Give a CSV or Parquet file, or a folder of them.")
+        texts, binaries = with_suffix(names, CSV), with_suffix(names, PARQUET)
+        if texts and binaries:
+            raise DataError(
+                f"{place}: holds CSV and Parquet ({texts[0]}, {binaries[0]}). Give one kind at a time."
+            )
+        if not texts and not binaries:
+            kinds = ", ".join((*CSV, *PARQUET))
+            raise DataError(f"{place}: nothing to score. There must be files that end in one of {kinds}.")
+        if others := sorted(set(names) - set(texts) - set(binaries)):
+            log.warning("%s: %d other files are not looked at, such as %s", place, len(others), others[0])
+        return self._csv_chunks(root, texts) if texts else self._parquet_chunks(root, binaries)
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        """Read a chunk as batches. An unusable row does not stop the reading: its `error` has the reason."""
+        number = chunk.first_row + 1
+        for block in self._csv_rows(chunk) if chunk.row_group is None else self._parquet_rows(chunk):
+            for start in range(0, len(block), self.rows_at_once):
+                rows = block.slice(start, self.rows_at_once)
+                yield self._batch(rows, chunk, number)
+                number += len(rows)
+
+    @property
+    def _names(self) -> list[str]:
+        return [column.name for column in self.table.columns]
+
+    def _csv_chunks(self, root: Path, names: list[str]) -> list[Chunk]:
+        """One chunk a file: where a row begins is known only after all rows before it."""
+        self._check_headers(root, names)
+        first = self._names[:1]
+        counts = {name: sum(len(block.rows) for block in blocks(root / name, first)) for name in names}
+        return [Chunk(root=str(root), files=(name,), rows=rows) for name, rows in counts.items()]
+
+    def _parquet_chunks(self, root: Path, names: list[str]) -> list[Chunk]:
+        self._check_headers(root, names)
+        return [chunk for name in names for chunk in parquet_chunks(root, name)]
+
+    def _check_headers(self, root: Path, names: list[str]) -> None:
+        """Raise :class:`DataError` for a column that a file lacks; name the columns that are ignored."""
+        further: dict[str, None] = {}  # as an ordered set
+        for name in names:
+            check_plain(root / name)
+            columns = list(column_types(root / name))
+            typed_rows(
+                pa.table(dict.fromkeys(columns, pa.array([], pa.string()))), self.table, str(root / name)
+            )
+            further |= dict.fromkeys(columns)
+        ignored = [name for name in further if name not in {*self._names, self.table.target}]
+        if ignored:
+            listed = ", ".join(map(repr, ignored[:_SHOWN])) + (", …" if len(ignored) > _SHOWN else "")
+            log.info("columns that the model does not use are ignored: %s", listed)
+
+    def _csv_rows(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        return (block.rows for block in blocks(Path(chunk.root) / chunk.files[0], self._names))
+
+    def _parquet_rows(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        file = Path(chunk.root) / chunk.files[0]
+        with readable(file):
+            parquet = pq.ParquetFile(file, memory_map=True, page_checksum_verification=True)
+            yield from parquet.iter_batches(
+                self.rows_at_once, row_groups=[chunk.row_group], columns=self._names
+            )
+
+    def _batch(self, rows: pa.RecordBatch, chunk: Chunk, first: int) -> Batch:
+        name, file = chunk.files[0], Path(chunk.root) / chunk.files[0]
+        numbers = range(first, first + len(rows))
+        typed = typed_rows(rows, self.table, str(file))
+        errors = [
+            error and f"{file} row {number}: {error}"
+            for number, error in zip(numbers, typed.errors, strict=True)
+        ]
+        inputs = encode(typed.rows, self.table)
+        return {
+            "where": np.array([f"{name}:{number}" for number in numbers], object),
+            "error": np.array(errors, object),
+            "inputs": inputs,
+            "unknown": self._unknown(typed.rows, inputs),
+        }
+
+    def _unknown(self, typed: pa.Table, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.object_]:
+        """For each row, "" or the new categories as a JSON object, by column: values whose encoding is NaN."""
+        found: dict[int, dict[str, str]] = {}
+        for number, column in enumerate(self.table.columns):
+            if column.kind != "category":
+                continue
+            values = typed[column.name]
+            for row in np.flatnonzero(np.isnan(inputs[:, number]) & values.is_valid().to_numpy()).tolist():
+                found.setdefault(row, {})[column.name] = values[row].as_py()
+        texts = np.full(len(inputs), "", object)
+        for row, values in found.items():
+            texts[row] = json.dumps(values)
+        return texts
