@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from training.data.manifest import read_manifest
-from training.data.sample_order import SampleOrder
 from training.errors import DataError
 from training.plan import RunPlan
 from training.records import DatasetVersion, Release, TrainedModel
@@ -15,7 +14,7 @@ from training.settings.schema import Settings
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
 from training.supervision.launch import finished
-from training.trainers.torch.feeds import local_batch_size
+from training.trainers.base import trainer_named
 
 # Parts of a run's wall time that grow with the rows: at the measured speed of learning, or in proportion to the rows.
 # All other parts are constant, except those that are left out of the estimate.
@@ -40,22 +39,15 @@ class Earlier(NamedTuple):
 
 
 def steps_per_epoch(rows: int, settings: Settings) -> int:
-    """Optimizer steps of one epoch with `rows` rows to learn from, for the feed `data.feed`.
-
-    0 when a feed that uses only whole batches has too few rows for one batch, which training refuses.
-    """
+    """Steps of one epoch with `rows` rows to learn from; see :class:`training.trainers.base.Trainer`."""
     world_size = max(1, settings.scaling.num_workers)
-    if settings.data.feed == "stream":  # each worker uses the whole batches of its share
-        return rows // world_size // local_batch_size(settings)
-    if settings.data.feed == "loader":  # each worker uses its whole share, padded to the largest share
-        return math.ceil(math.ceil(rows / world_size) / local_batch_size(settings))
-    return SampleOrder(rows, settings.training.global_batch_size, settings.seed).steps_per_epoch
+    return trainer_named(settings.trainer).steps_per_epoch(settings, rows, world_size)
 
 
 def total_steps(rows: int, settings: Settings) -> int:
     """Optimizer steps of a whole training with `rows` rows to learn from."""
-    steps = steps_per_epoch(rows, settings) * settings.training.epochs
-    return min(steps, settings.training.max_steps or steps)
+    steps = steps_per_epoch(rows, settings) * settings.epochs
+    return min(steps, settings.max_steps or steps)
 
 
 def estimate(plan: RunPlan, version: DatasetVersion | None, steps: int | None) -> Estimate:
@@ -80,7 +72,10 @@ def estimate(plan: RunPlan, version: DatasetVersion | None, steps: int | None) -
         steps = total_steps(_rows_to_learn(last, plan.settings), plan.settings)
         why += ", if there are as many rows"
     preparation = max(run.release.goodput.parts.get("preparation", 0.0) for run in runs)
-    rows = _steps_to_go(plan, steps) * plan.settings.training.global_batch_size
+    a_step = trainer_named(plan.settings.trainer).rows_per_step(
+        plan.settings, _rows_to_learn(last, plan.settings)
+    )
+    rows = _steps_to_go(plan, steps) * a_step
     seconds = _seconds(last, plan.settings, rows, larger)
     return Estimate(seconds + (0.0 if version else preparation), why)
 

@@ -18,10 +18,13 @@ from training.recipe import Recipe, load
 from training.records import DatasetVersion, Record, Release
 from training.redaction import Redacted
 from training.settings.overrides import describe
+from training.settings.schema import Settings, TrainerName
 from training.storage.paths import Home
 from training.supervision.launch import finished
-from training.trainers.torch.feeds import local_batch_size, training_rows
-from training.trainers.torch.replay_outcome import read_outcome, spelled
+from training.trainers.base import trainer_named
+from training.trainers.replay_outcome import read_outcome, spelled
+from training.trainers.rows import training_rows
+from training.trainers.torch.feeds import local_batch_size
 
 
 class Preview(Record):
@@ -40,13 +43,17 @@ class Preview(Record):
     test_rows: int | None
     dataset_bytes: int | None
     world_size: int
-    global_batch_size: int
-    batch_per_worker: int
+    global_batch_size: int | None
+    batch_per_worker: int | None
     steps_per_epoch: int | None
     total_steps: int | None
     estimated_seconds: float | None
     estimated_from: str
     reproducible: str
+    trainer: TrainerName
+    epochs: int
+    after_kill: str
+    learned_rows: int | None
     settings: dict[str, Any]
 
 
@@ -107,13 +114,17 @@ def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: boo
         test_rows=version.rows("test") if version else None,
         dataset_bytes=version.bytes if version else None,
         world_size=max(1, settings.scaling.num_workers),
-        global_batch_size=settings.training.global_batch_size,
-        batch_per_worker=local_batch_size(settings),
+        global_batch_size=settings.torch.global_batch_size if settings.trainer == "torch" else None,
+        batch_per_worker=local_batch_size(settings) if settings.trainer == "torch" else None,
         steps_per_epoch=steps_per_epoch(learn, settings) if learn else None,
         total_steps=total,
         estimated_seconds=time.seconds,
         estimated_from=time.why,
         reproducible=_last_replay(plan),
+        trainer=settings.trainer,
+        epochs=settings.epochs,
+        after_kill=_promised(settings),
+        learned_rows=learn,
         settings=describe(settings),
     )
 
@@ -148,6 +159,17 @@ def _last_replay(plan: RunPlan) -> str:
         if (found := read_outcome(run)) is not None:
             return f"last run: {spelled(found.reproducible, found.reason)}"
     return "known after the first run"
+
+
+def _promised(settings: Settings) -> str:
+    """What the trainer promises for a training that is killed and started again."""
+    promise = trainer_named(settings.trainer).promise(settings)
+    unit = {"step": "step", "epoch": "epoch", "round": "block of rounds"}[promise.resumes]
+    same = (
+        "to the same bits" if promise.same_bits_after_kill else "to a model that may differ in its last bits"
+    )
+    text = f"resumes at the newest saved {unit}, {same}"
+    return text + ("; any number of workers gives these bits" if promise.any_workers else "")
 
 
 def _why(plan: RunPlan, ingredients: tuple[str, ...], otherwise: str) -> str:

@@ -62,8 +62,8 @@ def retrain(
     Args:
         recipe: Name of a recipe that comes with Evergreen, or path of a recipe file.
         force: Train again even if nothing changed; a forced run that was interrupted goes on.
-        epochs: Passes over the training rows. Empty: the recipe's value.
-        batch_size: Rows of one optimizer step, over all workers. Empty: the recipe's value.
+        epochs: Passes over the training rows; boosting rounds of XGBoost. Empty: the recipe's value.
+        batch_size: Rows of one optimizer step, over all workers; not for XGBoost. Empty: the recipe's value.
         learning_rate: Peak learning rate. Empty: the recipe's value.
         seed: Seed of order, augmentation and initial weights. Empty: the recipe's value.
         data_path: Folder or archive to read instead of the recipe's source. Empty: the recipe's value.
@@ -79,7 +79,7 @@ def retrain(
         "data_path": data_path or None,
     }
     with sigterm_ends_flow(), retried_if_transient(), without_secrets():
-        release = _retrain(recipe, (show_credentials(settings), nested(fields)), force)
+        release = _retrain(recipe, show_credentials(settings), fields, force)
     _made[:] = [release]
     # Prefect passes the data of the returned state to the caller.
     return cast("Release", completed(release))
@@ -97,10 +97,10 @@ def last_release() -> Release | None:
     return _made[0] if _made else None
 
 
-def _retrain(recipe: str, overrides: tuple[dict[str, Any], ...], force: bool) -> Release:
+def _retrain(recipe: str, settings: dict[str, Any], fields: dict[str, Any], force: bool) -> Release:
     clock = Stopwatch()
     chosen, ref = load(recipe)
-    resolved = resolve_here(chosen.settings, *overrides)
+    resolved = resolve_here(chosen.settings, settings, nested(fields, chosen.settings.trainer))
     place = home()
     with run_lock(place, ref.name):
         close_killed(place, ref.name)

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic_core import CoreSchema
 
+from training.errors import SettingError
 from training.settings.overrides import setting_schema, settings_schema
+from training.settings.schema import TrainerName
 
 FIELDS = {
     "epochs": "training.epochs",
@@ -20,15 +22,28 @@ FIELDS = {
     "data_path": "data.path",
 }
 _SETTINGS = "settings"
+# Fields whose setting has another name with a trainer than in FIELDS, or which a trainer does not have (None).
+_OTHERWISE: dict[TrainerName, dict[str, str | None]] = {
+    "torch": {},
+    "xgboost": {"epochs": "training.rounds", "batch_size": None},
+}
 
 
-def nested(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields that were filled in, as nested overrides; for an empty field the form sends null."""
+def nested(fields: dict[str, Any], trainer: TrainerName = "torch") -> dict[str, Any]:
+    """The fields that were filled in, as nested overrides for a recipe of `trainer`.
+
+    For an empty field the form sends null. Raises :class:`SettingError` for a field that the trainer does not have.
+    """
     overrides: dict[str, Any] = {}
     for name, value in fields.items():
         if value is None:
             continue
-        section, _, setting = FIELDS[name].rpartition(".")
+        dotted = _OTHERWISE[trainer].get(name, FIELDS[name])
+        if dotted is None:
+            raise SettingError(
+                f"{name}: trainer {trainer} has no such setting, as each step uses all rows; leave the field empty"
+            )
+        section, _, setting = dotted.rpartition(".")
         (overrides.setdefault(section, {}) if section else overrides)[setting] = value
     return overrides
 

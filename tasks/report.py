@@ -16,8 +16,12 @@ from prefect.artifacts import create_image_artifact, create_markdown_artifact
 
 from tasks.flow_runs import artifact_key
 from tasks.report_page import ReportInputs, markdown, render
-from tasks.report_page.figures import figures, prediction_grid
+from tasks.report_page.examples import pictures_of, predicted_numbers, texts_of
+from tasks.report_page.figures import prediction_grid
+from tasks.report_page.importances import importances
 from tasks.report_page.links import where_to_look
+from tasks.report_page.sections import figures
+from tasks.run_words import words_of
 from tasks.step import step
 from tasks.terminal.next_commands import next_commands
 from tasks.trackers.mlflow_run import close_run, connect_patiently
@@ -44,12 +48,14 @@ def report(
     inputs = gather(plan, version, trained, evaluation, release)
     write_text(plan.paths.report, render(inputs))
     plan.paths.figures.mkdir(exist_ok=True)
-    pictures = [*figures(inputs, plan.paths.figures), predicted(version, evaluation, plan.paths.figures)]
+    pictures = figures(inputs, plan.paths.figures)
+    if version.table is None:
+        pictures.append(predicted(version, evaluation, plan.paths.figures))
     client = connect_patiently(plan)
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
     for picture in pictures:
         client.log_artifact(release.mlflow_run_id, str(picture), "figures")
-    note_efficiency(client, trained, release)
+    note_efficiency(client, trained, release, inputs.words.row)
     close_run(client, release.mlflow_run_id, "FINISHED")
     try:
         show_in_prefect(plan, inputs, pictures, client.get_run(release.mlflow_run_id).info.experiment_id)
@@ -85,20 +91,21 @@ def predicted(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> 
         name: [version.classes[number] for number in table[name].to_pylist()]
         for name in ("label", "candidate")
     }
-    images = open_columns(version, "test").images[rows]
+    images = open_columns(version, "test").inputs[rows]
     return prediction_grid(list(images), names["label"], names["candidate"], folder / "predictions.png")
 
 
-def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Release) -> None:
+def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Release, row: str) -> None:
     """Tag the version with its cost: useful share of time, speed, worker-hours, and worker-hours lost to failures.
 
-    The MLflow run gets a tag with the seconds of each part of its wall time.
+    `row` is the noun in the name of the speed. The MLflow run gets a tag with the seconds of each part of its wall
+    time.
     """
     parts = release.goodput.parts
     tags = {
         "goodput": f"{release.goodput.useful_share:.3f}",
         "seconds": f"{release.goodput.total_s:.1f}",
-        "images_per_s": f"{trained.history[-1].images_per_s:.0f}",
+        f"{row}s_per_s": f"{trained.history[-1].images_per_s:.0f}",
         "worker_hours": f"{trained.world_size * trained.seconds / 3600:.4f}",
         "lost_worker_hours": f"{trained.world_size * parts.get('lost to failures', 0.0) / 3600:.4f}",
     }
@@ -114,7 +121,7 @@ def gather(
     plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation, release: Release
 ) -> ReportInputs:
     """Collect everything that the page shows."""
-    images = open_columns(version, "test").images
+    examples = [one.row for one in evaluation.mistakes or evaluation.largest_errors]
     return ReportInputs(
         release=release,
         trained=trained,
@@ -123,9 +130,13 @@ def gather(
         settings=describe(plan.settings),
         ingredients=plan.ingredients,
         changes=plan.changes,
-        mistakes=tuple(np.array(images[mistake.row]) for mistake in evaluation.mistakes),
+        mistakes=pictures_of(version, examples),
         commands=next_commands(release),
         created=datetime.now(UTC),
+        words=words_of(plan),
+        example_rows=texts_of(version, examples),
+        predicted=predicted_numbers(evaluation),
+        importances=importances(plan.settings.trainer, Path(trained.weights)),
     )
 
 

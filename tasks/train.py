@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tasks.flow_retries import failures_of_this_flow_run
 from tasks.flow_runs import artifact_key
+from tasks.run_words import RunWords, words_of
 from tasks.step import step
 from tasks.terminal.progress import Bar, ProgressArtifact, TelemetryLog, terminal
 from tasks.trackers.fan_out import also_tracked
@@ -48,7 +49,7 @@ def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
         return done
     job = make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version)
     with (
-        shown_progress(plan.settings.training.epochs) as listener,
+        shown_progress(plan.settings.epochs, words_of(plan)) as listener,
         also_tracked(plan) as others,
         publisher.running(listener, ProgressArtifact(artifact_key(plan.recipe.name, "training")), *others),
     ):
@@ -109,13 +110,13 @@ def _set_damaged_aside(run: RunPaths) -> None:
 
 
 @contextmanager
-def shown_progress(epochs: int) -> Iterator[Callable[[Point], None]]:
+def shown_progress(epochs: int, words: RunWords) -> Iterator[Callable[[Point], None]]:
     """Log telemetry lines and, on a terminal, show a progress bar below them."""
-    telemetry = TelemetryLog(epochs)
+    telemetry = TelemetryLog(epochs, words)
     if not sys.stderr.isatty():
         yield telemetry
         return
-    with Bar(epochs).shown(terminal()) as bar:
+    with Bar(epochs, words).shown(terminal()) as bar:
 
         def both(point: Point) -> None:
             bar(point)

@@ -12,7 +12,7 @@ from tasks import evaluate, register, report
 from tasks.download import fetch
 from tasks.preflight import preflight
 from tasks.report_page import render
-from tasks.report_page.figures import figures
+from tasks.report_page.sections import figures
 from tasks.reuse import find_release
 from tasks.trackers.mlflow_run import close_run, connect_patiently, open_run, record_inputs
 from tasks.trackers.publisher import Publisher
@@ -89,5 +89,5 @@ def _report(
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
     for picture in pictures:
         client.log_artifact(release.mlflow_run_id, str(picture), "figures")
-    report.note_efficiency(client, trained, release)
+    report.note_efficiency(client, trained, release, inputs.words.row)
     close_run(client, release.mlflow_run_id, "FINISHED")

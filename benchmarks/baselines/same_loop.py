@@ -35,7 +35,7 @@ def main() -> None:
     import torch
     import torch.distributed as dist
 
-    from training.trainers.torch.ranks import Ranks
+    from training.trainers.ranks import Ranks
     from training.trainers.torch.worker import run_worker
 
     job = TrainingJob.model_validate_json(Path(sys.argv[1]).read_text())

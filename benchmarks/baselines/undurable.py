@@ -11,8 +11,8 @@ def run_ray_worker(config: dict[str, Any]) -> None:
     """Entry point of a Ray Train worker, in place of `training.trainers.torch.worker.run_ray_worker`."""
     from training.attempts.heartbeat import Heartbeat
     from training.attempts.metrics import MetricsFile
+    from training.ray_cluster.ray_worker import run_ray_worker as run
     from training.trainers.torch.loop import Loop
-    from training.trainers.torch.worker import run_ray_worker as run
 
     append, save = MetricsFile.append, Loop._save
 

@@ -40,7 +40,7 @@ def build_model(shape, classes):
     return Slow(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
 
 
-recipe = Recipe("slow", "a step takes 25 ms at least", Digits(), build_model)
+recipe = Recipe("slow", "a step takes 25 ms at least", Digits(), build_model=build_model)
 '''
 # 16 steps per epoch: checkpoints at steps 4, 8 and 12 and at the end of the epoch.
 SETTINGS = {

@@ -15,4 +15,6 @@ def build_model(shape: ImageShape, classes: int) -> "nn.Module":
     return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
 
 
-recipe = Recipe("bench-linear", "one layer on images of a benchmark", IdxFiles("MNIST"), build_model)
+recipe = Recipe(
+    "bench-linear", "one layer on images of a benchmark", IdxFiles("MNIST"), build_model=build_model
+)

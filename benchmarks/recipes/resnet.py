@@ -3,4 +3,4 @@
 from evergreen import IdxFiles, Recipe
 from training.recipes.mnist import resnet18
 
-recipe = Recipe("bench-resnet", "ResNet-18 on images of a benchmark", IdxFiles("MNIST"), resnet18)
+recipe = Recipe("bench-resnet", "ResNet-18 on images of a benchmark", IdxFiles("MNIST"), build_model=resnet18)

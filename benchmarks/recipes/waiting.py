@@ -22,4 +22,4 @@ def build_model(shape: ImageShape, classes: int) -> "nn.Module":
     return Waiting(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
 
 
-recipe = Recipe("bench-waiting", "a step takes 25 ms at least", IdxFiles("MNIST"), build_model)
+recipe = Recipe("bench-waiting", "a step takes 25 ms at least", IdxFiles("MNIST"), build_model=build_model)

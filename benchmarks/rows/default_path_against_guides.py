@@ -27,7 +27,7 @@ def evergreen(place: Place) -> Outcome:
     seen = sum(epoch.rows for epoch in trained.history[1:])
     return Outcome(
         {"rows_per_s": steady_rows_per_s(run.paths, trained)},
-        {"rows": seen, "accuracy": trained.history[-1].validation_accuracy},
+        {"rows": seen, "accuracy": trained.history[-1].validation_score},
     )
 
 
@@ -42,7 +42,7 @@ def guides(place: Place) -> Outcome:
     job = _job(place)
     learn, validate = training_rows(open_columns(job.dataset, "train"), job.settings)
     raw = idx_folder(place.data, _rows(place))
-    epochs = job.settings.training.epochs
+    epochs = job.settings.epochs
     with ray_cluster(job.settings):
         done = train_as_guides_do(raw, learn.tolist(), validate.tolist(), place.own, epochs)
     seconds = done["ends"][-1] - done["ends"][0]

@@ -34,7 +34,7 @@ def train(place: Place, training: dict[str, Any]) -> Outcome:
     began = time.perf_counter()
     trained = launch(job)
     seconds = time.perf_counter() - began
-    accuracy = trained.history[-1].validation_accuracy
+    accuracy = trained.history[-1].validation_score
     if accuracy < _FLOOR and place.size != "tiny":
         raise RuntimeError(f"accuracy {accuracy:.3f} is below {_FLOOR}")
     return Outcome({"seconds": seconds, "guides_s": _GUIDES_S}, {"rows": trained.history[-1].rows})

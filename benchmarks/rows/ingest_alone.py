@@ -23,8 +23,8 @@ def evergreen(place: Place) -> Outcome:
     from training.data.dataset import open_columns
     from training.data.images.augmentation import normaliser
     from training.data.sample_order import SampleOrder
+    from training.trainers.ranks import Ranks
     from training.trainers.torch.feeds import MemoryFeed
-    from training.trainers.torch.ranks import Ranks
 
     torch.set_num_threads(1)
     version = version_of(place.data, _rows(place))
@@ -36,7 +36,7 @@ def evergreen(place: Place) -> Outcome:
 
     def epoch(number: int) -> Any:
         for batch in feed.batches(number, 0):
-            yield normalise(batch.images), batch.labels
+            yield normalise(batch.inputs), batch.targets
 
     return _timed(epoch, _epochs(place))
 

@@ -23,7 +23,7 @@ def prepare(place: Place) -> None:
     version = _version(place)
     from training.data.dataset import open_columns
 
-    np.save(place.shared / "images.npy", np.asarray(open_columns(version, "train").images))
+    np.save(place.shared / "images.npy", np.asarray(open_columns(version, "train").inputs))
 
 
 def parquet(place: Place) -> Outcome:
@@ -70,7 +70,7 @@ def training(place: Place) -> Outcome:
     version = _version(place)
 
     def read() -> Any:
-        return np.array(open_columns(version, "train").images)
+        return np.array(open_columns(version, "train").inputs)
 
     return Outcome({"mb_per_s": _speed(read)}, _did(read()))
 

@@ -29,12 +29,12 @@ def prepare(place: Place) -> None:
     artifacts = (place.shared / "artifacts").as_uri()
     run_id = client.create_run(client.create_experiment(_MODEL, artifact_location=artifacts)).info.run_id
     module = serving_module(load(job.recipe.path)[0], job.dataset, trained)
-    example = np.array(open_columns(job.dataset, "test").images[:4])
+    example = np.array(open_columns(job.dataset, "test").inputs[:4])
     classes = {"classes": list(job.dataset.classes)}
     uri = log_serving_model(run_id, module, job.dataset, example, classes)
     client.create_registered_model(_MODEL)
     client.create_model_version(_MODEL, uri, run_id=run_id)
-    _write_parquet(np.array(open_columns(job.dataset, "test").images), place.shared / "test.parquet")
+    _write_parquet(np.array(open_columns(job.dataset, "test").inputs), place.shared / "test.parquet")
 
 
 def evergreen(place: Place) -> Outcome:
@@ -56,21 +56,21 @@ def evergreen(place: Place) -> Outcome:
     assert trained is not None
     test = open_columns(job.dataset, "test")
     predict = predictor(serving_module(load(job.recipe.path)[0], job.dataset, trained))
-    predict(test.images[:512])
+    predict(test.inputs[:512])
     evaluated = []
     for _ in range(_turns(place)):
         began = time.perf_counter()
-        found = predict(test.images)
+        found = predict(test.inputs)
         evaluated.append(len(found) / (time.perf_counter() - began))
 
     connect(None, home)
     served = open_served(_MODEL, "1", None, home)
-    served.predict(test.images[:512])
+    served.predict(test.inputs[:512])
     predicted = []
     for _ in range(_turns(place)):
         began = time.perf_counter()
         chunks = find_chunks(place.shared / "test.parquet")
-        rows = sum(len(batch["probabilities"]) for batch in in_process(chunks, served))
+        rows = sum(len(batch["predictions"]) for batch in in_process(chunks, served))
         predicted.append(rows / (time.perf_counter() - began))
         if rows != len(found):
             raise RuntimeError(f"{rows} rows were predicted, {len(found)} evaluated")
@@ -88,7 +88,7 @@ def plain(place: Place) -> Outcome:
 
     torch.set_num_threads(1)
     job = _job(place)
-    images = torch.from_numpy(np.array(open_columns(job.dataset, "test").images))
+    images = torch.from_numpy(np.array(open_columns(job.dataset, "test").inputs))
     model = resnet18(job.dataset.shape, len(job.dataset.classes))
     model.load_state_dict(load_file(job.paths.model / "weights.safetensors"))
     model.eval()

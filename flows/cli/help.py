@@ -1,12 +1,18 @@
 """Text about all settings for `--help`, generated from the settings schema."""
 
 import textwrap
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from training.settings.schema import Settings
+from training.settings.schema import Settings, TrainingSettings, XGBoostSettings
 
 _WIDTH = 100
+_OF_TRAINER: dict[type[BaseModel], str] = {
+    TrainingSettings: "How the weights are trained, of a recipe with build_model or trainer=Torch(...)",
+    XGBoostSettings: "How the trees are grown, of a recipe with trainer=XGBoost(...)",
+}
+_NOT_SET = ("trainer",)  # the recipe chooses the trainer
 
 
 def settings_help() -> str:
@@ -18,12 +24,23 @@ def settings_help() -> str:
     return "\n".join(lines)
 
 
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that a field may hold: one, or one for each trainer; none for a single setting."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [section for one in get_args(annotation) for section in _sections(one)]
+
+
 def _lines(section: type[BaseModel], prefix: str) -> list[str]:
     lines: list[str] = []
     for name, field in section.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            lines += ["", f"  {name}: {field.description}", *_lines(kind, f"{name}.")]
+        sections = _sections(field.annotation)
+        if isinstance(field.annotation, type) and sections:
+            lines += ["", f"  {name}: {field.description}", *_lines(field.annotation, f"{name}.")]
+            continue
+        for kind in sections:  # one for each trainer
+            lines += ["", f"  {name}: {_OF_TRAINER[kind]}", *_lines(kind, f"{name}.")]
+        if sections or name in _NOT_SET:
             continue
         text = f"{field.description} (default: {'none' if field.default is None else field.default})"
         lines.append(f"  {prefix}{name}")

@@ -1,18 +1,22 @@
 """Summaries that the commands print on standard output, with colours if the terminal supports them."""
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tasks.report_page.wording import number
+from tasks.run_words import METRICS, TRAINERS, words_of_run
 from tasks.terminal.console import PrintableConsole
 from tasks.terminal.next_commands import next_commands
 from training.printable import printable
 from training.recipe import Recipe
 from training.records import Release
-from training.trainers.torch.replay_outcome import spelled
+from training.storage.paths import home
+from training.trainers.replay_outcome import spelled
 
 if TYPE_CHECKING:
     from flows.cli.doctor import Check
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from tasks.predict import PredictionSummary
     from training.storage.paths import Home
 
+_SPELLED: dict[str, Callable[[float], str]] = {"accuracy": "{:.4f}".format, "rmse": number}
 _SHOWN_PARTS = 0.005  # parts of the wall time below this share are added up as "other"
 
 
@@ -71,29 +76,38 @@ def outcome(release: Release) -> str:
 
 
 def _facts(release: Release) -> Table:
-    table, metrics = _grid(), release.metrics
+    table = _grid()
     _row(table, "verdict", release.verdict.summary)
     for rule in release.verdict.rules:
         mark = ("✓", "green") if rule.passed else ("✗", "red")
         _row(table, "", Text.assemble(mark, " ", rule.explanation))
     confidence = float(release.verdict.policy.get("confidence", 0.95))
-    low, high = metrics["accuracy_low"], metrics["accuracy_high"]
-    accuracy = f"{metrics['accuracy']:.4f}  ({low:.4f} to {high:.4f} at {confidence:.0%})"
-    if "champion_accuracy" in metrics:
-        accuracy += f"   champion {metrics['champion_accuracy']:.4f}"
-    _row(table, "test accuracy", accuracy)
-    _row(table, "epochs", f"{release.epochs}, weights of epoch {release.selected_epoch}")
-    _row(
-        table,
-        "data",
-        f"{release.dataset_fingerprint[:16]}  {release.train_rows:,} train and {release.test_rows:,} test images",
-    )
+    words = words_of_run(home(), release.recipe, release.run_key)
+    for name, text in _scores(release.metrics, confidence):
+        _row(table, name, text)
+    _row(table, f"{words.trainer.epoch}s", f"{release.epochs}, {words.kept(release.selected_epoch)}")
+    rows = f"{release.train_rows:,} train and {release.test_rows:,} test {words.row}s"
+    _row(table, "data", f"{release.dataset_fingerprint[:16]}  {rows}")
     _row(table, "run key", release.run_key[:16])
     _row(table, "weights", release.weights_digest[:16])
     _row(table, "reproducible", _reproducible(release.reproducible, release.reproducible_reason))
     _row(table, "time", _time(release))
     _row(table, "report", release.report)
     return table
+
+
+def _scores(metrics: dict[str, float], confidence: float) -> list[tuple[str, str]]:
+    """The problem's metric with its interval and that of the champion; R² and the absolute error of a regression."""
+    metric = next(name for name in METRICS if name in metrics)
+    spell = _SPELLED[metric]
+    value, low, high = (spell(metrics[name]) for name in (metric, f"{metric}_low", f"{metric}_high"))
+    text = f"{value}  ({low} to {high} at {confidence:.0%})"
+    if f"champion_{metric}" in metrics:
+        text += f"   champion {spell(metrics[f'champion_{metric}'])}"
+    rows = [(f"test {METRICS[metric]}", text)]
+    if "r2" in metrics:
+        rows.append(("test R²", f"{metrics['r2']:.4f}, mean absolute error {number(metrics['mae'])}"))
+    return rows
 
 
 def _reproducible(found: bool | None, reason: str) -> Text:
@@ -124,9 +138,11 @@ def print_preview(made: "Preview") -> None:
             "data",
             f"{made.train_rows} train and {made.test_rows} test rows, {_size(made.dataset_bytes or 0)}",
         )
-    _row(table, "batch", _batch(made))
+    if made.global_batch_size is not None:
+        _row(table, "batch", _batch(made))
     _row(table, "steps", _steps(made))
     _row(table, "time", _estimate(made))
+    _row(table, "after a kill", made.after_kill)
     for name, state in made.steps.items():
         _row(table, name, state)
     nothing = "this is the first run of this recipe here" if made.first else "nothing"
@@ -151,6 +167,10 @@ def _batch(made: "Preview") -> str:
 
 
 def _steps(made: "Preview") -> str:
+    if made.global_batch_size is None:  # each step uses all rows
+        rows = "all rows" if made.learned_rows is None else f"all {made.learned_rows:,} rows to learn from"
+        shared = f", shared by {made.world_size} workers" if made.world_size > 1 else ""
+        return f"{made.epochs} {TRAINERS[made.trainer].epoch}s on {rows}{shared}"
     if made.total_steps is None:
         return "known once the data are prepared"
     if not made.total_steps:
@@ -173,10 +193,12 @@ def _duration(seconds: float) -> str:
 
 
 def print_recipes(recipes: list[Recipe]) -> None:
-    """Print the names and summaries of recipes."""
+    """Print name, summary, problem and trainer of recipes."""
     table = _grid()
+    table.add_column(style="dim")
     for recipe in recipes:
-        _row(table, Text(recipe.name, style="bold"), recipe.summary)
+        kind = f"{recipe.problem.name}, {recipe.settings.trainer}"
+        _row(table, Text(recipe.name, style="bold"), recipe.summary, kind)
     standard_output().print(table)
 
 
@@ -184,12 +206,17 @@ def print_prediction(summary: "PredictionSummary") -> None:
     """Print the summary of a batch prediction."""
     console = standard_output()
     by = f" scored by {summary.model} version {summary.version} in {summary.seconds:.1f} s"
-    speed = f" ({summary.images_per_s:,.0f} images/s)"
-    console.print(Text.assemble((f"{summary.rows} images", "bold"), by, speed))
+    speed = f" ({summary.images_per_s:,.0f} {summary.unit}/s)"
+    console.print(Text.assemble((f"{summary.rows} {summary.unit}", "bold"), by, speed))
     table = _grid()
     _row(table, "output", summary.output)
     for name, count in summary.counts.items():
         _row(table, name, str(count))
+    for name, value in (("mean", summary.mean), ("least", summary.least), ("most", summary.most)):
+        if value is not None:
+            _row(table, f"{name} prediction", f"{value:.6g}")
+    for column, count in summary.unknown_categories.items():
+        _row(table, "new category", f"{count} rows in column {column}, scored as rows without a value")
     console.print(table)
 
 

@@ -1,10 +1,12 @@
 """The report as short Markdown, for user interfaces that show an artifact instead of an HTML page."""
 
 import re
+from collections.abc import Sequence
 
 from tasks.report_page import tables
 from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.looks import look_facts
+from tasks.report_page.sections import sections_of
 from tasks.report_page.wording import duration, headline, number, percent, reason, sentence
 from training.printable import printable
 
@@ -19,19 +21,21 @@ def markdown(inputs: ReportInputs, links: str = "", command: str = "") -> str:
     release, verdict = inputs.release, inputs.release.verdict
     headlined = headline(release)
     candidate = inputs.evaluation.candidate
+    sections = sections_of(inputs.dataset.problem)
+    measure = sections.MEASURE
     blocks = [
         f"# {headlined.badge}: {escape(headlined.title)}",
         escape(sentence(reason(verdict))),
         *_links(links, command),
-        f"**{percent(candidate.accuracy)}** accurate on {inputs.evaluation.rows:,} test rows "
-        f"({percent(candidate.confidence, 0)} confidence: {percent(candidate.low)} to "
-        f"{percent(candidate.high)}). The run of *{escape(release.recipe)}* took "
+        f"{sections.said(inputs)} "
+        f"({percent(candidate.confidence, 0)} confidence: {measure.spell(candidate.low)} to "
+        f"{measure.spell(candidate.high)}). The run of *{escape(release.recipe)}* took "
         f"{duration(release.goodput.total_s)}.",
         "## Gate",
         _table(("Rule", "Value", "Limit", "Outcome"), _rules(inputs)),
         *_comparisons(inputs),
         "## Scores",
-        _scores(inputs),
+        _scores(inputs, sections.measures(inputs)),
         "## Time",
         _time(inputs),
     ]
@@ -81,8 +85,8 @@ def _comparisons(inputs: ReportInputs) -> list[str]:
     ]
 
 
-def _scores(inputs: ReportInputs) -> str:
-    rows = tables.score_rows(inputs.evaluation)
+def _scores(inputs: ReportInputs, measures: Sequence[tables.Measured]) -> str:
+    rows = tables.score_rows(inputs.evaluation, measures)
     if inputs.evaluation.champion is None:
         return _table(("Measure", "Candidate"), [(row.name, row.candidate) for row in rows])
     columns: list[tuple[str, ...]] = [

@@ -4,8 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tasks.report_page.wording import percent
-from training.records import EpochMetrics, Evaluation, Score
+from tasks.report_page.measure import Measure
+from tasks.report_page.wording import compact
+from tasks.run_words import TrainerWords
+from training.records import EpochMetrics, Evaluation
 
 WIDTH, HEIGHT = 360.0, 228.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 350.0, 26.0, 196.0
@@ -68,24 +70,43 @@ class Chart:
     bottom: float = _BOTTOM
 
 
-def learning_curves(history: Sequence[EpochMetrics], selected_epoch: int) -> tuple[Chart, ...]:
-    """Charts of loss and accuracy by epoch; empty without a finished epoch."""
+@dataclass(frozen=True)
+class _Axis:
+    """What a panel of learning curves shows, and how its values are written in text and at ticks."""
+
+    title: str
+    words: TrainerWords
+    spell: Callable[[float], str]
+    tick: Callable[[float], str]
+    may_be_log: bool
+
+
+def learning_curves(
+    history: Sequence[EpochMetrics], selected_epoch: int, measure: Measure, words: TrainerWords
+) -> tuple[Chart, ...]:
+    """Charts of the loss and of the problem's metric by epoch; empty without a finished epoch."""
     if not history:
         return ()
     loss = [(row.epoch, row.train_loss, row.validation_loss) for row in history]
-    accuracy = [(row.epoch, row.train_accuracy, row.validation_accuracy) for row in history]
+    scores = [(row.epoch, row.train_score, row.validation_score) for row in history]
     return (
-        _chart("Loss", loss, selected_epoch, lambda value: f"{value:.3g}"),
-        _chart("Accuracy", accuracy, selected_epoch, lambda value: percent(value, 2)),
+        _chart(_Axis("Loss", words, _short, _short, may_be_log=True), loss, selected_epoch),
+        _chart(
+            _Axis(measure.title, words, measure.spell, measure.tick, may_be_log=not measure.is_share),
+            scores,
+            selected_epoch,
+        ),
     )
 
 
-def _chart(
-    title: str, rows: Sequence[tuple[int, float, float]], selected_epoch: int, spell: Callable[[float], str]
-) -> Chart:
+def _short(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else compact(value)
+
+
+def _chart(axis: _Axis, rows: Sequence[tuple[int, float, float]], selected_epoch: int) -> Chart:
     """A panel of (epoch, train, validation) rows; values that are not finite are left out."""
     values = [value for _, *pair in rows for value in pair if math.isfinite(value)] or [0.0, 1.0]
-    y_scale, y_values = _value_axis(min(values), max(values), logs=title == "Loss")
+    y_scale, y_values = _value_axis(min(values), max(values), logs=axis.may_be_log)
     first, last = rows[0][0], rows[-1][0]
     x_scale = Scale(first, last, _LEFT + 8, _RIGHT - 8)
     lines = tuple(
@@ -94,25 +115,24 @@ def _chart(
     )
     kept = next((row for row in rows if row[0] == selected_epoch and math.isfinite(row[2])), None)
     return Chart(
-        title=title + (" (logarithmic scale)" if y_scale.log else ""),
-        description=_describe(title, rows, selected_epoch, spell),
+        title=axis.title + (" (logarithmic scale)" if y_scale.log else ""),
+        description=_describe(axis, rows, selected_epoch),
         x_ticks=tuple(Tick(x_scale(at), str(at)) for at in _epoch_ticks(first, last)),
-        y_ticks=tuple(Tick(y_scale(at), _axis_text(at, title)) for at in y_values),
+        y_ticks=tuple(Tick(y_scale(at), axis.tick(at)) for at in y_values),
         lines=lines,
         mark=(x_scale(kept[0]), y_scale(kept[2])) if kept else None,
-        mark_text=f"epoch {kept[0]} kept: {spell(kept[2])}" if kept else "",
+        mark_text=f"{axis.words.epoch} {kept[0]} kept: {axis.spell(kept[2])}" if kept else "",
     )
 
 
-def _describe(
-    title: str, rows: Sequence[tuple[int, float, float]], selected_epoch: int, spell: Callable[[float], str]
-) -> str:
+def _describe(axis: _Axis, rows: Sequence[tuple[int, float, float]], selected_epoch: int) -> str:
     """Text alternative of the panel, for readers who can't see it."""
     (first, train, validation), (last, train_end, validation_end) = rows[0], rows[-1]
+    spell, epoch = axis.spell, axis.words.epoch
     return (
-        f"{title} by epoch. Training from {spell(train)} in epoch {first} to {spell(train_end)} in epoch "
+        f"{axis.title} by {epoch}. Training from {spell(train)} in {epoch} {first} to {spell(train_end)} in {epoch} "
         f"{last}; validation from {spell(validation)} to {spell(validation_end)}. "
-        f"The weights of epoch {selected_epoch} were kept."
+        f"The {axis.words.kept.format(selected_epoch)} were kept."
     )
 
 
@@ -147,13 +167,9 @@ def _epoch_ticks(first: int, last: int) -> list[int]:
     return [int(at) for at in ticks if first <= at <= last]
 
 
-def _axis_text(value: float, title: str) -> str:
-    return f"{100 * value:.4g}\N{NO-BREAK SPACE}%" if title == "Accuracy" else f"{value:.3g}"
-
-
 @dataclass(frozen=True)
 class Interval:
-    """One model's accuracy with its confidence interval; positions in percent of the axis."""
+    """One model's metric with its confidence interval; positions in percent of the axis."""
 
     name: str
     kind: str
@@ -165,19 +181,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class IntervalChart:
-    """Accuracies side by side on one axis."""
+    """The metric of each model, side by side on one axis."""
 
     rows: tuple[Interval, ...]
     ticks: tuple[Tick, ...]
 
 
-def intervals(evaluation: Evaluation, version: str) -> IntervalChart:
-    """Chart of the accuracies of candidate and champion, each with its confidence interval."""
+def intervals(evaluation: Evaluation, version: str, measure: Measure) -> IntervalChart:
+    """Chart of the metric of candidate and champion, each with its confidence interval."""
     from matplotlib.ticker import MaxNLocator
 
-    scores: list[tuple[str, str, Score]] = [
-        (f"Version {version}, candidate", "candidate", evaluation.candidate)
-    ]
+    scores = [(f"Version {version}, candidate", "candidate", evaluation.candidate)]
     if evaluation.champion:
         scores.append((f"Version {evaluation.champion_version}, champion", "champion", evaluation.champion))
     low, high = min(score.low for *_, score in scores), max(score.high for *_, score in scores)
@@ -186,12 +200,15 @@ def intervals(evaluation: Evaluation, version: str) -> IntervalChart:
     ticks = [float(at) for at in MaxNLocator(nbins=5, steps=[1, 2, 5, 10]).tick_values(low, high)]
     return IntervalChart(
         rows=tuple(
-            Interval(name, kind, scale(one.low), scale(one.accuracy), scale(one.high), percent(one.accuracy))
+            Interval(
+                name,
+                kind,
+                scale(one.low),
+                scale(measure.of(one)),
+                scale(one.high),
+                measure.spell(measure.of(one)),
+            )
             for name, kind, one in scores
         ),
-        ticks=tuple(
-            Tick(scale(at), f"{100 * at:.4g}\N{NO-BREAK SPACE}%")
-            for at in ticks
-            if low - room <= at <= high + room
-        ),
+        ticks=tuple(Tick(scale(at), measure.tick(at)) for at in ticks if low - room <= at <= high + room),
     )

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tasks.report_page.inputs import Picture, ReportInputs
+from tasks.report_page import regression_plots as regression
+from tasks.report_page.inputs import Picture, Predicted, ReportInputs
+from tasks.report_page.measure import Measure
 from tasks.report_page.pictures import to_image
 from tasks.report_page.tables import MATRIX_UP_TO, confusion_cells
 from tasks.report_page.wording import percent
+from tasks.run_words import TrainerWords
 from training.records import Score, TrainedModel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 _INK, _SOFT, _LINE, _ACCENT, _BAD = "#17201b", "#55615a", "#e1e5df", "#1b6b47", "#b0271d"
@@ -26,39 +30,21 @@ _GRID_LIMIT = 64
 _CELL, _PICTURE, _CAPTION = 1.4, 1.3, 0.35  # inches
 
 
-def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
-    """Draw learning curves, the confusion matrix and the worst mistakes into `folder`; returns the files.
-
-    Learning curves are left out without a finished epoch, and the grid of mistakes without a mistake.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = [confusion_matrix(inputs.evaluation.candidate, folder / "confusion_matrix.png")]
-    if inputs.trained.history:
-        drawn.insert(0, learning_curves(inputs.trained, folder / "learning_curves.png"))
-    mistakes = inputs.evaluation.mistakes
-    if mistakes:
-        names = (
-            [one.truth for one in mistakes],
-            [f"{one.predicted} {percent(one.probability, 0)}" for one in mistakes],
-        )
-        drawn.append(_grid(inputs.mistakes, *names, [False] * len(mistakes), folder / "worst_mistakes.png"))
-    return drawn
-
-
-def learning_curves(trained: TrainedModel, path: Path) -> Path:
-    """Draw loss and accuracy by epoch for training and validation, and mark the epoch whose weights were kept."""
+def learning_curves(trained: TrainedModel, path: Path, measure: Measure, words: TrainerWords) -> Path:
+    """Draw loss and metric by epoch for training and validation, and mark the epoch whose model was kept."""
     figure = _figure(10, 3.8)
     epochs = [row.epoch for row in trained.history]
-    for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+    panels = (("loss", "Loss"), ("score", measure.title))
+    for axes, (name, title) in zip(figure.subplots(1, 2), panels, strict=True):
         marker = "o" if len(epochs) <= 30 else ""
         for kind, colour, style in (("train", _SOFT, ":"), ("validation", _ACCENT, "-")):
             values = [getattr(row, f"{kind}_{name}") for row in trained.history]
             axes.plot(epochs, values, style, color=colour, marker=marker, markersize=3.5, label=kind)
         axes.axvline(trained.selected_epoch, color=_ACCENT, linewidth=0.8, linestyle=(0, (2, 3)))
-        axes.set_xlabel(f"epoch (kept: {trained.selected_epoch})", color=_SOFT)
+        axes.set_xlabel(f"{words.epoch} (kept: {trained.selected_epoch})", color=_SOFT)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(axis="y", color=_LINE)
-        _title(axes, name.capitalize())
+        _title(axes, title)
         axes.legend(frameon=False, labelcolor=_INK)
     return _save(figure, path)
 
@@ -87,6 +73,51 @@ def confusion_matrix(score: Score, path: Path) -> Path:
     axes.set_ylabel("truth", color=_SOFT)
     _title(axes, f"Confusion, accuracy {percent(score.accuracy)}")
     return _save(figure, path)
+
+
+def mistake_grid(inputs: ReportInputs, path: Path) -> Path:
+    """Draw the candidate's mistakes on images, each with its true and its predicted class."""
+    mistakes = inputs.evaluation.mistakes
+    names = [one.truth for one in mistakes]
+    guesses = [f"{one.predicted} {percent(one.probability, 0)}" for one in mistakes]
+    return _grid(inputs.mistakes, names, guesses, [False] * len(mistakes), path)
+
+
+def predicted_against_true(predicted: Predicted, target: str, path: Path) -> Path:
+    """Draw predicted against true numbers: each row as a point, or counts of rows if there are many."""
+    figure = _figure(6, 5.4)
+    axes = figure.subplots()
+    truth, guess = predicted.truth, predicted.candidate
+    if len(truth) <= regression.POINTS_UP_TO:
+        axes.scatter(truth, guess, s=9, color=_ACCENT, alpha=0.6, linewidths=0)
+    else:
+        axes.hexbin(truth, guess, gridsize=40, mincnt=1, cmap=_shades(), norm="log")
+    low, high = regression.joint_range(predicted)
+    axes.plot((low, high), (low, high), color=_SOFT, linewidth=0.8, linestyle=(0, (2, 3)))
+    axes.set_xlabel("true", color=_SOFT)
+    axes.set_ylabel("predicted", color=_SOFT)
+    _title(axes, f"{target}, predicted against true")
+    return _save(figure, path)
+
+
+def error_histogram(predicted: Predicted, target: str, path: Path) -> Path:
+    """Draw the distribution of the errors; errors beyond the central 99 % are in the first and the last bin."""
+    figure = _figure(6, 3.8)
+    axes = figure.subplots()
+    counts, edges = regression.error_counts(predicted)
+    axes.stairs(counts, edges, fill=True, color=_ACCENT, alpha=0.7)
+    axes.axvline(0, color=_SOFT, linewidth=0.8, linestyle=(0, (2, 3)))
+    axes.set_xlabel("predicted minus true", color=_SOFT)
+    axes.grid(axis="y", color=_LINE)
+    _title(axes, f"{target}, errors on {len(predicted.truth):,} rows")
+    return _save(figure, path)
+
+
+def _shades() -> "Colormap":
+    """From a light to the full accent colour, for counts."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("evergreen", ["#d5e6dc", _ACCENT])
 
 
 def prediction_grid(

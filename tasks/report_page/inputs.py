@@ -1,15 +1,24 @@
-"""Inputs of a report: the records of one run, and the pictures of its worst mistakes."""
+"""Inputs of a report: the records of one run, and the rows behind its predictions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.run_words import RunWords
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 
 Picture = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """True and predicted numbers of the compared test rows of a regression, both of shape (rows,)."""
+
+    truth: NDArray[np.float64]
+    candidate: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -17,11 +26,17 @@ class ReportInputs:
     """Everything that the report shows; the report reads nothing else.
 
     `settings` maps dotted names to values (:func:`training.settings.overrides.describe`), `ingredients` are those of
-    the run key, and `changes` describes the ingredients that differ from the previous run. `mistakes` are uint8
-    arrays of (channels, height, width), one for each of `evaluation.mistakes`, in that order. `commands` are
+    the run key, and `changes` describes the ingredients that differ from the previous run. `commands` are
     (command, purpose) pairs.
 
-    Raises ValueError when the number of pictures is not the number of mistakes.
+    The examples are the rows of `evaluation.mistakes` or `evaluation.largest_errors`, in that order. For images,
+    `mistakes` holds their uint8 arrays of (channels, height, width). For a table, `example_rows` holds for each the
+    values of the feature columns as text, in the order of `dataset.table.columns`.
+
+    `predicted` is given for a regression. `importances` maps columns to their share of what all splits of a tree model
+    gained; it is empty for other models.
+
+    Raises ValueError when the number of pictures or rows is not the number of examples.
     """
 
     release: Release
@@ -34,11 +49,17 @@ class ReportInputs:
     mistakes: tuple[Picture, ...]
     commands: tuple[tuple[str, str], ...]
     created: datetime
+    words: RunWords = field(default_factory=RunWords)
+    example_rows: tuple[tuple[str, ...], ...] = ()
+    predicted: Predicted | None = None
+    importances: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that each mistake has a picture; otherwise pictures would get the captions of other mistakes."""
-        pictures, mistakes = len(self.mistakes), len(self.evaluation.mistakes)
-        if pictures != mistakes:
+        """Check that each example has a picture or a row; otherwise examples would get the captions of others."""
+        shown = self.example_rows if self.dataset.table is not None else self.mistakes
+        noun = "rows" if self.dataset.table is not None else "pictures"
+        examples = self.evaluation.mistakes or self.evaluation.largest_errors
+        if len(shown) != len(examples):
             raise ValueError(
-                f"mistakes: {pictures} pictures for {mistakes} mistakes; give one picture for each"
+                f"mistakes: {len(shown)} {noun} for {len(examples)} mistakes; give one {noun[:-1]} for each"
             )

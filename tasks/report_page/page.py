@@ -8,16 +8,17 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tasks.report_page import charts, tables, wording
+from tasks.report_page.data_views import view_of
 from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.looks import look_facts
-from tasks.report_page.pictures import data_uri
+from tasks.report_page.sections import sections_of
 from training.printable import printable
 from training.records import DatasetVersion, Split
-from training.trainers.torch.replay_outcome import spelled
+from training.storage.files import digest_json
+from training.trainers.replay_outcome import spelled
 
-_SHOWN_CLASSES = 25
-_SHOWN_MISTAKES = 24
-_PIXELATED_UP_TO_PX = 96
+_IMPORTANCES = (("importances", "Columns"),)
+_SHOWN_IMPORTANCES = 20
 
 
 def render(inputs: ReportInputs) -> str:
@@ -44,6 +45,7 @@ def _environment() -> Environment:
 
 def _context(inputs: ReportInputs) -> dict[str, Any]:
     """The template's variables: the records themselves, and values derived from them."""
+    sections, view, words = sections_of(inputs.dataset.problem), view_of(inputs.dataset), inputs.words
     return {
         "inputs": inputs,
         "release": inputs.release,
@@ -53,58 +55,34 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "dataset": inputs.dataset,
         "created": inputs.created,
         "headline": wording.headline(inputs.release),
-        "intervals": charts.intervals(inputs.evaluation, inputs.release.version),
-        "curves": charts.learning_curves(inputs.trained.history, inputs.trained.selected_epoch),
-        "score_rows": tables.score_rows(inputs.evaluation),
-        "agreement": _agreement(inputs),
+        "words": words,
+        "measure": sections.MEASURE,
+        "contents": sections.CONTENTS + (_IMPORTANCES if inputs.importances else ()),
+        "problem_template": sections.TEMPLATE,
+        "tiles": sections.tiles(inputs),
+        "corrected": sections.corrected(inputs),
+        "intervals": charts.intervals(inputs.evaluation, inputs.release.version, sections.MEASURE),
+        "curves": charts.learning_curves(
+            inputs.trained.history, inputs.trained.selected_epoch, sections.MEASURE, words.trainer
+        ),
+        "score_rows": tables.score_rows(inputs.evaluation, sections.measures(inputs)),
+        "agreement": sections.agreement(inputs.evaluation),
+        "importances": _importances(inputs),
         "looks": look_facts(inputs.release.verdict),
         "lineage": _lineage(inputs),
         "settings": _by_section(inputs.settings),
-        **_class_context(inputs),
+        **sections.context(inputs),
+        **view.data(),
         **_time_context(inputs),
         **_data_context(inputs.dataset),
     }
 
 
-def _class_context(inputs: ReportInputs) -> dict[str, Any]:
-    score = inputs.evaluation.candidate
-    names = [one.name for one in score.classes]
-    rows = tables.class_rows(inputs.evaluation)
-    matrix = len(names) <= tables.MATRIX_UP_TO
-    return {
-        "class_names": names,
-        "matrix": tables.confusion_cells(score) if matrix else (),
-        "pairs": () if matrix else tables.confused_pairs(score),
-        "class_rows": rows[:_SHOWN_CLASSES],
-        "more_class_rows": rows[_SHOWN_CLASSES:],
-        "mistakes": _mistakes(inputs),
-        "wrong": sum(map(sum, score.confusion)) - sum(row[at] for at, row in enumerate(score.confusion)),
-    }
-
-
-def _mistakes(inputs: ReportInputs) -> list[dict[str, Any]]:
-    pairs = zip(inputs.evaluation.mistakes, inputs.mistakes, strict=True)
-    return [
-        {
-            "record": record,
-            "source": data_uri(pixels),
-            "pixelated": max(pixels.shape[1:]) <= _PIXELATED_UP_TO_PX,
-        }
-        for record, pixels in list(pairs)[:_SHOWN_MISTAKES]
-    ]
-
-
-def _agreement(inputs: ReportInputs) -> list[tuple[str, str, int]]:
-    """(colour, description, number of rows) of the four ways in which two models can agree or differ on a row."""
-    evaluation = inputs.evaluation
-    if evaluation.champion is None:
-        return []
-    return [
-        ("both", "both right", evaluation.both_right),
-        ("won", "only the candidate right", evaluation.only_candidate_right),
-        ("lost", "only the champion right", evaluation.only_champion_right),
-        ("neither", "both wrong", evaluation.both_wrong),
-    ]
+def _importances(inputs: ReportInputs) -> list[tuple[str, float, float]]:
+    """(column, share of the gain, width of its bar in percent), the largest first."""
+    pairs = sorted(inputs.importances.items(), key=lambda pair: -pair[1])[:_SHOWN_IMPORTANCES]
+    largest = pairs[0][1] if pairs else 1.0
+    return [(name, share, round(100 * share / (largest or 1.0), 1)) for name, share in pairs]
 
 
 def _time_context(inputs: ReportInputs) -> dict[str, Any]:
@@ -132,7 +110,7 @@ def _lineage(inputs: ReportInputs) -> list[tuple[str, str, bool]]:
         ("Source digest", inputs.dataset.source_digest, True),
         ("Recipe", str(recipe.get("name", release.recipe)), False),
         ("Recipe digest", str(recipe.get("source", "")), True),
-        ("Code digest", str(parts.get("code", "")), True),
+        ("Code digest", _code_digest(parts.get("code", "")), True),
         ("Weights digest", release.weights_digest, True),
         ("Library versions", versions, False),
         ("Reproducible", spelled(inputs.trained.reproducible, inputs.trained.reproducible_reason), False),
@@ -142,6 +120,11 @@ def _lineage(inputs: ReportInputs) -> list[tuple[str, str, bool]]:
     return [row for row in rows if row[1]]
 
 
+def _code_digest(code: str | dict[str, str]) -> str:
+    """One digest of all modules that count for the run key, of which the ingredients have a digest each."""
+    return code if isinstance(code, str) else digest_json(code)
+
+
 def _data_context(dataset: DatasetVersion) -> dict[str, Any]:
     splits: tuple[Split, ...] = tuple(split for split in ("train", "test") if split in dataset.parts)
     counts = [dataset.label_counts.get(split, ()) for split in splits]
@@ -149,7 +132,6 @@ def _data_context(dataset: DatasetVersion) -> dict[str, Any]:
         "splits": splits,
         "labels": list(zip(dataset.classes, *counts, strict=False)) if all(counts) else [],
         "largest_count": max((max(one, default=0) for one in counts), default=0) or 1,
-        "channels": list(zip(dataset.mean, dataset.std, strict=False)),
         "dropped": Counter(dataset.dropped).most_common(),
     }
 

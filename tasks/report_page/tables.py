@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tasks.report_page.wording import NOTHING, Tone, number, percent, points, signed, tone_of
+from tasks.report_page.wording import NOTHING, Tone, number, percent, points, relative, tone_of
 from training.records import ClassScore, Evaluation, Goodput, Score
 
 # A matrix of more classes is unreadable; the page then lists the most confused pairs of classes instead.
 MATRIX_UP_TO = 20
 _PAIRS = 15
 _REST = "not_accounted_for"
+ClassChanges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -26,49 +27,48 @@ class ScoreRow:
     tone: Tone
 
 
-def score_rows(evaluation: Evaluation) -> tuple[ScoreRow, ...]:
-    """All measures of both models on the same rows."""
+@dataclass(frozen=True)
+class Measured:
+    """A measure to show: its name, the field of the score record, a note, and how it is written and compared."""
+
+    name: str
+    field: str
+    note: str
+    share: bool
+    higher_is_better: bool | None  # None: neither
+
+
+def score_rows(evaluation: Evaluation, measures: Sequence[Measured]) -> tuple[ScoreRow, ...]:
+    """`measures` of both models on the same rows."""
     one, other = evaluation.candidate, evaluation.champion
 
-    def row(name: str, field: str, note: str, share: bool, higher_is_better: bool) -> ScoreRow:
-        value = float(getattr(one, field))
-        spell = percent if share else number
+    def row(measure: Measured) -> ScoreRow:
+        value = float(getattr(one, measure.field))
+        spell = percent if measure.share else number
         if other is None:
-            return ScoreRow(name, note, spell(value), NOTHING, NOTHING, "", "plain")
-        before = float(getattr(other, field))
+            return ScoreRow(measure.name, measure.note, spell(value), NOTHING, NOTHING, "", "plain")
+        before = float(getattr(other, measure.field))
         change = value - before
-        text = points(change) if share else _relative(change)
+        better = measure.higher_is_better
         return ScoreRow(
-            name,
-            note,
+            measure.name,
+            measure.note,
             spell(value),
             spell(before),
-            text,
-            "points" if share else "",
-            tone_of(change, higher_is_better),
+            points(change) if measure.share else relative(change),
+            "points" if measure.share else "",
+            "plain" if better is None else tone_of(change, better),
         )
 
+    return tuple(row(measure) for measure in measures)
+
+
+def speed_measures(row: str, speed: str) -> tuple[Measured, ...]:
+    """Latency and speed, where `row` is the noun for one row and `speed` the field of the rows a second."""
     return (
-        row("Accuracy", "accuracy", "share of rows classified right", True, True),
-        row("Macro F1", "macro_f1", "mean over classes, each counts the same", True, True),
-        row("Log loss", "log_loss", "lower is better", False, False),
-        row(
-            "Calibration error",
-            "calibration_error",
-            "gap between stated and true confidence; lower is better",
-            True,
-            False,
-        ),
-        row("Latency, ms", "latency_ms", "median for one image, one a batch", False, False),
-        row("Images per second", "images_per_s", "in large batches", False, True),
+        Measured("Latency, ms", "latency_ms", f"median for one {row}, one a batch", False, False),
+        Measured(f"{row.capitalize()}s per second", speed, "in large batches", False, True),
     )
-
-
-def _relative(change: float) -> str:
-    """A change with two significant digits."""
-    if change == 0 or not math.isfinite(change):
-        return signed(change, 0)
-    return signed(change, max(0, 1 - math.floor(math.log10(abs(change)))))
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,15 @@ class ClassRow:
         return "plain" if self.change is None else tone_of(self.change)
 
 
-def class_rows(evaluation: Evaluation) -> tuple[ClassRow, ...]:
-    """A row for every class, largest loss of recall first; without a champion, lowest recall first."""
-    before = {score.name: score for score in evaluation.champion.classes} if evaluation.champion else {}
-    nothing = ((0, 0),) * len(evaluation.candidate.classes)
+def class_rows(candidate: Score, champion: Score | None, changes: ClassChanges) -> tuple[ClassRow, ...]:
+    """A row for every class, largest loss of recall first; without a champion, lowest recall first.
+
+    `changes` are those of :class:`training.records.Evaluation`.
+    """
+    before = {score.name: score for score in champion.classes} if champion else {}
+    nothing = ((0, 0),) * len(candidate.classes)
     rows = []
-    for now, (won, lost) in zip(
-        evaluation.candidate.classes, evaluation.class_changes or nothing, strict=True
-    ):
+    for now, (won, lost) in zip(candidate.classes, changes or nothing, strict=True):
         old = before.get(now.name)
         rows.append(ClassRow(now, old, now.recall - old.recall if old else None, won, lost))
     return tuple(

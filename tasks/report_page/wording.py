@@ -33,11 +33,28 @@ def signed(value: float, decimals: int) -> str:
     return text if not text.strip("0.") else ("+" if value > 0 else "−") + text
 
 
+def relative(change: float) -> str:
+    """A change with two significant digits, and with its sign."""
+    if change == 0 or not math.isfinite(change):
+        return signed(change, 0)
+    return signed(change, max(0, 1 - math.floor(math.log10(abs(change)))))
+
+
 def number(value: float) -> str:
     """`value` with four significant digits; from 1,000 on as a whole number, so without an exponent."""
     if not math.isfinite(value):
         return NOTHING
     return (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}").replace("-", "−")
+
+
+def signed_number(value: float) -> str:
+    """`value` as :func:`number` writes it, with a plus sign if it is positive."""
+    return ("+" if value > 0 else "") + number(value)
+
+
+def compact(value: float) -> str:
+    """`value` at an axis: as :func:`number` writes it, but with an exponent from 1,000,000 on."""
+    return f"{value:.3g}".replace("-", "−") if abs(value) >= 1_000_000 else number(value)
 
 
 def duration(seconds: float) -> str:

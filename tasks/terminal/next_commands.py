@@ -3,6 +3,7 @@
 import shlex
 
 from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS
+from tasks.run_words import words_of_run
 from tasks.trackers.embedded_store import aliases
 from training.plan import recipe_argument
 from training.records import Release
@@ -17,14 +18,15 @@ def next_commands(release: Release) -> tuple[tuple[str, str], ...]:
     place, model = home(), shlex.quote(release.model)
     known = aliases(place, release.model, release.mlflow_run_id)
     champion, previous = known.get(CHAMPION), known.get(PREVIOUS)
+    words = words_of_run(place, release.recipe, release.run_key)
+    score = f"evergreen predict {model} {words.row.upper()}S OUT.parquet"
     plan = f"evergreen plan {shlex.quote(recipe_argument(place, release.recipe, release.run_key))}"
     commands = [(plan, "what the next run would do, and why")]
     if champion:
-        score = f"evergreen predict {model} IMAGES OUT.parquet"
-        commands.insert(0, (score, "score images with the champion"))
+        commands.insert(0, (score, f"score {words.row}s with the champion"))
     elif CHALLENGER in known:
-        score = f"evergreen predict {model} IMAGES OUT.parquet --alias {CHALLENGER}"
-        commands.insert(0, (score, "score images with the challenger, as there is no champion"))
+        purpose = f"score {words.row}s with the challenger, as there is no champion"
+        commands.insert(0, (f"{score} --alias {CHALLENGER}", purpose))
     if champion and previous and champion != previous:
         commands.append((f"evergreen rollback {model}", f"return to the champion before, version {previous}"))
     if known:

@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from tasks.run_words import RunWords
 from training.attempts.metrics import Point
 
 log = logging.getLogger("evergreen.train")
+
+_SPEEDS = ("speed/images_per_s", "speed/rows_per_s")
 
 
 @cache
@@ -26,22 +29,42 @@ def terminal() -> Any:
     return PrintableConsole(stderr=True)
 
 
-def telemetry(point: Point, epochs: int, eta_s: float | None) -> str:
+def telemetry(point: Point, epochs: int, eta_s: float | None, words: RunWords) -> str:
     """The state of a training on one line."""
-    values = point.values
-    return (
-        f"epoch {point.epoch}/{epochs}  step {point.step}/{point.total_steps}  "
-        f"{100 * point.step / max(1, point.total_steps):3.0f}%  loss {values['train/loss']:.4f}  "
-        f"accuracy {values['train/accuracy']:.4f}  {values['speed/images_per_s']:,.0f} images/s  "
+    values, metric = point.values, words.metric
+    validated = f"validation/{metric}" in values  # then each step is an epoch
+    steps = "" if validated else f"step {point.step}/{point.total_steps}  "
+    text = (
+        f"{words.trainer.epoch} {point.epoch}/{epochs}  {steps}"
+        f"{100 * point.step / max(1, point.total_steps):3.0f}%  loss {_number(values['train/loss'])}  "
+        f"{words.metric_word} {_number(values[f'train/{metric}'])}  {_speed(values, words)}  "
         f"data wait {100 * values['speed/data_wait_share']:.0f}%  ETA {_clock(eta_s)}"
     )
+    if validated:
+        text += f"  validation {words.metric_word} {_number(values[f'validation/{metric}'])}"
+    return text
+
+
+def _number(value: float, decimals: int = 4) -> str:
+    """`value` with `decimals` decimals; from 100 on with one decimal."""
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.{decimals}f}"
+
+
+def _speed(values: dict[str, float], words: RunWords) -> str:
+    """Rows a second. A trainer's points count images or rows, in both cases the rows of the dataset."""
+    found = next(value for name, value in values.items() if name in _SPEEDS)
+    return f"{found:,.0f} {words.row}s/s"
 
 
 @dataclass
 class TelemetryLog:
-    """Logs a line for a metric point, at most one every `interval_s` seconds, and one for each epoch's validation."""
+    """Logs a line for a metric point, at most one every `interval_s` seconds, and one for each epoch's validation.
+
+    A trainer of which each step is an epoch has both in one point, and gets one line for it.
+    """
 
     epochs: int
+    words: RunWords = field(default_factory=RunWords)
     interval_s: float = 5.0
     since: float = field(default_factory=time.time)
     _last: float = 0.0
@@ -52,13 +75,15 @@ class TelemetryLog:
         """Receive a point; skip points from before `since` (seconds since 1970), which an earlier process showed."""
         if point.at < self.since:
             return
-        if "validation/loss" in point.values:
+        if "train/loss" not in point.values:
             log.info(
-                "epoch %d/%d  validation loss %.4f  accuracy %.4f",
+                "%s %d/%d  validation loss %s  %s %s",
+                self.words.trainer.epoch,
                 point.epoch,
                 self.epochs,
-                point.values["validation/loss"],
-                point.values["validation/accuracy"],
+                _number(point.values["validation/loss"]),
+                self.words.metric_word,
+                _number(point.values[f"validation/{self.words.metric}"]),
             )
             return
         # After a restart of the workers, the speed is measured from here: the time without steps must not count.
@@ -68,7 +93,7 @@ class TelemetryLog:
         now = time.monotonic()
         if now - self._last >= self.interval_s or point.step == point.total_steps:
             self._last = now
-            log.info("%s", telemetry(point, self.epochs, _eta(self._first, point)))
+            log.info("%s", telemetry(point, self.epochs, _eta(self._first, point), self.words))
 
 
 @dataclass
@@ -76,10 +101,11 @@ class Bar:
     """A progress bar on the terminal, shown while the block of :meth:`shown` runs."""
 
     epochs: int
+    words: RunWords = field(default_factory=RunWords)
     since: float = field(default_factory=time.time)
     _progress: Any = None
     _task: Any = None
-    _state: dict[str, str] = field(default_factory=lambda: {"loss": "-", "accuracy": "-"})
+    _state: dict[str, str] = field(default_factory=lambda: {"loss": "-", "metric": "-"})
 
     @contextmanager
     def shown(self, console: Any) -> Iterator["Bar"]:
@@ -103,16 +129,19 @@ class Bar:
         if self._progress is None or point.at < self.since:
             return
         if "train/loss" in point.values:
-            self._state["loss"] = f"{point.values['train/loss']:.3f}"
-            self._state["speed"] = f"{point.values['speed/images_per_s']:,.0f} images/s"
-        if "validation/accuracy" in point.values:
-            self._state["accuracy"] = f"{point.values['validation/accuracy']:.3f}"
-        text = f"loss {self._state['loss']}  val. accuracy {self._state['accuracy']}  {self._state.get('speed', '')}"
+            self._state["loss"] = _number(point.values["train/loss"], 3)
+            self._state["speed"] = _speed(point.values, self.words)
+        if (found := point.values.get(f"validation/{self.words.metric}")) is not None:
+            self._state["metric"] = _number(found, 3)
+        text = (
+            f"loss {self._state['loss']}  val. {self.words.metric_word} {self._state['metric']}  "
+            f"{self._state.get('speed', '')}"
+        )
         self._progress.update(
             self._task,
             completed=point.step,
             total=point.total_steps,
-            description=f"epoch {point.epoch}/{self.epochs}",
+            description=f"{self.words.trainer.epoch} {point.epoch}/{self.epochs}",
             telemetry=text,
         )
 

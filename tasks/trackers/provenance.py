@@ -2,12 +2,13 @@
 
 import getpass
 import json
+import math
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.plan import RunPlan
-from training.records import DatasetVersion, Split
+from training.records import ColumnKind, DatasetVersion, Split
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 FLOW_RUN_TAG = "evergreen.flow_run"
 _NOTE_TAG = "mlflow.note.content"  # MLflow shows this tag as the run's description
 _GIT_TIMEOUT_S = 10.0
+# MLflow's names of the types of a table's columns
+_TYPES: dict[ColumnKind, str] = {
+    "number": "double",
+    "category": "string",
+    "boolean": "boolean",
+    "date": "datetime",
+}
 
 
 def origin_tags(plan: RunPlan) -> dict[str, str]:
@@ -56,7 +64,7 @@ def dataset_inputs(plan: RunPlan, version: DatasetVersion) -> "list[DatasetInput
                 digest=version.fingerprint[:32],  # MLflow takes 36 characters at most
                 source_type=kind,
                 source=json.dumps(source),
-                schema=json.dumps(_schema()),
+                schema=json.dumps(_schema(version)),
                 profile=json.dumps(_profile(version, split)),
             ),
             [InputTag("mlflow.data.context", context)],
@@ -74,24 +82,33 @@ def _source(plan: RunPlan, version: DatasetVersion) -> tuple[str, dict[str, str]
     return "local", {"uri": path.as_uri()}
 
 
-def _schema() -> dict[str, Any]:
-    """The image and label columns of the dataset's Parquet files, in the form that MLflow's dataset page shows."""
+def _schema(version: DatasetVersion) -> dict[str, Any]:
+    """The dataset's columns in the form that MLflow's dataset page shows: image and label, or those of the table."""
     from mlflow.types import ColSpec, DataType, Schema
 
     columns: list[Any] = [ColSpec(DataType.binary, "image"), ColSpec(DataType.integer, "label")]
+    if version.table is not None:
+        features = version.table.columns
+        columns = [
+            ColSpec(DataType[_TYPES[one.kind]], one.name, required=not one.missing) for one in features
+        ]
+        target = DataType.string if version.classes else DataType.double
+        columns.append(ColSpec(target, version.table.target))
     return {"mlflow_colspec": Schema(columns).to_dict()}
 
 
 def _profile(version: DatasetVersion, split: Split) -> dict[str, Any]:
-    channels, height, width = version.shape
+    """Rows and values of a split; of a table, also the values that are missing in the train split, by column."""
     rows = version.rows(split)
-    counts = dict(zip(version.classes, version.label_counts[split], strict=True))
-    return {
-        "num_rows": rows,
-        "num_elements": rows * channels * height * width,
-        "image": f"uint8, {channels} x {height} x {width} (channels, height, width)",
-        "rows_by_class": counts,
-    }
+    profile: dict[str, Any] = {"num_rows": rows, "num_elements": rows * math.prod(version.shape)}
+    if version.table is None:
+        channels, height, width = version.image_shape
+        profile["image"] = f"uint8, {channels} x {height} x {width} (channels, height, width)"
+    elif split == "train":
+        profile["missing_values"] = {one.name: one.missing for one in version.table.columns if one.missing}
+    if version.classes:
+        profile["rows_by_class"] = dict(zip(version.classes, version.label_counts[split], strict=True))
+    return profile
 
 
 def _user() -> str | None:

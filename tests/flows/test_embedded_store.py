@@ -87,7 +87,7 @@ def test_both_remedies_work(original: Home, moved: Home, tmp_path: Path, way: in
     embedded_store.check_not_moved(home)
     assert score(home, tmp_path).version == "2"
     connect(None, home)
-    assert load_version(home, MODEL, "1").metadata is not None
+    assert load_version(home, MODEL, "1").loaded.metadata is not None
 
 
 def test_something_else_at_the_old_place_is_to_be_moved_first(

@@ -151,11 +151,11 @@ def test_a_model_that_gives_nan_is_refused():
     batch = {
         "where": np.array(["a", "bad", "b"], object),
         "error": np.array(["", "unreadable", ""], object),
-        "image": np.zeros((3, *SHAPE), np.uint8),
+        "inputs": np.zeros((3, *SHAPE), np.uint8),
     }
     answers = np.array([[0.5, 0.5], [np.nan, 0.5]], np.float32)
     with pytest.raises(DataError, match=r"^b: the model gives a probability that is not finite"):
-        score_batch(lambda images: answers[: len(images)], batch)
+        score_batch(lambda images: answers[: len(images)], batch, 512, "probability")
 
 
 def test_non_square_models_take_images_of_their_size_only(tmp_path):

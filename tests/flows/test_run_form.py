@@ -12,6 +12,8 @@ from prefect.utilities.schema_tools.validation import is_valid
 from deployments.strict import close_schemas
 from flows.retrain import retrain
 from flows.run_form import FIELDS, nested
+from training.errors import SettingError
+from training.recipe import XGBoost
 from training.settings.overrides import describe, resolve
 from training.settings.schema import Settings
 
@@ -34,6 +36,14 @@ def test_each_field_stands_for_a_setting() -> None:
     filled = {"epochs": 3, "batch_size": 32, "learning_rate": 0.1, "seed": 9, "data_path": "here"}
     found = describe(resolve(DEFAULTS, nested(filled)))
     assert {name: found[setting] for name, setting in FIELDS.items()} == filled
+
+
+def test_the_fields_fit_the_trainer_of_the_recipe() -> None:
+    base = XGBoost(max_depth=4).adapted(DEFAULTS)
+    found = resolve(base, nested({"epochs": 7, "learning_rate": 0.2, "batch_size": None}, "xgboost"))
+    assert (found.xgboost.rounds, found.xgboost.learning_rate, found.xgboost.max_depth) == (7, 0.2, 4)
+    with pytest.raises(SettingError, match="batch_size: trainer xgboost has no such setting"):
+        nested({"batch_size": 64}, "xgboost")
 
 
 def test_an_empty_form_changes_nothing() -> None:

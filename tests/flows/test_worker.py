@@ -33,7 +33,7 @@ def build_model(shape, classes):
 
     return Slow(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
 
-recipe = Recipe("slow", "for a test", Digits(), build_model)
+recipe = Recipe("slow", "for a test", Digits(), build_model=build_model)
 """
 _SETTINGS = {
     "training": {"epochs": 8},

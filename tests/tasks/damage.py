@@ -158,7 +158,7 @@ def part_too_many(subject: Subject) -> None:
 
 
 def columns_flipped(subject: Subject) -> None:
-    flip(part(subject, ".columns-train/images.npy"))
+    flip(part(subject, ".columns-train/inputs.npy"))
 
 
 def recipe_changed(subject: Subject) -> None:

@@ -24,7 +24,7 @@ from training.recipe import Recipe
 from training.data.sources.idx import IdxFiles
 from training.data.sources.published import Download, Publication
 
-recipe = Recipe("small", "for a test", IdxFiles("small", published=Publication({mirrors}, {files})), None)
+recipe = Recipe("small", "for a test", IdxFiles("small", published=Publication({mirrors}, {files})), build_model=print)
 """
 
 

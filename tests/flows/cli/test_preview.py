@@ -20,8 +20,8 @@ from training.records import EpochMetrics, Goodput, Release, TrainedModel, Verdi
 from training.settings.schema import Settings
 from training.storage.files import write_text
 from training.storage.paths import Home
+from training.trainers.ranks import Ranks
 from training.trainers.torch.feeds import StreamFeed, loader_feed, training_rows
-from training.trainers.torch.ranks import Ranks
 
 PARTS = {
     "start-up": 20.0,
@@ -80,9 +80,9 @@ def finish(plan: RunPlan, parts: dict[str, float] = PARTS, world_size: int = 1, 
             epoch=epoch,
             step=epoch * 10,
             train_loss=1.0,
-            train_accuracy=0.5,
+            train_score=0.5,
             validation_loss=1.0,
-            validation_accuracy=0.5,
+            validation_score=0.5,
             learning_rate=0.1,
             images_per_s=200.0,
             rows=900,

@@ -16,8 +16,9 @@ from page_sample import DIGITS, HOSTILE, digits_run, hostile, report
 from PIL import Image
 
 from tasks.report_page import markdown, render
-from tasks.report_page.figures import figures, prediction_grid
+from tasks.report_page.figures import prediction_grid
 from tasks.report_page.links import where_to_look
+from tasks.report_page.sections import figures
 from tasks.report_page.tables import confused_pairs, round_together
 from tasks.report_page.wording import reason, unbroken
 from tasks.report_page.wording import sentence as as_sentence

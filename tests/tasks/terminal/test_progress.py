@@ -12,6 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterId
 from rich.console import Console
 
+from tasks.run_words import run_words
 from tasks.terminal.progress import Bar, ProgressArtifact, TelemetryLog
 from training.attempts.metrics import Point
 
@@ -106,3 +107,32 @@ def test_nobody_waits_for_a_prefect_that_is_away(monkeypatch: pytest.MonkeyPatch
     assert shown._thread is not None
     shown._thread.join(10)
     assert not shown._thread.is_alive()
+
+
+def round_end(number: int, at: float) -> Point:
+    """The metric point of a boosting round, which has training and validation metrics."""
+    values = {
+        "train/loss": 2500.0,
+        "train/rmse": 50.0,
+        "validation/loss": 3600.0,
+        "validation/rmse": 60.0,
+        "speed/images_per_s": 81_000.0,
+        "speed/data_wait_share": 0.0,
+    }
+    return Point(step=number, total_steps=200, epoch=number, at=at, values=values)
+
+
+def test_rounds_on_a_table_are_shown_in_their_words(caplog: pytest.LogCaptureFixture) -> None:
+    words = run_words("table", "xgboost", "regression")
+    log, bar, now = TelemetryLog(200, words), Bar(200, words), time.time()
+    with caplog.at_level(logging.INFO, "evergreen.train"):
+        for number in range(1, 201):
+            log(round_end(number, now + number))
+    assert len(caplog.messages) == 2  # one line each 5 seconds, and the last
+    assert caplog.messages[-1].startswith("round 200/200  100%  loss 2,500.0  RMSE 50.0000  81,000 rows/s")
+    assert caplog.messages[-1].endswith("validation RMSE 60.0000")
+    with bar.shown(Console(file=io.StringIO(), force_terminal=True, width=120)):
+        bar(round_end(40, now + 1))
+        task = bar._progress.tasks[0]
+        assert task.description == "round 40/200"
+        assert task.fields["telemetry"] == "loss 2,500.0  val. RMSE 60.000  81,000 rows/s"

@@ -1,0 +1,205 @@
+"""How the report shows rows and data: images as pictures, rows of a table as text. :func:`view_of` chooses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tasks.report_page.inputs import ReportInputs
+from tasks.report_page.pictures import data_uri
+from tasks.report_page.wording import NOTHING, number
+from training.records import DatasetVersion, TableColumn, TableSchema
+
+_SHOWN_MISTAKES = 24
+_PIXELATED_UP_TO_PX = 96
+_SHOWN_COLUMNS = 12
+_SHOWN_CATEGORIES = 8
+
+
+class DataView(Protocol):
+    """The view of one kind of data. `mistakes_template` shows the candidate's mistakes of a classification."""
+
+    mistakes_template: str
+
+    def mistakes(self, inputs: ReportInputs) -> dict[str, Any]:
+        """Variables of `mistakes_template`."""
+
+    def examples(self, inputs: ReportInputs, records: Sequence[Any]) -> list[tuple[Any, list[str]]]:
+        """`records` (mistakes or largest errors), each with the values of the columns that are shown."""
+
+    def example_columns(self, inputs: ReportInputs) -> dict[str, Any]:
+        """`example_columns`, the names of the columns that examples show, and `more_columns`, the number of others."""
+
+    def data(self) -> dict[str, Any]:
+        """Variables of the page's section about the data.
+
+        `data_sentence` describes the dataset, `data_rows` are (name, value) pairs of a table with the caption
+        `data_caption`, and `table_columns` are the :class:`ColumnFacts` of a table's columns. `table_warnings` say
+        what makes a model look better than it is.
+        """
+
+
+@dataclass(frozen=True)
+class ImageView:
+    """A dataset of images."""
+
+    mistakes_template = "mistake_pictures.html.j2"
+    version: DatasetVersion
+
+    def mistakes(self, inputs: ReportInputs) -> dict[str, Any]:
+        """See :class:`DataView`."""
+        pairs = zip(inputs.evaluation.mistakes, inputs.mistakes, strict=True)
+        return {
+            "mistakes": [
+                {
+                    "record": record,
+                    "source": data_uri(pixels),
+                    "pixelated": max(pixels.shape[1:]) <= _PIXELATED_UP_TO_PX,
+                }
+                for record, pixels in list(pairs)[:_SHOWN_MISTAKES]
+            ]
+        }
+
+    def examples(self, inputs: ReportInputs, records: Sequence[Any]) -> list[tuple[Any, list[str]]]:
+        """`records` without values: an image has no columns."""
+        del inputs
+        return [(record, []) for record in records]
+
+    def example_columns(self, inputs: ReportInputs) -> dict[str, Any]:
+        """See :class:`DataView`."""
+        del inputs
+        return {"example_columns": [], "more_columns": 0}
+
+    def data(self) -> dict[str, Any]:
+        """See :class:`DataView`."""
+        channels, height, width = self.version.image_shape
+        noun = "channel" if channels == 1 else "channels"
+        pixels = zip(self.version.mean, self.version.std, strict=False)
+        return {
+            "data_sentence": (
+                f"{len(self.version.classes)} classes, images of {height} × {width} pixels with {channels} {noun}"
+            ),
+            "data_caption": "Rows and pixel statistics",
+            "data_rows": [
+                (
+                    f"Pixels, channel {number}" if len(self.version.mean) > 1 else "Pixels",
+                    f"mean {mean:.4f}, standard deviation {std:.4f}",
+                )
+                for number, (mean, std) in enumerate(pixels, start=1)
+            ],
+            "table_columns": [],
+            "table_warnings": [],
+        }
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A dataset of rows of a table."""
+
+    mistakes_template = "mistake_rows.html.j2"
+    version: DatasetVersion
+    schema: TableSchema
+
+    def mistakes(self, inputs: ReportInputs) -> dict[str, Any]:
+        """See :class:`DataView`."""
+        return {
+            "mistakes": [
+                {"record": record, "values": values}
+                for record, values in self.examples(inputs, inputs.evaluation.mistakes)[:_SHOWN_MISTAKES]
+            ],
+            **self.example_columns(inputs),
+        }
+
+    def data(self) -> dict[str, Any]:
+        """See :class:`DataView`."""
+        schema, classes = self.schema, self.version.classes
+        count = len(schema.columns)
+        target = (
+            (schema.target, f"one of {len(classes)} classes") if classes else (schema.target, _target(schema))
+        )
+        return {
+            "data_sentence": f"{count} feature {'column' if count == 1 else 'columns'}, target {schema.target}",
+            "data_caption": "Rows and target",
+            "data_rows": [(f"Target {target[0]}", target[1])],
+            "table_columns": [column_facts(column) for column in schema.columns],
+            "table_warnings": list(schema.warnings),
+        }
+
+    def example_columns(self, inputs: ReportInputs) -> dict[str, Any]:
+        """See :class:`DataView`."""
+        shown = self._shown(inputs)
+        return {
+            "example_columns": [self.schema.columns[at].name for at in shown],
+            "more_columns": len(self.schema.columns) - len(shown),
+        }
+
+    def examples(self, inputs: ReportInputs, records: Sequence[Any]) -> list[tuple[Any, list[str]]]:
+        """See :class:`DataView`."""
+        shown = self._shown(inputs)
+        pairs = zip(records, inputs.example_rows, strict=True)
+        return [(record, [values[at] for at in shown]) for record, values in pairs]
+
+    def _shown(self, inputs: ReportInputs) -> list[int]:
+        """Places of at most 12 columns: those by which a tree model gained most, else the first."""
+        order = range(len(self.schema.columns))
+        gain = inputs.importances
+        chosen = sorted(order, key=lambda at: -gain.get(self.schema.columns[at].name, 0.0))[:_SHOWN_COLUMNS]
+        return sorted(chosen)
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """A column of a table as the page shows it."""
+
+    name: str
+    kind: str
+    values: str
+    missing: str
+
+
+def column_facts(column: TableColumn) -> ColumnFacts:
+    """Kind, values and missing values of a column in the train split."""
+    missing = f"{column.missing:,}" if column.missing else "none"
+    return ColumnFacts(column.name, column.kind, _SPELLED[column.kind](column), missing)
+
+
+def _target(schema: TableSchema) -> str:
+    return f"mean {number(schema.target_mean)}, standard deviation {number(schema.target_std)} in the train split"
+
+
+def _categories(column: TableColumn) -> str:
+    """The most frequent categories with their counts."""
+    pairs = sorted(zip(column.categories, column.counts, strict=False), key=lambda pair: (-pair[1], pair[0]))
+    shown = ", ".join(f"{name} ({count:,})" for name, count in pairs[:_SHOWN_CATEGORIES])
+    rest = len(pairs) - _SHOWN_CATEGORIES
+    return shown + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def _numbers(column: TableColumn) -> str:
+    return f"{number(column.least)} to {number(column.most)}, mean {number(column.mean)}"
+
+
+def _share_true(column: TableColumn) -> str:
+    return f"{100 * column.mean:.1f}\N{NO-BREAK SPACE}% true"
+
+
+def _dates(column: TableColumn) -> str:
+    """First and last date; the numbers are days since 1970-01-01."""
+    return f"{_date(column.least)} to {_date(column.most)}"
+
+
+def _date(days: float) -> str:
+    from datetime import UTC, datetime, timedelta
+
+    try:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=days)
+    except OverflowError:
+        return NOTHING
+    return at.strftime("%Y-%m-%d") if days == int(days) else at.strftime("%Y-%m-%d %H:%M")
+
+
+_SPELLED = {"number": _numbers, "category": _categories, "boolean": _share_true, "date": _dates}
+
+
+def view_of(version: DatasetVersion) -> DataView:
+    """The view of a dataset's rows."""
+    return ImageView(version) if version.table is None else TableView(version, version.table)

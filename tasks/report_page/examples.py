@@ -1,0 +1,69 @@
+"""Reads the rows that the report shows as examples, and the predictions of a regression, from a run's files."""
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from tasks.report_page.inputs import Picture, Predicted
+from tasks.report_page.wording import NOTHING
+from training.data.dataset import open_columns
+from training.data.manifest import read_parts
+from training.data.tables.values import FEATURE
+from training.records import DatasetVersion, Evaluation, RegressionScore
+
+_LONGEST = 40  # characters of a value
+
+
+def pictures_of(version: DatasetVersion, rows: Sequence[int]) -> tuple[Picture, ...]:
+    """The test images with these row numbers, uint8 (channels, height, width); empty for a table."""
+    if version.table is not None:
+        return ()
+    images = open_columns(version, "test").inputs
+    return tuple(np.array(images[row]) for row in rows)
+
+
+def texts_of(version: DatasetVersion, rows: Sequence[int]) -> tuple[tuple[str, ...], ...]:
+    """The values of the feature columns, as text, of the test rows with these numbers; empty for images.
+
+    Raises :class:`training.errors.DataError` for a damaged part file.
+    """
+    if version.table is None or not rows:
+        return ()
+    names = [f"{FEATURE}{column.name}" for column in version.table.columns]
+    found: dict[int, tuple[str, ...]] = {}
+    first = 0
+    for part in read_parts(version, "test", names):
+        here = [row for row in rows if first <= row < first + len(part)]
+        values = part.take([row - first for row in here]).select(names).to_pylist()
+        found |= {
+            row: tuple(_text(one[name]) for name in names) for row, one in zip(here, values, strict=True)
+        }
+        first += len(part)
+    return tuple(found[row] for row in rows)
+
+
+def _text(value: Any) -> str:
+    """A value of a table; integral numbers without decimals, and a dash for a missing value."""
+    if value is None or value != value:  # NaN is missing, too
+        return NOTHING
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M" if value.hour or value.minute else "%Y-%m-%d")
+    text = value.isoformat() if isinstance(value, date) else str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def predicted_numbers(evaluation: Evaluation) -> Predicted | None:
+    """True and predicted numbers of the compared test rows of a regression; None for another problem."""
+    if not isinstance(evaluation.candidate, RegressionScore):
+        return None
+    table = pq.read_table(evaluation.predictions, columns=["label", "candidate", "compared"])
+    rows = table["compared"].to_numpy()
+    truth, candidate = (np.asarray(table[name], np.float64)[rows] for name in ("label", "candidate"))
+    return Predicted(truth, candidate)

@@ -1,0 +1,111 @@
+"""What the report shows of a regression: predictions against true numbers, and the largest errors."""
+
+from pathlib import Path
+from typing import Any
+
+from tasks.report_page import figures as pictures
+from tasks.report_page import regression_plots
+from tasks.report_page.data_views import view_of
+from tasks.report_page.inputs import ReportInputs
+from tasks.report_page.measure import Measure
+from tasks.report_page.sections import Tile
+from tasks.report_page.tables import Measured, speed_measures
+from tasks.report_page.wording import number, signed_number
+from training.records import Evaluation, RegressionScore
+
+MEASURE = Measure("rmse", "RMSE", "RMSE", is_share=False, greater_is_better=False)
+CONTENTS = (("predictions", "Predictions"), ("errors", "Largest errors"))
+TEMPLATE = "regression.html.j2"
+
+_SHOWN_ERRORS = 24
+
+
+def candidate_of(evaluation: Evaluation) -> RegressionScore:
+    """The candidate's scores as those of a regression."""
+    assert isinstance(evaluation.candidate, RegressionScore)
+    return evaluation.candidate
+
+
+def measures(inputs: ReportInputs) -> tuple[Measured, ...]:
+    """See :class:`tasks.report_page.sections.Sections`."""
+    return (
+        Measured("RMSE", "rmse", "root of the mean squared error; lower is better", False, False),
+        Measured("MAE", "mae", "mean absolute error; lower is better", False, False),
+        Measured("R²", "r2", "share of the target's variance that is explained", False, True),
+        Measured("Median error", "median_error", "median absolute error; lower is better", False, False),
+        Measured("Bias", "bias", "mean of predicted minus true; 0 is best", False, None),
+        *speed_measures(inputs.words.row, "rows_per_s"),
+    )
+
+
+def tiles(inputs: ReportInputs) -> tuple[Tile, ...]:
+    """R², with the mean absolute error below."""
+    score = candidate_of(inputs.evaluation)
+    return (Tile("R²", f"{score.r2:.4f}", f"MAE {number(score.mae)}, the mean absolute error"),)
+
+
+def corrected(inputs: ReportInputs) -> str:
+    """See :class:`tasks.report_page.sections.Sections`."""
+    del inputs
+    return ""
+
+
+def agreement(evaluation: Evaluation) -> list[tuple[str, str, int]]:
+    """Nothing: no prediction of a regression is right or wrong."""
+    del evaluation
+    return []
+
+
+def context(inputs: ReportInputs) -> dict[str, Any]:
+    """See :class:`tasks.report_page.sections.Sections`."""
+    target = _target(inputs)
+    examples = view_of(inputs.dataset).examples(inputs, inputs.evaluation.largest_errors)
+    errors = [
+        {
+            "row": record.row,
+            "truth": number(record.truth),
+            "predicted": number(record.predicted),
+            "error": signed_number(record.predicted - record.truth),
+            "values": values,
+        }
+        for record, values in examples[:_SHOWN_ERRORS]
+    ]
+    predicted = inputs.predicted
+    return {
+        "target": target,
+        "plots": (
+            ()
+            if predicted is None
+            else (
+                *regression_plots.plots(predicted, target),
+                regression_plots.histogram(predicted, target),
+            )
+        ),
+        "score": candidate_of(inputs.evaluation),
+        "errors": errors,
+        **view_of(inputs.dataset).example_columns(inputs),
+    }
+
+
+def said(inputs: ReportInputs) -> str:
+    """See :class:`tasks.report_page.sections.Sections`."""
+    score = candidate_of(inputs.evaluation)
+    return (
+        f"RMSE **{number(score.rmse)}**, R² {score.r2:.4f}, MAE {number(score.mae)} on {inputs.evaluation.rows:,} "
+        "test rows"
+    )
+
+
+def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
+    """Draw predicted against true numbers, and the distribution of the errors."""
+    if inputs.predicted is None:
+        return []
+    target = _target(inputs)
+    return [
+        pictures.predicted_against_true(inputs.predicted, target, folder / "predicted_against_true.png"),
+        pictures.error_histogram(inputs.predicted, target, folder / "errors.png"),
+    ]
+
+
+def _target(inputs: ReportInputs) -> str:
+    return inputs.dataset.table.target if inputs.dataset.table is not None else "target"

@@ -1,0 +1,68 @@
+"""The words that reports and progress use for a run: of its rows, its metric, and its trainer's work."""
+
+from dataclasses import dataclass
+
+from training.plan import RunPlan
+from training.problems import problem_named
+from training.records import ProblemName
+from training.settings.schema import TrainerName
+from training.storage.paths import Home
+from training.storage.record_files import find_record
+
+_TABLE = "table"  # SourceFiles.kind of tables; all other kinds are images
+METRICS = {"accuracy": "accuracy", "rmse": "RMSE"}  # names in records: words in text
+
+
+@dataclass(frozen=True)
+class TrainerWords:
+    """Words of a trainer: its step and epoch in the singular, what its workers compute, what becomes the model."""
+
+    step: str
+    epoch: str
+    computed: str
+    kept: str
+
+
+TRAINERS: dict[TrainerName, TrainerWords] = {
+    "torch": TrainerWords("step", "epoch", "gradients", "weights of epoch {}"),
+    "xgboost": TrainerWords("round", "round", "trees", "trees of the first {} rounds"),
+}
+
+
+@dataclass(frozen=True)
+class RunWords:
+    """Words of a run. `row` is "image" or "row"; `metric` is the metric's name in records and metric points."""
+
+    row: str = "image"
+    metric: str = "accuracy"
+    trainer: TrainerWords = TRAINERS["torch"]
+
+    @property
+    def metric_word(self) -> str:
+        """The metric inside a sentence: "accuracy" or "RMSE"."""
+        return METRICS[self.metric]
+
+    def kept(self, selected_epoch: int) -> str:
+        """What of the training became the model, such as "weights of epoch 3"."""
+        return self.trainer.kept.format(selected_epoch)
+
+
+def run_words(kind: str, trainer: TrainerName, problem: ProblemName) -> RunWords:
+    """Words for a source of `kind` (:class:`training.records.SourceFiles`), a trainer and a problem."""
+    return RunWords(
+        row="row" if kind == _TABLE else "image",
+        metric=problem_named(problem).metric,
+        trainer=TRAINERS[trainer],
+    )
+
+
+def words_of(plan: RunPlan) -> RunWords:
+    """Words for the run of a plan."""
+    return run_words(plan.files.kind, plan.settings.trainer, plan.recipe.problem)
+
+
+def words_of_run(home: Home, recipe: str, run_key: str) -> RunWords:
+    """Words for a run in a home; those of an image classifier of torch if the run has no readable plan there."""
+    run = home.run(recipe, run_key)
+    plan = find_record(run.ingredients, RunPlan, run.root.name)
+    return words_of(plan) if plan is not None else RunWords()
