@@ -1,0 +1,121 @@
+"""What callers rely on of every problem. A test class inherits :class:`ProblemContract` and gives the fixtures."""
+
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+
+import numpy as np
+import pytest
+import torch
+import xgboost
+
+from training.errors import TrainingError
+from training.problems import problem_named
+from training.problems.base import AnyScore, Predictions, Problem, Targets
+from training.problems.objectives import MODULES
+from training.records import DatasetVersion, EpochMetrics
+
+ROWS = 60
+
+
+class ProblemContract(ABC):
+    """Tests of a problem, on random network outputs for :data:`ROWS` rows."""
+
+    @abstractmethod
+    def problem(self) -> Problem:
+        """The problem under test."""
+
+    @abstractmethod
+    def version(self) -> DatasetVersion:
+        """A dataset version of this problem; only what a problem reads of it matters."""
+
+    @abstractmethod
+    def targets(self) -> Targets:
+        """Targets of :data:`ROWS` rows, not all equal."""
+
+    @abstractmethod
+    def perfect(self) -> Predictions:
+        """Predictions without an error for :meth:`targets`."""
+
+    def outputs(self, seed: int = 0) -> torch.Tensor:
+        """Random outputs of a network, with a graph of gradients."""
+        generator = torch.Generator().manual_seed(seed)
+        columns = self.problem().outputs(self.version())
+        return torch.randn((ROWS, columns), generator=generator).requires_grad_()
+
+    def scored(self, predictions: Predictions) -> AnyScore:
+        return self.problem().score(self.targets(), predictions, self.version(), 0.95, 1.0, 1.0)
+
+    def test_it_is_found_by_its_name(self) -> None:
+        assert problem_named(self.problem().name) == self.problem()
+
+    @pytest.mark.parametrize("cut", [1, 17, ROWS - 1])
+    def test_sums_do_not_depend_on_how_rows_are_divided_into_batches(self, cut: int) -> None:
+        output, targets = self.outputs(), torch.from_numpy(self.targets())
+        whole = self.problem().torch_sums(output, targets, self.version())
+        first = self.problem().torch_sums(output[:cut], targets[:cut], self.version())
+        rest = self.problem().torch_sums(output[cut:], targets[cut:], self.version())
+        for total, one, other in zip(whole, first, rest, strict=True):
+            assert float(total) == pytest.approx(float(one + other), rel=1e-5)
+
+    def test_the_loss_has_a_gradient_and_the_metric_has_none(self) -> None:
+        output = self.outputs()
+        loss, total = self.problem().torch_sums(output, torch.from_numpy(self.targets()), self.version())
+        loss.backward()
+        assert output.grad is not None
+        assert output.grad.abs().sum() > 0
+        assert not total.requires_grad
+
+    def test_the_metric_of_a_training_is_that_of_the_evaluation(self) -> None:
+        output = self.outputs()
+        _, total = self.problem().torch_sums(output, torch.from_numpy(self.targets()), self.version())
+        predictions = self.problem().torch_predictions(output, self.version()).detach().numpy()
+        measured = getattr(self.scored(predictions), self.problem().metric)
+        assert self.problem().reduced(float(total), ROWS) == pytest.approx(measured, rel=1e-5)
+
+    def test_a_perfect_prediction_reaches_the_highest_score(self) -> None:
+        assert self.problem().floor_value(self.scored(self.perfect())) == 1.0
+
+    def test_a_worse_prediction_scores_worse(self) -> None:
+        predictions = self.problem().torch_predictions(self.outputs(), self.version()).detach().numpy()
+        worse, best = self.scored(predictions), self.scored(self.perfect())
+        assert self.problem().floor_value(worse) < 1
+        ours, theirs = (getattr(one, self.problem().metric) for one in (worse, best))
+        assert (ours < theirs) is self.problem().greater_is_better
+
+    def test_a_prediction_that_is_not_finite_names_its_row(self) -> None:
+        predictions = self.perfect().copy()
+        predictions[7] = np.nan
+        with pytest.raises(TrainingError, match="test row 7"):
+            self.scored(predictions)
+
+    def test_xgboost_s_results_are_loss_and_metric(self) -> None:
+        """The names are those under which XGBoost itself reports the evaluation metrics that the problem asks for."""
+        targets = self.targets()
+        rows = xgboost.DMatrix(np.arange(ROWS, dtype=np.float32)[:, None], targets)
+        parameters = {**self.problem().xgboost_parameters(self.version()), "verbosity": 0}
+        booster = xgboost.train(parameters, rows, num_boost_round=3)
+        text = booster.eval(rows, name="test").split("\t")[1:]
+        values = {
+            name.partition("-")[2]: float(value) for name, _, value in (one.rpartition(":") for one in text)
+        }
+        loss, metric = self.problem().xgboost_results(values)
+        measured = getattr(self.scored(booster.predict(rows)), self.problem().metric)
+        assert metric == pytest.approx(measured, rel=1e-4)
+        assert loss > 0
+
+    def test_metrics_of_a_release_are_finite_and_named_by_the_metric(self) -> None:
+        selected = EpochMetrics(
+            epoch=1, step=1, train_loss=1, train_score=1, validation_loss=0.5, validation_score=0.25,
+            learning_rate=1, images_per_s=1, rows=ROWS, checksum=0,
+        )  # fmt: skip
+        score = self.scored(self.perfect())
+        made = self.problem().release_metrics(score, score, selected)
+        assert all(map(np.isfinite, made.values()))
+        assert made[f"validation_{self.problem().metric}"] == 0.25
+        assert made[self.problem().metric] == made[f"champion_{self.problem().metric}"]
+
+    def test_neither_the_problem_nor_its_objective_imports_torch(self) -> None:
+        modules = (type(self.problem()).__module__, MODULES[self.problem().name])
+        code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,61 @@
+"""Classification and regression keep the contract of a problem."""
+
+import numpy as np
+from problem_contract import ROWS, ProblemContract
+
+from training.problems.base import Predictions, Problem, Targets
+from training.problems.classification import Classification
+from training.problems.regression import Regression
+from training.records import DatasetVersion, ProblemName, TableColumn, TableSchema
+
+CLASSES = ("amber", "blue", "coral")
+
+
+def version_of(problem: ProblemName, classes: tuple[str, ...], table: TableSchema | None) -> DatasetVersion:
+    return DatasetVersion(
+        name="rows",
+        fingerprint="0" * 64,
+        path="/data/rows",
+        classes=classes,
+        shape=(1,),
+        parts={"train": (), "test": ()},
+        label_counts={"train": (), "test": ()},
+        mean=(),
+        std=(),
+        source_digest="0" * 64,
+        source_origin="a test",
+        problem=problem,
+        table=table,
+    )
+
+
+class TestClassification(ProblemContract):
+    def problem(self) -> Problem:
+        return Classification()
+
+    def version(self) -> DatasetVersion:
+        return version_of("classification", CLASSES, None)
+
+    def targets(self) -> Targets:
+        return np.arange(ROWS, dtype=np.int64) % len(CLASSES)
+
+    def perfect(self) -> Predictions:
+        return np.eye(len(CLASSES), dtype=np.float32)[self.targets()]
+
+
+class TestRegression(ProblemContract):
+    def problem(self) -> Problem:
+        return Regression()
+
+    def version(self) -> DatasetVersion:
+        columns = (TableColumn(name="weight", kind="number"),)
+        return version_of(
+            "regression", (), TableSchema(target="price", columns=columns, target_mean=300, target_std=40)
+        )
+
+    def targets(self) -> Targets:
+        drawn = 300 + 40 * np.random.default_rng(3).normal(size=ROWS)
+        return drawn.astype(np.float32).astype(np.float64)  # numbers that a prediction can reach exactly
+
+    def perfect(self) -> Predictions:
+        return self.targets().astype(np.float32)
