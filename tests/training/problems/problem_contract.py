@@ -56,7 +56,7 @@ class ProblemContract(ABC):
         first = self.problem().torch_sums(output[:cut], targets[:cut], self.version())
         rest = self.problem().torch_sums(output[cut:], targets[cut:], self.version())
         for total, one, other in zip(whole, first, rest, strict=True):
-            assert float(total) == pytest.approx(float(one + other), rel=1e-5)
+            assert float(total.detach()) == pytest.approx(float((one + other).detach()), rel=1e-5)
 
     def test_the_loss_has_a_gradient_and_the_metric_has_none(self) -> None:
         output = self.outputs()
@@ -71,7 +71,7 @@ class ProblemContract(ABC):
         _, total = self.problem().torch_sums(output, torch.from_numpy(self.targets()), self.version())
         predictions = self.problem().torch_predictions(output, self.version()).detach().numpy()
         measured = getattr(self.scored(predictions), self.problem().metric)
-        assert self.problem().reduced(float(total), ROWS) == pytest.approx(measured, rel=1e-5)
+        assert self.problem().reduced(float(total.detach()), ROWS) == pytest.approx(measured, rel=1e-5)
 
     def test_a_perfect_prediction_reaches_the_highest_score(self) -> None:
         assert self.problem().floor_value(self.scored(self.perfect())) == 1.0

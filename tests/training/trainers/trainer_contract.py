@@ -1,0 +1,128 @@
+"""What callers rely on of every trainer. A test class inherits :class:`TrainerContract` and gives a job."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from boosted_tables import outcome
+
+from training.attempts.fence import Fence, SupersededError
+from training.attempts.heartbeat import Heartbeat
+from training.attempts.history import read_attempts
+from training.attempts.job import TrainingJob
+from training.attempts.metrics import MetricsFile
+from training.data.dataset import open_columns
+from training.errors import StopRequestedError
+from training.storage.paths import Home
+from training.supervision.launch import finished, launch
+from training.trainers.base import trainer_named
+from training.trainers.rows import training_rows
+
+
+class Crash(BaseException):
+    """Ends a training at once; a BaseException that no code of Evergreen catches by name."""
+
+
+class TrainerContract(ABC):
+    """Tests of a trainer, by trainings in this process."""
+
+    @abstractmethod
+    def job(self, home: Home) -> TrainingJob:
+        """A training of some 20 steps or more, on one worker."""
+
+    def steps(self, job: TrainingJob) -> int:
+        columns = open_columns(job.dataset, "train")
+        rows = len(training_rows(columns, job.settings)[0])
+        each = trainer_named(job.settings.trainer).steps_per_epoch(job.settings, rows, 1)
+        return each * job.settings.epochs
+
+    def at_half(self, job: TrainingJob, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Call `act` at each heartbeat from half of the training on, until the test undoes its patches."""
+        half, beat = self.steps(job) // 2, Heartbeat.beat
+
+        def beat_and_act(heartbeat: Heartbeat, step: int) -> None:
+            beat(heartbeat, step)
+            if step >= half:
+                act()
+
+        monkeypatch.setattr(Heartbeat, "beat", beat_and_act)
+
+    def test_a_training_finishes_once(self, home: Home) -> None:
+        job = self.job(home)
+        trained = launch(job)
+        assert Path(trained.weights).name == trainer_named(job.settings.trainer).MODEL_FILE
+        assert Path(trained.weights).is_file()
+        assert (trained.steps, len(trained.history)) == (self.steps(job), job.settings.epochs)
+        assert launch(job) == finished(job.paths, job.run_key)
+        assert len(read_attempts(job.paths)) == 1
+
+    def test_every_epoch_uses_each_row_once(self, home: Home) -> None:
+        job = self.job(home)
+        rows = len(training_rows(open_columns(job.dataset, "train"), job.settings)[0])
+        assert {epoch.rows for epoch in launch(job).history} == {rows}
+
+    def test_every_step_gives_a_heartbeat_and_no_point_is_written_twice(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job, steps = self.job(home), []
+        beat = Heartbeat.beat
+        monkeypatch.setattr(Heartbeat, "beat", lambda self, step: (steps.append(step), beat(self, step)))
+        launch(job)
+        assert set(range(1, self.steps(job) + 1)) <= set(steps)
+        points = [
+            (point.step, name) for point in MetricsFile(job.paths.metrics).read() for name in point.values
+        ]
+        assert len(points) == len(set(points))
+
+    def test_a_training_that_crashed_keeps_the_trainer_s_promise(
+        self, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def crash() -> None:
+            raise Crash
+
+        calm = self.job(Home(tmp_path / "calm"))
+        expected = outcome(calm, launch(calm))
+        job = self.job(home)
+        with monkeypatch.context() as patch:
+            self.at_half(job, crash, patch)
+            with pytest.raises(Crash):
+                launch(job)
+        assert finished(job.paths, job.run_key) is None
+        found = outcome(job, launch(job))
+        assert len(read_attempts(job.paths)) == 2
+        if trainer_named(job.settings.trainer).promise(job.settings).same_bits_after_kill:
+            assert found == expected
+
+    def test_a_request_to_stop_ends_the_training_and_the_next_start_goes_on(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = self.job(home)
+
+        def stop() -> None:
+            job.paths.stop.touch()
+            time.sleep(0.25)  # workers look every 0.2 s
+
+        with monkeypatch.context() as patch:
+            self.at_half(job, stop, patch)
+            with pytest.raises(StopRequestedError, match="the same command resumes"):
+                launch(job)
+        launch(job)
+        first, second = read_attempts(job.paths)
+        assert (first.first_step, second.first_step > 0) == (0, True)
+
+    def test_an_attempt_that_another_driver_superseded_writes_no_model(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = self.job(home)
+        begun: list[Fence] = []
+
+        def supersede() -> None:
+            if not begun:
+                begun.append(Fence.begin(job.paths, driver="another"))
+
+        self.at_half(job, supersede, monkeypatch)
+        with pytest.raises(SupersededError):
+            launch(job)
+        assert finished(job.paths, job.run_key) is None
