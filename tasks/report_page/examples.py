@@ -14,6 +14,7 @@ from training.data.manifest import read_parts
 from training.data.tables.values import FEATURE
 from training.records import DatasetVersion, Evaluation, RegressionScore
 
+_LARGEST = 1e15  # larger integral numbers are written with an exponent
 _LONGEST = 40  # characters of a value
 
 
@@ -52,7 +53,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.0f}" if value.is_integer() and abs(value) < _LARGEST else f"{value:.6g}"
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M" if value.hour or value.minute else "%Y-%m-%d")
     text = value.isoformat() if isinstance(value, date) else str(value)

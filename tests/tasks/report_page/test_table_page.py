@@ -17,7 +17,7 @@ from table_page_sample import ROUNDS, class_table_report, diabetes_run, regressi
 
 from tasks.report_page import markdown, render
 from tasks.report_page.data_views import column_facts
-from tasks.report_page.examples import predicted_numbers
+from tasks.report_page.examples import _text, predicted_numbers
 from tasks.report_page.importances import importances
 from tasks.report_page.inputs import Predicted
 from tasks.report_page.regression_plots import POINTS_UP_TO, error_counts, plots
@@ -282,3 +282,10 @@ def test_warnings_of_the_table_are_shown() -> None:
     table = inputs.dataset.table.model_copy(update={"warnings": ("column 'x' follows the target <b>",)})
     page = render(replace(inputs, dataset=inputs.dataset.model_copy(update={"table": table})))
     assert "<li>column &#39;x&#39; follows the target &lt;b&gt;</li>" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1234567.0, "1234567"), (0.125, "0.125"), (2.5e15, "2.5e+15"), (float("nan"), "–")]
+)
+def test_a_number_of_an_example_row_keeps_its_digits(value: float, text: str) -> None:
+    assert _text(value) == text

@@ -8,7 +8,9 @@ from typing import Any
 from training.errors import StopRequestedError
 from training.trainers.ranks import Ranks
 
-_unfinished: list[Any] = []  # trackers of trainings that failed: freeing one would wait for the other workers
+_unfinished: list[
+    Any
+] = []  # trackers of failed trainings, kept referenced: deleting one would wait for the other workers
 
 
 @contextmanager
@@ -30,19 +32,19 @@ def communicator(ranks: Ranks, timeout_s: int) -> Iterator[None]:
         tracker = RabitTracker(n_workers=ranks.world_size, host_ip=host, sortby="task", timeout=timeout_s)
         tracker.start()
         port = int(tracker.worker_args()["dmlc_tracker_port"])
-    collective.init(
-        dmlc_tracker_uri=host,
-        dmlc_tracker_port=int(ranks.add_up(port)[0]),
-        dmlc_task_id=f"{ranks.rank:06d}",  # sorted as text: the order sets the order of sums
-        dmlc_timeout=timeout_s,
-    )
     try:
+        collective.init(
+            dmlc_tracker_uri=host,
+            dmlc_tracker_port=int(ranks.add_up(port)[0]),
+            dmlc_task_id=f"{ranks.rank:06d}",  # sorted as text: the order sets the order of sums
+            dmlc_timeout=timeout_s,
+        )
         yield
     except StopRequestedError:  # raised on all workers
         collective.finalize()
         raise
     except BaseException:
-        _unfinished.append(tracker)  # to finalize would wait for workers that may be gone
+        _unfinished.append(tracker)  # collective.finalize() would wait for workers that may have died
         raise
     collective.finalize()
     if tracker is not None:

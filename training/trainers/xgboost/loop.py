@@ -215,11 +215,13 @@ class Loop:
         if self.job.paths.stop.exists():
             return _STOP
         self.fence.check()
+        if self.checkpoints.busy:  # a request to save stays where it is
+            return 0
         due = now - self.saved_at >= self.job.settings.checkpoint.every_s
         if self.job.paths.save.exists():
             self.job.paths.save.unlink(missing_ok=True)
             due = True
-        if not due or self.checkpoints.busy:
+        if not due:
             return 0
         self.saved_at = now  # request each save once
         return _SAVE
