@@ -62,7 +62,9 @@ class Tables:
             kinds = ", ".join((*CSV, *PARQUET))
             raise DataError(f"{place}: nothing to score. There must be files that end in one of {kinds}.")
         if others := sorted(set(names) - set(texts) - set(binaries)):
-            log.warning("%s: %d other files are not looked at, such as %s", place, len(others), others[0])
+            log.warning(
+                "%s: %d files of other formats are ignored, such as %s", place, len(others), others[0]
+            )
         return self._csv_chunks(root, texts) if texts else self._parquet_chunks(root, binaries)
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:

@@ -43,7 +43,7 @@ class Sections(Protocol):
         """Further numbers of the headline."""
 
     def corrected(self, inputs: ReportInputs) -> str:
-        """The gain of a promoted candidate, corrected for the choice, as the begin of a note; empty without one."""
+        """The gain of a promoted candidate, corrected for selection bias, as the start of a note; empty without one."""
 
     def agreement(self, evaluation: Evaluation) -> list[tuple[str, str, int]]:
         """(colour, description, number of rows) of the ways in which two models agree or differ on a row."""
@@ -52,7 +52,7 @@ class Sections(Protocol):
         """Variables of the template."""
 
     def said(self, inputs: ReportInputs) -> str:
-        """The candidate's result as the begin of a sentence in Markdown, up to its confidence interval."""
+        """The candidate's result as the start of a sentence in Markdown, up to its confidence interval."""
 
     def figures(self, inputs: ReportInputs, folder: Path) -> list[Path]:
         """Draw the problem's pictures into `folder`; returns the files."""

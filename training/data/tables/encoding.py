@@ -1,7 +1,8 @@
 """The matrix that a model takes: rows of a table as 32-bit numbers, one column for each feature of the schema.
 
-Numbers stay as they are. A category is its position in `TableColumn.categories`, a boolean 0 or 1, and a date the days
-since 1970-01-01, with fractions for times. A missing value is NaN, and so is a category that the schema does not have.
+A number is rounded to 32 bits. A category is its position in `TableColumn.categories`, a boolean 0 or 1, and a date the
+days since 1970-01-01, with fractions for times (to about 3 minutes for today's dates, as 32 bits allow). A missing
+value is NaN, and so is a category that the schema does not have.
 """
 
 from collections.abc import Sequence

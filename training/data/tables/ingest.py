@@ -183,7 +183,7 @@ def _recognised(files: Sequence[Path], names: Sequence[str], options: Options) -
 def _first_test_time(
     files: Sequence[tuple[str, Path]], options: Options, kinds: dict[str, ColumnKind]
 ) -> float | None:
-    """The time from which on rows are test rows, so that `test_share` of the rows are, and more if times are equal."""
+    """The first time of the test split, which gets `test_share` of the rows, or more if times are equal."""
     if (name := options.time) is None:
         return None
     found = [_times(file, block, name, kinds[name]) for _, file in files for block in blocks(file, [name])]

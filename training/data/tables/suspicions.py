@@ -67,7 +67,7 @@ def _keys(folder: Path, parts: Sequence[PartFile]) -> npt.NDArray[np.uint64]:
 
 
 def _follows(column: TableColumn, values: pa.ChunkedArray, label: pa.ChunkedArray) -> str:
-    """What is wrong with a column that is a linear function of a regression's target; else ""."""
+    """The verb of the warning if a column nearly is a linear function of a regression's target; else ""."""
     if column.kind == "category":
         return ""
     numbers, target = encoded_values(values, column.kind), encoded_values(label, "number")
@@ -82,7 +82,7 @@ def _follows(column: TableColumn, values: pa.ChunkedArray, label: pa.ChunkedArra
 
 
 def _names_the_class(values: pa.ChunkedArray, label: pa.ChunkedArray, classes: int) -> str:
-    """What is wrong with a column that has one value for each class, and another for each other class; else ""."""
+    """The verb of the warning if a column's values and the classes correspond one to one; else ""."""
     if values.null_count or len(values) < 2 * classes or pc.count_distinct(values).as_py() != classes:
         return ""
     pairs = pa.table({"value": values, "label": label}).group_by(["value", "label"]).aggregate([])

@@ -29,14 +29,14 @@ GROUP = "group"
 _NOTES = "notes.json"
 _ALL = "rows"  # name of the file when the source has no splits
 _KEPT = (
-    3  # a run that is preparing its data reads its copy while another command may write one of newer files
+    3  # copies; more than one, as a run may read its copy while another command writes a copy of newer files
 )
 _ROWS = 65_536  # per row group and batch
 _AGAIN = "Run the command again: the table is read again."
 
 
 class Notes(Record):
-    """What the copy does not say itself: the source files, the columns' kinds, and the copy's files by split."""
+    """Source files, target and kinds of columns of a copy, and the number of rows and sha256 of its file by split."""
 
     files: tuple[str, ...]
     target: str

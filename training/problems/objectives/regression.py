@@ -25,7 +25,7 @@ class RegressionObjective:
     def torch_sums(
         self, output: "torch.Tensor", targets: "torch.Tensor", version: DatasetVersion, smoothing: float = 0.0
     ) -> "tuple[torch.Tensor, torch.Tensor]":
-        """Sum of squared errors of the standardised target, and in float64 that in the unit of the target.
+        """Sum of squared errors of the standardised target, and, in float64, of the target in its own unit.
 
         `output` has the shape (rows, 1), and `targets` (rows,) is in the unit of the target. `smoothing` has no
         meaning for numbers and is ignored.

@@ -120,7 +120,7 @@ def build_boosting(
     mine = slice(ranks.rank, None, ranks.world_size)
     threads, bins = settings.scaling.threads_per_worker, settings.xgboost.max_bin
     return Boosting(
-        # Only the histogram's bins are kept of the rows to learn from: an eighth of the memory.
+        # Rows to learn from are stored as histogram bins, which take less memory than a DMatrix.
         learn=xgboost.QuantileDMatrix(**_data(version, columns, learn[mine], threads), max_bin=bins),
         # Not in bins: a category that no row to learn from has would be taken for another.
         validate=xgboost.DMatrix(**_data(version, columns, validate[mine], threads)),
