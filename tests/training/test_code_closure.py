@@ -41,6 +41,7 @@ COMMON = {
     "trainers.generators",
     "trainers.ranks",
     "trainers.replay_outcome",
+    "trainers.requests",
     "trainers.rows",
 }
 TORCH = {

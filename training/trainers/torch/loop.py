@@ -21,6 +21,7 @@ from training.storage.paths import TRAINED
 from training.storage.record_files import record_text
 from training.trainers.accounting import Clock, metric_interval
 from training.trainers.ranks import ControlConsensus, Ranks, device_name
+from training.trainers.requests import SAVE, STOP, Requests
 from training.trainers.torch.accumulators import Interval, Sums
 from training.trainers.torch.feeds import Feed
 from training.trainers.torch.replay import Rebuild, Replay
@@ -28,9 +29,6 @@ from training.trainers.torch.replica import Replica
 from training.trainers.torch.schedule import learning_rate
 
 log = logging.getLogger("evergreen.loop")
-
-_SAVE, _STOP = 1, 2  # requests of the first rank; the larger takes precedence
-_LOOK_S = 0.2  # seconds between two checks whether to save or stop
 
 
 @dataclass
@@ -51,8 +49,6 @@ class Loop:
     history: list[EpochMetrics] = field(default_factory=list)
     epoch_sums: Sums = field(default_factory=Sums)
     carried: Sums = field(default_factory=Sums)
-    saved_at: float = field(default_factory=time.perf_counter)
-    looked_at: float = 0.0
     done: int = 0  # steps, for heartbeats
 
     def __post_init__(self) -> None:
@@ -71,6 +67,14 @@ class Loop:
         )
         self.replica.before_update = self._let_copy
         self.agreement = ControlConsensus(self.ranks)
+        self.requests = Requests(
+            job.paths,
+            settings.checkpoint.every_s,
+            self.ranks.is_first,
+            self.fence,
+            lambda: self.checkpoints.busy,
+            can_save=self.feed.exact,
+        )
         per_epoch = self.feed.steps_per_epoch
         self.interval = metric_interval(settings, per_epoch)
         self.replay = Replay(
@@ -162,16 +166,16 @@ class Loop:
 
         Raises :class:`StopRequestedError` to stop, once the newest checkpoint is written.
         """
-        wish = self.agreement.exchange(self._wish())
+        wish = self.agreement.exchange(self.requests.read())
         every = self.job.settings.checkpoint.every_steps
-        due = wish >= _SAVE or (every is not None and position.step % every == 0)
+        due = wish >= SAVE or (every is not None and position.step % every == 0)
         due = due or self.replay.needs_checkpoint(position.step)
         if due and self.feed.exact:
             shares = self.ranks.gather(since.as_tensor(self.ranks))
             if self.ranks.is_first:
                 self._save(position, None, [share.tolist() for share in shares])
             self.replay.saved(position)
-        if wish == _STOP:
+        if wish == STOP:
             if self.ranks.is_first:
                 self.checkpoints.wait()
             self.ranks.barrier()
@@ -179,24 +183,6 @@ class Loop:
                 f"training stopped on request at step {position.step} of {self.total_steps}; "
                 "the same command resumes there"
             )
-
-    def _wish(self) -> int:
-        """This rank's request: 0, `_SAVE` or `_STOP`; always 0 on other ranks than the first."""
-        now = time.perf_counter()
-        if not self.ranks.is_first or now - self.looked_at < _LOOK_S:
-            return 0
-        self.looked_at = now
-        if self.job.paths.stop.exists():
-            return _STOP
-        self.fence.check()
-        due = now - self.saved_at >= self.job.settings.checkpoint.every_s
-        if self.job.paths.save.exists():
-            self.job.paths.save.unlink(missing_ok=True)
-            due = True
-        if not (due and self.feed.exact) or self.checkpoints.busy:
-            return 0
-        self.saved_at = now  # request each save once; the reply arrives one step later
-        return _SAVE
 
     def _before_commit(self) -> None:
         """Make the metric points as durable as the checkpoint, and check that this attempt may still write."""
@@ -272,7 +258,7 @@ class Loop:
             # depend on the assumption that forward passes leave weights unchanged.
             steady = self.replica.changed_by_update_alone() if score is None else frozenset[int]()
             self.checkpoints.save(position, state, score, steady)
-        self.saved_at = time.perf_counter()
+        self.requests.saved()
 
     def _let_copy(self) -> None:
         with self.clock.time("checkpoint"):

@@ -27,6 +27,7 @@ from training.storage.paths import TRAINED
 from training.storage.record_files import record_text
 from training.trainers.accounting import Clock, metric_interval
 from training.trainers.ranks import ControlConsensus, Ranks, device_name
+from training.trainers.requests import SAVE, STOP, Requests
 from training.trainers.xgboost.boosting import (
     Boosting,
     Round,
@@ -39,9 +40,6 @@ from training.trainers.xgboost.replay import Block, Replay
 from training.trainers.xgboost.trainer import MODEL_FILE
 
 log = logging.getLogger("evergreen.loop")
-
-_SAVE, _STOP = 1, 2  # requests of the first rank; the larger takes precedence
-_LOOK_S = 0.2  # seconds between two checks whether to save or stop
 
 
 @dataclass
@@ -56,10 +54,8 @@ class Loop:
     fence: Fence  # checked on the first rank, which writes checkpoints, points and the model
     clock: Clock = field(default_factory=Clock)
     history: list[EpochMetrics] = field(default_factory=list)
-    saved_at: float = field(default_factory=time.perf_counter)
     saved_round: int = 0
     save_requested: bool = False
-    looked_at: float = 0.0
     done: int = 0  # rounds, for heartbeats
 
     def __post_init__(self) -> None:
@@ -80,6 +76,13 @@ class Loop:
             metrics=self.metrics,
         )
         self.agreement = ControlConsensus(self.ranks)
+        self.requests = Requests(
+            job.paths,
+            settings.checkpoint.every_s,
+            self.ranks.is_first,
+            self.fence,
+            lambda: self.checkpoints.busy,
+        )
         self.replay = Replay(
             job, self.ranks, self.boosting, self.checkpoints, self.fence, self.heartbeat, self.clock
         )
@@ -186,9 +189,9 @@ class Loop:
 
         `newest` is the newest end of a block. Raises :class:`StopRequestedError` to stop, once `newest` is saved.
         """
-        wish = self.agreement.exchange(self._wish())
-        self.save_requested = self.save_requested or wish >= _SAVE
-        if wish != _STOP:
+        wish = self.agreement.exchange(self.requests.read())
+        self.save_requested = self.save_requested or wish >= SAVE
+        if wish != STOP:
             return
         if self.ranks.is_first:
             if newest.round > self.saved_round:
@@ -205,26 +208,6 @@ class Loop:
             f"{at}at step {newest.round}: a checkpoint holds whole blocks of rounds, so the rounds since are computed "
             "again"
         )
-
-    def _wish(self) -> int:
-        """This rank's request: 0, `_SAVE` or `_STOP`; always 0 on other ranks than the first."""
-        now = time.perf_counter()
-        if not self.ranks.is_first or now - self.looked_at < _LOOK_S:
-            return 0
-        self.looked_at = now
-        if self.job.paths.stop.exists():
-            return _STOP
-        self.fence.check()
-        if self.checkpoints.busy:  # a request to save stays where it is
-            return 0
-        due = now - self.saved_at >= self.job.settings.checkpoint.every_s
-        if self.job.paths.save.exists():
-            self.job.paths.save.unlink(missing_ok=True)
-            due = True
-        if not due:
-            return 0
-        self.saved_at = now  # request each save once
-        return _SAVE
 
     def _is_due(self, end: int) -> bool:
         """Whether to save at round `end`, the end of a block; all ranks agree."""
@@ -245,7 +228,7 @@ class Loop:
                 "history": [row.model_dump() for row in self.history],
             }
             self.checkpoints.save(Position(end.round, 0, end.round), state, None)
-        self.saved_at = time.perf_counter()
+        self.requests.saved()
 
     def _before_commit(self) -> None:
         """Make the metric points as durable as the checkpoint, and check that this attempt may still write."""

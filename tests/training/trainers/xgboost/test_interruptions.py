@@ -61,7 +61,7 @@ def at_round(monkeypatch: pytest.MonkeyPatch, chosen: int, act: Callable[[Loop],
 
 def ask_to_stop(loop: Loop) -> None:
     loop.job.paths.stop.touch()
-    loop.looked_at = 0.0  # looks every 0.2 s otherwise
+    loop.requests.looked_at = 0.0  # looks every 0.2 s otherwise
 
 
 def crash(loop: Loop) -> None:
@@ -146,7 +146,7 @@ def test_a_requested_checkpoint_is_saved_at_the_end_of_the_block(
 ) -> None:
     def ask_to_save(loop: Loop) -> None:
         loop.job.paths.save.touch()
-        loop.looked_at = 0.0
+        loop.requests.looked_at = 0.0
 
     job = job_of(home, version, "sampled", checkpoint={"replay": False, "every_s": 1000.0})
     at_round(monkeypatch, 13, ask_to_save)
