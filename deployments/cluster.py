@@ -17,7 +17,7 @@ TRACKING_VARIABLE = "EVERGREEN_TRACKING_URI"
 _NEEDED = {
     ADDRESS_VARIABLE: "host:port of the Ray head, such as 10.0.0.1:6379",
     TRACKING_VARIABLE: "the MLflow server, such as http://10.0.0.1:5000",
-    HOME_VARIABLE: "a folder that all machines of the cluster share under one path, such as /shared/evergreen",
+    HOME_VARIABLE: "a folder that all machines of the cluster share at the same path, such as /shared/evergreen",
 }
 
 
@@ -42,8 +42,9 @@ def _placed(environment: Mapping[str, str]) -> dict[str, str]:
         )
     if not environment[TRACKING_VARIABLE].startswith(("http://", "https://")):
         raise SettingError(
-            f"{TRACKING_VARIABLE}: {environment[TRACKING_VARIABLE]!r} is no server. With a database or a file, the "
-            "models would lie on one machine only; start `mlflow server` and give its http:// address."
+            f"{TRACKING_VARIABLE}: {environment[TRACKING_VARIABLE]!r} is not the address of a server. With a "
+            "database or a file, the models would be stored on one machine only: start `mlflow server`, and set "
+            "its http:// address."
         )
     check_answers(environment[ADDRESS_VARIABLE])
     return {

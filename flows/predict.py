@@ -31,11 +31,11 @@ def predict(
         model: Name of the registered model, by default its recipe's.
         input: For a model of images: image file, folder of image files at any depth, or Parquet with a column `image`.
             For a model of a table: CSV or Parquet file with the table's columns, or a folder of such files.
-        output: A name that ends in .parquet makes one file, any other a folder of part files.
+        output: A name that ends in .parquet gives one file, any other name a folder of part files.
         alias: Which version scores: champion, challenger or previous.
-        skip_bad: Leave images or rows that can't be read out of the result, and log each; by default the first one is
-            refused.
-        overwrite: Replace predictions that stand at the output.
+        skip_bad: Leave images or rows that can't be read out of the result, and log each. Otherwise, the first such
+            image or row ends the flow with an error.
+        overwrite: Replace predictions that already exist at the output.
         with_ray: Score on Ray or in this process; empty: on Ray from 2,000 images, or 5 million rows.
         tracking_uri: MLflow tracking URI; empty: the store under EVERGREEN_HOME.
         ray: The Ray cluster to compute on.

@@ -146,7 +146,7 @@ def _steps(plan: RunPlan, version: DatasetVersion | None, done: Release | None) 
     trained = finished(plan.paths, plan.run_key) is not None
     ingredients = ("data", "settings", "recipe", "code", "versions", "forced")
     return {
-        "download": "files are here and checked",
+        "download": "files are present and checked",
         "prepare": "cached" if version else "runs: " + _why(plan, ("data",), "not prepared yet"),
         "train": "cached" if trained else "runs: " + _why(plan, ingredients, "not finished yet"),
         "evaluate, register, report": "done" if done else "run",

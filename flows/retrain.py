@@ -61,14 +61,14 @@ def retrain(
 
     Args:
         recipe: Name of a recipe that comes with Evergreen, or path of a recipe file.
-        force: Train again even if nothing changed; a forced run that was interrupted goes on.
+        force: Train again even if nothing changed; an interrupted forced run is resumed.
         epochs: Passes over the training rows; boosting rounds of XGBoost. Empty: the recipe's value.
         batch_size: Rows of one optimizer step, over all workers; not for XGBoost. Empty: the recipe's value.
         learning_rate: Peak learning rate. Empty: the recipe's value.
         seed: Seed of order, augmentation and initial weights. Empty: the recipe's value.
         data_path: Folder or archive to read instead of the recipe's source. Empty: the recipe's value.
         settings: Any other setting, such as {"gate": {"floor": 0.9}, "scaling": {"num_workers": 4}}. The fields
-            above win over the same settings here. `evergreen retrain --help` lists all.
+            above override the same settings here. `evergreen retrain --help` lists all settings.
     """
     enable_logging()
     fields = {

@@ -8,7 +8,7 @@ from training.errors import EXIT_OK
 
 
 @click.command(short_help="Remove runs, datasets and checkpoints that nothing needs.")
-@click.option("--dry-run", is_flag=True, help="say what would be removed, and remove nothing")
+@click.option("--dry-run", is_flag=True, help="show what would be removed, and remove nothing")
 @click.option(
     "--keep", type=int, default=5, show_default=True, metavar="N", help="finished runs to keep of each recipe"
 )
@@ -17,9 +17,9 @@ from training.errors import EXIT_OK
 def command(dry_run: bool, keep: int, versions: bool, verbose: bool, quiet: bool, as_json: bool) -> int:
     """Remove runs, datasets and checkpoints that nothing needs any more.
 
-    Versions that any alias points to, unfinished runs of the last 30 days, and what kept runs are made of stay. The
-    command that made what was removed makes the same bits again. Ray sessions, temporary folders and registry locks
-    that killed runs of this user left outside of the home are removed as well.
+    Keeps the newest finished runs of each recipe, runs whose version any alias points to, unfinished runs of the last
+    30 days, and the datasets of kept runs. The command of a removed run trains the same model again, bit for bit. Also
+    removes Ray sessions, temporary folders and registry locks that killed runs of this user left.
     """
     from flows.cli.summary import print_collection
     from tasks.cleanup.retention import collect

@@ -13,7 +13,7 @@ from training.errors import EXIT_OK
 def command(
     recipe: str, assignments: tuple[str, ...], force: bool, verbose: bool, quiet: bool, as_json: bool
 ) -> int:
-    """Say what `retrain` would do, and what of it is done already.
+    """Show what `retrain` would do, and which steps are done already.
 
     RECIPE is a name that `evergreen recipes` lists, or the path of a recipe file.
     """

@@ -11,11 +11,11 @@ from training.errors import EXIT_OK
 
 @click.command
 @click.argument("model")
-@click.option("--why", default="", help="a reason, kept with the decision")
+@click.option("--why", default="", help="the reason, which is recorded with the decision")
 @tracking_uri
 @common
 def command(model: str, why: str, tracking_uri: str | None, verbose: bool, quiet: bool, as_json: bool) -> int:
-    """Return to the champion before the present one."""
+    """Return to the previous champion."""
     from flows.local import api
     from flows.local.environment import log_to_terminal
 

@@ -69,7 +69,7 @@ def outcome(release: Release) -> str:
     if release.alias == "champion":
         return f"{head} promoted to champion"
     if release.alias in ("previous", "none"):
-        return f"{head} was the champion before and is not promoted again by itself"
+        return f"{head} was the champion before and is not promoted again automatically"
     if release.verdict.champion_version is None:
         return f"{head} registered, but not promoted: there is no champion yet"
     return f"{head} kept as challenger"
@@ -172,9 +172,9 @@ def _steps(made: "Preview") -> str:
         shared = f", shared by {made.world_size} workers" if made.world_size > 1 else ""
         return f"{made.epochs} {TRAINERS[made.trainer].epoch}s on {rows}{shared}"
     if made.total_steps is None:
-        return "known once the data are prepared"
+        return "known after the data are prepared"
     if not made.total_steps:
-        return "none, which training refuses: there are fewer training rows than one batch takes"
+        return "none, so training is refused: a batch needs more rows than there are training rows"
     return f"{made.total_steps}, {made.steps_per_epoch} an epoch (feed {made.settings['data.feed']})"
 
 
@@ -241,7 +241,7 @@ def print_collection(found: "Collection", home: "Home", dry_run: bool) -> None:
         _row(table, one.kind, one.name, size, Text(one.why, style="dim"))
     console.print(table)
     for recipe, why in found.left_alone.items():
-        console.print(Text(f"{recipe} is left alone: {why}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"{recipe} is skipped: {why}", style="yellow"), soft_wrap=True)
     total = _size(sum(one.bytes for one in found.removals))
     said = f"{total} would be freed" if dry_run else f"{total} freed"
     console.print(Text(f"{said} in {home.root}" if found.removals else "Nothing to remove", style="bold"))

@@ -24,18 +24,21 @@ _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("–", "yellow")
 
 
 @click.command(
-    epilog="Exit status: 0 when no invariant is broken, 3 when one is; what can't be told breaks none."
+    epilog="Exit status: 0 when no invariant is broken, 3 when one is; a check that is not possible here breaks none."
 )
 @click.argument("run")
 @click.option("--against", metavar="RUN", help="an undisturbed run that must have the same weights")
 @click.option(
-    "--recovery-bound", type=float, metavar="SECONDS", help="longest time to continue after a failure"
+    "--recovery-bound",
+    type=float,
+    metavar="SECONDS",
+    help="longest time that training may take to resume after a failure",
 )
 @common
 def command(
     run: str, against: str | None, recovery_bound: float | None, verbose: bool, quiet: bool, as_json: bool
 ) -> int:
-    """Check a run's invariants again from its bytes.
+    """Recompute from the stored files whether a run is what its records say.
 
     RUN is a run's folder, its run key or the beginning of the key, or a recipe (its newest run).
     """
@@ -85,11 +88,11 @@ def print_findings(run: RunPaths, findings: Sequence[Finding]) -> None:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """How many checks hold, which invariants are broken, and how many checks can't be decided."""
+    """How many checks hold, which invariants are broken, and how many checks are not possible here."""
     broken = dict.fromkeys(one.invariant for one in findings if one.ok is False)
-    untold = sum(one.ok is None for one in findings)
+    undecided = sum(one.ok is None for one in findings)
     held = sum(one.ok is True for one in findings)
     text = f"{held} of {len(findings)} checks hold"
-    if untold:
-        text += f", {untold} can't be told here"
+    if undecided:
+        text += f", {undecided} not possible here"
     return text + (f"; broken: {', '.join(broken)}" if broken else "")

@@ -40,7 +40,7 @@ def retrain(
     name, overrides = str(recipe), _nested(settings)
     with call_timed():
         place = prepared()
-        log.info("%s: looking in %s for what is done already", name, place.root)
+        log.info("%s: looking for finished work in %s", name, place.root)
         release = release_if_unchanged(name, overrides, place, force)
         if release is None:
             log.info("starting Prefect's server, and importing what the run needs")

@@ -1,8 +1,8 @@
 """Find and remove claims of the registry lock that killed processes of this home left.
 
 In: the plans of some runs, which name store and model. Out: claims of processes of this home and machine that have
-ended. Whether a claim of another home is abandoned can't be seen at once: only a process that waits for the lock
-watches the claim for long enough.
+ended. Whether a claim of another home is abandoned shows only after the length of a lease; the process that waits
+for the lock watches the claim for that time.
 """
 
 import logging

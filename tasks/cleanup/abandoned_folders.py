@@ -58,7 +58,7 @@ def abandoned_folders() -> Iterator[AbandonedFolder]:
             if not _runs(int(found[1]), path.stat().st_mtime):
                 yield AbandonedFolder(path, False, "its process is gone")
         elif _WITHOUT_PID.fullmatch(path.name) and time.time() - path.stat().st_mtime > _OLD_S:
-            yield AbandonedFolder(path, False, "untouched for a day")
+            yield AbandonedFolder(path, False, "no change for a day")
 
 
 def _ours(folder: Path, pattern: str) -> Iterator[Path]:

@@ -48,7 +48,7 @@ Kind = Literal[
 class Removal(Record):
     """Something to remove: a folder, or a version or lock in the model registry (`bytes` is 0)."""
 
-    recipe: str = Field(description="empty for what lies outside of the home")
+    recipe: str = Field(description="empty for a folder outside of the home")
     kind: Kind
     name: str = Field(description="path below the home, model and version, model and tag, or a whole path")
     bytes: int
@@ -77,7 +77,7 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
     until `mlflow gc`. Raises :class:`SettingError` when `keep` is below 1.
     """
     if keep < 1:
-        raise SettingError(f"keep: {keep} finished runs would leave none; keep 1 at least.")
+        raise SettingError(f"keep: {keep} is not possible; at least 1 finished run must stay.")
     removals: list[Removal] = []
     left_alone: dict[str, str] = {}
     for folder in sorted(home.runs("").glob("*")):
@@ -123,7 +123,7 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
                 kept.append(run)
             else:
                 yield _folder(
-                    home, recipe, "run", run.paths.root, f"not finished, untouched for {days:.0f} days"
+                    home, recipe, "run", run.paths.root, f"not finished, no change for {days:.0f} days"
                 )
         elif run in newest or _in_service(run):
             kept.append(run)
@@ -141,7 +141,7 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
 def _claims(recipe: str, runs: list[_Run]) -> Iterator[_Work]:
     """Claims of killed processes of this home; the first removal ends all claims of its model."""
     for claim in list(abandoned_claims(run.plan for run in runs)):
-        name, why = f"{claim.plan.model} tag {claim.tag}", f"left by {claim.holder}, which is gone"
+        name, why = f"{claim.plan.model} tag {claim.tag}", f"left by {claim.holder}, which has ended"
         removal = Removal(recipe=recipe, kind="lock", name=name, bytes=0, why=why)
         yield removal, partial(remove_claim, claim)
 
@@ -205,10 +205,10 @@ def _outside() -> Iterator[_Work]:
 def _data(home: Home, recipe: str, used: set[str]) -> Iterator[_Work]:
     """Damaged datasets, datasets that no kept run was trained on (except the newest), and unneeded raw rows.
 
-    Raw rows are not needed once their dataset is finished, or when they are old and no dataset was made of them.
+    Raw rows are not needed once their dataset is finished, or when they are older than 30 days.
     """
     for folder in sorted((home.datasets / recipe).glob("*.damaged-*")):
-        yield _folder(home, recipe, "dataset", folder, "damaged, and set aside for one made again")
+        yield _folder(home, recipe, "dataset", folder, "damaged; was prepared again")
     made = [file.parent for file in (home.datasets / recipe).glob(f"*/{MANIFEST}")]
     datasets = _newest_first([folder for folder in made if ".damaged-" not in folder.name])
     stay = used | {folder.name for folder in datasets[:1]}
@@ -217,9 +217,9 @@ def _data(home: Home, recipe: str, used: set[str]) -> Iterator[_Work]:
             yield _folder(home, recipe, "dataset", folder, "no kept run was trained on it")
     for folder in _newest_first([one for one in (home.raw / recipe).glob("*") if one.is_dir()]):
         if (home.datasets / recipe / folder.name / MANIFEST).is_file():
-            yield _folder(home, recipe, "raw rows", folder, "the dataset made of them is finished")
+            yield _folder(home, recipe, "raw rows", folder, "their dataset is finished")
         elif folder.name not in used and time.time() - folder.stat().st_mtime > ABANDONED_AFTER_S:
-            yield _folder(home, recipe, "raw rows", folder, "no dataset was made of them for 30 days")
+            yield _folder(home, recipe, "raw rows", folder, "older than 30 days, and without a dataset")
 
 
 def _newest_first(folders: Sequence[Path]) -> list[Path]:
@@ -242,7 +242,7 @@ def _version(recipe: str, run: _Run) -> Iterator[_Work]:
     if not _has_store(run):
         return
     name, home = f"{release.model} version {release.version}", Home(Path(run.plan.home))
-    removal = Removal(recipe=recipe, kind="version", name=name, bytes=0, why="of a run that is removed")
+    removal = Removal(recipe=recipe, kind="version", name=name, bytes=0, why="its run is removed")
     yield removal, lambda: _delete_version(connect_once(run.plan), home, release)
 
 

@@ -1,4 +1,4 @@
-"""Processes that earlier runs of a home left behind: the process that started them is gone, and nothing ends them.
+"""Processes that earlier runs of a home left behind: their parent process is gone, and no process will end them.
 
 A process belongs to a home if its environment, or the environment of one of its ancestors, points to the home. Ray's
 two agents (`ray::DashboardAgent`, `ray::RuntimeEnvAgent`) overwrite their environment; without their raylet as
@@ -62,9 +62,11 @@ def leftover_checks(home: Home) -> Iterator[Check]:
 def leftover_check(found: tuple[Leftover, ...]) -> Check:
     """One check for all left-over processes."""
     if not found:
-        return Check(name="left-over processes", ok=True, found="none of earlier runs of this home")
+        return Check(name="left-over processes", ok=True, found="none from earlier runs of this home")
     listed = ", ".join(f"{one.kind} {one.pid} ({one.age_s / 60:.0f} min)" for one in found)
-    remedy = "What started them is gone. End them: kill " + " ".join(str(one.pid) for one in found)
+    remedy = "The command that started them has ended. End them: kill " + " ".join(
+        str(one.pid) for one in found
+    )
     return Check(name="left-over processes", ok=None, found=listed, remedy=remedy)
 
 

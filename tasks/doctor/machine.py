@@ -37,7 +37,9 @@ def machine_checks(home: Path) -> Iterator[Check]:
 def disk_check(home: Path, free: int) -> Check:
     """Check the free space for datasets, checkpoints and models; `free` is in bytes."""
     ok = False if free < _DISK_TOO_LOW else None if free < _DISK_LOW else True
-    remedy = "" if ok else f"Free some space, or point EVERGREEN_HOME to a larger disk (now {home})."
+    remedy = (
+        "" if ok else f"Free disk space, or set EVERGREEN_HOME to a folder on a larger disk (now {home})."
+    )
     return Check(name="disk", ok=ok, found=f"{free / _GB:.1f} GB free at {home}", remedy=remedy)
 
 
@@ -50,7 +52,7 @@ def temporary_disk_check(folder: Path) -> Check:
         name="temporary files",
         ok=not full,
         found=f"{folder} is {share:.0%} full",
-        remedy="Free some space: above 95% Ray writes no more objects there and waits." if full else "",
+        remedy="Free disk space: above 95%, Ray stops writing there and waits." if full else "",
     )
 
 
@@ -63,7 +65,7 @@ def memory_check(free: int, limit: int) -> Check:
         found=f"{free / _GB:.1f} GB free of {limit / _GB:.1f} GB",
         remedy=""
         if enough
-        else "Close something, or lower scaling.num_workers: each worker needs about 1 GB.",
+        else "Close other programs, or lower scaling.num_workers: each worker needs about 1 GB.",
     )
 
 
@@ -90,7 +92,7 @@ def open_files_check(limit: int) -> Check:
     """Check the limit of open files: Ray and MLflow keep hundreds of files and sockets open."""
     unlimited = limit == resource.RLIM_INFINITY
     ok = unlimited or limit >= _FILES_LOW
-    remedy = "" if ok else "Raise it before a run: ulimit -n 65536"
+    remedy = "" if ok else "Raise the limit before a run: ulimit -n 65536"
     return Check(
         name="open files", ok=ok, found="no limit" if unlimited else f"at most {limit}", remedy=remedy
     )

@@ -16,9 +16,9 @@ from tasks.doctor import Check
 PROJECT = "evergreen-ml"
 # Requirements whose violation causes errors that do not name the package.
 _WHY = {
-    "fastapi": "with this one Prefect's server does not start (Body() got an unexpected keyword argument)",
-    "sqlalchemy": "with this one Prefect's schedules never start a run, and nothing says so",
-    "ray": "a cluster takes clients of its own version only",
+    "fastapi": "with this version, Prefect's server does not start (Body() got an unexpected keyword argument)",
+    "sqlalchemy": "with this version, Prefect's schedules start no runs and log no error",
+    "ray": "a Ray cluster accepts only clients of its own version",
 }
 
 
@@ -31,7 +31,7 @@ class Declared(NamedTuple):
 
 
 def package_checks() -> Iterator[Check]:
-    """Check Python's version, then the packages: one line for all that are as declared, and one for each other."""
+    """Check Python's version, then the packages: one result for all that meet their requirement, and one for each other."""
     wanted = declared()
     if wanted is None:
         yield Check(
@@ -44,7 +44,7 @@ def package_checks() -> Iterator[Check]:
     yield python_check(wanted.python)
     wrong = [check for one in wanted.requirements if (check := requirement_check(one)) is not None]
     right = len(wanted.requirements) - len(wrong)
-    found = f"{right} of {len(wanted.requirements)} as declared in {wanted.origin}"
+    found = f"{right} of {len(wanted.requirements)} as required by {wanted.origin}"
     yield Check(name="packages", ok=not wrong, found=found, remedy="See below." if wrong else "")
     yield from wrong
 
@@ -63,12 +63,12 @@ def python_check(wanted: str) -> Check:
     """Check the version of this interpreter against `requires-python`."""
     found = platform.python_version()
     fits = SpecifierSet(wanted).contains(found, prereleases=True)
-    remedy = "" if fits else f"Make the environment again with Python {wanted}."
+    remedy = "" if fits else f"Create the environment again with Python {wanted}."
     return Check(name="Python", ok=fits, found=f"{found} ({sys.executable})", remedy=remedy)
 
 
 def requirement_check(wanted: Requirement) -> Check | None:
-    """The failed check of one package, or None when the package is as declared."""
+    """The failed check of one package, or None when the package meets its requirement."""
     try:
         found = metadata.version(wanted.name)
     except metadata.PackageNotFoundError:
@@ -79,7 +79,7 @@ def requirement_check(wanted: Requirement) -> Check | None:
     return Check(
         name=f"package {wanted.name}",
         ok=False,
-        found=f"{found or 'not installed'}; wanted is {wanted.specifier or 'any version'}{why}",
+        found=f"{found or 'not installed'}; required is {wanted.specifier or 'any version'}{why}",
         remedy=f"pip install '{wanted}'",
     )
 

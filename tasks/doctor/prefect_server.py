@@ -20,8 +20,8 @@ class Configured(NamedTuple):
     def remedy(self) -> str:
         """What to do when the server does not answer."""
         return (
-            f"Start that server (`prefect server start`), correct the address, or do without it ({self.unset}): "
-            "a local run then brings its own."
+            f"Start that server (`prefect server start`), correct the address, or remove the setting ({self.unset}): "
+            "a local run then starts its own server."
         )
 
 
@@ -40,7 +40,7 @@ def configured_server() -> Configured | None:
         place = f"profile {profile.name!r} in {profile.source}"
         return Configured(url, place, f"prefect config unset {_VARIABLE}")
     place = f"{_VARIABLE} in .env, prefect.toml or pyproject.toml of this folder"
-    return Configured(url, place, "take it out there")
+    return Configured(url, place, "remove it there")
 
 
 def check_server_answers() -> None:

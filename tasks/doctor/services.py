@@ -19,7 +19,9 @@ def service_checks(deep: bool) -> Iterator[Check]:
     """Check the Prefect server; with `deep`, also start Ray and ask torch for GPUs."""
     yield prefect_check()
     if not deep:
-        yield Check(name="Ray and GPUs", ok=None, found="not tried", remedy="`evergreen doctor --deep` does.")
+        yield Check(
+            name="Ray and GPUs", ok=None, found="not tried", remedy="`evergreen doctor --deep` tries them."
+        )
         return
     yield ray_check()
     yield gpu_check()
@@ -32,7 +34,9 @@ def prefect_check() -> Check:
 
     server = configured_server()
     if server is None:
-        return Check(name="Prefect server", ok=None, found="none configured: a local run brings its own")
+        return Check(
+            name="Prefect server", ok=None, found="none configured: a local run starts its own server"
+        )
     try:
         with get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client:
             theirs = client.api_version()
@@ -56,10 +60,10 @@ def ray_check() -> Check:
             ray.get(ray.remote(cpus_of_worker).remote(), timeout=_RAY_TIMEOUT_S)
     except Exception as error:  # every failure of Ray is a result of this check
         logs = sessions_folder() / "session_latest" / "logs"
-        remedy = f"Look into {logs}; often /tmp, memory or the host's own name is the cause."
+        remedy = f"Read the logs in {logs}; frequent causes: a full /tmp, too little memory, the machine's host name."
         return Check(name="Ray", ok=False, found=f"{type(error).__name__}: {error}", remedy=remedy)
     return Check(
-        name="Ray", ok=True, found=f"came up, ran a task and stopped in {time.perf_counter() - began:.0f} s"
+        name="Ray", ok=True, found=f"started, ran a task and stopped in {time.perf_counter() - began:.0f} s"
     )
 
 
@@ -78,8 +82,11 @@ def gpu_check() -> Check:
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
         return Check(name="GPUs", ok=True, found=", ".join(names))
     if _NVIDIA.is_file():
-        remedy = "Compare the driver with torch's CUDA version, and look at CUDA_VISIBLE_DEVICES."
+        remedy = "Compare the driver's version with torch's CUDA version, and check CUDA_VISIBLE_DEVICES."
         return Check(
-            name="GPUs", ok=False, found=f"a driver, but torch {torch.__version__} sees none", remedy=remedy
+            name="GPUs",
+            ok=False,
+            found=f"an NVIDIA driver, but torch {torch.__version__} detects no GPU",
+            remedy=remedy,
         )
     return Check(name="GPUs", ok=None, found="none: training runs on CPUs")

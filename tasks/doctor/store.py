@@ -56,7 +56,7 @@ def file_system_check(root: Path) -> Check:
     kind = file_system(root)
     if not kind.startswith(_REMOTE):
         return Check(name="home", ok=True, found=f"{root} is writable, on {kind}")
-    remedy = f"SQLite may be damaged there: point {HOME_VARIABLE} to a local disk, or use an MLflow server."
+    remedy = f"SQLite may be damaged there: set {HOME_VARIABLE} to a local folder, or use an MLflow server."
     return Check(
         name="home", ok=None, found=f"{root} is writable, on {kind}: shared over a network", remedy=remedy
     )
@@ -80,7 +80,7 @@ def lock_check(home: Home) -> Check:
     except OSError as error:
         return Check(name="locks", ok=False, found=f"{file}: {error.strerror}", remedy=_lock_remedy())
     if works:
-        return Check(name="locks", ok=True, found="a held lock keeps others out")
+        return Check(name="locks", ok=True, found="a held lock excludes other processes")
     return Check(name="locks", ok=False, found=f"{file}: two holders at once", remedy=_lock_remedy())
 
 
@@ -88,7 +88,7 @@ def embedded_store_checks(home: Home) -> Iterator[Check]:
     """Check MLflow's SQLite file in the home; it is read without MLflow."""
     file = store_file(home)
     if not file.exists():
-        yield Check(name=_STORE, ok=None, found=f"{file}: none yet, the first run makes it")
+        yield Check(name=_STORE, ok=None, found=f"{file}: none yet; the first run creates it")
         return
     try:
         with opened(home) as store:
@@ -110,16 +110,16 @@ def schema_check(home: Home, tables: Schema) -> Check | None:
         return None
     file, ours = store_file(home), version("mlflow")
     found = (
-        f"{file}: its tables are of revision {tables.found or 'none'}, MLflow {ours} wants {tables.newest}"
+        f"{file}: its tables are of revision {tables.found or 'none'}, MLflow {ours} needs {tables.newest}"
     )
     if tables.found in tables.known:
         copy = f"cp {shlex.quote(str(file))} {shlex.quote(f'{file}.before-upgrade')}"
         upgrade = f"mlflow db upgrade {shlex.quote(home.mlflow_uri)}"
         remedy = (
-            f"An older MLflow made it. While nothing uses it, make a backup first ({copy}), then: {upgrade}"
+            f"An older MLflow created it. While no program uses it, make a backup ({copy}), then: {upgrade}"
         )
     else:
-        remedy = f"A newer MLflow than {ours} made it, and there is no way back: install that one, or take a backup."
+        remedy = f"A newer MLflow than {ours} created it: install that version, or restore a backup."
     return Check(name=_STORE, ok=False, found=found, remedy=remedy)
 
 
@@ -131,7 +131,7 @@ def unusable_check(file: Path, error: sqlite3.Error) -> Check:
     if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return _locked_check(file, error)
     remedy = (
-        "Bring back a backup of the file. Keep the damaged one: SQLite's .recover reads what is left in it."
+        "Restore a backup of the file. Keep the damaged file: SQLite's .recover reads what is left in it."
     )
     if error.sqlite_errorcode & 0xFF in (
         sqlite3.SQLITE_CANTOPEN,
@@ -153,7 +153,7 @@ def _locked_check(file: Path, error: sqlite3.Error) -> Check:
         return Check(name=_STORE, ok=False, found=found, remedy=remedy)
     listed = ", ".join(f"{one.pid} ({' '.join(one.cmdline())[:80]})" for one in held)
     pids = " ".join(str(one.pid) for one in held)
-    remedy = f"Wait for it to end, or end it: kill {pids}. The lock goes with the process."
+    remedy = f"Wait for it to end, or end it: kill {pids}. The lock ends with the process."
     return Check(name=_STORE, ok=False, found=f"{found}; open in process {listed}", remedy=remedy)
 
 
@@ -178,13 +178,13 @@ def mlflow_server_check(uri: str) -> Check:
             name="MLflow server",
             ok=False,
             found=f"{uri}: {error}",
-            remedy="Start it, or correct tracking.uri.",
+            remedy="Start the server, or correct tracking.uri.",
         )
     ours = version("mlflow")
     remedy = (
         ""
         if server == ours
-        else f"Run MLflow {ours} on the server: versions do not always understand each other."
+        else f"Run MLflow {ours} on the server: different versions may not work together."
     )
     found = f"{uri} answers, version {server}"
     return Check(name="MLflow server", ok=True if server == ours else None, found=found, remedy=remedy)
@@ -228,7 +228,7 @@ def _contents_check(file: Path, store: sqlite3.Connection) -> Check:
     if damage != "ok":
         raise sqlite3.DatabaseError(damage)
     models, versions = store.execute(_COUNTS).fetchone()
-    unsearched = "" if searched else "; not searched for damage, as it is large"
+    unsearched = "" if searched else "; not checked for damage, because it is large"
     return Check(name=_STORE, ok=True, found=f"{models} models, {versions} versions{unsearched}")
 
 
@@ -237,7 +237,7 @@ def _unfinished(home: Home, run: RunningRun) -> Check:
     return Check(
         name=f"run of {run.recipe}",
         ok=None,
-        found="MLflow says RUNNING, and no process of this home works on it",
+        found="RUNNING in MLflow, but no process of this home works on it",
         remedy=f"`evergreen retrain {recipe}`, with the same --set, resumes where it stopped.",
     )
 
@@ -257,4 +257,4 @@ def _is_held(file: Path) -> bool:
 
 
 def _lock_remedy() -> str:
-    return f"Point {HOME_VARIABLE} to a disk of this machine: without locks two runs could write one model."
+    return f"Set {HOME_VARIABLE} to a folder on a disk of this machine: without locks, two runs could write one model."

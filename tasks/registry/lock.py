@@ -121,7 +121,7 @@ def _file_lock(home: Home, model: str) -> Iterator[None]:
             yield
     except Timeout as error:
         raise TransientError(
-            f"model {model}: another process of this home is registering for over {_WAIT_S:g} s. Run the same "
+            f"model {model}: another process of this home has been registering for over {_WAIT_S:g} s. Run the same "
             "command again."
         ) from error
 
@@ -204,7 +204,8 @@ class _Contest:
         if time.monotonic() - self.began > _WAIT_S:
             holders = " and ".join(sorted(claim.holder for claim in rivals.values()))
             raise TransientError(
-                f"model {self.model}: {holders} is registering for over {_WAIT_S:g} s. Run the same command again."
+                f"model {self.model}: {holders} has been registering for over {_WAIT_S:g} s. Run the same "
+                "command again."
             )
         time.sleep(self.pause_s * random.uniform(0.5, 1.0))
         self.pause_s = min(_LONGEST_PAUSE_S, 1.5 * self.pause_s)
@@ -268,7 +269,7 @@ def _kept_beating(lease: Lease) -> Iterator[None]:
             try:
                 lease.client.set_registered_model_tag(lease.model, LOCK_TAG + lease.token + _BEAT, str(count))
             except Exception as error:  # a few missed heartbeats are harmless; check() reports a lost lease
-                log.debug("model %s: no beat (%s)", lease.model, error)
+                log.debug("model %s: heartbeat failed (%s)", lease.model, error)
 
     thread = threading.Thread(target=beat, name="registry-lock", daemon=True)
     thread.start()

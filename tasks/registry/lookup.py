@@ -63,7 +63,7 @@ def _aliases_by_model(client: "MlflowClient") -> dict[str, dict[str, str]]:
 
 def _listed(known: dict[str, dict[str, str]]) -> str:
     if not known:
-        return "None is registered yet: `evergreen retrain` makes the first."
+        return "No model is registered yet; `evergreen retrain` registers the first."
     listed = "; ".join(f"{name} ({_described(aliases)})" for name, aliases in sorted(known.items()))
     return f"Registered are: {listed}."
 

@@ -36,7 +36,7 @@ def kept_digest(home: Home, model: str, number: str) -> str | None:
     except (OSError, UnicodeDecodeError):
         text = ""
     if not _DIGEST.fullmatch(text):
-        log.warning("%s is damaged: the model is held against its registry's digest alone", file)
+        log.warning("%s is damaged: the model is compared with the registry's digest only", file)
         return None
     return text
 

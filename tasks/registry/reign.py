@@ -205,7 +205,7 @@ def anchor_of(client: "MlflowClient", model: str, champion: str) -> str | None:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
     log.warning(
-        "%s: the anchor, version %s, is not in the registry any more; the champion, version %s, takes its part",
+        "%s: the anchor, version %s, is not in the registry any more; the champion, version %s, is used instead",
         model,
         standing.anchor,
         champion,

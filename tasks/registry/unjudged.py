@@ -54,13 +54,13 @@ def unjudged_runs(client: "MlflowClient", plan: RunPlan) -> list[Unjudged]:
         run = _run_of(plan, key, version.tags.get(WEIGHTS_TAG, ""))
         if run is not None:
             log.info(
-                "%s version %s was never judged, as its run was killed; judging it first",
+                "%s version %s was never judged, because its run was killed; it is judged first",
                 plan.model,
                 version.version,
             )
             found.append(run)
             continue
-        why = "its run was killed before the verdict, and its files are gone"
+        why = "its run was killed before the verdict, and its files were removed"
         log.warning("%s version %s is not judged: %s", plan.model, version.version, why)
         client.set_model_version_tag(plan.model, version.version, VERDICT_TAG, NOT_JUDGED)
         client.set_model_version_tag(plan.model, version.version, "evergreen.why", why)

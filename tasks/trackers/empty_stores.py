@@ -125,7 +125,7 @@ def _migrate(kind: StoreKind, database: Path) -> None:
     if done.returncode or not database.is_file():
         said = (done.stderr or done.stdout).strip()[-_SHOWN:]
         raise MigrationError(
-            f"{kind.package} did not make an empty database (status {done.returncode}): {said}"
+            f"{kind.package} did not create an empty database (status {done.returncode}): {said}"
         )
 
 
@@ -148,7 +148,7 @@ def main() -> int:
     """Create the databases in this virtual environment; returns 0 even on failure, as they only save time."""
     try:
         for made in make_all(FOLDER):
-            sys.stdout.write(f"{made.name}: the empty database that new homes begin with\n")
+            sys.stdout.write(f"{made.name}: the empty database with which new homes begin\n")
     except (MigrationError, OSError) as error:
         sys.stderr.write(f"New homes migrate their databases themselves, which takes longer: {error}\n")
     return 0

@@ -79,7 +79,7 @@ def _experiment(client: "MlflowClient", plan: RunPlan) -> str:
     found = client.get_experiment_by_name(name) or _new_experiment(client, plan, name)
     if found.lifecycle_stage == "deleted":
         raise SettingError(
-            f"tracking.experiment: MLflow's experiment {name!r} was deleted. Bring it back with `mlflow experiments "
+            f"tracking.experiment: MLflow's experiment {name!r} was deleted. Restore it with `mlflow experiments "
             f"restore --experiment-id {found.experiment_id}`, or set another name."
         )
     return str(found.experiment_id)

@@ -139,5 +139,5 @@ def _file_says_no(shown: str, reason: str, is_locked: bool) -> EvergreenError:
         )
     return ResourceError(
         f"MLflow store {shown}: {reason}. After an update of MLflow, `mlflow db upgrade {shown}` brings it up to date; "
-        "a damaged file has to be replaced by a backup."
+        "replace a damaged file by a backup."
     )

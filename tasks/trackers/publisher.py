@@ -150,7 +150,7 @@ class Publisher:
             self._next_try = time.monotonic() + self._pause
             return
         if self._pause:
-            log.info("MLflow takes metrics again")
+            log.info("MLflow accepts metrics again")
             self._pause = 0.0
             self._end_monitor()  # MLflow's monitor stops permanently during an outage; a new one starts below
         self._start_monitor()

@@ -37,7 +37,9 @@ def finished(run: Evidence) -> Outcome:
     }
     missing = [step for step, done in made.items() if not done]
     if run.is_finished:
-        return judged([f"release.json exists, but nothing of step {step}" for step in missing], "all steps")
+        return judged(
+            [f"release.json exists, but no output of step {step}" for step in missing], "outputs of all steps"
+        )
     last = f"; the last failure: {run.failures[-1].error}" if run.failures else ""
     return Outcome(False, f"not finished, the next step is {(missing or ['report'])[0]}{last}")
 
@@ -88,7 +90,7 @@ def verdict_recorded(run: Evidence) -> Outcome:
     verdict = run.release.verdict
     wrong = []
     if _parsed(run.store.artifact("verdict.json")) != verdict:
-        wrong.append("verdict.json in MLflow is another than release.json's")
+        wrong.append("verdict.json in MLflow differs from release.json")
     word = "promote" if verdict.promote else "keep"
     for one in run.store.versions:
         if (said := one.tags.get("evergreen.verdict")) != word:
@@ -117,7 +119,7 @@ def verdict_follows(run: Evidence) -> Outcome:
     if again == verdict or (by_earlier_version and _decision(again) == _decision(verdict)):
         return Outcome(True, ", ".join(passed))
     said = "promote" if again.promote else "keep"
-    return Outcome(False, f"the gate now says {said} ({', '.join(passed)}), recorded is another verdict")
+    return Outcome(False, f"the gate now says {said} ({', '.join(passed)}), the recorded verdict differs")
 
 
 def _decision(verdict: Verdict) -> tuple[bool, list[tuple[str, bool, float, float]]]:
@@ -139,7 +141,7 @@ def scores_follow(run: Evidence) -> Outcome:
     except (OSError, DataError) as error:
         raise NoEvidence(f"predictions can't be compared ({error})") from error
     if not np.array_equal(table["label"].to_numpy(), labels):
-        return Outcome(False, f"{file} has other labels than the dataset's test rows")
+        return Outcome(False, f"{file} has labels that differ from those of the dataset's test rows")
     if "compared" in table.column_names:  # earlier versions of Evergreen compared all rows
         labels = labels[table["compared"].to_numpy()]
         table = table.filter(table["compared"])
@@ -155,7 +157,7 @@ def scores_follow(run: Evidence) -> Outcome:
             for name, pair in _RECOUNTED_LOOK[look.measure](look, labels, columns, other).items()
         }
     wrong = [
-        f"{name} is {said}, counted {counted}"
+        f"{name} is recorded as {said}, computed {counted}"
         for name, (said, counted) in pairs.items()
         if not math.isclose(said, counted, rel_tol=_SAME, abs_tol=_SAME)
     ]

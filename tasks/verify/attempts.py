@@ -22,12 +22,12 @@ def on_record(run: Evidence) -> Outcome:
     numbers = [(one.number, one.group) for one in attempts]
     problems = [f"attempt {b[0]}.{b[1]} follows {a[0]}.{a[1]}" for a, b in pairwise(numbers) if b <= a]
     problems += [
-        f"attempt {_name(one)} began at step {one.first_step} of {one.reached} reached"
+        f"attempt {_name(one)} began at step {one.first_step}, but only step {one.reached} was reached"
         for one in attempts
         if not 0 <= one.first_step <= one.reached
     ]
     if attempts[0].first_step:
-        problems.append(f"the first on record began at step {attempts[0].first_step}")
+        problems.append(f"the first attempt on record began at step {attempts[0].first_step}")
     fence = run.paths.fence.read_text(encoding="utf-8") if run.paths.fence.is_file() else "none"
     if not _is_behind(max(numbers), fence):
         problems.append(f"attempt {max(numbers)[0]}.{max(numbers)[1]} began, but the fence is {fence}")
@@ -43,27 +43,29 @@ def computed_twice(run: Evidence) -> Outcome:
     if not run.attempts:
         raise NoEvidence("no attempt is on record")
     if len(run.attempts) == 1:
-        return Outcome(True, "one attempt, which did every step once")
+        return Outcome(True, "one attempt, which computed each step once")
     interval, why = _interval(run)
     slack = min(interval, math.ceil(_BEAT_S * _steps_per_s(run)) or 1)
     again = {_name(one): one.reached - one.first_step for one in run.attempts[1:]}
     problems = [
-        f"attempt {name} did {steps} steps again" for name, steps in again.items() if steps > interval + slack
+        f"attempt {name} repeated {steps} steps" for name, steps in again.items() if steps > interval + slack
     ]
     listed = few([f"{name}: {steps}" for name, steps in again.items()])
-    rule = f"{interval} lie between two checkpoints ({why}), {slack} more are allowed for the last second"
-    return judged([*problems, rule] if problems else [], f"steps again: {listed}; {rule}")
+    rule = f"at most {interval} steps between two checkpoints ({why}), and {slack} for the last second"
+    return judged([*problems, rule] if problems else [], f"repeated steps: {listed}; {rule}")
 
 
 def recovered(run: Evidence, bound_s: float | None) -> Outcome:
     """After each failure, training was ready to resume within the time bound."""
     taken, silent = dict(_recoveries(run)), _silent(run)
-    untold = f"; when attempt {few(silent)} ended is not on record, as its driver ended too" if silent else ""
+    unknown = (
+        f"; the end of attempt {few(silent)} is not on record, because its driver ended too" if silent else ""
+    )
     if not taken:
-        return Outcome(True, f"no failure on record that training went on after{untold}")
-    listed = few([f"{seconds:.1f} s after attempt {number}" for number, seconds in taken.items()]) + untold
+        return Outcome(True, f"no failure on record after which training resumed{unknown}")
+    listed = few([f"{seconds:.1f} s after attempt {number}" for number, seconds in taken.items()]) + unknown
     if bound_s is None:
-        raise NoEvidence(f"{listed}; --recovery-bound says how long it may take")
+        raise NoEvidence(f"{listed}; --recovery-bound sets a limit for this time")
     return Outcome(max(taken.values()) <= bound_s, f"{listed}; {bound_s:g} s allowed")
 
 

@@ -15,7 +15,7 @@ def check_same_contract(one: Evidence, other: Evidence) -> None:
     """Raises :class:`NoEvidence`, which names the differences, when the two runs need not have the same bits."""
     ours, theirs = (_ingredients(run) for run in (one, other))
     if different := changes(theirs, ours):
-        raise NoEvidence(f"not comparable, other ingredients: {few(different)}")
+        raise NoEvidence(f"not comparable, different ingredients: {few(different)}")
     for conditions in (_of_checkpoints, _of_attempts):
         if len(found := conditions(one) | conditions(other)) > 1:
             raise NoEvidence(f"not comparable, computed under different conditions: {few(sorted(found))}")

@@ -39,7 +39,7 @@ class Evidence:
     @cached_property
     def plan(self) -> RunPlan:
         """The run's plan."""
-        return self._record(self.paths.ingredients, RunPlan, "the run left no plan")
+        return self._record(self.paths.ingredients, RunPlan, "the run has no ingredients.json")
 
     @cached_property
     def trained(self) -> TrainedModel:
@@ -63,7 +63,7 @@ class Evidence:
         """The dataset version as described by its manifest; the part files are not read."""
         folder = self.home.dataset(self.plan.recipe.name, self.plan.fingerprint)
         if not folder.is_dir():
-            raise NoEvidence(f"the dataset is not there ({folder})")
+            raise NoEvidence(f"the dataset is missing ({folder})")
         try:
             return read_manifest(folder, self.plan.fingerprint)
         except DataError as error:

@@ -68,7 +68,7 @@ def same_as(run: Evidence, other: Evidence) -> Outcome:
     check_same_contract(run, other)
     ours, theirs = _by_model(run), _by_model(other)
     alone = sorted(ours.keys() ^ theirs.keys(), key=_by_step)
-    problems = [f"{name} at step {step} is in one of them only" for name, step in alone]
+    problems = [f"{name} at step {step} is in only one of the two runs" for name, step in alone]
     problems += _different(ours, theirs, other.paths.root.name)
     numbers = _final_by_model(run).keys() & _final_by_model(other).keys()
     mine, others = _final_by_model(run), _final_by_model(other)
@@ -93,12 +93,12 @@ def _misplaced(run: Evidence, found: "Counter[At]") -> list[str]:
     return [
         *(f"{name} is missing at step {step}" for name, step in sorted(due - found.keys(), key=_by_step)),
         *(
-            f"{name} is there {times} times at step {step}"
+            f"{name} occurs {times} times at step {step}"
             for (name, step), times in found.items()
             if times > 1
         ),
         *(
-            f"{name} has a point at step {step}, where none belongs"
+            f"{name} has a point at step {step}, where there should be none"
             for name, step in sorted(strange, key=_by_step)
         ),
     ]
@@ -121,7 +121,7 @@ def _planned(run: Evidence, found: set[str]) -> set[At]:
 
 def _counted(run: Evidence, found: "Counter[At]") -> str:
     names = {name for name, _ in found}
-    return f"{len(found)} points of {len(names)} metrics, to step {run.steps.total}"
+    return f"{len(found)} points of {len(names)} metrics, up to step {run.steps.total}"
 
 
 def _by_model(run: Evidence) -> dict[At, float]:

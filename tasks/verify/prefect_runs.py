@@ -36,7 +36,7 @@ def own_server(run: Evidence) -> Outcome:
     """
     file = run.home.prefect / "prefect.db"
     if not file.is_file():
-        return Outcome(True, "no command of this home has brought a server along")
+        return Outcome(True, "no command of this home has started a server")
     try:
         with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as store:
             active = store.execute(_ACTIVE).fetchall()
@@ -48,7 +48,7 @@ def own_server(run: Evidence) -> Outcome:
         for flow, name, start in active
         if _seconds(start) < oldest
     ]
-    return judged(dead, f"{len(active)} at work" if active else "none Running")
+    return judged(dead, f"{len(active) or 'none'} Running")
 
 
 def configured(run: Evidence) -> Outcome:
@@ -65,9 +65,9 @@ def configured(run: Evidence) -> Outcome:
     unsure = [name for name, alive in states.items() if alive is None]
     if unsure and not dead:
         raise NoEvidence(
-            f"{'; '.join(unsure)}: Running, and not by a process of this home; another home may be at work"
+            f"{'; '.join(unsure)}: Running, but in no process of this home; another home may have started it"
         )
-    return judged(dead, f"{server.url}: {len(states)} at work" if states else f"{server.url}: none Running")
+    return judged(dead, f"{server.url}: {len(states) or 'none'} Running")
 
 
 def _active_there() -> "list[FlowRun]":

@@ -40,7 +40,7 @@ def one_version(run: Evidence) -> Outcome:
         and str(found[0].version) == release.version
         and found[0].tags.get(WEIGHTS_TAG) == release.weights_digest
     )
-    wanted = "" if right else f"; released was {release.version} ({release.weights_digest[:16]})"
+    wanted = "" if right else f"; release.json names {release.version} ({release.weights_digest[:16]})"
     return Outcome(right, f"{release.model} version {listed or 'none'}{wanted}")
 
 
@@ -54,14 +54,18 @@ def alias(run: Evidence) -> Outcome:
     if not _is_decided(decisions, action, release.version):
         problems.append(f"no decision on record to {action} version {release.version}")
     if now[CHAMPION] != decided[CHAMPION]:
-        problems.append(f"champion is version {now[CHAMPION]}, decided was {decided[CHAMPION]}")
+        problems.append(
+            f"champion is version {now[CHAMPION]}, the recorded decisions lead to {decided[CHAMPION]}"
+        )
     ours, should = (_aliases_of(release.version, one) for one in (now, decided))
     if ours != should:
-        problems.append(f"version {release.version} is {ours}, decided was {should}")
+        problems.append(f"version {release.version} is {ours}, the recorded decisions lead to {should}")
     if late := _moved_late(run, decisions, now[CHAMPION]):
         return Outcome(False, late)
     if problems and run.store.shared:
-        raise NoEvidence(f"{'; '.join(problems)}. Other homes share the store, and decide for themselves")
+        raise NoEvidence(
+            f"{'; '.join(problems)}. Other homes share the store, and record their decisions themselves"
+        )
     return judged(problems, f"verdict {action}; version {release.version} is {ours}")
 
 
@@ -87,7 +91,7 @@ def same_answers(run: Evidence) -> Outcome:
         recipe = reload(run.plan.recipe, run.paths.recipe)
         predict = format_of(run.plan.settings.trainer).predictor(recipe, run.dataset, run.trained)
     except EvergreenError as error:
-        raise NoEvidence(f"the weights can't be asked, see I1 and I7 ({error})") from error
+        raise NoEvidence(f"the weights can't predict, see I1 and I7 ({error})") from error
     try:
         check_same(predict, load_version(run.home, store.plan.model, number).predict, inputs)
     except EvergreenError as error:
@@ -134,5 +138,5 @@ def _test_inputs(run: Evidence) -> npt.NDArray[Any]:
     try:
         part = next(read_parts(run.dataset, "test", input_columns(run.dataset))).slice(0, _ROWS)
     except (DataError, StopIteration) as error:
-        raise NoEvidence(f"no test rows to ask it about ({error})") from error
+        raise NoEvidence(f"no test rows to predict ({error})") from error
     return inputs_of(part, run.dataset)

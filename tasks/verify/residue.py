@@ -19,7 +19,7 @@ _SEGMENT = re.compile(r"torch_|psm_|sem\.|plasma|ray")
 def processes(run: Evidence) -> Outcome:
     """No helper process of a run of this home has outlived its run. Sockets close with their process."""
     found = [f"{one.kind} {one.pid} ({one.age_s:.0f} s): {one.command[:80]}" for one in leftovers(run.home)]
-    return judged(found, "none left of this home, so no socket either")
+    return judged(found, "none left of this home, and so no socket")
 
 
 def locks(run: Evidence) -> Outcome:
@@ -33,13 +33,13 @@ def locks(run: Evidence) -> Outcome:
     }
     held = [file for file in sorted({*ours, *run.home.locks.glob("*.lock")}) if is_held(file)]
     if held and not ours & {*held}:
-        raise NoEvidence(f"other runs of this home are at work: {few([file.name for file in held])}")
+        raise NoEvidence(f"other runs of this home are active: {few([file.name for file in held])}")
     return judged([f"{file.name} is held" for file in held], "none is held")
 
 
 def stop_file(run: Evidence) -> Outcome:
     """No stop request is left; it would end the next attempt at its first step."""
-    return judged([f"{run.paths.stop} is there"] if run.paths.stop.exists() else [], "none")
+    return judged([f"{run.paths.stop} exists"] if run.paths.stop.exists() else [], "none")
 
 
 def shared_memory(run: Evidence) -> Outcome:
@@ -59,7 +59,9 @@ def shared_memory(run: Evidence) -> Outcome:
             if _SEGMENT.match(file.name) and about.st_uid == os.getuid() and began <= about.st_mtime <= ended:
                 found.append(file)
     left = [f"{file} ({file.stat().st_size:,} bytes)" for file in found if not _is_open(file)]
-    return judged(left, f"none in {SHARED_MEMORY} of this user, of the run's time and open in no process")
+    return judged(
+        left, f"none in {SHARED_MEMORY} that this user wrote during the run and no process has open"
+    )
 
 
 def is_held(file: Path) -> bool:

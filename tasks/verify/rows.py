@@ -14,7 +14,7 @@ def used_once(run: Evidence) -> Outcome:
     """The number and the checksum of the rows that each epoch recorded are those that data and settings imply."""
     history, steps = run.trained.history, run.steps
     problems = [] if len(history) == len(steps.epoch_ends) else [
-        f"{len(history)} epochs are recorded, {len(steps.epoch_ends)} belong there"
+        f"{len(history)} epochs are recorded, there should be {len(steps.epoch_ends)}"
     ]  # fmt: skip
     for row, end in zip(history, steps.epoch_ends, strict=False):
         if row.step != end:
@@ -67,5 +67,5 @@ def _unsure(run: Evidence) -> str:
         return ""
     counts = ", ".join(sorted({f"{_count(run, row.epoch):,}" for row in run.trained.history}))
     return (
-        f"feed {feed} used {counts} of {rows:,} rows an epoch, as it should; which ones is not in the records"
+        f"feed {feed} used {counts} of {rows:,} rows an epoch, as expected; the records do not say which rows"
     )

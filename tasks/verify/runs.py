@@ -32,7 +32,7 @@ def home_of(run: RunPaths) -> Home:
     plan = find_record(run.ingredients, _Plan, run.root.name)
     if plan is None:
         raise SettingError(
-            f"run {run.root}: it lies in no home and has no readable ingredients.json; name a folder "
+            f"run {run.root}: the folder is in no home and has no readable ingredients.json; name a folder "
             "HOME/runs/RECIPE/KEY"
         )
     return Home(Path(plan.home))
@@ -50,7 +50,7 @@ def find_run(text: str, home: Home) -> RunPaths:
     if len(found) == 1:
         return found[0]
     listed = ", ".join(f"{run.root.parent.name}/{run.root.name}" for run in found or known) or "none yet"
-    why = "several runs begin so" if found else "no such run folder, run key or recipe"
+    why = "several run keys begin like this" if found else "no such run folder, run key or recipe"
     raise SettingError(f"run {text!r}: {why} in {home.root}. Runs: {listed}")
 
 

@@ -9,12 +9,12 @@ def mlflow_run(run: Evidence) -> Outcome:
     """MLflow has exactly one run with the run key, and its status agrees with the run's actual state."""
     store = run.store
     if not store.runs and not run.is_finished:
-        raise NoEvidence("not finished, and MLflow does not know it yet")
+        raise NoEvidence("not finished, and not in MLflow yet")
     status = store.run.info.status
     said = f"{store.run.info.run_id} is {status}"
     problems = [] if len(store.runs) == 1 else [f"{len(store.runs)} MLflow runs have this run key"]
     if run.is_finished and store.run.info.run_id != run.release.mlflow_run_id:
-        problems.append(f"released was MLflow run {run.release.mlflow_run_id}, found is {said}")
+        problems.append(f"release.json names MLflow run {run.release.mlflow_run_id}, MLflow has {said}")
     if run.is_finished != (status == "FINISHED"):
         problems.append(f"{said}, but the run is {'finished' if run.is_finished else 'not finished'}")
     elif status == "RUNNING":

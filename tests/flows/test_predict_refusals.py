@@ -136,7 +136,7 @@ def test_unknown_model_or_alias_lists_what_there_is(predict, tmp_path):
         predict(tmp_path / "images", tmp_path / "result.parquet", model="digits")
     with pytest.raises(SettingError, match=f"'halves': no alias 'previous'.*{listed}"):
         predict(tmp_path / "images", tmp_path / "result.parquet", alias="previous")
-    with pytest.raises(SettingError, match="None is registered yet"):
+    with pytest.raises(SettingError, match="No model is registered yet"):
         find_alias(connect(None, Home(tmp_path)), "digits", "champion")
 
 

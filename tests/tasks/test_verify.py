@@ -56,7 +56,7 @@ def test_a_run_that_recovered_keeps_every_promise(sound: Subject, undisturbed: R
     first, second = read_attempts(sound.paths)
     assert (first.first_step, second.number) == (0, 2)
     assert told(findings, "steps computed twice").detail.startswith(
-        f"steps again: 2.1: {second.reached - second.first_step}; {EVERY_STEPS} lie between two checkpoints"
+        f"repeated steps: 2.1: {second.reached - second.first_step}; at most {EVERY_STEPS} steps between two"
     )
 
 
@@ -119,7 +119,7 @@ def test_a_held_lock(sound: Subject) -> None:
     with (sound.home.locks / "run-other.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = told(sound.look(), "locks")
-    assert (found.ok, found.detail) == (None, "other runs of this home are at work: run-other.lock")
+    assert (found.ok, found.detail) == (None, "other runs of this home are active: run-other.lock")
 
 
 def test_a_run_that_goes_on_is_not_left_running(sound: Subject) -> None:

@@ -92,7 +92,7 @@ def test_rollback(tmp_path: Path) -> None:
 def test_an_unknown_model_is_refused_before_anything_is_started(tmp_path: Path, command: list[str]) -> None:
     done = evergreen(*command, home=tmp_path)
     assert done.returncode == EXIT_BAD_SETTING
-    assert "model 'nothing': no such model. None is registered yet" in done.stderr
+    assert "model 'nothing': no such model. No model is registered yet" in done.stderr
     assert not (tmp_path / "mlflow.db").exists()
     assert not (tmp_path / "prefect").exists()
 
@@ -102,7 +102,7 @@ def test_doctor_starts_ray_when_asked_to(tmp_path: Path) -> None:
     found = {check["name"]: check for check in last_line(done)}
     assert done.returncode == EXIT_OK, [one for one in found.values() if one["ok"] is False]
     assert found["Ray"]["ok"]
-    assert found["Ray"]["found"].startswith("came up, ran a task and stopped")
+    assert found["Ray"]["found"].startswith("started, ran a task and stopped")
 
 
 def test_doctor_finds_what_is_broken(tmp_path: Path) -> None:

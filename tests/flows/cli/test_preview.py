@@ -198,7 +198,7 @@ def test_a_first_run_says_so(home: Home, capsys: pytest.CaptureFixture[str]) -> 
     rows = shown(preview("digits", overrides(), home), capsys)
     assert rows["changed since the last run"] == "this is the first run of this recipe here"
     assert rows["time"] == "not known: no run of digits has finished here yet"
-    assert rows["steps"] == "known once the data are prepared"
+    assert rows["steps"] == "known after the data are prepared"
     assert rows["prepare"] == "runs: first run"
     assert rows["reproducible"] == "known after the first run"
 
@@ -212,7 +212,7 @@ def test_a_later_run_says_what_changed_and_how_long_it_takes(
     assert "settings.training.epochs: 2 -> 7" in made.changes
     assert rows["changed since the last run"] == made.changes[0]
     assert rows["time"].startswith("about ")
-    assert rows["steps"] == "known once the data are prepared"
+    assert rows["steps"] == "known after the data are prepared"
     assert "not prepared yet" in rows["prepare"]
 
 
@@ -227,4 +227,4 @@ def test_steps_of_each_feed_are_shown(home: Home, capsys: pytest.CaptureFixture[
     assert [one.steps_per_epoch for one in made.values()] == [whole + 1, whole, whole + 1]
     assert shown(made["stream"], capsys)["steps"] == f"{2 * whole}, {whole} an epoch (feed stream)"
     huge = preview("digits", overrides("stream", global_batch_size=10**6), home)
-    assert "none, which training refuses" in shown(huge, capsys)["steps"]
+    assert "none, so training is refused" in shown(huge, capsys)["steps"]

@@ -117,7 +117,7 @@ def test_no_run_is_meant(home: Home, runs: list[RunPaths], text: str) -> None:
 
 
 def test_several_runs_are_meant(home: Home, runs: list[RunPaths]) -> None:
-    with pytest.raises(SettingError, match="several runs begin so") as caught:
+    with pytest.raises(SettingError, match="several run keys begin like this") as caught:
         find_run("aa", home)
     assert "feed" not in str(caught.value)
 
@@ -129,7 +129,7 @@ def test_a_folder_belongs_to_the_home_around_it_or_to_the_one_in_its_plan(
     elsewhere = RunPaths(runs[2].root.rename(tmp_path / "kept"))
     assert locate(str(elsewhere.root)) == (elsewhere, home)
     elsewhere.ingredients.write_text("{")
-    with pytest.raises(SettingError, match="lies in no home"):
+    with pytest.raises(SettingError, match="is in no home"):
         locate(str(elsewhere.root))
 
 
@@ -142,11 +142,11 @@ def finding(invariant: str, ok: bool | None) -> Finding:
 
 def test_one_broken_invariant_decides_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     fine = [finding("I1", True), finding("I2", None)]
-    assert (exit_status(fine), summary(fine)) == (EXIT_OK, "1 of 2 checks hold, 1 can't be told here")
+    assert (exit_status(fine), summary(fine)) == (EXIT_OK, "1 of 2 checks hold, 1 not possible here")
     broken = [*fine, finding("I3", False), finding("I3", False)]
     assert (exit_status(broken), summary(broken)) == (
         EXIT_BAD_DATA,
-        "1 of 4 checks hold, 1 can't be told here; broken: I3",
+        "1 of 4 checks hold, 1 not possible here; broken: I3",
     )
     print_findings(RunPaths(Path("/runs/one")), broken)
     lines = capsys.readouterr().out.splitlines()

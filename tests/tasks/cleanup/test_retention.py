@@ -205,7 +205,7 @@ def test_an_unfinished_run_stays_for_a_month(kept: Kept) -> None:
     for file in (run.ingredients, run.metrics, run.attempts):
         os.utime(file, (time.time() - 31 * 86400,) * 2)
     found = {(one.kind, one.why) for one in collect(kept.home, keep=1).removals}
-    assert ("run", "not finished, untouched for 31 days") in found
+    assert ("run", "not finished, no change for 31 days") in found
     assert not run.root.exists()
 
 
@@ -270,12 +270,12 @@ def test_a_lock_that_a_killed_process_left_goes(kept: Kept) -> None:
     for token in ("b", "c"):  # a lock in use would be waited for
         client.delete_registered_model_tag("digits", LOCK_TAG + token)
     assert [one.why for one in collect(kept.home, keep=5).removals if one.kind == "lock"] == [
-        f"left by process {gone.pid} on {here}, which is gone"
+        f"left by process {gone.pid} on {here}, which has ended"
     ]
     assert [claim.turn is None for claim in read_claims(client, "digits").values()] == [False]
     assert not [one for one in collect(kept.home, keep=5).removals if one.kind == "lock"]
 
 
 def test_no_run_to_keep_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="keep 1 at least"):
+    with pytest.raises(SettingError, match="at least 1 finished run"):
         collect(Home(tmp_path), keep=0)
