@@ -49,7 +49,7 @@ def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work:
     file = options.out / f"{name}.json"
     results = store.begin(file, size, afresh=bool(options.rows))
     claimed = {claim.id for row in all_rows() for claim in row.claims}
-    kept = tuple(line for line in results.rows if line.id in claimed)  # some may have been renamed
+    kept = tuple(line for line in results.rows if line.id in claimed)  # some claims may have been renamed
     results = results.model_copy(update={"rows": kept})
     measured = {line.id for line in results.rows if line.ratio is not None and line.code == results.code}
     done = set() if options.rows else measured
@@ -114,16 +114,22 @@ def _chosen(rows: Sequence[Row], names: str, size: Size) -> list[Row]:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure all rows, or some.")
-    parser.add_argument("--quick", action="store_true", help="a five-minute subset with little work a run")
     parser.add_argument(
-        "--tiny", action="store_true", help="the least work: shows that a row runs, measures nothing"
+        "--quick", action="store_true", help="measure a five-minute subset, with little work per run"
     )
-    parser.add_argument("--rows", default="", help="such as P1a,P4; default: all")
     parser.add_argument(
-        "--pairs", type=int, help="pairs a row (default: the row's own, 5 for most; quick: 2)"
+        "--tiny",
+        action="store_true",
+        help="as little work as possible: shows that a row runs, measures nothing",
+    )
+    parser.add_argument(
+        "--rows", default="", help="ids of the rows to measure, such as P1a,P4 (default: all)"
+    )
+    parser.add_argument(
+        "--pairs", type=int, help="pairs per row (default: the row's own number, 5 for most; quick: 2)"
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder of the results")
-    parser.add_argument("--work", default="/tmp", help="folder for data and homes; a short path")
+    parser.add_argument("--work", default="/tmp", help="folder for data and homes, with a short path")
     parser.add_argument("--list", action="store_true", help="list the rows")
     return parser.parse_args(argv)
 

@@ -194,7 +194,7 @@ def _passing(error: BaseException) -> TransientError | None:
     text = str(error).lower()
     if type(error) is RuntimeError and any(sign in text for sign in _NO_SERVER):
         return TransientError(
-            f"Prefect's server did not start ({_first_line(error)}). See what it printed above, and `evergreen doctor`."
+            f"Prefect's server did not start ({_first_line(error)}). Read its output above, and run `evergreen doctor`."
         )
     if type(error) is RuntimeError and any(sign in text for sign in _LOST_PEER):
         return TransientError(
@@ -207,11 +207,13 @@ def _passing(error: BaseException) -> TransientError | None:
     # The remedy in Ray's message is a variable that Evergreen sets, so it is cut off.
     if type(error).__name__ == "WorkerGroupStartupTimeoutError":
         return TransientError(
-            f"{_gist(error).partition(' Potential')[0]} Not enough is free on the cluster, or it is busy: free some, "
-            "add nodes, or set failure.worker_start_timeout_s, and run the same command: it resumes."
+            f"{_gist(error).partition(' Potential')[0]} The cluster has too few free resources, or is busy: free some, "
+            "add nodes, or raise failure.worker_start_timeout_s, and run the same command: it resumes."
         )
     if isinstance(error, OSError) and error.errno == errno.ESTALE:
-        return TransientError(f"{error}: a shared folder went away. Run the same command again: it resumes.")
+        return TransientError(
+            f"{error}: a shared folder is not available any more. Run the same command again: it resumes."
+        )
     if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ in _TRANSIENT_NAMES:
         return TransientError(
             f"{type(error).__name__}: {_gist(error)}. Run the same command again: it resumes."

@@ -82,9 +82,9 @@ class Termination:
     def _watch(self, reader: int) -> None:
         while received := os.read(reader, 64):  # empty once the pipe is closed
             if signal.SIGTERM in received:
-                self._see_to_it()
+                self._repeat_until_ended()
 
-    def _see_to_it(self) -> None:
+    def _repeat_until_ended(self) -> None:
         deadline = time.monotonic() + self._grace_s
         while not self._over.wait(_REPEAT_S):
             if self.receivers:  # a training saves a last checkpoint, which has another time limit

@@ -56,7 +56,7 @@ def single_pass(raw: Path, out: Path) -> dict[str, Any]:
             pq.write_table(table, file, compression="none", use_dictionary=False, write_page_checksum=True)
             manifest["files"][file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
     if seen["train"] & seen["test"]:
-        raise ValueError("an image stands in both splits")
+        raise ValueError("an image is in both splits")
     mean = total / count / 255
     manifest |= {"mean": mean, "std": math.sqrt(square / count / 255**2 - mean**2)}
     (out / "manifest.json").write_text(json.dumps(manifest))

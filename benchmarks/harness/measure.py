@@ -132,5 +132,5 @@ def _remark(pairs: int, of_side: float | None, size: Size) -> str:
     if is_void(of_side):
         return f"void: runs of the same side have a standard deviation above {MOST_SPREAD:.0%}"
     if size != "full":
-        return f"{size} run: too short to judge by"
+        return f"{size} run: too short for a judgement"
     return "one pair: no interval" if pairs == 1 else ""

@@ -30,7 +30,7 @@ def estimate(pairs: Sequence[float], geometric: bool) -> Estimate:
     from scipy.stats import t
 
     if not pairs or (geometric and min(pairs) <= 0):
-        raise ValueError(f"no mean of {list(pairs)}")
+        raise ValueError(f"{list(pairs)} has no mean")
     numbers = np.log(pairs) if geometric else np.asarray(pairs, float)
     back = math.exp if geometric else float
     mean = float(numbers.mean())

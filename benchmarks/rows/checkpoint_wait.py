@@ -77,7 +77,7 @@ ROW = Row(
     claims=(
         Claim(
             "P12",
-            "a step waits for a checkpoint / for torch.save",
+            "wait of a step for a checkpoint / for torch.save",
             of="ms",
             unit="ms",
             goal=0.1,

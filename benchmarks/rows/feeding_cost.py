@@ -80,14 +80,14 @@ ROW = Row(
     claims=(
         Claim(
             "P3a",
-            "ResNet-18 fed with real images / with one batch again and again",
+            "ResNet-18 fed with real images / with one repeated batch",
             of="real",
             of_b="same",
             b="a",
             unit="rows/s",
             goal=0.97,
             at_least=True,
-            note="epochs of one training in turns; one training is one observation",
+            note="epochs of one training alternate; one training is one observation",
         ),
     ),
     prepare=prepare,

@@ -60,12 +60,12 @@ ROW = Row(
     claims=(
         Claim(
             "N1",
-            f"first retraining of the digits in a new home / the same by commit {_COMMIT}",
+            f"first retraining of the digits in a new home / with the code of commit {_COMMIT}",
             of="seconds",
             unit="s",
             goal=0.6,
             at_least=False,
-            note="both on two workers; the CPU seconds of all processes are the steadier measure",
+            note="both on two workers; the CPU seconds of all processes vary less",
         ),
     ),
     prepare=prepare,

@@ -16,7 +16,7 @@ _JOB_S = 60.0  # duration of the job to which the claim relates the difference
 
 
 def flow(place: Place) -> Outcome:
-    """A: `flows.retrain.retrain` with a Prefect server of its own, as in the command."""
+    """A: `flows.retrain.retrain` with a separate Prefect server, as in the command."""
     home = _home(place)
     from flows.local.environment import prepare
     from flows.local.prefect_server import prefect_api
@@ -74,7 +74,7 @@ def _timed(
             release = retrain(overrides)
             taken.append(time.perf_counter() - began)
             if release.reused:
-                raise RuntimeError("a retraining was found done")
+                raise RuntimeError("a retraining reused a finished run")
     return Outcome({"seconds": median(taken[1:])}, {"weights": release.weights_digest})
 
 

@@ -77,7 +77,7 @@ ROW = Row(
     claims=(
         Claim(
             "P16",
-            "useful share of the wall time with 10 kills: distance from what recovery and repetition explain",
+            "useful share of the wall time with 10 kills: distance from the share that recovery and repetition explain",
             of="explained_s",
             of_b="wall_s",
             unit="s",

@@ -87,7 +87,7 @@ def _retrain(seed: int, workers: int) -> None:
     }
     release = retrain("digits", overrides)
     if release.reused:
-        raise RuntimeError(f"seed {seed} was found done")
+        raise RuntimeError(f"the retraining with seed {seed} reused a finished run")
 
 
 def _claim(row: str, where: str, name: str, what: str, unit: str, goal: float) -> Claim:
@@ -113,7 +113,7 @@ def _row(row: str, where: str, side: Callable[[Place], Outcome], times: int, tim
             _claim(row, where, "mb", "memory", "MB", 1.3),
             _claim(row, where, "files", "open files", "files", 1.1),
             _claim(row, where, "processes", "processes", "processes", 1.0),
-            _claim(row, where, "disk", "disk that a retraining adds", "MB", 1.1),
+            _claim(row, where, "disk", "disk space that a retraining adds", "MB", 1.1),
         ),
         pairs=times,
         warm_up=False,

@@ -56,7 +56,7 @@ def _asked(place: Place, name: str, count: int) -> Outcome:
         alias = alias_of(client, plan.model, str(found))
         taken.append(time.perf_counter() - began)
     if not found == champion == str(count):
-        raise RuntimeError(f"version {found} and champion {champion} were found, {count} is both")
+        raise RuntimeError(f"found version {found} and champion {champion}, where both are {count}")
     return Outcome({"ms": 1000 * median(taken[1:])}, {"alias": alias})
 
 

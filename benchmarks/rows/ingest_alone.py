@@ -170,7 +170,7 @@ ROW = Row(
         ),
         Claim(
             "P3b-guides",
-            "ingest alone / the guides' DataLoader, a PIL image a row",
+            "ingest alone / the guides' DataLoader, one PIL image per row",
             of="rows_per_s",
             unit="rows/s",
             goal=8.0,

@@ -50,7 +50,7 @@ ROW = Row(
     claims=(
         Claim(
             "P1a",
-            "its loop on Ray Train / the same loop under torchrun, ResNet-18, 2 processes",
+            "Evergreen's loop on Ray Train / under torchrun, ResNet-18, 2 processes",
             of="rows_per_s",
             unit="rows/s",
             goal=0.99,

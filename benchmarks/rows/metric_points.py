@@ -83,7 +83,7 @@ ROW = Row(
     claims=(
         Claim(
             "P13",
-            "metric points a second / a log_metric a value",
+            "metric points per second / with one log_metric per value",
             of="points_per_s",
             unit="points/s",
             goal=50.0,

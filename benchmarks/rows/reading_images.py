@@ -108,7 +108,7 @@ ROW = Row(
     claims=(
         Claim(
             "P4",
-            "a worker's reading of the images, checksums verified / np.load",
+            "a worker reads the images, with checksums verified / np.load",
             of="mb_per_s",
             unit="MB/s",
             goal=0.35,

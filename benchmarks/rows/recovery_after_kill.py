@@ -137,11 +137,11 @@ ROW = Row(
             b="a",
             compare=lambda a, _: a,
             geometric=False,
-            note=f"{_KILLS} kills a run, {_PAIRS} runs",
+            note=f"{_KILLS} kills per run, {_PAIRS} runs",
         ),
         Claim(
             "P10-torchrun",
-            "the same of torchrun --max-restarts",
+            "share of the kills that torchrun --max-restarts recovered from",
             of="share",
             unit="",
             goal=None,

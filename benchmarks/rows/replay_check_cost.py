@@ -42,7 +42,7 @@ def _trained(place: Place, replay: bool) -> Outcome:
     job = job_of(place.own / "home", version_of(place.data, _rows(place)), "resnet", settings)
     trained = launch_on_ray(job)
     if replay and not trained.reproducible:
-        raise RuntimeError(f"the training was not found reproducible: {trained.reproducible_reason}")
+        raise RuntimeError(f"the training is not reproducible: {trained.reproducible_reason}")
     ended = newest_step_at(job.paths.metrics)
     assert ended is not None
     seconds = ended - read_attempts(job.paths)[0].ready
@@ -65,7 +65,7 @@ ROW = Row(
     claims=(
         Claim(
             "N2",
-            "a minute's training with the replay check / without",
+            "a training of one minute with the replay check / without",
             of="seconds",
             unit="s",
             goal=1.01,
@@ -74,7 +74,7 @@ ROW = Row(
         ),
         Claim(
             "N2-booked",
-            "the same by the seconds that the check booked",
+            "the same, from the seconds that the check recorded",
             of="seconds",
             of_b="rest",
             b="a",

@@ -94,7 +94,7 @@ ROW = Row(
     claims=(
         Claim(
             "P11",
-            "resume in the middle of an epoch / at its start, to the first new step",
+            "resume in the middle of an epoch / at an epoch's start, until the first new step",
             of="seconds",
             unit="s",
             goal=1.05,

@@ -20,7 +20,7 @@ def retrain(place: Place) -> Outcome:
     first = command(place.own / "home", "digits", settings)
     again = command(place.own / "home", "digits", settings)
     if not again.release["reused"] or again.release["version"] != first.release["version"]:
-        raise RuntimeError(f"the second run did not find the first one's version: {again.release}")
+        raise RuntimeError(f"the second run did not find the version of the first run: {again.release}")
     return Outcome(
         {"seconds": first.seconds, "again_s": again.seconds},
         {"accuracy": first.release["metrics"]["accuracy"]},

@@ -38,7 +38,7 @@ _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("–", "yellow")
 def command(
     run: str, against: str | None, recovery_bound: float | None, verbose: bool, quiet: bool, as_json: bool
 ) -> int:
-    """Recompute from the stored files whether a run is what its records say.
+    """Check a run's records against its stored files.
 
     RUN is a run's folder, its run key or the beginning of the key, or a recipe (its newest run).
     """

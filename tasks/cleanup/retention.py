@@ -208,7 +208,7 @@ def _data(home: Home, recipe: str, used: set[str]) -> Iterator[_Work]:
     Raw rows are not needed once their dataset is finished, or when they are older than 30 days.
     """
     for folder in sorted((home.datasets / recipe).glob("*.damaged-*")):
-        yield _folder(home, recipe, "dataset", folder, "damaged; was prepared again")
+        yield _folder(home, recipe, "dataset", folder, "damaged, and set aside")
     made = [file.parent for file in (home.datasets / recipe).glob(f"*/{MANIFEST}")]
     datasets = _newest_first([folder for folder in made if ".damaged-" not in folder.name])
     stay = used | {folder.name for folder in datasets[:1]}

@@ -31,7 +31,7 @@ class Declared(NamedTuple):
 
 
 def package_checks() -> Iterator[Check]:
-    """Check Python's version, then the packages: one result for all that meet their requirement, and one for each other."""
+    """Check Python's version, then the packages: one result for all that fit, and one for each other package."""
     wanted = declared()
     if wanted is None:
         yield Check(
