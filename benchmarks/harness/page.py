@@ -32,10 +32,11 @@ def page(results: Results) -> str:
         + f"; code {results.code}; {results.size} run"
         + ("." if results.finished else ", not finished."),
         "",
-        "A is Evergreen, B the program that the row's file under `benchmarks/rows/` compares it with. Each ratio is the mean "
-        "of paired processes in alternation, after one unmeasured run of each side where the row says so, with "
-        "Student's t interval at 95 %; the goal must be met at the worse end of the interval. The spread is the standard deviation of one "
-        f"run, from consecutive runs of the same side: above {MOST_SPREAD:.0%} a row is void.",
+        "A is Evergreen, B the program that the row's file under `benchmarks/rows/` compares it with. Each ratio is "
+        "the mean of paired processes in alternation, after one unmeasured run of each side where the row says so, "
+        "with Student's t interval at 95 %; the goal must be met at the worse end of the interval. The spread is the "
+        "standard deviation of one run, from consecutive runs of the same side: above "
+        f"{MOST_SPREAD:.0%} a row is void.",
         "",
         f"| {' | '.join(_HEADINGS)} |",
         f"|{' --- |' * len(_HEADINGS)}",
