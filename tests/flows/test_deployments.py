@@ -39,7 +39,7 @@ def _of(file: Path) -> dict[str, Any]:
 EACH = [pytest.param(one, id=one["name"]) for file in FILES for one in _of(file)["deployments"]]
 
 
-def test_deployments_have_names_of_their_own_and_steps_that_exist() -> None:
+def test_deployments_have_unique_names_and_steps_that_exist() -> None:
     assert len({param.id for param in EACH}) == len(EACH) > 0
     for file in FILES:
         steps = _of(file)["build"] + _of(file)["pull"]
@@ -47,7 +47,7 @@ def test_deployments_have_names_of_their_own_and_steps_that_exist() -> None:
 
 
 @pytest.mark.parametrize("deployment", EACH)
-def test_schedules_and_limits_are_said_and_not_left_to_defaults(deployment: dict[str, Any]) -> None:
+def test_schedules_and_limits_are_explicit(deployment: dict[str, Any]) -> None:
     assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
     assert deployment["enforce_parameter_schema"] is True
     assert deployment["work_pool"]["name"] == "evergreen"
@@ -84,7 +84,7 @@ def test_entrypoints_are_imported_without_torch_or_ray() -> None:
     assert done.stdout.split("\n")[-2] == "[]"
 
 
-def test_a_cluster_that_is_not_named_is_not_deployed_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_cluster_variables_nothing_is_deployed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERGREEN_RAY_ADDRESS", "10.0.0.1:6379")
     with pytest.raises(
         SystemExit, match=r"(?s)not deployed.*EVERGREEN_TRACKING_URI.*EVERGREEN_HOME"
@@ -102,7 +102,7 @@ def test_a_cluster_that_is_not_named_is_not_deployed_to(monkeypatch: pytest.Monk
         ("EVERGREEN_HOME", "/proc/evergreen", "not writable"),
     ],
 )
-def test_what_a_run_could_not_use_is_refused(
+def test_unusable_cluster_variables_are_refused(
     name: str, wrong: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server((HEAD, 0)) as head:
@@ -134,7 +134,7 @@ def test_prefect_does_not_start_without_a_password() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     here = {
         "/opt/evergreen/.venv/bin": str(Path(sys.executable).parent),
         "WorkingDirectory=/opt/evergreen": f"WorkingDirectory={ROOT}",

@@ -59,13 +59,13 @@ def commands_in(text: str) -> list[str]:
     return [part for part in parts if part.startswith(("mv ", "ln ", "mkdir "))]
 
 
-def test_a_home_that_stays_is_not_moved(original: Home, tmp_path: Path) -> None:
+def test_a_home_that_was_not_moved(original: Home, tmp_path: Path) -> None:
     embedded_store.check_not_moved(original)
     assert embedded_store.moved_from(Home(tmp_path)) is None
     assert score(original, tmp_path).version == "2"
 
 
-def test_a_moved_home_says_from_where_to_where(original: Home, moved: Home, tmp_path: Path) -> None:
+def test_a_moved_home_is_reported_with_both_paths(original: Home, moved: Home, tmp_path: Path) -> None:
     said = f"this home was moved from {original.root} to {moved.root}"
     with pytest.raises(ResourceError, match=said) as caught:
         score(moved, tmp_path)
@@ -90,16 +90,14 @@ def test_both_remedies_work(original: Home, moved: Home, tmp_path: Path, way: in
     assert load_version(home, MODEL, "1").loaded.metadata is not None
 
 
-def test_something_else_at_the_old_place_is_to_be_moved_first(
-    original: Home, moved: Home, tmp_path: Path
-) -> None:
+def test_the_remedy_when_the_old_path_is_taken(original: Home, moved: Home, tmp_path: Path) -> None:
     (original.mlflow_artifacts / MODEL).mkdir(parents=True)
     assert embedded_store.moved_from(moved) == original.root
     with pytest.raises(ResourceError, match=r"Something else lies at .* now; move that away first"):
         score(moved, tmp_path)
 
 
-def test_a_copy_whose_original_is_there_is_not_moved(original: Home, tmp_path: Path) -> None:
+def test_a_copy_beside_its_original_was_not_moved(original: Home, tmp_path: Path) -> None:
     copy = Home(tmp_path / "copy")
     shutil.copytree(original.root, copy.root)
     assert embedded_store.moved_from(copy) is None

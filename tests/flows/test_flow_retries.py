@@ -93,7 +93,7 @@ def steps_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replica, "step", step)
 
 
-def test_a_spent_budget_is_not_spent_again(
+def test_a_used_up_failure_budget_is_not_granted_again(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps_fail(monkeypatch)

@@ -75,7 +75,7 @@ def test_processes_left_behind_by_runs_of_this_home(home):
         assert psutil.pid_exists(no_helper)
 
 
-def test_the_helpers_of_a_run_that_goes_on_are_not_left_behind(home):
+def test_helper_processes_of_an_active_run_are_not_listed(home):
     shutil.copy(shutil.which("sleep"), home.root / "raylet")
     with subprocess.Popen(
         [home.root / "raylet", "60"], env=os.environ | {"EVERGREEN_HOME": str(home.root)}

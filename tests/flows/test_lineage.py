@@ -134,7 +134,7 @@ def test_the_page_of_the_run_finds_the_version(made: Made) -> None:
     assert json.loads(tags["mlflow.modelVersions"]) == [{"name": "plain", "version": 1}]
 
 
-def test_the_weights_beside_the_program_train_on(made: Made) -> None:
+def test_training_continues_from_the_registered_weights(made: Made) -> None:
     """Runs the example of docs/recipes.md."""
     model = "models:/plain@champion"
     signature = mlflow.models.get_model_info(model).signature
@@ -151,7 +151,7 @@ def test_the_weights_beside_the_program_train_on(made: Made) -> None:
 
 
 @pytest.mark.parametrize("harm", ["changed", "gone", "another"])
-def test_other_weights_than_those_of_the_registration_are_refused(made: Made, harm: str) -> None:
+def test_changed_weights_are_refused(made: Made, harm: str) -> None:
     from tasks.registry.aliases import load_version
 
     (weights,) = made.home.mlflow_artifacts.rglob("extra_files/weights.safetensors")

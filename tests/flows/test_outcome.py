@@ -17,7 +17,7 @@ from flows.cli.summary import outcome
         ("previous", "2", True, "already m version 3 (previous)"),
     ],
 )
-def test_the_outcome_is_said_in_plain_words(alias, champion, reused, said):
+def test_the_line_with_the_outcome(alias, champion, reused, said):
     verdict = SimpleNamespace(champion_version=champion)
     release = SimpleNamespace(model="m", version="3", alias=alias, reused=reused, verdict=verdict)
     assert said in outcome(release)

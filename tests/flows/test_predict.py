@@ -45,7 +45,7 @@ def test_folder_at_any_depth_to_one_file(predict, tmp_path):
     assert Path(summary.output) == tmp_path / "made" / "result.parquet"
 
 
-def test_probabilities_are_the_models(predict, tmp_path):
+def test_probabilities_are_those_of_the_model(predict, tmp_path):
     save(tmp_path / "images", [("0.png", "green bottom")])
     predict(tmp_path / "images" / "0.png", tmp_path / "result.parquet")  # a single file is a valid input
     table = pq.read_table(tmp_path / "result.parquet")
@@ -128,7 +128,7 @@ def test_parts_do_not_depend_on_how_rows_arrive(tmp_path_factory, sizes):
     assert [row["class"] for row in found] == ["abc"[best] for best in probabilities.argmax(1)]
 
 
-def test_ray_is_chosen_by_size_and_wish():
+def test_ray_is_used_for_many_rows_or_on_request():
     here, cluster, images = RaySettings(), RaySettings(address="head:6379"), Images(SHAPE)
     assert [step.choose_ray(images, rows, None, here) for rows in (1, 1999, 2000)] == [False, False, True]
     assert step.choose_ray(images, 1, None, cluster)

@@ -43,7 +43,7 @@ def test_unreadable_images_are_left_out_on_request(predict, tmp_path, caplog):
     assert named == {str(source / "1.png"), str(source / "3.png")}
 
 
-def test_nothing_readable_is_no_result(predict, tmp_path):
+def test_no_readable_image_is_an_error(predict, tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "0.png").write_bytes(BROKEN)
     with pytest.raises(DataError, match="none of the 1 images"):
@@ -73,7 +73,7 @@ def test_damaged_parquet_is_named(predict, tmp_path):
         predict(file, tmp_path / "result.parquet")
 
 
-def test_inputs_that_cannot_be(predict, tmp_path):
+def test_impossible_inputs_are_refused(predict, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="nothing to score"):
         predict(tmp_path / "empty", tmp_path / "result.parquet")
@@ -101,7 +101,7 @@ def test_existing_output_is_kept_unless_overwritten(predict, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["images", "result", "result.parquet"]
 
 
-def test_overwriting_destroys_predictions_only(predict, tmp_path):
+def test_overwriting_replaces_only_predictions(predict, tmp_path):
     save(tmp_path / "images", [("0.png", "red top")])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("three years")
@@ -116,7 +116,7 @@ def test_overwriting_destroys_predictions_only(predict, tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "three years"
 
 
-def test_what_another_process_made_meanwhile_is_kept(tmp_path):
+def test_output_of_a_concurrent_process_is_kept(tmp_path):
     def meanwhile(output):
         with staged(output, overwrite=False) as aside:
             (aside if output.suffix else aside / "part-00000.parquet").write_text("ours")
@@ -129,7 +129,7 @@ def test_what_another_process_made_meanwhile_is_kept(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["result", "result.parquet"]
 
 
-def test_unknown_model_or_alias_lists_what_there_is(predict, tmp_path):
+def test_unknown_model_or_alias_lists_what_is_registered(predict, tmp_path):
     save(tmp_path / "images", [("0.png", "red top")])
     listed = r"Registered are: .*halves \(challenger -> 2, champion -> 1\)"
     with pytest.raises(SettingError, match=f"'digits': no such model.*{listed}"):

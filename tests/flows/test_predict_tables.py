@@ -172,7 +172,7 @@ def test_a_network_predicts_what_its_weights_say(
     assert (summary.mean, summary.least, summary.most) == (None, None, None)
 
 
-def test_what_the_model_does_not_learn_from_is_ignored(
+def test_columns_that_the_model_does_not_use_are_ignored(
     predict: Callable[..., step.PredictionSummary], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = write_source(tmp_path / "again.csv")
@@ -187,7 +187,9 @@ def test_what_the_model_does_not_learn_from_is_ignored(
     assert np.corrcoef(found, prices)[0, 1] > 0.9  # each row got its own prediction
 
 
-def test_refusals_leave_no_result(predict: Callable[..., step.PredictionSummary], tmp_path: Path) -> None:
+def test_refused_inputs_leave_no_result(
+    predict: Callable[..., step.PredictionSummary], tmp_path: Path
+) -> None:
     file = _new(tmp_path)
     file.write_text(NEW.replace("7.25", "heavy"))
     with pytest.raises(DataError, match=r"new\.csv row 3: column 'weight' has 'heavy'"):

@@ -70,7 +70,7 @@ def write_images(folder: Path, rows: int = 240) -> Path:
     return folder / "images"
 
 
-def test_a_run_that_an_interruption_would_change_says_so_everywhere(
+def test_a_run_that_is_not_reproducible_is_marked_everywhere(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = noisy_recipe(tmp_path, "counter")
@@ -144,7 +144,7 @@ def test_a_worse_candidate_is_kept_as_challenger_with_reasons(home: Home) -> Non
     assert worse.metrics["champion_accuracy"] == champion.metrics["accuracy"]
 
 
-def test_a_gate_set_differently_judges_again_without_training(home: Home) -> None:
+def test_changed_gate_settings_judge_again_without_training(home: Home) -> None:
     kept = run(gate={"floor": 0.999})
     assert kept.alias == "challenger"
     checkpoint = home.run("digits", kept.run_key).model / "trained.json"
@@ -189,7 +189,7 @@ def test_a_candidate_that_was_overtaken_is_compared_with_the_new_champion(
     assert sorted(int(one.version) for one in model_versions(home)) == [1, 2, 3]
 
 
-def test_a_candidate_that_is_always_overtaken_is_worth_a_retry_which_does_not_train_again(
+def test_a_champion_that_keeps_moving_ends_the_run_and_a_retry_does_not_train_again(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(training={"epochs": 1, "learning_rate": 1e-5}, gate={"floor": 0.0})
@@ -369,7 +369,7 @@ def test_a_version_rolled_back_stays_so_whatever_the_gate(home: Home) -> None:
     assert champion_of(client_of(home), "digits") == first.version
 
 
-def test_a_damaged_mlflow_store_is_said_and_left_alone(home: Home) -> None:
+def test_a_damaged_mlflow_store_is_reported_and_not_changed(home: Home) -> None:
     store = home.root / "mlflow.db"
     store.write_bytes(b"not a database" * 100)
     with pytest.raises(ResourceError, match=r"mlflow\.db"):
@@ -377,7 +377,7 @@ def test_a_damaged_mlflow_store_is_said_and_left_alone(home: Home) -> None:
     assert store.read_bytes() == b"not a database" * 100
 
 
-def test_a_prefect_server_that_is_away_does_not_keep_a_run_from_its_end(
+def test_a_run_ends_although_the_prefect_server_is_away(
     home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []

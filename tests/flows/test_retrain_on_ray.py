@@ -81,7 +81,7 @@ def odd_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 @pytest.mark.parametrize("feed", ["stream", pytest.param("loader", marks=pytest.mark.slow)])
-def test_rows_may_come_by_ray_data_or_a_data_loader(odd_home: Home, feed: str) -> None:
+def test_training_with_feeds_stream_and_loader(odd_home: Home, feed: str) -> None:
     """The home has an unusual path, and all files that the run writes are in that home."""
     home, processes = odd_home, 1 if feed == "loader" else 0
     release = run(data={"feed": feed, "loader_processes": processes}, training={"epochs": 2})
@@ -93,7 +93,7 @@ def test_rows_may_come_by_ray_data_or_a_data_loader(odd_home: Home, feed: str) -
     assert list(home.root.parent.iterdir()) == [home.root]
 
 
-def test_what_a_recipe_does_wrong_is_not_tried_again(home: Home, tmp_path: Path) -> None:
+def test_an_error_of_the_recipe_is_not_retried(home: Home, tmp_path: Path) -> None:
     recipe = tmp_path / "wrong.py"
     recipe.write_text(
         "from training.recipe import Recipe\n"

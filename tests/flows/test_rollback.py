@@ -44,7 +44,7 @@ def decisions(home):
     ]
 
 
-def test_returns_to_the_champion_before_and_back(promoted):
+def test_a_rollback_returns_to_the_previous_champion_and_back(promoted):
     home, client = promoted
     assert rollback(home, why="wrong on new cameras") == ("2", "1")
     assert champion_of(client, MODEL) == "1"
@@ -60,7 +60,7 @@ def test_returns_to_the_champion_before_and_back(promoted):
     assert champion_of(client, MODEL) == "2"
 
 
-def test_without_a_predecessor_nothing_moves(promoted):
+def test_a_rollback_without_a_previous_champion_is_refused(promoted):
     home, client = promoted
     client.delete_registered_model_alias(MODEL, PREVIOUS)
     before = decisions(home)
@@ -87,7 +87,7 @@ def test_the_flow_returns_from_and_to(promoted, monkeypatch):
     assert decisions(home)[-1]["why"] == "by test"
 
 
-def test_a_predecessor_that_does_not_load_is_not_taken(promoted):
+def test_a_rollback_to_a_version_that_does_not_load_is_refused(promoted):
     home, client = promoted
     files = Path(urlparse(client.get_model_version_download_uri(MODEL, "1")).path)
     spared = files.with_name("spared")

@@ -21,7 +21,7 @@ SCHEMA = parameter_schema(retrain).model_dump_for_openapi()
 DEFAULTS = Settings()
 
 
-def test_the_form_has_a_field_for_what_people_change_and_one_for_the_rest() -> None:
+def test_the_form_has_fields_for_common_settings_and_one_for_all_others() -> None:
     shown = sorted(SCHEMA["properties"], key=lambda name: int(SCHEMA["properties"][name]["position"]))
     assert shown == ["recipe", "force", *FIELDS, "settings"]
     for name, field in SCHEMA["properties"].items():
@@ -67,11 +67,11 @@ def test_an_empty_form_changes_nothing() -> None:
         {"settings": {"seed": "one"}},
     ],
 )
-def test_a_server_refuses_what_is_no_setting(wrong: dict[str, Any]) -> None:
+def test_a_server_refuses_an_unknown_setting(wrong: dict[str, Any]) -> None:
     assert not is_valid(wrong, SCHEMA)
 
 
-def test_a_server_takes_any_setting() -> None:
+def test_a_server_accepts_every_setting() -> None:
     everything = DEFAULTS.model_dump(mode="json")
     assert is_valid({"settings": everything}, SCHEMA)
     assert is_valid(

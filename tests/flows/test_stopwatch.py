@@ -19,7 +19,7 @@ def release() -> Release:
     return Release.model_construct(seconds=0.0, goodput=Goodput(total_s=0.0, parts={}), reused=False)
 
 
-def test_a_part_inside_another_is_booked_once() -> None:
+def test_the_time_of_a_nested_part_counts_once() -> None:
     clock = Stopwatch()
     with clock.time("preflight"), clock.time("training"):
         time.sleep(0.05)

@@ -107,7 +107,7 @@ def deployed(services: Services) -> Deployed:
     return Deployed(services)
 
 
-def test_a_cancelled_run_frees_its_workers_and_the_next_one_goes_on(deployed: Deployed) -> None:
+def test_a_cancelled_run_frees_its_workers_and_the_next_run_resumes(deployed: Deployed) -> None:
     run = deployed.trigger()
     paths = deployed.wait_for_step(5)
     workers = [psutil.Process(beat.pid) for beat in read_beats(paths)]
@@ -127,7 +127,7 @@ def test_a_cancelled_run_frees_its_workers_and_the_next_one_goes_on(deployed: De
     assert read_record(paths.release, Release, paths.root.name).version == "1"
 
 
-def test_a_run_goes_on_when_its_worker_is_killed(deployed: Deployed) -> None:
+def test_a_run_continues_after_its_worker_was_killed(deployed: Deployed) -> None:
     run = deployed.trigger()
     paths = deployed.wait_for_step(5)
     deployed.worker.send_signal(signal.SIGKILL)

@@ -52,7 +52,7 @@ def test_a_bad_setting_is_refused_at_once(tmp_path: Path, assignment: str, said:
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["recipes"], ["plan", "digits", "--json"], ["doctor", "--json"]]
 )
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_closed_output_is_no_error(tmp_path: Path, arguments: list[str]) -> None:
     command = [sys.executable, "-m", "flows.cli.main", *arguments]
     reader, writer = os.pipe()
     os.close(reader)
@@ -70,13 +70,13 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: list[str
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_recipe_lists_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_recipe_is_refused_with_a_list_of_recipes(tmp_path: Path) -> None:
     done = evergreen("retrain", "digit", home=tmp_path)
     assert done.returncode == EXIT_BAD_SETTING
     assert "fashion-mnist" in done.stderr
 
 
-def test_data_that_are_not_there_and_data_that_are_damaged(tmp_path: Path) -> None:
+def test_missing_and_damaged_data(tmp_path: Path) -> None:
     missing = evergreen(
         "retrain", "digits", "--set", f"data.path={tmp_path / 'none'}", home=tmp_path / "home"
     )

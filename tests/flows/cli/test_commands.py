@@ -154,7 +154,7 @@ def test_a_reused_run_imports_neither_torch_nor_ray(finished_home: Home, command
     assert connect(None, finished_home).get_model_version_by_alias("digits", CHAMPION).version == 1
 
 
-def test_a_release_that_prefect_lost_is_still_said(
+def test_a_release_that_prefect_lost_is_still_printed(
     finished_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Prefect raises MissingResult for a finished run if its server confirmed the final state at a second request."""
@@ -186,7 +186,7 @@ def test_a_release_that_prefect_lost_is_still_said(
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_a_failure_has_its_status(
+def test_each_error_has_its_exit_status(
     home: Home,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -44,7 +44,7 @@ def test_a_home_that_cannot_be_written_is_a_finding(tmp_path, monkeypatch):
     assert "Prefect server" in found
 
 
-def test_packages_are_held_against_the_pins():
+def test_packages_are_compared_with_the_requirements():
     wanted = packages.declared()
     assert {"torch", "ray", "fastapi", "sqlalchemy"} <= {one.name for one in wanted.requirements}
     assert "pytest" not in {one.name for one in wanted.requirements}  # belongs to an extra
@@ -59,7 +59,7 @@ def test_packages_are_held_against_the_pins():
     assert (missing.ok, missing.found) == (False, "not installed; wanted is >=3")
 
 
-def test_python_is_held_against_the_declared_range():
+def test_python_is_compared_with_the_declared_range():
     assert packages.python_check(">=3.11").ok
     assert packages.python_check("<3.0").ok is False
 
@@ -95,7 +95,7 @@ def test_a_home_on_a_local_file_system(tmp_path):
 @pytest.mark.skipif(
     not Path("/proc/self").is_dir(), reason="needs Linux's /proc, a file system of its own type"
 )
-def test_file_systems_are_told_apart():
+def test_file_systems_are_distinguished():
     assert store.file_system(Path("/proc/self")) == "proc"
 
 
@@ -127,7 +127,7 @@ def test_an_mlflow_server(home):
     assert store.mlflow_server_check(uri).ok is False  # the server has ended
 
 
-def test_a_prefect_server_that_is_not_there_or_of_another_version():
+def test_a_prefect_server_that_does_not_answer_or_has_another_version():
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     with answering('"2.0.0"') as uri, temporary_settings({PREFECT_API_URL: f"{uri}/api"}):
@@ -166,7 +166,7 @@ def said_of(tmp_path, **variables):
     return done.stdout.strip()
 
 
-def test_a_dead_prefect_server_is_named_with_the_place_where_it_is_set(tmp_path):
+def test_a_dead_prefect_server_is_named_with_the_origin_of_its_address(tmp_path):
     url = dead_url()
     assert said_of(tmp_path) == "fine"
     said = said_of(tmp_path, PREFECT_API_URL=url)

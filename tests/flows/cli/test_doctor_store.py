@@ -77,7 +77,7 @@ def at_revision(home, revision):
     engine.dispose()
 
 
-def test_a_store_of_an_older_mlflow_and_the_way_out(home):
+def test_a_store_of_an_older_mlflow_and_its_upgrade(home):
     at_revision(home, "e1f2a3b4c5d6")
     [check] = store.embedded_store_checks(home)
     assert check.ok is False
@@ -127,7 +127,7 @@ def test_a_locked_store_names_its_holder(home):
     assert next(store.embedded_store_checks(home)).ok
 
 
-def test_a_store_held_by_who_knows_whom(home):
+def test_a_store_locked_by_an_unknown_process(home):
     locked = sqlite3.OperationalError("database is locked")
     locked.sqlite_errorcode = sqlite3.SQLITE_BUSY
     (home.root / "mlflow.db").touch()
@@ -136,7 +136,7 @@ def test_a_store_held_by_who_knows_whom(home):
     assert not {"delete", "remove", "rm", "away"} & set(check.remedy.split())
 
 
-def test_the_store_is_read_and_left_alone(home):
+def test_the_store_is_read_and_not_changed(home):
     assert next(store.embedded_store_checks(home)).ok is None
     assert not (home.root / "mlflow.db").exists()
     client = connect(None, home)
@@ -166,7 +166,7 @@ def test_a_damaged_store_is_found(home):
     assert str(file) in check.found
 
 
-def test_a_folder_in_the_stores_place_is_not_taken_for_none_yet(home):
+def test_a_folder_at_the_stores_path_is_an_error(home):
     (home.root / "mlflow.db").mkdir()
     [check] = store.embedded_store_checks(home)
     assert check.ok is False

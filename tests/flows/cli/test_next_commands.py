@@ -67,7 +67,7 @@ def offered(release: Release) -> list[str]:
     return [" ".join(command.split()[1:]) for command, _ in next_commands(release)]
 
 
-def test_only_what_works_is_offered(served: tuple[Home, Any]) -> None:
+def test_only_commands_that_work_are_suggested(served: tuple[Home, Any]) -> None:
     _, client = served
     release = release_of(client)
     assert offered(release) == ["plan digits"]
@@ -84,7 +84,7 @@ def test_only_what_works_is_offered(served: tuple[Home, Any]) -> None:
     assert offered(release) == [score, "plan digits", f"rollback {MODEL}", "ui"]
 
 
-def test_a_release_in_another_store_has_nothing_here(served: tuple[Home, Any]) -> None:
+def test_a_release_in_another_store_suggests_only_a_plan(served: tuple[Home, Any]) -> None:
     home, client = served
     client.set_registered_model_alias(MODEL, CHAMPION, "1")
     assert offered(release_of(client, mlflow_run_id="elsewhere")) == ["plan digits"]
@@ -121,7 +121,7 @@ def test_a_recipe_of_evergreens_is_named_by_its_name(home: Home, tmp_path: Path)
     assert recipe_argument(home, "digits", plan_of(own, home).run_key) == own
 
 
-def test_the_summary_shows_text_as_it_is(
+def test_the_summary_does_not_interpret_markup(
     served: tuple[Home, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, client = served

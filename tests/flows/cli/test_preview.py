@@ -44,7 +44,7 @@ class Numbers(torch.utils.data.Dataset[Any]):
 
 
 @given(rows=st.integers(1, 500), workers=st.integers(1, 4), each=st.integers(1, 40))
-def test_steps_are_those_that_the_feed_makes(rows: int, workers: int, each: int) -> None:
+def test_the_number_of_steps_is_that_of_the_feed(rows: int, workers: int, each: int) -> None:
     def settings(feed: str) -> Settings:
         return Settings.model_validate(
             {
@@ -165,7 +165,7 @@ def test_time_of_data_that_are_not_prepared(home: Home) -> None:
     assert why.endswith("if there are as many rows")
 
 
-def test_time_of_what_is_left_to_do(home: Home) -> None:
+def test_time_of_the_remaining_steps(home: Home) -> None:
     version = prepared(home)
     finish(planned(home, seed=1))
     plan = planned(home, training={"global_batch_size": 90})
@@ -176,7 +176,7 @@ def test_time_of_what_is_left_to_do(home: Home) -> None:
     assert estimate(plan, version, 40).seconds == pytest.approx(20.0 + 3.0)
 
 
-def test_a_release_in_another_form_is_passed_over(home: Home) -> None:
+def test_a_release_of_another_version_is_skipped(home: Home) -> None:
     plan = planned(home)
     finish(plan)
     write_text(plan.paths.release, '{"format": "of the future"}')
@@ -194,7 +194,7 @@ def overrides(feed: str = "memory", **training: Any) -> dict[str, Any]:
     return {"scaling": {"num_workers": 1}, "data": {"feed": feed}, "training": training}
 
 
-def test_a_first_run_says_so(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_of_a_first_run(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     rows = shown(preview("digits", overrides(), home), capsys)
     assert rows["changed since the last run"] == "this is the first run of this recipe here"
     assert rows["time"] == "not known: no run of digits has finished here yet"
@@ -203,7 +203,7 @@ def test_a_first_run_says_so(home: Home, capsys: pytest.CaptureFixture[str]) -> 
     assert rows["reproducible"] == "known after the first run"
 
 
-def test_a_later_run_says_what_changed_and_how_long_it_takes(
+def test_the_plan_of_a_later_run_shows_changes_and_time(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finish(planned(home))

@@ -32,7 +32,7 @@ def ui(home: Path, port: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_taken_port_is_refused_with_the_port_who_has_it_and_another(tmp_path: Path) -> None:
+def test_a_taken_port_is_refused_with_its_holder_and_a_free_port(tmp_path: Path) -> None:
     with listening() as port:
         done = ui(tmp_path, port)
         assert done.returncode == EXIT_RESOURCE
@@ -45,7 +45,7 @@ def test_a_taken_port_is_refused_with_the_port_who_has_it_and_another(tmp_path: 
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536])
-def test_what_is_no_port_is_refused(tmp_path: Path, port: int) -> None:
+def test_an_invalid_port_is_refused(tmp_path: Path, port: int) -> None:
     with pytest.raises(SettingError, match="from 1 to 65535"):
         check_port(port)
     assert ui(tmp_path, port).returncode == EXIT_BAD_SETTING

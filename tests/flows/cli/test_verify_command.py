@@ -72,7 +72,7 @@ def test_an_unfinished_run_by_its_folder_says_what_comes_next(finished: RunPaths
     assert not (tmp_path / "another").exists()
 
 
-def test_a_run_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_run_is_refused(tmp_path: Path) -> None:
     done = evergreen("digits", home=tmp_path)
     assert done.returncode == EXIT_BAD_SETTING
     assert f"no such run folder, run key or recipe in {tmp_path}. Runs: none yet" in done.stderr
@@ -110,13 +110,13 @@ def test_a_run_is_found_by_recipe_key_or_the_beginning_of_a_key(
 
 
 @pytest.mark.parametrize("text", ["", "cc", "aa22" * 15 + "aa23", "digit", "../runs", "."])
-def test_no_run_is_meant(home: Home, runs: list[RunPaths], text: str) -> None:
+def test_a_text_that_names_no_run_is_refused(home: Home, runs: list[RunPaths], text: str) -> None:
     with pytest.raises(SettingError, match="no such run folder, run key or recipe") as caught:
         find_run(text, home)
     assert f"digits/{'aa11' * 4}" in str(caught.value)
 
 
-def test_several_runs_are_meant(home: Home, runs: list[RunPaths]) -> None:
+def test_a_text_that_names_several_runs_is_refused(home: Home, runs: list[RunPaths]) -> None:
     with pytest.raises(SettingError, match="several run keys begin like this") as caught:
         find_run("aa", home)
     assert "feed" not in str(caught.value)

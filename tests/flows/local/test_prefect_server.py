@@ -53,7 +53,7 @@ def test_a_server_that_dies_is_replaced_at_the_same_address_and_ends_with_the_bl
     assert gone(server._process.pid)
 
 
-def test_it_does_not_outlive_a_command_that_is_killed(home: Home) -> None:
+def test_the_server_ends_with_a_killed_command(home: Home) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     server = int(parent.stdout.readline())
@@ -63,7 +63,9 @@ def test_it_does_not_outlive_a_command_that_is_killed(home: Home) -> None:
     assert gone(server)
 
 
-def test_why_it_does_not_start_is_said(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_is_reported_when_the_server_does_not_start(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", "sqlite+aiosqlite:////nowhere/at/all.db")
     server = LocalServer(home)
     try:

@@ -353,7 +353,7 @@ def test_without_the_lock_a_promotion_is_lost(
         explored(homes, TWO_RETRAININGS, Limits(preemptions=2))
 
 
-def test_who_stands_still_between_check_and_write_is_found_by_the_turns(
+def test_a_write_after_a_lost_lease_is_detected_by_the_turns(
     homes: list[HomeOfRuns], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The only order that the lock can't exclude: the alias moves back to a version with an earlier turn."""

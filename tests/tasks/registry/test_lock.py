@@ -58,7 +58,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_one_home_at_a_time_and_turns_grow(client: MlflowClient, homes: list[Home]) -> None:
+def test_one_home_at_a_time_holds_the_lock_and_turns_grow(client: MlflowClient, homes: list[Home]) -> None:
     inside: list[int] = []
     turns: list[int] = []
 
@@ -83,7 +83,7 @@ def test_one_tag_is_left_however_often_the_lock_was_held(client: MlflowClient, h
     assert [one.name for one in client.search_registered_models()] == [MODEL]
 
 
-def test_the_lock_is_given_back_after_an_error(client: MlflowClient, homes: list[Home]) -> None:
+def test_the_lock_is_released_after_an_error(client: MlflowClient, homes: list[Home]) -> None:
     with pytest.raises(ZeroDivisionError), registry_lock(client, homes[0], MODEL):
         _ = 1 / 0
     with registry_lock(client, homes[1], MODEL) as lease:
@@ -107,7 +107,7 @@ def test_a_claim_that_does_not_change_for_a_lease_is_ended(
     assert len(lock_tags(client)) == 1
 
 
-def test_a_holder_that_beats_is_waited_for(
+def test_a_holder_with_heartbeats_is_waited_for(
     client: MlflowClient, homes: list[Home], short_lease: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The waiter gives up before the holder has finished, and withdraws its claim."""
@@ -142,7 +142,7 @@ with registry_lock(connect(None, Home(Path(store))), Home(Path(home)), model):
 """
 
 
-def test_a_killed_holder_is_known_to_its_home_at_once(
+def test_a_home_ends_the_claim_of_its_killed_holder_at_once(
     client: MlflowClient, store: Home, homes: list[Home]
 ) -> None:
     """The home of the killed process does not wait for the lease (a minute; infinite here); another home does."""
@@ -159,7 +159,7 @@ def test_a_killed_holder_is_known_to_its_home_at_once(
     assert len(lock_tags(client)) == 1
 
 
-def test_a_claim_that_can_not_be_read_is_waited_for_and_ended(
+def test_an_unreadable_claim_is_waited_for_and_ended(
     client: MlflowClient, homes: list[Home], short_lease: None
 ) -> None:
     client.set_registered_model_tag(MODEL, f"{LOCK_TAG}0", "no JSON")

@@ -90,7 +90,7 @@ PROMOTION = [
 
 
 @pytest.mark.parametrize("point", UNREGISTERED, ids=lambda point: point[1])
-def test_a_crash_before_there_is_a_version(world: World, point: tuple[Any, ...]) -> None:
+def test_a_crash_before_the_version_exists(world: World, point: tuple[Any, ...]) -> None:
     crashed(world.candidate.register, *point)
     check_promoted(world, world.candidate.register())
     check_logged_models(world)
@@ -117,14 +117,14 @@ def test_a_crash_while_a_candidate_is_kept(world: World, point: tuple[Any, ...])
     assert world.decisions() == [("keep", None, "3")]
 
 
-def test_registering_does_not_call_the_run_finished(world: World) -> None:
+def test_registering_leaves_the_run_unfinished(world: World) -> None:
     plan = world.candidate.plan
     run_id = open_run(world.client, plan)
     assert world.candidate.register().mlflow_run_id == run_id
     assert world.client.get_run(run_id).info.status == "RUNNING"
 
 
-def test_a_verdict_that_was_overtaken_by_a_crash_is_not_on_record(world: World) -> None:
+def test_a_verdict_is_not_recorded_when_the_champion_moved_during_a_crash(world: World) -> None:
     """The crash comes before the alias moves; when the run is repeated, the champion is another version."""
     one, other = world.candidates
     crashed(one.register, MlflowClient, "set_registered_model_alias", 1)
@@ -173,7 +173,7 @@ CUT_ROLLBACK = [
 
 @pytest.mark.parametrize("point", CUT_ROLLBACK, ids=lambda point: "-".join(map(str, point)))
 @pytest.mark.parametrize("by", ["rollback", "register"])
-def test_a_rollback_that_was_cut_short_is_finished_by_the_next(
+def test_an_interrupted_rollback_is_finished_by_the_next(
     world: World, point: tuple[Any, ...], by: str
 ) -> None:
     world.candidate.register()
@@ -194,7 +194,7 @@ def test_a_rollback_that_was_cut_short_is_finished_by_the_next(
     assert roll_back(world.client, world.home, world.model, "and back") == ("2", "3")
 
 
-def test_a_champion_that_would_run_code_is_not_asked(world: World, tmp_path: Path) -> None:
+def test_a_champion_that_would_run_code_is_not_loaded(world: World, tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     program = champions_program(world)
     kept = program.read_bytes()

@@ -19,16 +19,14 @@ from tasks.registry.aliases import ChampionMovedError, alias_of, champion_of
 from training.errors import TransientError
 
 
-def test_of_two_that_register_at_once_one_is_compared_with_the_other(world: World) -> None:
+def test_of_two_concurrent_registrations_one_is_compared_with_the_other(world: World) -> None:
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(outcome, world.candidates))
     check_one_won(world, outcomes)
 
 
 @pytest.mark.slow
-def test_of_two_processes_that_register_at_once_one_is_compared_with_the_other(
-    world: World, tmp_path: Path
-) -> None:
+def test_of_two_concurrent_processes_one_is_compared_with_the_other(world: World, tmp_path: Path) -> None:
     """One process pauses just before it moves the alias: the other must not move the alias in the meantime."""
     for candidate in world.candidates:
         candidate.register(floor=1.0)  # both then have a version, so that they reach the alias quickly
@@ -140,7 +138,7 @@ def tell(program: "subprocess.Popen[str]", line: str) -> None:
 @pytest.mark.parametrize(
     ("error", "again"), [(ChampionMovedError("moved"), False), (TransientError("away"), True)]
 )
-def test_what_takes_a_new_comparison_is_not_just_tried_again(error: Exception, again: bool) -> None:
+def test_an_error_that_needs_a_new_comparison_is_not_retried(error: Exception, again: bool) -> None:
     condition = register.retry_condition_fn
     assert condition is not None
     assert condition(register, None, Failed(data=error)) is again  # type: ignore[arg-type]

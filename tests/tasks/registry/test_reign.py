@@ -107,7 +107,7 @@ def test_a_pair_that_is_judged_again_spends_nothing(shop: Shop) -> None:
     assert (shop.state(champion).looks, look.number, look.passed) == (1, 1, False)
 
 
-def test_other_candidates_rows_and_settings_are_looks_of_their_own(shop: Shop) -> None:
+def test_other_candidates_rows_and_settings_are_separate_looks(shop: Shop) -> None:
     champion, one, other = shop.version(), shop.version(), shop.version()
     first = shop.looks(one, shop.evaluation(champion))
     second = shop.looks(other, shop.evaluation(champion))
@@ -139,7 +139,7 @@ def test_a_crash_between_judging_and_recording_spends_one_look(
     assert shop.state(champion).strict_spent == (look.level if settings is STRICT else 0)
 
 
-def test_a_new_champion_begins_afresh_and_a_rollback_goes_on(shop: Shop) -> None:
+def test_a_new_champion_begins_a_reign_and_a_rollback_continues_one(shop: Shop) -> None:
     first, second, candidate = shop.version(), shop.version(), shop.version()
     numbers = [
         shop.looks(candidate, shop.evaluation(champion, first_row=row))[0].number
@@ -163,7 +163,7 @@ def test_a_damaged_state_is_rebuilt_from_the_candidates_looks(
     assert shop.state(champion).crossed.sum() >= whole.crossed.sum() > 0
 
 
-def test_a_state_that_another_home_wrote_meanwhile_is_united(
+def test_a_state_that_another_home_wrote_meanwhile_is_merged(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     champion, one, other = shop.version(), shop.version(), shop.version()
@@ -195,7 +195,7 @@ def test_a_candidate_below_the_floor_spends_nothing(shop: Shop) -> None:
 # --- the anchor of policy "not_worse"
 
 
-def test_who_is_not_worse_keeps_the_anchor_and_who_is_better_becomes_it(shop: Shop) -> None:
+def test_a_candidate_becomes_the_anchor_only_when_it_is_better(shop: Shop) -> None:
     first, second, third, fourth = (shop.version() for _ in range(4))
     assert anchor_of(shop.client, shop.model, first) is None
     assert shop.promote(second, shop.evaluation(first, (980, 0, 0, 20)), NOT_WORSE)
@@ -227,7 +227,7 @@ def test_an_anchor_that_is_gone_is_replaced_by_the_champion(
     assert f"the anchor, version {first}, is not in the registry any more" in caplog.text
 
 
-def test_what_a_choice_adds_is_recorded_and_shown_with_the_champion_on_the_same_rows(shop: Shop) -> None:
+def test_selection_bias_is_recorded_and_shown_with_the_champion_on_the_same_rows(shop: Shop) -> None:
     first, second, third = (shop.version() for _ in range(3))
     assert shop.promote(second, shop.evaluation(first, BETTER), JOINT)
     (same,) = shop.looks(third, shop.evaluation(second))

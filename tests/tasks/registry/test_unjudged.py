@@ -40,7 +40,7 @@ def tags(client: MlflowClient, candidate: Candidate) -> dict[str, str]:
     return client.get_model_version(candidate.plan.model, "1").tags
 
 
-def test_the_next_run_judges_it(killed: tuple[Home, Candidate, MlflowClient]) -> None:
+def test_the_next_run_judges_an_unjudged_version(killed: tuple[Home, Candidate, MlflowClient]) -> None:
     home, candidate, client = killed
     assert VERDICT_TAG not in tags(client, candidate)
     following = trained_candidate(home, seed=1)
@@ -57,7 +57,9 @@ def test_the_next_run_judges_it(killed: tuple[Home, Candidate, MlflowClient]) ->
     assert client.get_run(run_id).info.status == "RUNNING"
 
 
-def test_its_own_version_is_left_to_the_run(killed: tuple[Home, Candidate, MlflowClient]) -> None:
+def test_a_run_does_not_list_its_own_version_as_unjudged(
+    killed: tuple[Home, Candidate, MlflowClient],
+) -> None:
     _, candidate, client = killed
     client.delete_model_version_tag(candidate.plan.model, "1", VERDICT_TAG)
     assert unjudged_runs(client, candidate.plan) == []
