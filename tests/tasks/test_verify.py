@@ -60,7 +60,7 @@ def test_a_run_that_recovered_keeps_every_promise(sound: Subject, undisturbed: R
     )
 
 
-def test_looking_changes_nothing(sound: Subject) -> None:
+def test_verify_changes_nothing(sound: Subject) -> None:
     def everything() -> dict[Path, tuple[int, int]]:
         files = [file for file in sound.home.root.rglob("*") if file.is_file()]
         return {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
@@ -71,12 +71,14 @@ def test_looking_changes_nothing(sound: Subject) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
-def test_damage_is_found_where_it_belongs(sound: Subject, damage: Callable[[Subject], None]) -> None:
+def test_damage_breaks_the_invariant_that_covers_it(
+    sound: Subject, damage: Callable[[Subject], None]
+) -> None:
     damage(sound)
     assert sound.broken() == DAMAGE[damage], [one for one in sound.look() if not one.ok]
 
 
-def test_a_registered_model_that_would_run_code_is_not_asked(sound: Subject, tmp_path: Path) -> None:
+def test_a_registered_model_that_would_run_code_is_not_loaded(sound: Subject, tmp_path: Path) -> None:
     files = sound.client.get_model_version_download_uri("digits", "1").removeprefix("file://")
     arm(Path(files) / "data" / "model.pt2", tmp_path / "executed")
     refused = told(sound.look(), "registered model's answers")
@@ -122,7 +124,7 @@ def test_a_held_lock(sound: Subject) -> None:
     assert (found.ok, found.detail) == (None, "other runs of this home are active: run-other.lock")
 
 
-def test_a_run_that_goes_on_is_not_left_running(sound: Subject) -> None:
+def test_an_active_run_is_not_reported_as_left_running(sound: Subject) -> None:
     sound.paths.release.unlink()
     left_running(sound)
     assert {"I9", "I10"} <= sound.broken()
@@ -226,7 +228,7 @@ def test_a_flow_run_left_running_in_a_configured_server(sound: Subject) -> None:
 # Comparison with another run
 
 
-def test_another_run_of_other_ingredients_can_not_be_compared(sound: Subject) -> None:
+def test_a_run_with_other_ingredients_cannot_be_compared(sound: Subject) -> None:
     other = next(run for run in sound.home.runs("digits").iterdir() if run != sound.paths.root)
     findings = sound.look(against=RunPaths(other))
     for name in ("weights of the other run", "metrics of the other run"):
