@@ -3,6 +3,9 @@
 Neither Ray nor a collective operation notices a stopped process for minutes; the other workers wait for that process
 without an error. Each worker writes a heartbeat (:mod:`training.attempts.heartbeat`) at most once a second. The
 driver measures the time between heartbeats with its own clock, so that clocks of different machines do not matter.
+
+While workers wait for each other's disks, and while XGBoost loads its rows, a thread sends their heartbeats: a worker
+that waits for a stopped worker is then not silent. So the driver also asks for the state of a silent process.
 """
 
 import logging
@@ -25,6 +28,7 @@ _STACKS_WAIT_S = 1.0
 _END_TIMEOUT_S = 20.0
 _REMOTE_TIMEOUT_S = 15.0
 _MOST_STACK_LINES = 60
+_STOPPED = "stopped"  # psutil's name of this state
 
 
 @dataclass
@@ -34,32 +38,46 @@ class Watchdog:
     job: TrainingJob
     _began: float = field(default_factory=time.monotonic)
     _seen: dict[int, "_Life"] = field(default_factory=dict)
+    _asked: dict[int, float] = field(default_factory=dict)  # when a silent worker's state was asked, by rank
 
     def look(self) -> None:
         """Check the heartbeats. Raises :class:`TransientError` when the workers are stuck, after killing all of them.
 
         Workers wait for each other, so one stuck worker silences all workers, and one recent heartbeat shows that no
-        worker is stuck. Also raises :class:`TransientError` when Ray does not start or replace the workers in time.
+        worker is stuck, except a process that was stopped by a signal. Also raises :class:`TransientError` when Ray
+        does not start or replace the workers in time.
         """
         now = time.monotonic()
         beats = [beat for beat in read_beats(self.job.paths) if beat.attempt == self.job.attempt]
         # Ray may replace workers that died by another number of workers.
         self._seen = {beat.rank: _Life.after(self._seen.get(beat.rank), beat, now) for beat in beats}
         lives = list(self._seen.values())
+        for life in lives:
+            if self._is_stopped(life, now):
+                self._give_up(lives, f"worker {life.beat.rank} is stopped and sent no", life, now)
         if not all(now - life.at > self._allowed(life) for life in lives):
             return
         if any(_signal(life.beat, 0) is not None for life in lives):
-            self._give_up(lives, now)
+            self._give_up(lives, "no worker sent a", max(lives, key=lambda life: life.at), now)
         self._check_start(now)
 
     def _allowed(self, life: "_Life") -> float:
         """Seconds that this worker may spend without a heartbeat."""
-        limits = self.job.settings.failure
-        steady = max(limits.hang_timeout_s, _MEAN_GAPS * life.beat.gap_s)
         # The first step compiles, opens the data and waits for other workers; Ray Data restarts in each epoch.
         if life.beat.step <= life.first_step or self.job.feed == "stream":
-            return max(steady, limits.worker_start_timeout_s)
-        return steady
+            return max(self._steady(life), self.job.settings.failure.worker_start_timeout_s)
+        return self._steady(life)
+
+    def _steady(self, life: "_Life") -> float:
+        """Seconds that this worker may spend without a heartbeat after its first step."""
+        return max(self.job.settings.failure.hang_timeout_s, _MEAN_GAPS * life.beat.gap_s)
+
+    def _is_stopped(self, life: "_Life", now: float) -> bool:
+        """Whether a silent worker's process is stopped, in the first step, too; asked once in the time allowed."""
+        if now - max(life.at, self._asked.get(life.beat.rank, life.at)) <= self._steady(life):
+            return False
+        self._asked[life.beat.rank] = now
+        return _signal(life.beat, 0) == _STOPPED
 
     def _check_start(self, now: float) -> None:
         """Check the time without any worker: Ray has not started the workers yet, or is about to replace them."""
@@ -68,13 +86,12 @@ class Watchdog:
         if now - since > limit:
             raise TransientError(f"Ray did not start the workers within {limit:.0f} s")
 
-    def _give_up(self, lives: "list[_Life]", now: float) -> None:
+    def _give_up(self, lives: "list[_Life]", who: str, silent: "_Life", now: float) -> None:
         for life in lives:
             log.warning("%s", _where(self.job, life.beat))
         end_workers([life.beat for life in lives])
-        silence = now - max(life.at for life in lives)
         raise TransientError(
-            f"no worker sent a heartbeat for {silence:.0f} s after step {max(life.beat.step for life in lives)}; "
+            f"{who} heartbeat for {now - silent.at:.0f} s after step {max(life.beat.step for life in lives)}; "
             f"what they were doing is in the log and in {self.job.paths.stacks}"
         )
 
@@ -118,7 +135,7 @@ def _where(job: TrainingJob, beat: Beat) -> str:
     head = f"worker {beat.rank} (pid {beat.pid} on {beat.host}) after step {beat.step}: "
     if state is None:
         return head + "its process is gone"
-    if state == "stopped":
+    if state == _STOPPED:
         return head + "its process is stopped (SIGSTOP or a debugger)"
     time.sleep(_STACKS_WAIT_S)
     lines = file.read_text(errors="replace")[before:].splitlines() if file.is_file() else []

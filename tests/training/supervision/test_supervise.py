@@ -64,7 +64,7 @@ def test_a_stopped_worker_is_found_and_replaced(
     # The other ranks wait for rank 1: their stacks show where.
     assert "torch/distributed" in caplog.text or "backward" in caplog.text
     (failure,) = read_failures(job.paths)
-    silence = re.search(r"no worker sent a heartbeat for (\d+) s", failure.error)
+    silence = re.search(r"worker 1 is stopped and sent no heartbeat for (\d+) s", failure.error)
     assert silence is not None
     assert 6 <= int(silence.group(1)) < 30
     second = read_attempts(job.paths)[1]

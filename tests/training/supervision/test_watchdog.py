@@ -62,6 +62,11 @@ class Watch:
         (self.job.paths.beats / f"rank-{rank}.json").write_text(beat.model_dump_json())
         self.watchdog.look()
 
+    def stop(self, rank: int) -> None:
+        """Send SIGSTOP to a worker, and wait until its process is stopped."""
+        self.workers[rank].send_signal(signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(self.workers[rank].pid).status() == psutil.STATUS_STOPPED)
+
     def after(self, seconds: float) -> None:
         self.now += seconds
         self.watchdog.look()
@@ -172,12 +177,44 @@ def test_any_rank_may_be_the_stuck_one(watch: Watch, caplog: pytest.LogCaptureFi
     for rank in (0, 1):
         watch.beat(0, rank=rank)
         watch.beat(10, rank=rank)
-    watch.workers[stuck].send_signal(signal.SIGSTOP)
-    wait_until(lambda: psutil.Process(watch.workers[stuck].pid).status() == psutil.STATUS_STOPPED)
-    watch.check_given_up_after(HANG_S)
+    watch.stop(stuck)
+    watch.check_given_up_after(HANG_S, match=f"worker {stuck} is stopped and sent no heartbeat")
     stopped = [record.getMessage() for record in caplog.records if "its process is stopped" in record.message]
     assert len(stopped) == 1
     assert stopped[0].startswith(f"worker {stuck} (pid {watch.workers[stuck].pid} ")
+
+
+@pytest.mark.parametrize("step", [0, 10])
+def test_a_stopped_worker_is_found_while_a_thread_sends_the_other_ones_heartbeats(
+    watch: Watch, step: int
+) -> None:
+    """Scenario: XGBoost loads its rows, before its first round or in the replay check."""
+    watch.start(2)
+    for rank in (0, 1):
+        watch.beat(0, rank=rank)
+        watch.beat(step, rank=rank)
+    watch.stop(1)
+    watch.after(0.99 * HANG_S)
+    watch.beat(step, gap_s=0.011)  # differs from the heartbeat before, as that of a later second does
+    assert [worker.poll() for worker in watch.workers] == [None, None]
+    with pytest.raises(
+        TransientError, match=f"worker 1 is stopped and sent no heartbeat for 4 s after step {step}"
+    ):
+        watch.after(0.02 * HANG_S)
+    assert [worker.wait(5) for worker in watch.workers] == [-signal.SIGKILL] * 2
+
+
+def test_a_worker_that_continues_in_time_is_left_alone(watch: Watch) -> None:
+    watch.start(2)
+    for rank in (0, 1):
+        watch.beat(0, rank=rank)
+    watch.stop(1)
+    watch.after(0.9 * HANG_S)
+    watch.workers[1].send_signal(signal.SIGCONT)
+    wait_until(lambda: psutil.Process(watch.workers[1].pid).status() != psutil.STATUS_STOPPED)
+    for _ in range(10):
+        watch.after(0.9 * HANG_S)
+    assert [worker.poll() for worker in watch.workers] == [None, None]
 
 
 def test_workers_that_are_gone_are_rays_to_replace(watch: Watch) -> None:

@@ -19,19 +19,11 @@ from training.trainers.xgboost.boosting import build_boosting
 from training.trainers.xgboost.communicator import communicator
 from training.trainers.xgboost.loop import Loop
 
-_PLACE = re.compile(r"^\[[^\]]*\](:| \S+:\d+:)?\s*")  # time, file and line in XGBoost's messages
-# Parts of XGBoost's messages when another worker has gone.
-_LOST_PEER = (
-    "socket",
-    "connect",
-    "tracker",
-    "recv",
-    "poll",
-    "collective",
-    "allreduce",
-    "timeout",
-    "broken pipe",
-)
+_TRACE = "\nStack trace:"
+# Time, file and line, with which XGBoost begins a message.
+_PLACE = re.compile(r"^(\[[^\]]*\](:| \S+:\d+:)?\s*)+")
+# XGBoost reports a failed communication, and nothing else, as a list of what failed, each line with its place.
+_OF_COMMUNICATION = re.compile(r"^- \[[\w.]+:\d+\|[\d:]+\]: ", re.MULTILINE)
 
 
 def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
@@ -74,20 +66,22 @@ def _explained(ranks: Ranks) -> Iterator[None]:
     try:
         yield
     except xgboost.core.XGBoostError as error:
-        text = _gist(str(error))
-        if "bad_alloc" in str(error):
+        message = str(error).partition(_TRACE)[0]
+        said = _sentences(message)
+        if "bad_alloc" in message:
             raise ResourceError(
-                "Out of memory: XGBoost could not store its rows. Lower training.max_bin or scaling.num_workers, or "
-                "free some, and run the same command: it resumes."
+                "Out of memory: XGBoost could not store its rows. Make more memory available and run the same command "
+                "again: the training resumes. Or lower training.max_bin, which starts a new run."
             ) from error
-        if ranks.distributed and any(sign in str(error).lower() for sign in _LOST_PEER):
+        if ranks.distributed and _OF_COMMUNICATION.search(message):
             raise TransientError(
-                f"a training worker lost its peers ({text}). Run the same command again: it resumes."
+                f"a training worker lost the other workers ({said[0]} {said[-1]}). Run the same command again: the "
+                "training resumes."
             ) from error
-        raise TrainingError(f"XGBoost failed: {text}") from error
+        raise TrainingError(f"XGBoost failed: {said[0]}") from error
 
 
-def _gist(message: str) -> str:
-    """The first line of XGBoost's message that says more than where it was raised."""
-    lines = [_PLACE.sub("", line.strip()) for line in message.splitlines()]
-    return next((line for line in lines if line), "no reason given")
+def _sentences(message: str) -> list[str]:
+    """The lines of XGBoost's message, without the places in its source."""
+    lines = [_PLACE.sub("", line.strip().removeprefix("- ")) for line in message.splitlines()]
+    return [line for line in lines if line] or ["no reason given"]
