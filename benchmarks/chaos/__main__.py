@@ -1,6 +1,7 @@
 """`python -m benchmarks.chaos`: run the trials of each fault, record one line for each, and write the table."""
 
 import argparse
+import itertools
 import random
 import shutil
 import signal
@@ -16,7 +17,9 @@ from benchmarks.chaos.judge import judge
 from benchmarks.chaos.record import Outcome, add_outcome, of_fault, read_outcomes
 from benchmarks.chaos.summary import table, write_summary
 from benchmarks.chaos.trial import Trial
+from benchmarks.chaos.workloads import WORKLOADS
 from training.errors import EXIT_TERMINATED
+from training.settings.schema import TrainerName
 
 _SOAK = 50
 
@@ -36,9 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="evx", dir=options.work))
     try:
         with bench(folder) as place:
-            for fault in chosen:
+            for fault, trainer in itertools.product(chosen, options.trainer or WORKLOADS):
                 trials = options.trials or (_SOAK if fault.id == "random" else 3)
-                _run_fault(place, fault, trials, seed, record, folder if options.keep else None)
+                _run_fault(place, fault, trainer, trials, seed, record, options.keep)
                 write_summary(page, faults, read_outcomes(record, seed), seed)
     finally:
         if not options.keep:
@@ -53,7 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description="Run the fault matrix.")
     parser.add_argument("--faults", default="", help="such as F1,F2,random; default: all")
-    parser.add_argument("--trials", type=int, help=f"trials a fault (default: 3, of random {_SOAK})")
+    parser.add_argument(
+        "--trainer", choices=list(WORKLOADS), nargs="*", help="trainers whose trainings are hit; default: all"
+    )
+    parser.add_argument(
+        "--trials", type=int, help=f"trials of a fault with a trainer (default: 3, of random {_SOAK})"
+    )
     parser.add_argument(
         "--seed", type=int, help="of all draws; with an old one, the trials that are left are run"
     )
@@ -80,19 +88,32 @@ def _but(fault: Fault) -> str:
     return f" (not here: {reason})" if reason else ""
 
 
-def _run_fault(place: Bench, fault: Fault, trials: int, seed: int, record: Path, keep: Path | None) -> None:
-    done = {one.trial for one in of_fault(read_outcomes(record, seed), fault.id)}
+def _run_fault(
+    place: Bench, fault: Fault, trainer: TrainerName, trials: int, seed: int, record: Path, keep: bool
+) -> None:
+    if trainer in fault.not_with:
+        print(f"{fault.id} {trainer}: not tried. {fault.not_with[trainer]}", flush=True)
+        return
+    done = {one.trial for one in of_fault(read_outcomes(record, seed), fault.id, trainer)}
     for number in range(1, trials + 1):
         if number in done:
             continue
-        outcome = run_trial(place, fault, number, seed, keep is not None)
+        outcome = run_trial(place, fault, number, seed, trainer, keep)
         add_outcome(record, outcome)
         print(_line(outcome), flush=True)
 
 
-def run_trial(place: Bench, fault: Fault, number: int, seed: int, keep: bool = False) -> Outcome:
+def run_trial(
+    place: Bench,
+    fault: Fault,
+    number: int,
+    seed: int,
+    trainer: TrainerName = "torch",
+    keep: bool = False,
+) -> Outcome:
     """Run one trial and return its outcome; removes its files, except with `keep` after a violated invariant."""
-    kind = fault.kinds[(number - 1) % len(fault.kinds)]
+    kinds = fault.kinds_of(trainer)
+    kind = kinds[(number - 1) % len(kinds)]
     trial = Trial.prepare(place, fault.id, number, seed, kind, fault.own_services)
     outcome = None
     try:
@@ -118,8 +139,9 @@ def _line(outcome: Outcome) -> str:
     took = "" if outcome.recovery_s is None else f", recovered in {outcome.recovery_s:.0f} s"
     exits = ",".join(map(str, outcome.statuses))
     return (
-        f"{outcome.fault} {outcome.trial}: {outcome.moment}; exit {exits}; {weights[outcome.weights_identical]}, "
-        f"{outcome.steps_repeated} steps again{took}, {outcome.seconds:.0f} s: {verdict}"
+        f"{outcome.fault} {outcome.trainer} {outcome.trial}: {outcome.moment}; exit {exits}; "
+        f"{weights[outcome.weights_identical]}, {outcome.steps_repeated} steps again{took}, "
+        f"{outcome.seconds:.0f} s: {verdict}"
     )
 
 

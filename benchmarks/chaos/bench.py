@@ -11,26 +11,34 @@ from typing import NamedTuple
 
 import tasks
 from benchmarks.chaos import processes, services
-from benchmarks.chaos.retraining import RECIPE, SETTINGS, Retraining
+from benchmarks.chaos.retraining import Retraining
+from benchmarks.chaos.workloads import WORKLOADS, Workload
 from benchmarks.harness.results import stamp
+from training.settings.schema import TrainerName
 from training.storage.paths import HOME_VARIABLE, Home, RunPaths
 
 MARK = "EVERGREEN_CHAOS"  # set in the environment of every process that is started here
 _REFERENCE_TIMEOUT_S = 600.0
-_PACKAGES = ("flows", "tasks", "training")
+_PACKAGES = ("evergreen", "flows", "tasks", "training")
 
 
 class Kind(NamedTuple):
-    """How a trial computes: number of workers (0: in the command's own process), and virtual shards or None."""
+    """How a trial computes: workers (0: in the command's own process), virtual shards or None, and the trainer."""
 
     workers: int = 2
     virtual_shards: int | None = None
+    trainer: TrainerName = "torch"
+
+    @property
+    def workload(self) -> Workload:
+        """What a trial of this kind trains."""
+        return WORKLOADS[self.trainer]
 
     @property
     def settings(self) -> dict[str, str]:
-        """The same as arguments of `--set`."""
+        """The settings of a trial of this kind, as arguments of `--set`."""
         shards = {"training.virtual_shards": str(self.virtual_shards)} if self.virtual_shards else {}
-        return {"scaling.num_workers": str(self.workers)} | shards
+        return {**self.workload.settings, "scaling.num_workers": str(self.workers)} | shards
 
 
 class Reference(NamedTuple):
@@ -52,15 +60,13 @@ class Bench:
     _ray: services.RayNode | None = None
     _prefect: services.Server | None = None
 
-    @property
-    def recipe(self) -> Path:
-        """Path of the recipe that all trials train."""
-        return self.folder / "slow.py"
+    def recipe(self, kind: Kind) -> Path:
+        """Path of the recipe that trials of `kind` train."""
+        return self.folder / f"{kind.workload.recipe}.py"
 
-    @property
-    def template(self) -> Path:
+    def template(self, kind: Kind) -> Path:
         """A home that contains only the prepared data."""
-        return self.folder / "template"
+        return self.folder / f"template-{kind.trainer}"
 
     @property
     def prefect_url(self) -> str:
@@ -85,35 +91,35 @@ class Bench:
         return self._references[kind]
 
     def _undisturbed(self, kind: Kind) -> Reference:
-        home = Home(self.folder / f"reference-{kind.workers}-{kind.virtual_shards}")
-        if self.template.exists():
-            shutil.copytree(self.template, home.root)
+        home = Home(self.folder / f"reference-{kind.trainer}-{kind.workers}-{kind.virtual_shards}")
+        if self.template(kind).exists():
+            shutil.copytree(self.template(kind), home.root)
         environment = self.environment | {HOME_VARIABLE: str(home.root), "PREFECT_API_URL": self.prefect_url}
-        settings = SETTINGS | kind.settings
+        settings = kind.settings
         if kind.workers:
             environment |= self.ray.environment
             settings |= {"ray.address": self.ray.address}
         log = self.folder / f"{home.root.name}.log"
-        run = Retraining(self.recipe, settings, environment, log, self.folder)
+        run = Retraining(self.recipe(kind), settings, environment, log, self.folder)
         if status := run.wait(_REFERENCE_TIMEOUT_S):
             raise RuntimeError(
                 f"the undisturbed run ended with status {status}; see {log}:\n{log.read_text()[-3000:]}"
             )
-        (folder,) = home.runs("slow").iterdir()
+        (folder,) = home.runs(kind.workload.recipe).iterdir()
         paths = RunPaths(folder)
-        self._keep_template(home)
+        self._keep_template(home, self.template(kind))
         return Reference(paths, paths.release.stat().st_mtime - run.began)
 
-    def _keep_template(self, home: Home) -> None:
+    def _keep_template(self, home: Home, template: Path) -> None:
         """Copy the data only: MLflow's store holds absolute paths, so a copy of it would not work."""
-        if self.template.exists():
+        if template.exists():
             return
-        aside = self.folder / "template.tmp"
+        aside = template.with_suffix(".tmp")
         aside.mkdir()
         for part in (home.datasets, home.sources, home.raw):
             if part.exists():
                 shutil.copytree(part, aside / part.name)
-        aside.rename(self.template)
+        aside.rename(template)
 
 
 @contextmanager
@@ -139,5 +145,6 @@ def bench(folder: Path) -> Iterator[Bench]:
     with ExitStack() as stack:
         stack.callback(lambda: processes.end_all(processes.with_environment(MARK, str(folder))))
         made = Bench(folder, environment, stack, stamp())
-        made.recipe.write_text(RECIPE)
+        for workload in WORKLOADS.values():
+            workload.write(folder)
         yield made

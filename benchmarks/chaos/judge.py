@@ -29,6 +29,7 @@ def judge(trial: Trial) -> Outcome:
     attempts = read_attempts(trial.paths)
     return Outcome(
         fault=trial.fault,
+        trainer=trial.kind.trainer,
         trial=trial.number,
         seed=trial.seed,
         moment="; ".join([*trial.moments, *(f"missed: {one}" for one in trial.missed)]),

@@ -1,4 +1,4 @@
-"""One `evergreen retrain` in its own process group, and the recipe and settings of all trials."""
+"""One `evergreen retrain` in its own process group."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from training.errors import (
@@ -20,45 +20,6 @@ from training.errors import (
     EXIT_TRAINING_FAILED,
 )
 
-RECIPE = '''"""A model of one layer whose steps take 25 ms at least, so that a fault can hit a chosen one."""
-
-import time
-
-from training.recipe import Recipe
-from training.data.sources.digits import Digits
-
-
-def build_model(shape, classes):
-    from torch import nn
-
-    class Slow(nn.Sequential):
-        def forward(self, images):
-            if self.training:
-                time.sleep(0.025)
-            return super().forward(images)
-
-    return Slow(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
-
-
-recipe = Recipe("slow", "a step takes 25 ms at least", Digits(), build_model=build_model)
-'''
-# 16 steps per epoch: checkpoints at steps 4, 8 and 12 and at the end of the epoch.
-SETTINGS = {
-    "seed": "1",
-    "training.epochs": "4",
-    "training.global_batch_size": "48",
-    "data.max_train_rows": "800",
-    "data.max_test_rows": "200",
-    "checkpoint.every_steps": "4",
-    "tracking.log_every_steps": "2",
-    "tracking.system_metrics": "false",
-    "tracking.outage_s": "120",
-    "gate.floor": "0.05",
-    "scaling.use_gpu": "no",
-    "scaling.cpus_per_worker": "0.5",
-    "failure.hang_timeout_s": "6",
-}
-STEPS = 64
 DOCUMENTED = frozenset(
     {
         EXIT_OK,
@@ -84,7 +45,7 @@ class Retraining:
     def __init__(
         self,
         recipe: Path,
-        settings: dict[str, str],
+        settings: Mapping[str, str],
         environment: dict[str, str],
         log: Path,
         place: Path,

@@ -4,17 +4,20 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import psutil
 
 from benchmarks.chaos.faults import NOT_INJECTED, Fault
 from benchmarks.chaos.record import Outcome, of_fault
+from benchmarks.chaos.workloads import WORKLOADS
+from training.settings.schema import TrainerName
 
-_LIBRARIES = ("torch", "ray", "prefect", "mlflow")
+_LIBRARIES = ("torch", "xgboost", "ray", "prefect", "mlflow")
 _COLUMNS = (
     "fault",
+    "trainer",
     "trials",
     "fault met",
     "weights identical",
@@ -41,7 +44,8 @@ def write_summary(file: Path, faults: Sequence[Fault], outcomes: Sequence[Outcom
 
 def _head(outcomes: Sequence[Outcome], seed: int) -> list[str]:
     memory = psutil.virtual_memory().total / 2**30
-    versions = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    packages = packages_distributions()  # the package xgboost is of the distribution xgboost or xgboost-cpu
+    versions = ", ".join(f"{name} {version(packages[name][0])}" for name in _LIBRARIES if name in packages)
     codes = sorted({one.code for one in outcomes})
     days = sorted({one.at[:10] for one in outcomes})
     return [
@@ -59,18 +63,20 @@ def _head(outcomes: Sequence[Outcome], seed: int) -> list[str]:
 
 
 def table(faults: Sequence[Fault], outcomes: Sequence[Outcome]) -> list[str]:
-    """Markdown table with a row for each fault that has trials."""
+    """Markdown table with a row for each fault and trainer that has trials."""
     rows = [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
     for fault in faults:
-        if mine := of_fault(outcomes, fault.id):
-            rows.append(f"| {' | '.join(_row(fault, mine))} |")
+        for trainer in WORKLOADS:
+            if mine := of_fault(outcomes, fault.id, trainer):
+                rows.append(f"| {' | '.join(_row(fault, trainer, mine))} |")
     return [*rows, ""]
 
 
-def _row(fault: Fault, outcomes: Sequence[Outcome]) -> list[str]:
+def _row(fault: Fault, trainer: TrainerName, outcomes: Sequence[Outcome]) -> list[str]:
     waits = [one.recovery_s for one in outcomes if one.recovery_s is not None]
     return [
         f"{fault.id}: {fault.what}",
+        trainer,
         str(len(outcomes)),
         str(sum(one.injected for one in outcomes)),
         _counted(outcomes, lambda one: one.weights_identical),
@@ -102,7 +108,7 @@ def _explained() -> list[str]:
 
 def _broken(outcomes: Sequence[Outcome]) -> list[str]:
     found = [
-        f"- {one.fault}, trial {one.trial} ({one.moment}; exit {', '.join(map(str, one.statuses))}): "
+        f"- {one.fault}, {one.trainer}, trial {one.trial} ({one.moment}; exit {', '.join(map(str, one.statuses))}): "
         f"{broken.invariant} {broken.name}: {broken.detail.strip().splitlines()[-1][:300]}"
         for one in outcomes
         for broken in one.broken
@@ -112,4 +118,5 @@ def _broken(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _missing(faults: Sequence[Fault]) -> list[str]:
     reasons = NOT_INJECTED | {fault.id: reason for fault in faults if (reason := fault.unavailable())}
+    reasons |= {f"{fault.id}, {trainer}": why for fault in faults for trainer, why in fault.not_with.items()}
     return ["## Not injected", "", *(f"- {name}: {reason}" for name, reason in reasons.items())]

@@ -13,7 +13,7 @@ import psutil
 
 from benchmarks.chaos import processes
 from benchmarks.chaos.bench import Bench, Kind, Reference
-from benchmarks.chaos.retraining import HUNG, SETTINGS, STEPS, Retraining
+from benchmarks.chaos.retraining import HUNG, Retraining
 from benchmarks.chaos.step_watch import StepWatch, last_step
 from training.attempts.heartbeat import Beat
 from training.attempts.history import read_attempts
@@ -61,7 +61,7 @@ class Trial:
         trial = cls(bench, fault, number, seed, kind, own_services, draw)
         bench.reference(kind)
         trial.fill_home()
-        trial.settings = SETTINGS | kind.settings
+        trial.settings = kind.settings
         trial.environment = bench.environment | {HOME_VARIABLE: str(trial.home.root)}
         if own_services:
             trial.settings["ray.num_cpus"] = "2"
@@ -75,7 +75,7 @@ class Trial:
     @property
     def home(self) -> Home:
         """The home of this trial."""
-        return Home(self.bench.folder / f"{self.fault}-{self.number}".lower())
+        return Home(self.bench.folder / f"{self.fault}-{self.kind.trainer}-{self.number}".lower())
 
     @property
     def folder(self) -> Path:
@@ -90,7 +90,7 @@ class Trial:
     @property
     def paths(self) -> RunPaths:
         """The trial's run; its ingredients, and hence its run key, equal those of the undisturbed run."""
-        return RunPaths(self.home.runs("slow") / self.reference.paths.root.name)
+        return RunPaths(self.home.runs(self.kind.workload.recipe) / self.reference.paths.root.name)
 
     @property
     def run(self) -> Retraining:
@@ -99,7 +99,7 @@ class Trial:
 
     def fill_home(self) -> None:
         """Copy the prepared data into the home."""
-        shutil.copytree(self.bench.template, self.home.root, dirs_exist_ok=True)
+        shutil.copytree(self.bench.template(self.kind), self.home.root, dirs_exist_ok=True)
 
     def run_log(self, suffix: str = ".log", start: int | None = None) -> Path:
         """File for the output of start number `start` of the command, by default of the next start."""
@@ -111,7 +111,8 @@ class Trial:
         variables = self.environment | environment
         self.folder.mkdir(exist_ok=True)
         log = self.run_log()
-        made = Retraining(self.bench.recipe, self.settings, variables, log, self.folder, prefix)
+        recipe = self.bench.recipe(self.kind)
+        made = Retraining(recipe, self.settings, variables, log, self.folder, prefix)
         self.runs.append(made)
         if self.watch is None:
             self.watch = StepWatch(self.paths.metrics)
@@ -176,7 +177,7 @@ class Trial:
 
     def wait_for_some_step(self, first: int = 1) -> int:
         """Wait for a random step, not earlier than `first`, and return it."""
-        step = self.random.randint(first, STEPS - 2)
+        step = self.random.randint(first, self.kind.workload.steps - 2)
         self.wait_for_step(step)
         return step
 

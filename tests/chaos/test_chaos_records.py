@@ -10,6 +10,10 @@ from benchmarks.chaos.faults import all_faults
 from benchmarks.chaos.record import Broken, Outcome, add_outcome, of_fault, read_outcomes
 from benchmarks.chaos.step_watch import last_step
 from benchmarks.chaos.summary import write_summary
+from benchmarks.chaos.workloads import WORKLOADS
+from training.recipe import load
+from training.settings.overrides import parse_assignments, resolve
+from training.settings.schema import TrainerName
 
 
 def outcome(**fields: Any) -> Outcome:
@@ -43,13 +47,24 @@ def test_a_line_that_was_cut_short_and_other_seeds_are_left_out(tmp_path: Path) 
     table.write_text(table.read_text() + table.read_text()[:50])
     assert [one.trial for one in read_outcomes(table, 7)] == [1, 2]
     assert [one.trial for one in read_outcomes(table, 8)] == [3]
-    assert of_fault(read_outcomes(table, 7), "F2") == []
+    assert of_fault(read_outcomes(table, 7), "F2", "torch") == []
+
+
+def test_a_line_from_before_there_were_other_trainers_is_of_the_pytorch_loop(tmp_path: Path) -> None:
+    table = tmp_path / "chaos.jsonl"
+    table.write_text(outcome().model_dump_json(exclude={"trainer"}) + "\n")
+    add_outcome(table, outcome(trainer="xgboost"))
+    found = read_outcomes(table, 7)
+    assert [one.trainer for one in found] == ["torch", "xgboost"]
+    assert of_fault(found, "F1", "torch") == found[:1]
+    assert of_fault(found, "F1", "xgboost") == found[1:]
 
 
 def test_trials_that_are_recorded_are_not_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    add_outcome(tmp_path / "chaos.jsonl", outcome())
+    for trainer in ("torch", "xgboost"):
+        add_outcome(tmp_path / "chaos.jsonl", outcome(trainer=trainer))
     arguments = [
         "--faults",
         "F1",
@@ -63,8 +78,8 @@ def test_trials_that_are_recorded_are_not_run_again(
         str(tmp_path),
     ]
     assert main(arguments) == 0
-    assert "1 trials, 0 broke something" in capsys.readouterr().out
-    assert len(read_outcomes(tmp_path / "chaos.jsonl", 7)) == 1
+    assert "2 trials, 0 broke something" in capsys.readouterr().out
+    assert len(read_outcomes(tmp_path / "chaos.jsonl", 7)) == 2
     assert [one.name for one in tmp_path.iterdir() if one.is_dir()] == []
 
 
@@ -84,11 +99,33 @@ def test_the_table_counts_what_can_be_told(tmp_path: Path) -> None:
     ]
     write_summary(tmp_path / "chaos.md", all_faults(), trials, seed=7)
     page = (tmp_path / "chaos.md").read_text()
-    assert "| F1: SIGKILL of a rank | 3 | 3 | 1 of 2 | 3 of 3 | 1 | 0 | 5 | 10 / 12 | 1 |" in page
-    assert "F1, trial 3" in page
+    assert "| F1: SIGKILL of a rank | torch | 3 | 3 | 1 of 2 | 3 of 3 | 1 | 0 | 5 | 10 / 12 | 1 |" in page
+    assert "F1, torch, trial 3" in page
     assert "I3 metrics file: train/loss is missing at step 4" in page
     assert "seed 7" in page
     assert "- F16: " in page
+    assert "- F22, xgboost: Another number of workers" in page
+
+
+@pytest.mark.parametrize("trainer", WORKLOADS)
+def test_each_fault_is_tried_with_a_trainer_or_says_why_not(trainer: TrainerName) -> None:
+    for fault in all_faults():
+        kinds = fault.kinds_of(trainer)
+        assert bool(kinds) != bool(fault.not_with.get(trainer)), fault.id
+        assert {kind.trainer for kind in kinds} <= {trainer}
+
+
+@pytest.mark.parametrize("trainer", WORKLOADS)
+def test_the_recipe_of_a_workload_is_of_its_trainer_and_takes_its_settings(
+    trainer: TrainerName, tmp_path: Path
+) -> None:
+    workload = WORKLOADS[trainer]
+    recipe, ref = load(str(workload.write(tmp_path)))
+    settings = resolve(
+        recipe.settings, parse_assignments(f"{name}={value}" for name, value in workload.settings.items())
+    )
+    assert (ref.name, settings.trainer) == (workload.recipe, trainer)
+    assert settings.checkpoint.every_steps == workload.steps_per_checkpoint
 
 
 def test_an_unknown_fault_is_refused() -> None:

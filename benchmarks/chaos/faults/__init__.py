@@ -1,10 +1,11 @@
 """The fault matrix: the faults that can be injected, and those that cannot, each with the reason."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from benchmarks.chaos.bench import Kind
 from benchmarks.chaos.trial import Trial
+from training.settings.schema import TrainerName
 
 ON_RAY, IN_PROCESS, IN_SHARDS = Kind(2), Kind(0), Kind(2, 4)
 
@@ -13,7 +14,8 @@ ON_RAY, IN_PROCESS, IN_SHARDS = Kind(2), Kind(0), Kind(2, 4)
 class Fault:
     """One line of the matrix. `inject` starts the command and causes the fault; all else is the same for every fault.
 
-    Trials take the `kinds` in turn. With `own_services`, a trial has its own Ray and Prefect server.
+    Trials with a trainer take the kinds of :meth:`kinds_of` in turn. With `own_services`, a trial has its own Ray and
+    Prefect server.
     """
 
     id: str
@@ -22,6 +24,15 @@ class Fault:
     kinds: tuple[Kind, ...] = (ON_RAY,)
     own_services: bool = False
     unavailable: Callable[[], str | None] = lambda: None  # reason why it can't be injected here
+    not_with: Mapping[TrainerName, str] = field(
+        default_factory=dict
+    )  # trainers without it, each with the reason
+
+    def kinds_of(self, trainer: TrainerName) -> tuple[Kind, ...]:
+        """Kinds of the trials with `trainer`; none for a trainer in `not_with`."""
+        return (
+            () if trainer in self.not_with else tuple(kind._replace(trainer=trainer) for kind in self.kinds)
+        )
 
 
 def all_faults() -> tuple[Fault, ...]:

@@ -96,10 +96,10 @@ def signal_flow(trial: Trial) -> None:
     trial.expect(*_TOLD[signum])
 
 
-def kill_flow_at_some_step(trial: Trial, first: int) -> None:
-    """Start the command, SIGKILL its process at a random step from `first` on, and wait for its end."""
+def kill_flow_after_checkpoints(trial: Trial, checkpoints: int) -> None:
+    """Start the command, SIGKILL its process at a random step after so many checkpoints, and wait for its end."""
     trial.start()
-    step = trial.wait_for_some_step(first)
+    step = trial.wait_for_some_step(checkpoints * trial.kind.workload.steps_per_checkpoint + 1)
     trial.hit(
         f"SIGKILL to the flow at step {step}", not trial.run.ended and send(trial.run.pid, signal.SIGKILL)
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.chaos.faults import IN_PROCESS, Fault
-from benchmarks.chaos.faults.kills import kill_flow_at_some_step
+from benchmarks.chaos.faults.kills import kill_flow_after_checkpoints
 from benchmarks.chaos.trial import Trial
 from training.checkpoints.checkpoint_log import MANIFEST, STATE
 from training.errors import EXIT_BAD_DATA, EXIT_RESOURCE
@@ -64,7 +64,7 @@ def _limit_file_size(trial: Trial) -> None:
 
 def damage_checkpoint(trial: Trial) -> None:
     """SIGKILL the command after a few checkpoints, then damage the newest checkpoint."""
-    kill_flow_at_some_step(trial, first=9)
+    kill_flow_after_checkpoints(trial, 2)
     entries = sorted(trial.paths.checkpoints.glob("step-*"))
     damage = trial.pick(CHECKPOINT_DAMAGES)
     if entries:

@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 from benchmarks.chaos.faults import IN_PROCESS, Fault
-from benchmarks.chaos.retraining import STEPS
 from benchmarks.chaos.trial import Trial
 from training.errors import EXIT_RESOURCE
 
@@ -38,7 +37,7 @@ def _crash_after_rename(trial: Trial) -> None:
 
 
 def _crash_at_point(trial: Trial) -> None:
-    count = trial.random.randint(1, STEPS // 2)
+    count = trial.random.randint(1, trial.kind.workload.steps // 2)
     _under_strace(trial, trial.paths.metrics, "write", _KILL, count)
     _say(trial, f"SIGKILL at write {count} to metrics.jsonl")
 
@@ -56,7 +55,7 @@ def _sync_fails(trial: Trial) -> None:
 
 
 def _point_fails(trial: Trial) -> None:
-    count = trial.random.randint(1, STEPS // 2)
+    count = trial.random.randint(1, trial.kind.workload.steps // 2)
     _under_strace(trial, trial.paths.metrics, "write", "error=ENOSPC", count)
     _say(trial, f"ENOSPC at write {count} to metrics.jsonl", EXIT_RESOURCE)
 
@@ -65,7 +64,7 @@ def _drawn_target(trial: Trial) -> Path:
     """A random file or folder that an undisturbed run creates by rename; trials of one seed don't repeat a draw."""
     root = trial.reference.paths.root
     left = sorted(path for path in root.iterdir() if path.is_file() and path.suffix in (".json", ".html"))
-    saved = [root / "checkpoints" / f"step-{step:09d}" for step in range(4, STEPS + 1, 4)]
+    saved = [root / "checkpoints" / f"step-{step:09d}" for step in trial.kind.workload.checkpoint_steps]
     targets = [*left, *saved, root / "metrics.jsonl", root / "fence", root / "model"]
     return trial.paths.root / trial.drawn_without_repeat(targets, 3).relative_to(root)
 

@@ -1,0 +1,116 @@
+"""What trials train: for each trainer a recipe whose steps take long enough that a fault can hit a chosen one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from training.settings.schema import TrainerName
+
+_TABLE = "slow.csv"
+_TABLE_ROWS, _TABLE_COLUMNS = 20_000, 20
+
+_SLOW_MODEL = '''"""A model of one layer whose steps take 25 ms at least."""
+
+import time
+
+from evergreen import Digits, Recipe
+
+
+def build_model(shape, classes):
+    from torch import nn
+
+    class Slow(nn.Sequential):
+        def forward(self, images):
+            if self.training:
+                time.sleep(0.025)
+            return super().forward(images)
+
+    return Slow(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+recipe = Recipe("slow", "a step takes 25 ms at least", Digits(), build_model=build_model)
+'''
+# The rows make rounds slow: a recipe of XGBoost has no code that runs in a round.
+_SLOW_TREES = f'''"""Trees of a table with so many rows and columns that a round takes some 20 ms."""
+
+from evergreen import Classification, Recipe, Table, XGBoost
+
+trees = XGBoost(max_depth=6, learning_rate=0.1, subsample=0.8, colsample_bytree=0.8)
+recipe = Recipe("slow-trees", "rounds of some 20 ms", Table("{_TABLE}", "label"), Classification(), trees)
+'''
+_SHARED = {
+    "seed": "1",
+    "tracking.log_every_steps": "2",
+    "tracking.system_metrics": "false",
+    "tracking.outage_s": "120",
+    "gate.floor": "0.05",
+    "scaling.use_gpu": "no",
+    "scaling.cpus_per_worker": "0.5",
+    "failure.hang_timeout_s": "6",
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The training of a trainer's trials: `steps` steps, with a checkpoint after every `steps_per_checkpoint`.
+
+    A boosting round counts as a step. `write_data` creates the files that the recipe reads, beside the recipe's file.
+    """
+
+    recipe: str
+    text: str
+    settings: Mapping[str, str]
+    steps: int
+    steps_per_checkpoint: int
+    write_data: Callable[[Path], None] = lambda _: None
+
+    @property
+    def checkpoint_steps(self) -> range:
+        """Steps at which an undisturbed training saves a checkpoint."""
+        return range(self.steps_per_checkpoint, self.steps + 1, self.steps_per_checkpoint)
+
+    def write(self, folder: Path) -> Path:
+        """Write the recipe and its data to `folder`; returns the recipe's file."""
+        self.write_data(folder)
+        file = folder / f"{self.recipe}.py"
+        file.write_text(self.text)
+        return file
+
+
+def _write_table(folder: Path) -> None:
+    random = np.random.default_rng(1)
+    numbers = random.normal(size=(_TABLE_ROWS, _TABLE_COLUMNS)).round(3)
+    noise = random.normal(size=_TABLE_ROWS)
+    labels = np.where(numbers[:, 0] + numbers[:, 1] * numbers[:, 2] + noise > 0, "above", "below")
+    lines = [",".join([*map(str, row), label]) for row, label in zip(numbers.tolist(), labels, strict=True)]
+    header = ",".join([*(f"x{at}" for at in range(_TABLE_COLUMNS)), "label"])
+    (folder / _TABLE).write_text("\n".join([header, *lines, ""]))
+
+
+WORKLOADS: Mapping[TrainerName, Workload] = {
+    "torch": Workload(
+        recipe="slow",
+        text=_SLOW_MODEL,
+        # 16 steps per epoch: checkpoints at steps 4, 8 and 12 and at the end of the epoch.
+        settings=_SHARED
+        | {
+            "training.epochs": "4",
+            "training.global_batch_size": "48",
+            "data.max_train_rows": "800",
+            "data.max_test_rows": "200",
+            "checkpoint.every_steps": "4",
+        },
+        steps=64,
+        steps_per_checkpoint=4,
+    ),
+    "xgboost": Workload(
+        recipe="slow-trees",
+        text=_SLOW_TREES,
+        settings=_SHARED | {"training.rounds": "100", "checkpoint.every_steps": "10"},
+        steps=100,
+        steps_per_checkpoint=10,  # the rounds of a block: a checkpoint holds whole blocks
+        write_data=_write_table,
+    ),
+}
