@@ -5,6 +5,7 @@ continues when the command is started again; rows named with --rows are always m
 """
 
 import argparse
+import itertools
 import shutil
 import signal
 import sys
@@ -22,6 +23,9 @@ from benchmarks.harness.row import DisagreementError, Row, Size
 from benchmarks.harness.side import SideError
 from benchmarks.harness.tree import adopt_orphans
 from benchmarks.rows import all_rows
+from training.ray_cluster import patches
+
+_HOOKS = {"on": (True,), "off": (False,), "both": (True, False)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,15 +55,17 @@ def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work:
     claimed = {claim.id for row in all_rows() for claim in row.claims}
     kept = tuple(line for line in results.rows if line.id in claimed)  # some claims may have been renamed
     results = results.model_copy(update={"rows": kept})
-    measured = {line.id for line in results.rows if line.ratio is not None and line.code == results.code}
+    measured = {
+        (line.id, line.hooks) for line in results.rows if line.ratio is not None and line.code == results.code
+    }
     done = set() if options.rows else measured
     broken = 0
-    for row in rows:
-        if all(claim.id in done for claim in row.claims):
+    for row, hooks in itertools.product(rows, _HOOKS.get(options.hooks, (patches.active(),))):
+        if all((claim.id, hooks) in done for claim in row.claims):
             print(f"{row.id:10} measured before; --rows {row.id} measures it again", flush=True)
             continue
         began = time.monotonic()
-        lines, failed = _lines(row, work, size, options.pairs)
+        lines, failed = _lines(row, work, size, options.pairs, hooks)
         broken += failed
         results = store.add(results, lines, file)
         _publish(results, options.out, name)
@@ -73,22 +79,23 @@ def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work:
     return broken
 
 
-def _lines(row: Row, work: Path, size: Size, pairs: int | None) -> tuple[list[Line], bool]:
+def _lines(row: Row, work: Path, size: Size, pairs: int | None, hooks: bool) -> tuple[list[Line], bool]:
     """A row's lines, and whether the row failed although it should be measurable here."""
     if reason := row.unavailable(size):
-        return _unmeasured(row, f"not measured: {reason}"), False
+        return _unmeasured(row, hooks, f"not measured: {reason}"), False
     try:
-        return measure(row, work, size, pairs), False
+        return measure(row, work, size, pairs, hooks), False
     except (SideError, DisagreementError) as error:
         print(error, file=sys.stderr, flush=True)
-        return _unmeasured(row, f"failed: {str(error).splitlines()[0]}"), True
+        return _unmeasured(row, hooks, f"failed: {str(error).splitlines()[0]}"), True
 
 
-def _unmeasured(row: Row, note: str) -> list[Line]:
+def _unmeasured(row: Row, hooks: bool, note: str) -> list[Line]:
     return [
         Line(
             id=claim.id,
             title=claim.title,
+            hooks=hooks,
             goal=claim.goal,
             at_least=claim.at_least,
             unit=claim.unit,
@@ -127,6 +134,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--pairs", type=int, help="pairs per row (default: the row's own number, 5 for most; quick: 2)"
+    )
+    parser.add_argument(
+        "--hooks", choices=list(_HOOKS), help="hooks into Ray (default: as for this version of Ray)"
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder of the results")
     parser.add_argument("--work", default="/tmp", help="folder for data and homes, with a short path")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from benchmarks.harness.page import name_of
 from benchmarks.harness.results import Line, Results
 
 _MET, _MISSED, _OPEN = "#2e7d32", "#c62828", "#757575"
@@ -24,7 +25,9 @@ def draw(results: Results, file: Path) -> None:
         axes.plot(margin, height, "o", color=colour)
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(shown)), [f"{line.id}  {line.title}" for line in reversed(shown)], fontsize=7)
+    axes.set_yticks(
+        range(len(shown)), [f"{name_of(line)}  {line.title}" for line in reversed(shown)], fontsize=7
+    )
     axes.margins(y=0.02)
     axes.xaxis.set_major_formatter("{x:g}")
     figure.supxlabel(

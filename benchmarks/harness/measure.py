@@ -26,12 +26,15 @@ class Run(NamedTuple):
     measured: Measured
 
 
-def measure(row: Row, work: Path, size: Size, pairs: int | None) -> list[Line]:
-    """Measure a row and return a line for each claim. Raises :class:`SideError` or :class:`DisagreementError`."""
+def measure(row: Row, work: Path, size: Size, pairs: int | None, hooks: bool = True) -> list[Line]:
+    """Measure a row, with or without hooks into Ray, and return a line for each claim.
+
+    Raises :class:`SideError` or :class:`DisagreementError`.
+    """
     shared = Path(tempfile.mkdtemp(prefix=f"{row.id.lower()}-", dir=work))
     data = work / "data"
     data.mkdir(exist_ok=True)
-    place = Place(data, shared, shared, size)
+    place = Place(data, shared, shared, size, hooks)
     wanted = pairs or (row.pairs if size == "full" else min(2, row.pairs))
     try:
         _run(row, PREPARE, place)
@@ -46,7 +49,7 @@ def measure(row: Row, work: Path, size: Size, pairs: int | None) -> list[Line]:
             if not _restless(runs, row) or time.monotonic() > patience:
                 break
             runs += _round(row, place, backwards=number % 2 == 1)
-        return [_line(runs, claim, size) for claim in row.claims]
+        return [_line(runs, claim, size).model_copy(update={"hooks": hooks}) for claim in row.claims]
     finally:
         shutil.rmtree(shared, ignore_errors=True)
 

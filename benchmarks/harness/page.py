@@ -6,6 +6,7 @@ from benchmarks.harness.statistics import MOST_SPREAD
 _HEADINGS = (
     "row",
     "what",
+    "hooks",
     "A / B",
     "95 %",
     "goal",
@@ -36,14 +37,14 @@ def page(results: Results) -> str:
         "the mean of paired processes in alternation, after one unmeasured run of each side where the row says so, "
         "with Student's t interval at 95 %; the goal must be met at the worse end of the interval. The spread is the "
         "standard deviation of one run, from consecutive runs of the same side: above "
-        f"{MOST_SPREAD:.0%} a row is void.",
+        f"{MOST_SPREAD:.0%} a row is void. Hooks: whether Evergreen used its hooks into Ray (docs/ray-hooks.md).",
         "",
         f"| {' | '.join(_HEADINGS)} |",
         f"|{' --- |' * len(_HEADINGS)}",
     ]
-    notes = [f"- **{line.id}**: {line.note}" for line in results.rows if line.note]
+    notes = [f"- **{name_of(line)}**: {line.note}" for line in results.rows if line.note]
     for code, date in sorted({(line.code, line.date) for line in results.rows if line.code != results.code}):
-        older = [line.id for line in results.rows if (line.code, line.date) == (code, date)]
+        older = [name_of(line) for line in results.rows if (line.code, line.date) == (code, date)]
         notes.append(f"- Measured with code {code} on {date}: {', '.join(older)}")
     return "\n".join([*head, *map(_row, results.rows), "", *notes, *_missed(results)]) + "\n"
 
@@ -56,10 +57,15 @@ def _missed(results: Results) -> list[str]:
 
 def _shortfall(line: Line) -> str:
     if line.ratio is None:
-        return f"- **{line.id}**: {line.note}"
+        return f"- **{name_of(line)}**: {line.note}"
     interval = "" if line.low is None else f" ({number(line.low)} to {number(line.high)})"
     word = "missed" if line.met is False else "void" if verdict(line) == "void" else "not judged"
-    return f"- **{line.id}**, {word}: {number(line.ratio)}{interval}, goal {_goal(line)}"
+    return f"- **{name_of(line)}**, {word}: {number(line.ratio)}{interval}, goal {_goal(line)}"
+
+
+def name_of(line: Line) -> str:
+    """The line's id, and whether the hooks into Ray were off."""
+    return line.id if line.hooks else f"{line.id} without hooks"
 
 
 def verdict(line: Line) -> str:
@@ -74,9 +80,9 @@ def verdict(line: Line) -> str:
 def summary(line: Line) -> str:
     """One line of text for the terminal."""
     if line.ratio is None:
-        return f"{line.id:10} {line.title}: {line.note}"
+        return f"{name_of(line):10} {line.title}: {line.note}"
     return (
-        f"{line.id:10} {line.title}: {number(line.ratio)} ({number(line.low)} to {number(line.high)}), "
+        f"{name_of(line):10} {line.title}: {number(line.ratio)} ({number(line.low)} to {number(line.high)}), "
         f"goal {_goal(line)}, met: {verdict(line).strip('*')}; A {number(line.a)}, B {number(line.b)} {line.unit}"
         + (f"; spread {line.spread:.1%}" if line.spread is not None else "")
         + (f"; {line.note}" if line.note else "")
@@ -94,6 +100,7 @@ def _row(line: Line) -> str:
     cells = (
         line.id,
         line.title,
+        "on" if line.hooks else "off",
         number(line.ratio),
         f"{number(line.low)} to {number(line.high)}" if line.low is not None else "-",
         _goal(line),

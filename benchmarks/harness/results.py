@@ -29,11 +29,12 @@ class Line(Record):
     `a` and `b` are medians in `unit`; `cpu_s` and `peak_mb` are medians over runs, of the whole process tree.
     `spread` is the standard deviation of one run, as a fraction. `met` is None without a goal or an interval, in a
     void run, and for a row that could not be measured, for which `note` gives the reason. `code` is :func:`stamp` on
-    `date`.
+    `date`. `hooks` says whether Evergreen used its hooks into Ray; a claim may have a line with and one without them.
     """
 
     id: str
     title: str
+    hooks: bool = True
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
@@ -101,22 +102,22 @@ def stamp() -> str:
 
 
 def add(results: Results, lines: list[Line], file: Path) -> Results:
-    """Add a row's lines, replacing older ones with the same ids; sort all lines by id and write the file."""
+    """Add a row's lines, replacing older ones of the same claims and hooks; sort all lines and write the file."""
     here = {"code": results.code, "date": datetime.date.today().isoformat()}
-    new = {line.id: line.model_copy(update=here) for line in lines}
-    kept = [new.pop(line.id, line) for line in results.rows]
+    new = {(line.id, line.hooks): line.model_copy(update=here) for line in lines}
+    kept = [new.pop((line.id, line.hooks), line) for line in results.rows]
     rows = tuple(sorted((*kept, *new.values()), key=_place))
     results = results.model_copy(update={"rows": rows})
     write(results, file)
     return results
 
 
-def _place(line: Line) -> tuple[int, int, str]:
-    """Sort key: P1a before P1b, P4 before P10; lines of one row keep their order."""
+def _place(line: Line) -> tuple[int, int, str, bool]:
+    """Sort key: P1a before P1b, P4 before P10, with hooks before without; lines of one row keep their order."""
     row = _ROW_ID.match(line.id)
     assert row is not None, line.id
     letter, number, part = row.groups()
-    return _LETTERS.index(letter), int(number), part
+    return _LETTERS.index(letter), int(number), part, not line.hooks
 
 
 def write(results: Results, file: Path) -> None:

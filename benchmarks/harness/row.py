@@ -18,13 +18,15 @@ class DisagreementError(Exception):
 class Place:
     """Folders and size of one run: `shared` is common to all runs of the row; `own` is this run's alone, and empty.
 
-    `data` is common to all rows. `size` sets the amount of work; ratios depend little on it.
+    `data` is common to all rows. `size` sets the amount of work; ratios depend little on it. `hooks` says whether
+    Evergreen uses its hooks into Ray.
     """
 
     data: Path
     shared: Path
     own: Path
     size: Size
+    hooks: bool = True
 
     def pick(self, full: Number, quick: Number, tiny: Number) -> Number:
         """Choose the number for this size."""

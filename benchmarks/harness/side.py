@@ -16,6 +16,7 @@ from typing import Any, cast
 from benchmarks.chaos.services import clean_environment
 from benchmarks.harness.row import Outcome, Place, Row, Size
 from benchmarks.harness.tree import TreeMeter
+from training.ray_cluster import patches
 
 PREPARE = "prepare"
 DATA_VARIABLE = "EVERGREEN_TEST_DATA"
@@ -66,7 +67,7 @@ def run_side(row: Row, side: str, place: Place) -> Measured:
 
 
 def environment(row: Row, place: Place) -> dict[str, str]:
-    """The user's environment without variables that point to servers and stores, and with the row's thread count."""
+    """The user's environment without variables that point to servers and stores; with the row's threads and hooks."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(row.threads))
     data = {DATA_VARIABLE: os.environ[DATA_VARIABLE]} if DATA_VARIABLE in os.environ else {}
     return (
@@ -78,6 +79,7 @@ def environment(row: Row, place: Place) -> dict[str, str]:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_HOME": str(place.own / "prefect"),
+            patches.VARIABLE: str(int(place.hooks)),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_TMPDIR": _ray_folder(place),
             "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -99,7 +101,7 @@ def main(arguments: list[str]) -> None:
 
     row_id, side, size, data, shared, own = arguments
     row = find_row(row_id)
-    place = Place(Path(data), Path(shared), Path(own), cast(Size, size))
+    place = Place(Path(data), Path(shared), Path(own), cast(Size, size), patches.active())
     if side == PREPARE:
         row.prepare(place)
         outcome = Outcome({})

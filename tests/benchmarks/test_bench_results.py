@@ -79,6 +79,25 @@ def test_named_rows_replace_their_lines_and_leave_the_others(file: Path) -> None
     assert made.finished
 
 
+def test_a_claim_has_a_line_with_and_one_without_hooks_into_ray(file: Path) -> None:
+    off = MET.model_copy(update={"hooks": False, "ratio": 0.9})
+    made = _measured(file, off, MET, finished=True)
+    assert [(line.id, line.hooks, line.ratio) for line in made.rows] == [("P4", True, 0.8), ("P4", False, 0.9)]
+    better = off.model_copy(update={"ratio": 0.85})
+    made = store.add(store.begin(file, "full", afresh=True), [better], file)
+    assert [(line.hooks, line.ratio) for line in made.rows] == [(True, 0.8), (False, 0.85)]
+    text = page(made)
+    assert "| P4 | reading | on | 0.8 |" in text
+    assert "| P4 | reading | off | 0.85 |" in text
+    assert summary(better).startswith("P4 without hooks reading: 0.85")
+
+
+def test_a_file_from_before_hooks_were_told_apart_is_read(file: Path) -> None:
+    made = _measured(file, MET, finished=False)
+    file.write_text(made.model_dump_json().replace('"hooks":true,', ""))
+    assert [line.hooks for line in store.begin(file, "full", afresh=False).rows] == [True]
+
+
 def test_lines_lie_in_the_order_of_their_ids_whatever_was_measured_first(file: Path) -> None:
     ids = ["N1", "P10", "P14-rows", "P14-memory", "P1b", "P2", "G1-vit", "P1a", "S1-2"]
     made = _measured(file, *(MET.model_copy(update={"id": one}) for one in ids), finished=False)
