@@ -82,7 +82,10 @@ def test_named_rows_replace_their_lines_and_leave_the_others(file: Path) -> None
 def test_a_claim_has_a_line_with_and_one_without_hooks_into_ray(file: Path) -> None:
     off = MET.model_copy(update={"hooks": False, "ratio": 0.9})
     made = _measured(file, off, MET, finished=True)
-    assert [(line.id, line.hooks, line.ratio) for line in made.rows] == [("P4", True, 0.8), ("P4", False, 0.9)]
+    assert [(line.id, line.hooks, line.ratio) for line in made.rows] == [
+        ("P4", True, 0.8),
+        ("P4", False, 0.9),
+    ]
     better = off.model_copy(update={"ratio": 0.85})
     made = store.add(store.begin(file, "full", afresh=True), [better], file)
     assert [(line.hooks, line.ratio) for line in made.rows] == [(True, 0.8), (False, 0.85)]
