@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work: Path, name: str) -> int:
     """Measure row after row; returns how many rows failed to run."""
     file = options.out / f"{name}.json"
-    results = store.begin(file, size, afresh=bool(options.rows))
+    results = store.begin(file, size, single_rows=bool(options.rows))
     claimed = {claim.id for row in all_rows() for claim in row.claims}
     kept = tuple(line for line in results.rows if line.id in claimed)  # some claims may have been renamed
     results = results.model_copy(update={"rows": kept})

@@ -83,11 +83,11 @@ class Stopwatch:
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
         """Add the block's exclusive seconds to `part`: seconds that nested blocks measure are subtracted."""
-        booked, start = sum(self.parts.values()), time.perf_counter()
+        sum_before, start = sum(self.parts.values()), time.perf_counter()
         try:
             yield
         finally:
-            inside = sum(self.parts.values()) - booked
+            inside = sum(self.parts.values()) - sum_before
             self.parts[part] = self.parts.get(part, 0.0) + time.perf_counter() - start - inside
 
     def timed(self, release: Release, trained: TrainedModel, trained_before: bool) -> Release:

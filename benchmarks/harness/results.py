@@ -65,8 +65,8 @@ class Results(Record):
     rows: tuple[Line, ...] = ()
 
 
-def begin(file: Path, size: str, afresh: bool) -> Results:
-    """Start a new run, or continue the run in `file` if it was interrupted or if `afresh` (single rows) is set.
+def begin(file: Path, size: str, single_rows: bool) -> Results:
+    """Start a new run, or continue the run in `file` if it was interrupted or if `single_rows` are measured.
 
     Lines measured with other code are kept, marked with that code, until they are measured again; lines measured with
     other package versions or another size are dropped.
@@ -88,7 +88,7 @@ def begin(file: Path, size: str, afresh: bool) -> Results:
         return now
     if before.code != now.code:
         return now.model_copy(update={"rows": before.rows})
-    return before if afresh or not before.finished else now
+    return before if single_rows or not before.finished else now
 
 
 def stamp() -> str:

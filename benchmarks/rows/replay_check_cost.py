@@ -73,7 +73,7 @@ ROW = Row(
             compare=_longer,
         ),
         Claim(
-            "N2-booked",
+            "N2-recorded",
             "the same, from the seconds that the check recorded",
             of="seconds",
             of_b="rest",

@@ -43,11 +43,13 @@ def abandoned_claims(plans: Iterable[RunPlan]) -> Iterator[AbandonedClaim]:
         try:
             claims = read_claims(connect_once(plan), model)
         except EvergreenError as error:
-            log.warning("model %s: its registry can't be asked for abandoned locks (%s)", model, error)
+            log.warning("model %s: its registry could not be searched for abandoned locks (%s)", model, error)
             continue
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                log.warning("model %s: its registry can't be asked for abandoned locks (%s)", model, error)
+                log.warning(
+                    "model %s: its registry could not be searched for abandoned locks (%s)", model, error
+                )
             continue
         here = (home.identity, socket.gethostname())
         for token, claim in claims.items():

@@ -179,12 +179,12 @@ def _in_service(run: _Run) -> bool:
         pointed_to = client.get_registered_model(release.model).aliases.values()
         anchored = is_anchor(client, release.model, release.version)
     except EvergreenError as error:
-        log.warning("%s: kept, as its registry can't be asked (%s)", run.paths.root, error)
+        log.warning("%s: kept, because its registry can't be read (%s)", run.paths.root, error)
         return True
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return False
-        log.warning("%s: kept, as its registry can't be asked (%s)", run.paths.root, error)
+        log.warning("%s: kept, because its registry can't be read (%s)", run.paths.root, error)
         return True
     return anchored or release.version in {str(version) for version in pointed_to}
 

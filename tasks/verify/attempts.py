@@ -57,9 +57,11 @@ def computed_twice(run: Evidence) -> Outcome:
 
 def recovered(run: Evidence, bound_s: float | None) -> Outcome:
     """After each failure, training was ready to resume within the time bound."""
-    taken, silent = dict(_recoveries(run)), _silent(run)
+    taken, unrecorded = dict(_recoveries(run)), _without_record(run)
     unknown = (
-        f"; the end of attempt {few(silent)} is not on record, because its driver ended too" if silent else ""
+        f"; the end of attempt {few(unrecorded)} is not on record, because its driver ended too"
+        if unrecorded
+        else ""
     )
     if not taken:
         return Outcome(True, f"no failure on record after which training resumed{unknown}")
@@ -80,11 +82,11 @@ def _recoveries(run: Evidence) -> Iterator[tuple[int, float]]:
             yield failure.number, following[0].ready - failure.at
 
 
-def _silent(run: Evidence) -> list[int]:
+def _without_record(run: Evidence) -> list[int]:
     """Attempts that a later attempt followed although no failure of theirs is on record."""
-    told = {failure.number for failure in run.failures}
+    failed = {failure.number for failure in run.failures}
     newest = run.attempts[-1].number if run.attempts else 0
-    return sorted({one.number for one in run.attempts} - told - {newest})
+    return sorted({one.number for one in run.attempts} - failed - {newest})
 
 
 def _is_on_purpose(failure: Failure) -> bool:

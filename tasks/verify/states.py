@@ -33,7 +33,7 @@ def others_running(run: Evidence) -> Outcome:
         for one in running
         if not _at_work(run, one.data.tags.get("evergreen.recipe", ""))
     ]
-    return judged(dead, f"{len(running)} at work" if running else "none RUNNING")
+    return judged(dead, f"{len(running) or 'none'} RUNNING")
 
 
 def _at_work(run: Evidence, recipe: str) -> bool:

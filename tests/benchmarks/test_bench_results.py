@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def _measured(file: Path, *lines: Line, finished: bool) -> Results:
-    made = store.add(store.begin(file, "full", afresh=False), list(lines), file)
+    made = store.add(store.begin(file, "full", single_rows=False), list(lines), file)
     made = made.model_copy(update={"finished": finished})
     store.write(made, file)
     return made
@@ -43,20 +43,20 @@ def _measured(file: Path, *lines: Line, finished: bool) -> Results:
 
 def test_an_interrupted_run_goes_on(file: Path) -> None:
     _measured(file, MET, finished=False)
-    (line,) = store.begin(file, "full", afresh=False).rows
+    (line,) = store.begin(file, "full", single_rows=False).rows
     assert line == MET.model_copy(update={"code": line.code, "date": line.date})
     assert len(line.code) == 12
 
 
 def test_after_a_finished_run_all_is_measured_anew(file: Path) -> None:
     _measured(file, MET, finished=True)
-    assert store.begin(file, "full", afresh=False).rows == ()
+    assert store.begin(file, "full", single_rows=False).rows == ()
 
 
 def test_a_file_of_an_older_harness_is_not_gone_on_with(file: Path) -> None:
     made = _measured(file, MET, finished=False)
     file.write_text(made.model_dump_json().replace('"spread"', '"control"'))
-    assert store.begin(file, "full", afresh=False).rows == ()
+    assert store.begin(file, "full", single_rows=False).rows == ()
 
 
 def test_the_stamp_covers_the_benchmarks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_stamp_covers_the_benchmarks(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_named_rows_replace_their_lines_and_leave_the_others(file: Path) -> None:
     _measured(file, MET, MISSED, finished=True)
     better = MISSED.model_copy(update={"ratio": 0.04})
-    made = store.add(store.begin(file, "full", afresh=True), [better], file)
+    made = store.add(store.begin(file, "full", single_rows=True), [better], file)
     assert [(line.id, line.ratio) for line in made.rows] == [("P4", MET.ratio), ("P5", 0.04)]
     assert made.finished
 
@@ -110,16 +110,16 @@ def test_lines_lie_in_the_order_of_their_ids_whatever_was_measured_first(file: P
 
 def test_rows_of_another_size_or_other_packages_are_not_mixed(file: Path) -> None:
     made = _measured(file, MET, finished=False)
-    assert store.begin(file, "quick", afresh=False).rows == ()
+    assert store.begin(file, "quick", single_rows=False).rows == ()
     store.write(made.model_copy(update={"versions": made.versions | {"torch": "1.0"}}), file)
-    assert store.begin(file, "full", afresh=True).rows == ()
+    assert store.begin(file, "full", single_rows=True).rows == ()
 
 
 def test_rows_of_other_code_say_so_until_they_are_measured_anew(file: Path) -> None:
     made = _measured(file, MET, MISSED, finished=True)
     older = [line.model_copy(update={"code": "0ther", "date": "2026-01-02"}) for line in made.rows]
     store.write(made.model_copy(update={"code": "0ther", "rows": tuple(older)}), file)
-    begun = store.begin(file, "full", afresh=False)
+    begun = store.begin(file, "full", single_rows=False)
     assert not begun.finished
     assert "- Measured with code 0ther on 2026-01-02: P4, P5" in page(begun)
     assert "- Measured with code 0ther on 2026-01-02: P5\n" in page(store.add(begun, [MET], file))
