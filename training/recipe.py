@@ -202,14 +202,23 @@ def reload(ref: RecipeRef, folder: Path) -> Recipe:
 
     Raises :class:`SettingError` if the digest of the copy is not that in `ref`; then no code of the copy is executed.
     """
+    files = check_copy(ref, folder)
     path = folder / Path(ref.path).name
+    recipe: Recipe = _import_file(path, [file for file in files if file.suffix == ".py"]).recipe
+    return recipe
+
+
+def check_copy(ref: RecipeRef, folder: Path) -> list[Path]:
+    """The files of the run's copy of a recipe in `folder`. Raises :class:`SettingError` if the copy was changed."""
     files = [_kept(ref, Path(file), folder) for file in ref.files]
-    if not all(file.is_file() for file in files) or _digest(files) != ref.digest:
+    if not all(file.is_file() for file in files) or ref.digest not in (
+        _digest(files),
+        _digest(files, Path.read_bytes),
+    ):
         raise SettingError(
             f"recipe {folder}: the copy kept with the run was changed; remove the folder and run again"
         )
-    recipe: Recipe = _import_file(path, [file for file in files if file.suffix == ".py"]).recipe
-    return recipe
+    return files
 
 
 @contextmanager
@@ -355,9 +364,10 @@ def _local_files(path: Path, folder: Path) -> set[Path]:
     return found
 
 
-def _digest(files: list[Path]) -> str:
+def _digest(files: list[Path], content_of: Callable[[Path], bytes] | None = None) -> str:
+    """Digest of the files' names and content. Earlier versions of Evergreen hashed every byte (`Path.read_bytes`)."""
     digest = hashlib.sha256()
-    for name, content in sorted((file.name, _what_counts(file)) for file in files):
+    for name, content in sorted((file.name, (content_of or _what_counts)(file)) for file in files):
         digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 

@@ -1,5 +1,6 @@
 """The recipe file that is found, hashed, copied and executed is always the same text."""
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from small_runs import write_recipe
 
 from training.errors import SettingError
-from training.recipe import BUILT_IN, keep_copy, load, reload
+from training.recipe import BUILT_IN, check_copy, keep_copy, load, reload
 
 RECIPE = """
 from training.recipe import Recipe
@@ -156,6 +157,22 @@ def test_a_changed_copy_is_refused(tmp_path: Path) -> None:
         out.write("changed = True\n")
     with pytest.raises(SettingError, match=f"{tmp_path}/copy"):
         reload(ref, tmp_path / "copy")
+
+
+def test_a_copy_whose_every_byte_was_hashed_is_known_as_unchanged(tmp_path: Path) -> None:
+    """Versions of Evergreen before 2026-11-22 hashed comments and layout, too."""
+    _, ref = load(write_recipe(tmp_path / "own"))
+    copy = tmp_path / "copy"
+    keep_copy(ref, copy)
+    (file,) = copy.iterdir()
+    content = file.read_bytes()
+    earlier = hashlib.sha256(f"{file.name} {len(content)}\n".encode() + content).hexdigest()
+    older = ref.model_copy(update={"digest": earlier})
+    assert check_copy(older, copy) == [file]
+    file.write_bytes(content + b"# a comment\n")
+    assert check_copy(ref, copy) == [file]
+    with pytest.raises(SettingError, match="was changed"):
+        check_copy(older, copy)
 
 
 WITH_FILE = """
