@@ -15,13 +15,14 @@ from training.checkpoints.checkpoint_log import CheckpointLog
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
+from training.trainers import requests
 from training.trainers.torch import loop
 
 
 @pytest.fixture
 def job(home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch) -> TrainingJob:
     """A training that checks the fence only when it commits: no checks between steps, points only at epoch ends."""
-    monkeypatch.setattr(loop, "_LOOK_S", 1000.0)
+    monkeypatch.setattr(requests, "_LOOK_S", 1000.0)
     sections = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 1000}}
     return job_for(home, small_version, settings(failure={"max_failures": 0}, **sections))
 
