@@ -111,11 +111,13 @@ def _publish(results: Results, folder: Path, name: str) -> None:
 
 
 def _chosen(rows: Sequence[Row], names: str, size: Size) -> list[Row]:
+    """The rows that `names` lists by their ids or by those of their claims; without names, all rows of this size."""
     wanted = {name.strip().upper() for name in names.split(",") if name.strip()}
-    if unknown := wanted - {row.id.upper() for row in rows}:
+    known = {row.id: {name.upper() for name in (row.id, *(claim.id for claim in row.claims))} for row in rows}
+    if unknown := wanted.difference(*known.values()):
         raise SystemExit(f"no such rows: {', '.join(sorted(unknown))}; see --list")
     if wanted:
-        return [row for row in rows if row.id.upper() in wanted]
+        return [row for row in rows if known[row.id] & wanted]
     return [row for row in rows if size != "quick" or row.quick]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import _chosen
 from benchmarks.harness.measure import Run, series, spread_of
 from benchmarks.harness.row import Claim, DisagreementError, Outcome, Row, check_agreement
 from benchmarks.harness.side import Measured
@@ -22,6 +23,14 @@ subprocess.Popen([sys.executable, "-c", '''{_BURN}'''], start_new_session=True)
 
 def _run(side: str, seconds: float) -> Run:
     return Run(side, Measured(Outcome({"s": seconds}), cpu_s=1.0, peak_mb=2.0))
+
+
+def test_rows_are_chosen_by_their_ids_and_by_those_of_their_claims() -> None:
+    rows = all_rows()
+    assert {row.id for row in _chosen(rows, "P1a,P6,p7,P9", "full")} == {"P1a", "P6", "P7", "P8"}
+    assert _chosen(rows, "", "full") == rows
+    with pytest.raises(SystemExit, match="no such rows: P99; see --list"):
+        _chosen(rows, "P9,P99", "full")
 
 
 def test_all_that_one_process_measures_is_one_value() -> None:

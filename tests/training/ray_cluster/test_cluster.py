@@ -33,11 +33,12 @@ def test_an_address_that_answers_is_taken() -> None:
         check_answers(f"ray://127.0.0.1:{server.getsockname()[1]}")
 
 
-# docs/ray-hooks.md says what is lost without hooks.
-needs_hooks = pytest.mark.skipif(not patches.active(), reason="Ray's public API alone does not offer it")
+def needs_hook(hook: str, without: str) -> pytest.MarkDecorator:
+    """Skip a test of what only a hook of docs/ray-hooks.md offers; `without` says what happens without that hook."""
+    return pytest.mark.skipif(not patches.active(), reason=f"without the hook {hook}, {without}")
 
 
-@needs_hooks
+@needs_hook("started_processes", "Ray is in the process group of the command")
 @pytest.mark.usefixtures("ray_session")
 def test_ray_is_not_in_this_process_group() -> None:
     """Prefect cancels a run by SIGTERM to its process group; Ray must stay alive until training has saved."""
@@ -49,7 +50,7 @@ def test_ray_is_not_in_this_process_group() -> None:
     assert os.getpgid(0) not in {os.getpgid(pid) for pid in processes}
 
 
-@needs_hooks
+@needs_hook("without_unneeded_processes", "Ray starts its monitor, log monitor and dashboard server")
 @pytest.mark.usefixtures("ray_session")
 def test_nobody_looks_on() -> None:
     """No monitor, log monitor or dashboard server runs: ten seconds of CPU that a local run has no use for."""
@@ -137,7 +138,7 @@ with ray_cluster(Settings.model_validate({"ray": {"num_cpus": 1}})):
 """
 
 
-@needs_hooks
+@needs_hook("sigterm_kept", "a SIGTERM in the seconds in which Ray starts ends the process with status 15")
 @pytest.mark.parametrize("moment", [pytest.param("starting", marks=pytest.mark.slow), "connected"])
 def test_a_sigterm_while_ray_starts_ends_the_process_in_order(moment: str) -> None:
     command = [sys.executable, "-c", _STARTS_RAY, moment]
