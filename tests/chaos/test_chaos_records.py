@@ -1,7 +1,7 @@
 """The records of `make chaos`, and how an interrupted `make chaos` continues."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -105,6 +105,10 @@ def test_the_table_counts_what_can_be_told(tmp_path: Path) -> None:
     assert "seed 7" in page
     assert "- F16: " in page
     assert "- F22, xgboost: Another number of workers" in page
+
+
+def test_every_trainer_has_a_workload() -> None:
+    assert set(WORKLOADS) == set(get_args(TrainerName))
 
 
 @pytest.mark.parametrize("trainer", WORKLOADS)
