@@ -85,7 +85,7 @@ def retrain(
     return cast("Release", completed(release))
 
 
-retrain.__signature__ = form_of(retrain.fn)  # type: ignore[attr-defined]  # for the form; calls use retrain.fn's own
+retrain.__signature__ = form_of(retrain.fn)  # type: ignore[attr-defined]  # Prefect builds the form from it
 
 
 def last_release() -> Release | None:

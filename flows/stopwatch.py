@@ -15,7 +15,7 @@ _command_began: ContextVar[float | None] = ContextVar("_command_began", default=
 
 @contextmanager
 def command_timed() -> Iterator[None]:
-    """Measure the flows of the block from the start of this process, which runs only this command."""
+    """Measure the flows of the block from the start of this process, which must run only this command."""
     token = _command_began.set(time.perf_counter() - _age_of_process_s())
     try:
         yield
@@ -25,7 +25,7 @@ def command_timed() -> Iterator[None]:
 
 @contextmanager
 def call_timed() -> Iterator[None]:
-    """Measure the flows of the block from its begin, or from the start of the process inside :func:`command_timed`."""
+    """Measure the flows of the block from the block's start; inside :func:`command_timed`, from the process's start."""
     if _command_began.get() is not None:
         yield
         return

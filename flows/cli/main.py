@@ -46,8 +46,8 @@ _EXIT_STATUSES = f"""exit status:
   {EXIT_BAD_SETTING}   a setting is unknown, impossible or does not fit the data; nothing was trained
   {EXIT_BAD_DATA}   the data break a rule; nothing was registered
   {EXIT_TRAINING_FAILED}   training failed for good
-  {EXIT_RESOURCE}   the machine lacks something: disk, memory, a writable folder
-  {EXIT_RETRY}  worth retrying: the same command resumes where it stopped
+  {EXIT_RESOURCE}   the machine lacks disk, memory or a writable folder
+  {EXIT_RETRY}  a temporary failure: the same command resumes where it stopped
   {EXIT_INTERRUPTED} interrupted; the same command resumes where it stopped
   {EXIT_OUTPUT_CLOSED} standard output was closed, as after `| head`
   {EXIT_TERMINATED} terminated; the same command resumes where it stopped

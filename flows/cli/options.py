@@ -18,7 +18,7 @@ def common(function: Function) -> Function:
         click.option(
             "--json", "as_json", is_flag=True, help="print a JSON object as the last line of standard output"
         ),
-        click.option("--quiet", is_flag=True, help="show warnings only while the command runs"),
+        click.option("--quiet", is_flag=True, help="show only warnings while the command runs"),
         click.option("--verbose", is_flag=True, help="show debug messages and tracebacks"),
     ):
         function = option(function)

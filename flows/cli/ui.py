@@ -18,7 +18,7 @@ _TRIED = 100  # number of ports to try, to propose a free port instead of a take
 @click.command
 @click.option("--port", type=int, default=5000, show_default=True, help="port on this machine")
 def command(port: int) -> int:
-    """Open MLflow on this home's store."""
+    """Serve MLflow's web pages for this home's store."""
     serve(home(), port)
 
 

@@ -1,6 +1,6 @@
 """In: a plan whose run has not begun. Out: nothing, or the error with which `evergreen retrain` would refuse it.
 
-Checks that need all rows of images are left to the data preparation: `evergreen retrain` makes them before it trains.
+Checks that need the rows of all images are part of the data preparation, which `evergreen retrain` runs first.
 """
 
 from pathlib import Path
