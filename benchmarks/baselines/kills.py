@@ -26,7 +26,7 @@ _TAIL_BYTES = 4096
 
 @dataclass
 class Killer:
-    """Kills `count` ranks of the run in `paths`, each at a random time after a start; `seconds` has the recovery times."""
+    """Kills `count` ranks of the run in `paths`, each at a random time after a start; `seconds` has recovery times."""
 
     paths: RunPaths
     count: int
