@@ -31,9 +31,9 @@ from training.data.tables.encoding import encode
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
 from training.problems import problem_named
-from training.problems.base import AnyScore, Predict, Predictions
+from training.problems.base import Predict, Predictions
 from training.recipe import reload
-from training.records import DatasetVersion, Evaluation, TableSchema, TrainedModel
+from training.records import DatasetVersion, Evaluation, Score, TableSchema, TrainedModel
 from training.storage.files import atomic_file, atomic_folder
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
@@ -186,7 +186,7 @@ def _measured(predict: Predict, inputs: Inputs) -> Measured:
 
 def _score(
     plan: RunPlan, version: DatasetVersion, test: Columns, found: Measured, predictions: Predictions
-) -> AnyScore:
+) -> Score:
     """The score of `predictions`, which are those of `found` in the form that the dataset's have."""
     return problem_named(version.problem).score(
         test.targets,

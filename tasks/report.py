@@ -121,7 +121,7 @@ def gather(
     plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation, release: Release
 ) -> ReportInputs:
     """Collect everything that the page shows."""
-    examples = [one.row for one in evaluation.mistakes or evaluation.largest_errors]
+    examples = [one.row for one in evaluation.examples]
     return ReportInputs(
         release=release,
         trained=trained,

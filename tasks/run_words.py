@@ -10,7 +10,6 @@ from training.storage.paths import Home
 from training.storage.record_files import find_record
 
 _TABLE = "table"  # SourceFiles.kind of tables; all other kinds are images
-METRICS = {"accuracy": "accuracy", "rmse": "RMSE"}  # names in records: words in text
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,15 @@ TRAINERS: dict[TrainerName, TrainerWords] = {
 
 @dataclass(frozen=True)
 class RunWords:
-    """Words of a run. `row` is "image" or "row"; `metric` is the metric's name in records and metric points."""
+    """Words of a run. `row` is "image" or "row".
+
+    `metric` is the metric's name in records and metric points, `metric_word` its name inside a sentence.
+    """
 
     row: str = "image"
     metric: str = "accuracy"
+    metric_word: str = "accuracy"
     trainer: TrainerWords = TRAINERS["torch"]
-
-    @property
-    def metric_word(self) -> str:
-        """The metric inside a sentence: "accuracy" or "RMSE"."""
-        return METRICS[self.metric]
 
     def kept(self, selected_epoch: int) -> str:
         """What of the training became the model, such as "weights of epoch 3"."""
@@ -49,9 +47,11 @@ class RunWords:
 
 def run_words(kind: str, trainer: TrainerName, problem: ProblemName) -> RunWords:
     """Words for a source of `kind` (:class:`training.records.SourceFiles`), a trainer and a problem."""
+    learned = problem_named(problem)
     return RunWords(
         row="row" if kind == _TABLE else "image",
-        metric=problem_named(problem).metric,
+        metric=learned.metric,
+        metric_word=learned.metric_word,
         trainer=TRAINERS[trainer],
     )
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from training.code_closure import code_digests
 from training.data import dataset
 from training.libraries import library_versions
-from training.problems.objectives import MODULES
+from training.problems.objectives import objective_module
 from training.recipe import RecipeRef
 from training.records import ProblemName, SourceFiles
 from training.settings.schema import Settings, TrainerName
@@ -29,7 +29,7 @@ def code_of(
     files: SourceFiles, trainer: TrainerName = "torch", problem: ProblemName = "classification"
 ) -> dict[str, str]:
     """Digests of Evergreen's modules that compute the weights from these source files, by module name."""
-    return code_digests(trainer_module(trainer), MODULES[problem], *dataset.transform_modules(files))
+    return code_digests(trainer_module(trainer), objective_module(problem), *dataset.transform_modules(files))
 
 
 def ingredients(

@@ -1,14 +1,16 @@
 """Records that steps pass to each other: small immutable JSON objects of paths, digests and numbers, never data."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny
 
 from training.redaction import Redacted
+from training.seams import PROBLEMS, part_named
+from training.seams import ProblemName as ProblemName
 
 Split = Literal["train", "test"]
 ImageShape = tuple[int, int, int]  # channels, height, width
-ProblemName = Literal["classification", "regression"]
 ColumnKind = Literal["number", "category", "boolean", "date"]
 
 
@@ -210,50 +212,34 @@ class TrainedModel(Record):
         return next(row for row in self.history if row.epoch == self.selected_epoch)
 
 
-class ClassScore(Record):
-    """Scores of one class on the test rows."""
-
-    name: str
-    rows: int
-    precision: float
-    recall: float
-    f1: float
-
-
 class Score(Record):
-    """Scores of one model on the test rows; `low` to `high` is the interval of its accuracy at `confidence`."""
+    """Scores of one model on the test rows; `low` to `high` is the interval of the problem's metric at `confidence`.
 
-    accuracy: float
-    low: float
-    high: float
-    confidence: float
-    log_loss: float
-    macro_f1: float
-    calibration_error: float = Field(description="expected calibration error over 15 equal-width bins")
-    classes: tuple[ClassScore, ...]
-    confusion: tuple[tuple[int, ...], ...] = Field(description="rows: true class, columns: predicted")
-    latency_ms: float = Field(description="median time to score one image, one image a batch")
-    images_per_s: float
-
-
-class RegressionScore(Record):
-    """Scores of one regression model on the test rows, in the unit of the target.
-
-    `low` to `high` is the interval of `rmse` (root of the mean squared error) at `confidence`.
+    Each problem has a record that adds its scores, :attr:`training.problems.base.Problem.score_record`.
     """
 
-    rmse: float
+    problem: ProblemName
     low: float
     high: float
     confidence: float
-    mae: float = Field(description="mean absolute error")
-    r2: float = Field(
-        description="1 - sum of squared errors / sum of squared differences from the mean; at most 1"
-    )
-    median_error: float = Field(description="median absolute error")
-    bias: float = Field(description="mean of predicted minus true")
     latency_ms: float = Field(description="median time to score one row, one row a batch")
-    rows_per_s: float
+
+
+def _read_score(given: Any) -> Any:
+    """Scores read from JSON, as the record of their problem.
+
+    Scores that an earlier version wrote do not name their problem; the name of its metric tells it.
+    """
+    if not isinstance(given, Mapping):
+        return given
+    kinds = {name: part_named(PROBLEMS, name) for name in PROBLEMS}
+    name = given.get("problem") or next((name for name, kind in kinds.items() if kind.metric in given), "")
+    if name not in kinds:
+        raise ValueError(f"scores of an unknown problem {name!r}; known are {', '.join(kinds)}")
+    return kinds[name].score_record.model_validate(given)
+
+
+AnyScore = Annotated[SerializeAsAny[Score], BeforeValidator(_read_score)]
 
 
 class LargestError(Record):
@@ -282,8 +268,8 @@ class Evaluation(Record):
     """
 
     rows: int
-    candidate: Score | RegressionScore
-    champion: Score | RegressionScore | None
+    candidate: AnyScore
+    champion: AnyScore | None
     champion_version: str | None
     both_right: int = 0
     only_candidate_right: int = 0
@@ -303,6 +289,11 @@ class Evaluation(Record):
         description="test rows that were training rows of the champion or anchor; in none of the numbers here",
     )
     training_rows_known: bool = Field(True, description="whether the training rows of both could be read")
+
+    @property
+    def examples(self) -> "tuple[Mistake, ...] | tuple[LargestError, ...]":
+        """The rows that were predicted worst."""
+        return self.mistakes or self.largest_errors
 
 
 Question = Literal["better", "not_worse"]

@@ -1,18 +1,17 @@
 """Summaries that the commands print on standard output, with colours if the terminal supports them."""
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tasks.report_page.wording import number
-from tasks.run_words import METRICS, TRAINERS, words_of_run
+from tasks.run_words import TRAINERS, words_of_run
 from tasks.terminal.console import PrintableConsole
 from tasks.terminal.next_commands import next_commands
 from training.printable import printable
+from training.problems import problem_with_metric
 from training.recipe import Recipe
 from training.records import Release
 from training.storage.paths import home
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from tasks.predict import PredictionSummary
     from training.storage.paths import Home
 
-_SPELLED: dict[str, Callable[[float], str]] = {"accuracy": "{:.4f}".format, "rmse": number}
 _SHOWN_PARTS = 0.005  # parts of the wall time below this share are added up as "other"
 
 
@@ -97,17 +95,15 @@ def _facts(release: Release) -> Table:
 
 
 def _scores(metrics: dict[str, float], confidence: float) -> list[tuple[str, str]]:
-    """The problem's metric with its interval and that of the champion; R² and the absolute error of a regression."""
-    metric = next(name for name in METRICS if name in metrics)
-    spell = _SPELLED[metric]
+    """The problem's metric with its interval and that of the champion, and further scores of the problem."""
+    problem = problem_with_metric(metrics)
+    metric, spell = problem.metric, problem.spell
     value, low, high = (spell(metrics[name]) for name in (metric, f"{metric}_low", f"{metric}_high"))
     text = f"{value}  ({low} to {high} at {confidence:.0%})"
     if f"champion_{metric}" in metrics:
         text += f"   champion {spell(metrics[f'champion_{metric}'])}"
-    rows = [(f"test {METRICS[metric]}", text)]
-    if "r2" in metrics:
-        rows.append(("test R²", f"{metrics['r2']:.4f}, mean absolute error {number(metrics['mae'])}"))
-    return rows
+    scores = [(problem.metric_word, text), *problem.further_scores(metrics)]
+    return [(f"test {name}", said) for name, said in scores]
 
 
 def _reproducible(found: bool | None, reason: str) -> Text:

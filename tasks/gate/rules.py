@@ -1,6 +1,7 @@
 """The rules of the gate, one function each: from an evaluation and looks to a :class:`Rule` with its numbers."""
 
 import math
+from collections.abc import Sequence
 
 from tasks.gate.look import alpha_of
 from tasks.gate.needed import critical, error_needed, gain_needed, rows_needed
@@ -8,7 +9,7 @@ from tasks.gate.paired import difference_bound, holm, mcnemar
 from training.data.sources.wording import counted
 from training.problems import problem_of
 from training.problems.regression import shown
-from training.records import Evaluation, Look, Rule, Score
+from training.records import Evaluation, Look, Rule
 from training.settings.schema import GateSettings
 
 
@@ -88,8 +89,12 @@ def _error_not_worse(look: Look) -> Rule:
     return Rule(name="not_worse", passed=look.passed, value=value, limit=limit, explanation=text)
 
 
-def class_drop_rule(evaluation: Evaluation, settings: GateSettings) -> Rule:
+def class_drop_rule(
+    classes: Sequence[tuple[str, int]], changes: Sequence[tuple[int, int]], settings: GateSettings
+) -> Rule:
     """A class fails when its recall drops by more than the limit and the drop is significant.
+
+    `classes` are pairs of name and test rows, `changes` those of :attr:`Evaluation.class_changes`.
 
     Significant means: by McNemar's exact test within the class at `gate.confidence`, with Holm's correction over the
     classes that have rows. Without the test, a class of 20 rows would block a good candidate because of 2 unlucky
@@ -97,9 +102,8 @@ def class_drop_rule(evaluation: Evaluation, settings: GateSettings) -> Rule:
     small class can pass. At 0.95 confidence, a class that gains no row must lose 8 rows to fail among 10 classes, and
     11 rows among 100 classes.
     """
-    assert isinstance(evaluation.candidate, Score)  # only a classification has changes by class
-    found = zip(evaluation.candidate.classes, evaluation.class_changes, strict=True)
-    tested = [(one.name, one.rows, gained, lost) for one, (gained, lost) in found if one.rows]
+    found = zip(classes, changes, strict=True)
+    tested = [(name, rows, gained, lost) for (name, rows), (gained, lost) in found if rows]
     p_values = holm([mcnemar(lost, gained) for _, _, gained, lost in tested])
     drops = [(lost - gained) / rows for _, rows, gained, lost in tested]
     limit, level = settings.max_class_drop, alpha_of(settings)

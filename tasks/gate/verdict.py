@@ -1,6 +1,7 @@
 """Compute the verdict from an evaluation and its looks; pure functions without side effects."""
 
-from tasks.gate.rules import better_rule, class_drop_rule, floor_rule, not_worse_rule
+from tasks.gate.outcomes import gate_of
+from tasks.gate.rules import better_rule, floor_rule, not_worse_rule
 from tasks.gate.selection import choice_of
 from training.problems import problem_of
 from training.records import Choice, Evaluation, Look, Question, Rule, Verdict
@@ -66,8 +67,7 @@ def _rules(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ..
     if look is None:
         raise ValueError(f"no look was taken for policy {settings.policy}")
     compared = better_rule(look) if settings.policy == "better" else not_worse_rule(look)
-    drops = (class_drop_rule(evaluation, settings),) if evaluation.class_changes else ()
-    return (floor, compared, *drops)
+    return (floor, compared, *gate_of(evaluation.candidate.problem).further_rules(evaluation, settings))
 
 
 def look_of(looks: tuple[Look, ...], question: Question) -> Look | None:

@@ -131,7 +131,7 @@ def take_looks(
     side: Side = "anchor" if settings.policy == "not_worse" and evaluation.anchor_version else "champion"
     version = evaluation.anchor_version if side == "anchor" else evaluation.champion_version
     assert version is not None
-    outcomes = read_outcomes(Path(evaluation.predictions), side)
+    outcomes = read_outcomes(evaluation.candidate.problem, Path(evaluation.predictions), side)
     looks = [_look(lease, settings.policy, number, weights, version, outcomes, settings)]
     if settings.policy == "not_worse" and looks[0].passed:
         looks.append(_look(lease, "better", number, weights, version, outcomes, settings))

@@ -1,4 +1,4 @@
-"""Reads the rows that the report shows as examples, and the predictions of a regression, from a run's files."""
+"""Reads the rows that the report shows as examples, and predicted numbers, from a run's files."""
 
 from collections.abc import Sequence
 from datetime import date, datetime
@@ -12,7 +12,8 @@ from tasks.report_page.wording import NOTHING
 from training.data.dataset import open_columns
 from training.data.manifest import read_parts
 from training.data.tables.values import FEATURE
-from training.records import DatasetVersion, Evaluation, RegressionScore
+from training.problems import problem_of
+from training.records import DatasetVersion, Evaluation
 
 _LARGEST = 1e15  # larger integral numbers are written with an exponent
 _LONGEST = 40  # characters of a value
@@ -61,8 +62,8 @@ def _text(value: Any) -> str:
 
 
 def predicted_numbers(evaluation: Evaluation) -> Predicted | None:
-    """True and predicted numbers of the compared test rows of a regression; None for another problem."""
-    if not isinstance(evaluation.candidate, RegressionScore):
+    """True and predicted numbers of the compared test rows; None for a problem that predicts classes."""
+    if problem_of(evaluation.candidate).target == "class":
         return None
     table = pq.read_table(evaluation.predictions, columns=["label", "candidate", "compared"])
     rows = table["compared"].to_numpy()

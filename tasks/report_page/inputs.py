@@ -15,7 +15,7 @@ Picture = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Predicted:
-    """True and predicted numbers of the compared test rows of a regression, both of shape (rows,)."""
+    """True and predicted numbers of the compared test rows, both of shape (rows,)."""
 
     truth: NDArray[np.float64]
     candidate: NDArray[np.float64]
@@ -29,12 +29,12 @@ class ReportInputs:
     the run key, and `changes` describes the ingredients that differ from the previous run. `commands` are
     (command, purpose) pairs.
 
-    The examples are the rows of `evaluation.mistakes` or `evaluation.largest_errors`, in that order. For images,
+    The examples are the rows of `evaluation.examples`, in that order. For images,
     `mistakes` holds their uint8 arrays of (channels, height, width). For a table, `example_rows` holds for each the
     values of the feature columns as text, in the order of `dataset.table.columns`.
 
-    `predicted` is given for a regression. `importances` maps columns to their share of what all splits of a tree model
-    gained; it is empty for other models.
+    `predicted` is given for a problem that predicts numbers. `importances` maps columns to their share of what all
+    splits of a tree model gained; it is empty for other models.
 
     Raises ValueError when the number of pictures or rows is not the number of examples.
     """
@@ -58,7 +58,7 @@ class ReportInputs:
         """Check that each example has a picture or a row; otherwise examples would get the captions of others."""
         shown = self.example_rows if self.dataset.table is not None else self.mistakes
         noun = "rows" if self.dataset.table is not None else "pictures"
-        examples = self.evaluation.mistakes or self.evaluation.largest_errors
+        examples = self.evaluation.examples
         if len(shown) != len(examples):
             raise ValueError(
                 f"mistakes: {len(shown)} {noun} for {len(examples)} mistakes; give one {noun[:-1]} for each"

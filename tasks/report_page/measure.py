@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from tasks.report_page.wording import Tone, compact, number, percent, points, relative, tone_of
-from training.records import RegressionScore, Score
+from training.records import Score
 
 
 @dataclass(frozen=True)
 class Measure:
-    """How the metric `name`, a field of :class:`Score` or :class:`RegressionScore`, is written.
+    """How the metric `name`, a field of the problem's score record, is written.
 
     `title` is a heading, and `word` stands inside a sentence. `is_share` says that values lie between 0 and 1 and are
     written as percentages.
@@ -20,7 +20,7 @@ class Measure:
     is_share: bool
     greater_is_better: bool
 
-    def of(self, score: Score | RegressionScore) -> float:
+    def of(self, score: Score) -> float:
         """The metric of a model."""
         return float(getattr(score, self.name))
 

@@ -5,7 +5,7 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from tasks.report_page import charts, tables, wording
 from tasks.report_page.data_views import view_of
@@ -32,7 +32,7 @@ def render(inputs: ReportInputs) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("tasks.report_page"),
+        loader=ChoiceLoader([PackageLoader("tasks.report_page"), PackageLoader("tasks.problems", "")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -58,7 +58,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "words": words,
         "measure": sections.MEASURE,
         "contents": sections.CONTENTS + (_IMPORTANCES if inputs.importances else ()),
-        "problem_template": sections.TEMPLATE,
+        "problem_template": f"{inputs.dataset.problem}/sections.html.j2",
         "tiles": sections.tiles(inputs),
         "corrected": sections.corrected(inputs),
         "intervals": charts.intervals(inputs.evaluation, inputs.release.version, sections.MEASURE),

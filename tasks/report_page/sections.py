@@ -1,14 +1,14 @@
-"""What the report shows of one learning problem. :func:`sections_of` finds it by the problem's name.
+"""The interface of a problem's part of the report. :func:`sections_of` finds it by the problem's name.
 
 All other modules of the report are the same for every problem.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from tasks.problems import part_of
 from tasks.report_page.figures import learning_curves
 from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.measure import Measure
@@ -26,15 +26,14 @@ class Tile:
 
 
 class Sections(Protocol):
-    """A module of this package has these names.
+    """The module `tasks/problems/<name>/sections.py` has these names.
 
-    `MEASURE` is the problem's metric. `CONTENTS` lists the sections (anchor, title) of the template `TEMPLATE`, whose
-    variables :meth:`context` gives.
+    `MEASURE` is the problem's metric. `CONTENTS` lists the sections (anchor, title) of the template
+    `sections.html.j2` beside the module, whose variables :meth:`context` gives.
     """
 
     MEASURE: Measure
     CONTENTS: tuple[tuple[str, str], ...]
-    TEMPLATE: str
 
     def measures(self, inputs: ReportInputs) -> Sequence[Measured]:
         """The rows of the table of scores."""
@@ -58,12 +57,6 @@ class Sections(Protocol):
         """Draw the problem's pictures into `folder`; returns the files."""
 
 
-_MODULES: dict[ProblemName, str] = {
-    "classification": "tasks.report_page.classification_sections",
-    "regression": "tasks.report_page.regression_sections",
-}
-
-
 def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
     """Draw learning curves and the problem's pictures into `folder`; returns the files.
 
@@ -80,4 +73,4 @@ def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
 
 def sections_of(problem: ProblemName) -> Sections:
     """What the report shows of a learning problem."""
-    return cast(Sections, import_module(_MODULES[problem]))
+    return cast(Sections, part_of(problem, "sections"))

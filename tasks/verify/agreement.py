@@ -162,10 +162,7 @@ def scores_follow(run: Evidence) -> Outcome:
         if not math.isclose(said, counted, rel_tol=_SAME, abs_tol=_SAME)
     ]
     figure = problem.figure(evaluation.candidate)
-    return judged(wrong, f"{_METRIC_WORDS[problem.metric]} {figure} on {len(labels):,} rows")
-
-
-_METRIC_WORDS = {"accuracy": "accuracy", "rmse": "RMSE"}
+    return judged(wrong, f"{problem.metric_word} {figure} on {len(labels):,} rows")
 
 
 def _net_rows(look: Look, labels: Array, columns: dict[str, Array], other: str) -> dict[str, Pair]:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from registered import BROKEN, CLASSES, MODEL, SHAPE, encoded, picture, rows_of, save
 
 from tasks import predict as step
-from tasks.inference.outputs import CLASSES_KEY, ClassOutputs
 from tasks.inference.prediction_files import PredictionWriter
 from tasks.inference.unlabelled_images import Images, find_chunks
+from tasks.problems.classification.outputs import CLASSES_KEY, ClassOutputs
 from training.errors import DataError
 from training.settings.schema import RaySettings
 

@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 
 from tasks.gate import asks_for_look, judge
 from tasks.gate.look import Reference, take_look
-from tasks.gate.outcomes import ClassOutcomes
 from tasks.gate.reign import Reign
-from training.problems.classification import paired, score
+from tasks.problems.classification.gate import ClassOutcomes
+from training.problems.probabilities import paired, score
 from training.records import Evaluation
 
 ALONE = {"error_control": "strict", "horizon": 1}  # one comparison may spend the whole error budget

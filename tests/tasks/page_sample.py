@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 from sklearn.neural_network import MLPClassifier
 
 from tasks.report_page import ReportInputs
-from training.problems.classification import paired, score, worst_mistakes
+from training.problems.probabilities import paired, score, worst_mistakes
 from training.records import (
     DatasetVersion,
     EpochMetrics,

@@ -11,8 +11,8 @@ from sklearn.linear_model import LinearRegression
 
 from tasks.gate import judge
 from tasks.gate.look import Reference, take_look
-from tasks.gate.outcomes import NumberOutcomes
 from tasks.gate.reign import Reign
+from tasks.problems.regression.gate import NumberOutcomes
 from tasks.report_page import ReportInputs
 from tasks.report_page.inputs import Predicted
 from tasks.run_words import run_words

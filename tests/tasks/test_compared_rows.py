@@ -54,7 +54,7 @@ def test_test_rows_that_the_champion_was_trained_on_are_left_out_and_said(home: 
     assert evaluation.training_rows_known
     table = pq.read_table(evaluation.predictions)
     assert np.array_equal(table["compared"].to_numpy(), ~seen)
-    assert len(read_outcomes(Path(evaluation.predictions), "champion")) == evaluation.rows
+    assert len(read_outcomes("classification", Path(evaluation.predictions), "champion")) == evaluation.rows
     labels = table["label"].to_numpy()[~seen]
     right = (table["candidate"].to_numpy()[~seen] == labels).mean()
     assert evaluation.candidate.accuracy == right

@@ -23,8 +23,9 @@ from training.data.dataset import open_columns
 from training.data.tables.encoding import encode
 from training.errors import DataError, SettingError, TrainingError
 from training.plan import RunPlan, identify
+from training.problems.regression import RegressionScore
 from training.recipe import load
-from training.records import DatasetVersion, Evaluation, RegressionScore, Release, TrainedModel
+from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.settings.overrides import resolve
 from training.storage.paths import Home
 from training.supervision.launch import launch, make_job

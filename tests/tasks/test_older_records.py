@@ -7,7 +7,8 @@ import pytest
 
 from tasks.gate import judge
 from training.problems import problem_of
-from training.records import Evaluation, Look, Score, TrainedModel
+from training.problems.probabilities import ClassificationScore
+from training.records import Evaluation, Look, TrainedModel
 from training.settings.schema import GateSettings
 from training.storage.record_files import read_record
 
@@ -60,8 +61,8 @@ def test_a_finished_training_with_accuracies_by_their_old_names(tmp_path: Path) 
 
 def test_an_evaluation_is_one_of_a_classification() -> None:
     found = Evaluation.model_validate_json(EVALUATION)
-    assert isinstance(found.candidate, Score)
-    assert isinstance(found.champion, Score)
+    assert isinstance(found.candidate, ClassificationScore)
+    assert isinstance(found.champion, ClassificationScore)
     assert problem_of(found.candidate).name == "classification"
     assert found.largest_errors == ()
 

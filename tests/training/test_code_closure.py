@@ -280,6 +280,7 @@ counted = set(code_of(Digits().fetch(home.sources)))
 # Sources of every kind are imported to choose one; row_kinds finds the code for tables; a recipe names its problem, of
 # which a training uses the objective.
 others = {{"training.data.row_kinds", "training.problems.base", "training.problems.classification"}}
+others.add("training.problems.probabilities")
 others |= {{name for name in computing if name.startswith(("training.data.sources.", "training.data.tables"))}}
 print(sorted(computing - counted - others))
 """

@@ -1,23 +1,37 @@
-"""Learning problems: classification and regression. :func:`problem_named` finds a problem by its name."""
+"""Learning problems such as classification and regression. :func:`problem_named` finds a problem by its name."""
 
-from importlib import import_module
-from typing import cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
-from training.problems.base import Problem
-from training.records import ProblemName, RegressionScore, Score
+from training.errors import DataError
+from training.seams import PROBLEMS, ProblemName, part_named
 
-_MODULES: dict[ProblemName, str] = {
-    "classification": "training.problems.classification:Classification",
-    "regression": "training.problems.regression:Regression",
-}
-
-
-def problem_named(name: ProblemName) -> Problem:
-    """The problem with this name, as recipes and manifests of datasets store it."""
-    module, _, kind = _MODULES[name].partition(":")
-    return cast(Problem, getattr(import_module(module), kind)())
+if TYPE_CHECKING:
+    from training.problems.base import Problem
+    from training.records import Score
 
 
-def problem_of(score: Score | RegressionScore) -> Problem:
-    """The problem that these scores belong to; a recorded evaluation names its problem by the kind of its scores."""
-    return problem_named("regression" if isinstance(score, RegressionScore) else "classification")
+def problem_named(name: ProblemName) -> "Problem":
+    """The problem with this name, as recipes and manifests of datasets store it.
+
+    Raises :class:`DataError` for a name that is not in :data:`training.seams.PROBLEMS`.
+    """
+    if name not in PROBLEMS:
+        raise DataError(
+            f"problem {name!r} is not known to this version of Evergreen, which has {', '.join(PROBLEMS)}; use the "
+            "version that wrote this name"
+        )
+    return cast("Problem", part_named(PROBLEMS, name)())
+
+
+def problem_of(score: "Score") -> "Problem":
+    """The problem that these scores belong to."""
+    return problem_named(score.problem)
+
+
+def problem_with_metric(values: Mapping[str, Any]) -> "Problem":
+    """The first problem whose metric is among the names of `values`. Raises ValueError if there is none."""
+    for problem in map(problem_named, PROBLEMS):
+        if problem.metric in values:
+            return problem
+    raise ValueError(f"no metric of a problem is among {', '.join(values)}")

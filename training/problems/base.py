@@ -11,16 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from training.problems.objectives import Objective
-from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, RegressionScore, Score
+from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, Score
 
 Predictions = npt.NDArray[np.float32]
 Targets = npt.NDArray[Any]
 Predict = Callable[[npt.NDArray[Any]], Predictions]
-AnyScore = Score | RegressionScore
 
 
 class Problem(Objective, Protocol):
-    """A learning problem: the objective of a training, and how models are scored, compared and described.
+    """A learning problem: the objective of a training, and how models are scored and described.
+
+    What needs the libraries of the pipeline's tasks is in `tasks/problems/<name>/`: how the gate compares rows, what
+    `predict` writes, and the sections of the report.
 
     `Predictions` of a classification are probabilities (rows, classes); of a regression they are numbers (rows,), in
     the unit of the target.
@@ -34,6 +36,14 @@ class Problem(Objective, Protocol):
     def greater_is_better(self) -> bool:
         """Whether a larger value of the metric is better."""
 
+    @property
+    def metric_word(self) -> str:
+        """The metric inside a sentence, such as "RMSE"."""
+
+    @property
+    def score_record(self) -> type[Score]:
+        """The record of a model's scores; the metric is one of its fields."""
+
     def score(
         self,
         targets: Targets,
@@ -42,7 +52,7 @@ class Problem(Objective, Protocol):
         confidence: float,
         latency_ms: float,
         rows_per_s: float,
-    ) -> AnyScore:
+    ) -> Score:
         """All scores of a model on test rows.
 
         Raises :class:`training.errors.TrainingError` when a prediction is not finite.
@@ -73,29 +83,35 @@ class Problem(Objective, Protocol):
     def contradiction(self, evaluation: Evaluation) -> str | None:
         """Why the counts of an evaluation with a champion can't come from one comparison, or None."""
 
-    def not_finite(self, score: AnyScore) -> list[str]:
+    def not_finite(self, score: Score) -> list[str]:
         """Names of the scores that are NaN or infinite."""
 
-    def floor_value(self, score: AnyScore) -> float:
+    def floor_value(self, score: Score) -> float:
         """The score that the gate compares with `gate.floor`, at most 1."""
 
     def floor_text(self, value: float) -> tuple[str, str]:
         """Name of that score, and `value` as text."""
 
-    def figure(self, score: AnyScore) -> str:
+    def figure(self, score: Score) -> str:
         """The main score, as text for a sentence or a table."""
 
-    def headline(self, score: AnyScore) -> str:
+    def spell(self, value: float) -> str:
+        """A value of the metric, as text for a sentence or a table."""
+
+    def further_scores(self, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+        """(name, text) of further scores in the command's summary, from the metrics of a release."""
+
+    def headline(self, score: Score) -> str:
         """The main score with its name and interval, for a log line."""
 
-    def in_words(self, score: AnyScore, rows: str) -> str:
+    def in_words(self, score: Score, rows: str) -> str:
         """The scores for people who read a model's description; `rows` names the rows, such as "900 test rows"."""
 
-    def against(self, candidate: AnyScore, champion: AnyScore) -> str:
+    def against(self, candidate: Score, champion: Score) -> str:
         """Text that compares the main score of two models."""
 
     def release_metrics(
-        self, candidate: AnyScore, champion: AnyScore | None, selected: EpochMetrics
+        self, candidate: Score, champion: Score | None, selected: EpochMetrics
     ) -> dict[str, float]:
         """Metrics of a release by name: test scores, and scores on the validation rows at the selected epoch."""
 

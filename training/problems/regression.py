@@ -7,29 +7,36 @@ the target. An error is a prediction minus its target.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from training.errors import TrainingError
 from training.problems.base import Predictions
 from training.problems.objectives.regression import RegressionObjective
-from training.records import (
-    DatasetVersion,
-    EpochMetrics,
-    Evaluation,
-    LargestError,
-    ProblemName,
-    RegressionScore,
-    Score,
-)
-
-Numbers = npt.NDArray[np.float64]
+from training.problems.skewed_means import Numbers, mean_interval
+from training.records import DatasetVersion, EpochMetrics, Evaluation, LargestError, ProblemName, Score
 
 _FINITE = ("rmse", "low", "high", "mae", "r2", "median_error", "bias")
-_STRAIGHT = 1e-9  # below this skewness the transformation is the identity, up to rounding
+
+
+class RegressionScore(Score):
+    """Scores of one regression model on the test rows, in the unit of the target.
+
+    `low` to `high` is the interval of `rmse` (root of the mean squared error).
+    """
+
+    problem: ProblemName = "regression"
+    rmse: float
+    mae: float = Field(description="mean absolute error")
+    r2: float = Field(
+        description="1 - sum of squared errors / sum of squared differences from the mean; at most 1"
+    )
+    median_error: float = Field(description="median absolute error")
+    bias: float = Field(description="mean of predicted minus true")
+    rows_per_s: float
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,8 @@ class Regression(RegressionObjective):
 
     name: ProblemName = "regression"
     greater_is_better: bool = False
+    metric_word: str = "RMSE"
+    score_record: ClassVar[type[Score]] = RegressionScore
 
     def score(
         self,
@@ -85,11 +94,11 @@ class Regression(RegressionObjective):
         )
         return "a regression has counts of right and wrong rows" if any(counts) else None
 
-    def not_finite(self, score: Score | RegressionScore) -> list[str]:
+    def not_finite(self, score: Score) -> list[str]:
         """Names of the scores that are NaN or infinite."""
         return [name for name in _FINITE if not math.isfinite(getattr(score, name))]
 
-    def floor_value(self, score: Score | RegressionScore) -> float:
+    def floor_value(self, score: Score) -> float:
         """R²: 0 for predicting the mean of the test rows' targets, 1 for predicting each target."""
         return _own(score).r2
 
@@ -97,11 +106,19 @@ class Regression(RegressionObjective):
         """R² with four decimals."""
         return "R²", f"{value:.4f}"
 
-    def figure(self, score: Score | RegressionScore) -> str:
-        """The RMSE with four significant digits."""
-        return shown(_own(score).rmse)
+    def figure(self, score: Score) -> str:
+        """The metric, as :meth:`spell` writes it."""
+        return self.spell(_own(score).rmse)
 
-    def headline(self, score: Score | RegressionScore) -> str:
+    def spell(self, value: float) -> str:
+        """An RMSE with four significant digits."""
+        return shown(value)
+
+    def further_scores(self, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+        """R² and the mean absolute error."""
+        return [("R²", f"{metrics['r2']:.4f}, mean absolute error {shown(metrics['mae'])}")]
+
+    def headline(self, score: Score) -> str:
         """The RMSE with its interval, and R²."""
         one = _own(score)
         return (
@@ -109,7 +126,7 @@ class Regression(RegressionObjective):
             f"confidence), R² {one.r2:.4f}"
         )
 
-    def in_words(self, score: Score | RegressionScore, rows: str) -> str:
+    def in_words(self, score: Score, rows: str) -> str:
         """The RMSE with its interval, and R²."""
         one = _own(score)
         confidence = f"{100 * one.confidence:.0f}\N{NO-BREAK SPACE}%"
@@ -118,14 +135,14 @@ class Regression(RegressionObjective):
             f"R² {one.r2:.4f}, on {rows}"
         )
 
-    def against(self, candidate: Score | RegressionScore, champion: Score | RegressionScore) -> str:
+    def against(self, candidate: Score, champion: Score) -> str:
         """Both RMSEs."""
         return f"RMSE {shown(_own(candidate).rmse)} against {shown(_own(champion).rmse)}"
 
     def release_metrics(
         self,
-        candidate: Score | RegressionScore,
-        champion: Score | RegressionScore | None,
+        candidate: Score,
+        champion: Score | None,
         selected: EpochMetrics,
     ) -> dict[str, float]:
         """Test scores, `validation_loss` and `validation_rmse`, and `champion_rmse` if there is a champion."""
@@ -193,58 +210,15 @@ def largest_errors(targets: Numbers, predictions: Predictions, limit: int = 24) 
     )
 
 
-def mean_interval(values: Numbers, confidence: float) -> tuple[float, float]:
-    """Two-sided confidence interval of the mean of independent values whose distribution may be skewed.
-
-    P. Hall, "On the removal of skewness by transformation", Journal of the Royal Statistical Society B 54 (1992)
-    221-228, the cubic transformation, as in X. Zhou and S. Gao, The American Statistician 54 (2000) 100-104. Squared
-    errors are skewed: Student's interval would be too low. Both limits are the mean when all values are equal.
-    """
-    mean, deviation = float(values.mean()), float(values.std())
-    if not deviation:
-        return mean, mean
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    skewness = _skewness(values, mean, deviation)
-    low, high = (mean - deviation * _untransformed(one, skewness, len(values)) for one in (z, -z))
-    return min(low, mean), max(high, mean)
-
-
-def skewness_corrected(values: Numbers) -> float:
-    """The mean of `values` in standard errors, transformed as in :func:`mean_interval`; 0 when all values are 0.
-
-    Near a standard normal distribution if the true mean is 0, also when the values are skewed. Infinite, with the sign
-    of the mean, when all values are equal.
-    """
-    mean, deviation = float(values.mean()), float(values.std())
-    if not deviation:
-        return math.copysign(math.inf, mean) if mean else 0.0
-    share, rows = mean / deviation, len(values)
-    third = _skewness(values, mean, deviation) / 3
-    return math.sqrt(rows) * (share + third * share**2 + third**2 * share**3 / 3 + third / (2 * rows))
-
-
-def _untransformed(z: float, skewness: float, rows: int) -> float:
-    """The inverse of the transformation in :func:`skewness_corrected`, without the factor sqrt(rows)."""
-    third = skewness / 3
-    target = z / math.sqrt(rows) - third / (2 * rows)
-    if abs(third) < _STRAIGHT:
-        return target
-    return float(np.cbrt(1 + 3 * third * target) - 1) / third
-
-
-def _skewness(values: Numbers, mean: float, deviation: float) -> float:
-    return float((((values - mean) / deviation) ** 3).mean())
-
-
 def shown(value: float) -> str:
     """`value` with four significant digits; from 1,000 on as a whole number, from 1e15 on with an exponent."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def _own(score: Score | RegressionScore) -> RegressionScore:
+def _own(score: Score) -> RegressionScore:
     """`score` as that of a regression."""
     if not isinstance(score, RegressionScore):
-        raise TypeError("a regression can't use the scores of a classification")
+        raise TypeError(f"a regression can't use the scores of a {score.problem}")
     return score
 
 

@@ -11,7 +11,7 @@ from scipy.stats import binom, norm
 
 from tasks.gate.paired import difference_bound as bound_at
 from tasks.gate.paired import holm, mcnemar
-from training.problems.classification import paired, score
+from training.problems.probabilities import paired, score
 from training.records import Evaluation
 from training.settings.schema import GateSettings
 

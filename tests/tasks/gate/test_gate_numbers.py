@@ -10,10 +10,12 @@ import pytest
 from tasks.gate import asks_for_look, judge
 from tasks.gate.look import Reference, take_look
 from tasks.gate.needed import error_needed, rows_needed
-from tasks.gate.outcomes import ClassOutcomes, NumberOutcomes, read_outcomes
+from tasks.gate.outcomes import read_outcomes
 from tasks.gate.reign import Reign
 from tasks.gate.rules import better_rule, not_worse_rule
 from tasks.gate.signs import _bits, flipped_sums
+from tasks.problems.classification.gate import ClassOutcomes
+from tasks.problems.regression.gate import NumberOutcomes
 from training.problems.regression import largest_errors, score
 from training.records import Evaluation, Look
 from training.settings.schema import GateSettings
@@ -181,7 +183,7 @@ def test_outcomes_are_read_by_what_the_file_holds(tmp_path):
         "champion": [1.0, math.nan, 5.0],
     }
     pq.write_table(pa.table(columns), tmp_path / "numbers.parquet")
-    found = read_outcomes(tmp_path / "numbers.parquet", "champion")
+    found = read_outcomes("regression", tmp_path / "numbers.parquet", "champion")
     assert isinstance(found, NumberOutcomes)
     assert found.candidate_error.tolist() == [0.25, 0]
     assert found.reference_error.tolist() == [0, 4]
@@ -190,7 +192,9 @@ def test_outcomes_are_read_by_what_the_file_holds(tmp_path):
         "champion": [0, -1, 1], "champion_probability": [0.4, math.nan, 0.7],
     }  # fmt: skip
     pq.write_table(pa.table(classes), tmp_path / "classes.parquet")
-    assert isinstance(read_outcomes(tmp_path / "classes.parquet", "champion"), ClassOutcomes)
+    assert isinstance(
+        read_outcomes("classification", tmp_path / "classes.parquet", "champion"), ClassOutcomes
+    )
 
 
 # --- verdicts and texts

@@ -11,11 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.inference.new_categories import NewCategories
-from tasks.inference.outputs import CLASSES_KEY, ClassOutputs, NumberOutputs, Outputs
+from tasks.inference.outputs import Outputs
 from tasks.inference.prediction_files import PredictionWriter
 from tasks.inference.scoring import Served, in_process
 from tasks.inference.unlabelled_tables import Tables
 from tasks.predict import PredictionSummary, write_good
+from tasks.problems.classification.outputs import CLASSES_KEY, ClassOutputs
+from tasks.problems.regression.outputs import NumberOutputs
 from training.errors import DataError
 from training.records import TableColumn, TableSchema
 

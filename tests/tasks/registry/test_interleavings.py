@@ -27,13 +27,13 @@ import tasks.registry.lock
 import tasks.registry.reign
 import tasks.rollback
 from flows.stopwatch import Stopwatch
-from tasks.gate.outcomes import ClassOutcomes
+from tasks.problems.classification.gate import ClassOutcomes
 from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLED_BACK_TAG, WEIGHTS_TAG
 from tasks.registry.lock import Lease, LockLostError
 from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.errors import EvergreenError, SettingError, TransientError
 from training.plan import RunPlan
-from training.problems.classification import paired, score
+from training.problems.probabilities import paired, score
 from training.records import (
     DatasetVersion,
     EpochMetrics,

@@ -15,12 +15,12 @@ from page_sample import HOSTILE
 from PIL import Image
 from table_page_sample import ROUNDS, class_table_report, diabetes_run, regression_report
 
+from tasks.problems.regression.plots import POINTS_UP_TO, error_counts, plots
 from tasks.report_page import markdown, render
 from tasks.report_page.data_views import column_facts
 from tasks.report_page.examples import _text, predicted_numbers
 from tasks.report_page.importances import importances
 from tasks.report_page.inputs import Predicted
-from tasks.report_page.regression_plots import POINTS_UP_TO, error_counts, plots
 from tasks.report_page.sections import figures
 from training.printable import printable
 from training.records import TableColumn

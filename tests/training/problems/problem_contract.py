@@ -11,9 +11,9 @@ import xgboost
 
 from training.errors import TrainingError
 from training.problems import problem_named
-from training.problems.base import AnyScore, Predictions, Problem, Targets
-from training.problems.objectives import MODULES
-from training.records import DatasetVersion, EpochMetrics
+from training.problems.base import Predictions, Problem, Targets
+from training.problems.objectives import objective_module
+from training.records import DatasetVersion, EpochMetrics, Score
 
 ROWS = 60
 
@@ -43,7 +43,7 @@ class ProblemContract(ABC):
         columns = self.problem().outputs(self.version())
         return torch.randn((ROWS, columns), generator=generator).requires_grad_()
 
-    def scored(self, predictions: Predictions) -> AnyScore:
+    def scored(self, predictions: Predictions) -> Score:
         return self.problem().score(self.targets(), predictions, self.version(), 0.95, 1.0, 1.0)
 
     def test_it_is_found_by_its_name(self) -> None:
@@ -116,6 +116,6 @@ class ProblemContract(ABC):
         assert made[self.problem().metric] == made[f"champion_{self.problem().metric}"]
 
     def test_neither_the_problem_nor_its_objective_imports_torch(self) -> None:
-        modules = (type(self.problem()).__module__, MODULES[self.problem().name])
+        modules = (type(self.problem()).__module__, objective_module(self.problem().name))
         code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

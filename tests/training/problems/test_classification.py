@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 from training.errors import TrainingError
-from training.problems.classification import Paired, paired, score, worst_mistakes
+from training.problems.probabilities import Paired, paired, score, worst_mistakes
 from training.records import Evaluation
 
 CLASSES = ("cat", "dog", "owl")
@@ -247,7 +247,7 @@ def test_many_equal_mistakes_come_by_row():
 def test_scoring_imports_neither_scikit_learn_nor_scipy() -> None:
     code = (
         "import sys, numpy as np\n"
-        "from training.problems.classification import score\n"
+        "from training.problems.probabilities import score\n"
         "score(np.array([0, 1]), np.eye(2, dtype=np.float32), ('a', 'b'), 0.95, 1.0, 1.0)\n"
         "print(sorted({'scipy', 'sklearn'} & sys.modules.keys()))\n"
     )

@@ -15,11 +15,10 @@ from training.problems.classification import Classification
 from training.problems.regression import (
     Regression,
     largest_errors,
-    mean_interval,
     score,
     shown,
-    skewness_corrected,
 )
+from training.problems.skewed_means import mean_interval, skewness_corrected
 from training.records import DatasetVersion, EpochMetrics, Evaluation, TableColumn, TableSchema
 
 REGRESSION = Regression()
@@ -302,7 +301,7 @@ def test_scores_of_the_other_problem_are_refused():
     with pytest.raises(TypeError, match="classification"):
         Classification().figure(ours)
     labels, probabilities = np.array([0, 1]), np.eye(2, dtype=np.float32)
-    from training.problems.classification import score as score_classes
+    from training.problems.probabilities import score as score_classes
 
     with pytest.raises(TypeError, match="regression"):
         REGRESSION.figure(score_classes(labels, probabilities, ("a", "b"), 0.95, 1.0, 1.0))

@@ -1,4 +1,4 @@
-"""The target of a table: whether a problem can learn it, and the classes of a classification."""
+"""The target of a table: whether a problem can learn it, and its classes if it is one of some classes."""
 
 import pyarrow as pa
 
@@ -7,13 +7,14 @@ from training.data.tables.recognition import has_too_many
 from training.data.tables.typed_copy import Notes
 from training.data.tables.values import text_of
 from training.errors import DataError
+from training.problems.objectives import objective_named
 from training.records import ProblemName
 
 
 def check_target(
     distinct: pa.Array, notes: Notes, origin: str, problem: ProblemName, rows: int
 ) -> tuple[str, ...] | None:
-    """The class names of a classification in order; None for a regression.
+    """The class names in order; None for a problem that predicts numbers.
 
     `distinct` holds the different values of the target, without missing values, of `rows` rows. Class names are sorted
     as numbers if the target is a number, else as text. Raises :class:`DataError` for a target that the problem can't
@@ -22,11 +23,11 @@ def check_target(
     name = notes.target
     if not len(distinct):
         raise DataError(f"{origin}: target {name!r} has no values, so there is nothing to learn.")
-    if problem == "regression":
+    if objective_named(problem).target == "number":
         if notes.label != "number":
             raise DataError(
                 f"{origin}: target {name!r} holds {'text' if notes.label == 'category' else 'booleans'}, such as "
-                f"{text_of(distinct[0].as_py())!r}, and a regression predicts numbers. Use problem=Classification(), "
+                f"{text_of(distinct[0].as_py())!r}, and a {problem} predicts numbers. Use problem=Classification(), "
                 "or another target."
             )
         return None
@@ -41,7 +42,7 @@ def check_target(
         )
     if len(distinct) < 2:
         raise DataError(
-            f"{origin}: target {name!r} is {text_of(distinct[0].as_py())!r} in every row; a classification needs at "
+            f"{origin}: target {name!r} is {text_of(distinct[0].as_py())!r} in every row; a {problem} needs at "
             "least 2 classes."
         )
     return tuple(map(text_of, sorted(distinct.to_pylist())))

@@ -16,7 +16,7 @@ def unpack_table(version: DatasetVersion, split: Split, folder: Path) -> None:
     schema = version.table
     assert schema is not None
     rows = version.rows(split)
-    targets = np.empty(rows, np.int64 if version.problem == "classification" else np.float64)
+    targets = np.empty(rows, np.int64 if version.classes else np.float64)
     digests, marks = np.empty(rows, np.uint64), np.empty(rows, np.bool_)
     marked = split == "train" and version.validation_rows is not None
     features = [f"{FEATURE}{column.name}" for column in schema.columns]

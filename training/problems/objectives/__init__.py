@@ -5,21 +5,23 @@ Only these modules of a problem are in the run key: a change of how models are s
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from training.records import DatasetVersion, ProblemName
 
 if TYPE_CHECKING:
     import torch
 
-MODULES: dict[ProblemName, str] = {
-    "classification": "training.problems.objectives.classification",
-    "regression": "training.problems.objectives.regression",
-}
-
 
 class Objective(Protocol):
-    """The objective of a training. `metric` names the number that a trainer reports beside the loss."""
+    """The objective of a training. `metric` names the number that a trainer reports beside the loss.
+
+    `target` says how the target of a table is read: as one of some classes, or as a number.
+    """
+
+    @property
+    def target(self) -> Literal["class", "number"]:
+        """Kind of the target."""
 
     @property
     def metric(self) -> str:
@@ -50,5 +52,10 @@ class Objective(Protocol):
 
 
 def objective_named(name: ProblemName) -> Objective:
-    """The objective of the problem with this name."""
-    return cast(Objective, import_module(MODULES[name]).OBJECTIVE)
+    """The objective of the problem with this name; `OBJECTIVE` of its module."""
+    return cast(Objective, import_module(objective_module(name)).OBJECTIVE)
+
+
+def objective_module(name: ProblemName) -> str:
+    """Name of the module with the objective of a problem."""
+    return f"training.problems.objectives.{name}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from training.records import DatasetVersion
 
@@ -15,6 +15,7 @@ class ClassificationObjective:
     """See :class:`training.problems.objectives.Objective`."""
 
     metric: str = "accuracy"
+    target: Literal["class", "number"] = "class"
 
     def outputs(self, version: DatasetVersion) -> int:
         """One logit per class."""

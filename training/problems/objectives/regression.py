@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from training.records import DatasetVersion
 
@@ -16,6 +16,7 @@ class RegressionObjective:
     """See :class:`training.problems.objectives.Objective`."""
 
     metric: str = "rmse"
+    target: Literal["class", "number"] = "number"
 
     def outputs(self, version: DatasetVersion) -> int:
         """One number: the prediction, standardised as the target is."""

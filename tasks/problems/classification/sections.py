@@ -3,26 +3,25 @@
 from pathlib import Path
 from typing import Any
 
-from tasks.report_page import figures as pictures
-from tasks.report_page import tables
+from tasks.problems.classification import pictures, tables
 from tasks.report_page.data_views import view_of
 from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.measure import Measure
 from tasks.report_page.sections import Tile
-from tasks.report_page.tables import Measured
+from tasks.report_page.tables import Measured, speed_measures
 from tasks.report_page.wording import percent, points
-from training.records import Evaluation, Score
+from training.problems.probabilities import ClassificationScore
+from training.records import Evaluation
 
 MEASURE = Measure("accuracy", "Accuracy", "accuracy", is_share=True, greater_is_better=True)
 CONTENTS = (("confusion", "Confusion"), ("classes", "Classes"), ("mistakes", "Mistakes"))
-TEMPLATE = "classes.html.j2"
 
 _SHOWN_CLASSES = 25
 
 
-def candidate_of(evaluation: Evaluation) -> Score:
+def candidate_of(evaluation: Evaluation) -> ClassificationScore:
     """The candidate's scores as those of a classification."""
-    assert isinstance(evaluation.candidate, Score)
+    assert isinstance(evaluation.candidate, ClassificationScore)
     return evaluation.candidate
 
 
@@ -39,7 +38,7 @@ def measures(inputs: ReportInputs) -> tuple[Measured, ...]:
             True,
             False,
         ),
-        *tables.speed_measures(inputs.words.row, "images_per_s"),
+        *speed_measures(inputs.words.row, "images_per_s"),
     )
 
 
@@ -70,7 +69,7 @@ def agreement(evaluation: Evaluation) -> list[tuple[str, str, int]]:
 def context(inputs: ReportInputs) -> dict[str, Any]:
     """See :class:`tasks.report_page.sections.Sections`."""
     score, champion = candidate_of(inputs.evaluation), inputs.evaluation.champion
-    assert champion is None or isinstance(champion, Score)
+    assert champion is None or isinstance(champion, ClassificationScore)
     names = [one.name for one in score.classes]
     rows = tables.class_rows(score, champion, inputs.evaluation.class_changes)
     matrix = len(names) <= tables.MATRIX_UP_TO

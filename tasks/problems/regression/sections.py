@@ -3,19 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from tasks.report_page import figures as pictures
-from tasks.report_page import regression_plots
+from tasks.problems.regression import pictures, plots
 from tasks.report_page.data_views import view_of
 from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.measure import Measure
 from tasks.report_page.sections import Tile
 from tasks.report_page.tables import Measured, speed_measures
 from tasks.report_page.wording import number, signed_number
-from training.records import Evaluation, RegressionScore
+from training.problems.regression import RegressionScore
+from training.records import Evaluation
 
 MEASURE = Measure("rmse", "RMSE", "RMSE", is_share=False, greater_is_better=False)
 CONTENTS = (("predictions", "Predictions"), ("errors", "Largest errors"))
-TEMPLATE = "regression.html.j2"
 
 _SHOWN_ERRORS = 24
 
@@ -77,8 +76,8 @@ def context(inputs: ReportInputs) -> dict[str, Any]:
             ()
             if predicted is None
             else (
-                *regression_plots.plots(predicted, target),
-                regression_plots.histogram(predicted, target),
+                *plots.plots(predicted, target),
+                plots.histogram(predicted, target),
             )
         ),
         "score": candidate_of(inputs.evaluation),

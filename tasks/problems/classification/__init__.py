@@ -1,0 +1,1 @@
+"""Classification in the pipeline's tasks."""

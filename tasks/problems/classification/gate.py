@@ -1,0 +1,121 @@
+"""How the gate compares two classifiers: row by row, and class by class."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.gate.outcomes import Compared, Side, digest_of_rows, sign_flip_test, statistic_of, with_p
+from tasks.gate.paired import margin_score, mcnemar
+from tasks.gate.rules import class_drop_rule
+from tasks.gate.signs import Differences, Digests
+from training.problems.probabilities import ClassificationScore
+from training.records import Evaluation, Question, Rule
+from training.settings.schema import GateSettings
+
+_SMALLEST = float(np.finfo(np.float32).eps)
+
+
+@dataclass(frozen=True)
+class ClassOutcomes:
+    """Rows of a classification: digest, label, and for each model whether it was right and its log loss (nats)."""
+
+    digests: Digests
+    labels: npt.NDArray[np.int64]
+    candidate: npt.NDArray[np.bool_]
+    reference: npt.NDArray[np.bool_]
+    candidate_loss: Differences
+    reference_loss: Differences
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    @property
+    def gained(self) -> int:
+        """Rows that only the candidate got right."""
+        return int((self.candidate & ~self.reference).sum())
+
+    @property
+    def lost(self) -> int:
+        """Rows that only the reference got right."""
+        return int((self.reference & ~self.candidate).sum())
+
+    def rows_digest(self) -> str:
+        """See :class:`tasks.gate.outcomes.Outcomes`."""
+        return digest_of_rows(self.digests, self.labels)
+
+    def compared(self, question: Question, margin: float) -> Compared:
+        """Accuracy; log loss for "better" when neither model makes a mistake."""
+        if question == "better" and self.candidate.all() and self.reference.all():
+            return self._by_log_loss()
+        return self._by_accuracy(question, margin)
+
+    def _by_log_loss(self) -> Compared:
+        differences = self.reference_loss - self.candidate_loss
+        gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
+        return Compared(
+            measure="log_loss",
+            digests=self.digests,
+            differences=differences,
+            test=lambda flips: sign_flip_test(flips, differences),
+            uses_flips=True,
+            gained=gained,
+            lost=lost,
+            difference=float(differences.mean()),
+            also=mcnemar(
+                gained, lost
+            ),  # a few rows can lower the mean: significantly more must gain than lose
+        )
+
+    def _by_accuracy(self, question: Question, margin: float) -> Compared:
+        """By the discordant rows; "not_worse" adds the margin to each of them."""
+        differences = self.candidate.astype(np.float64) - self.reference
+        if question == "not_worse":
+            differences = np.where(differences, differences + margin, 0.0)
+
+        def test(_: Differences) -> tuple[float, float]:
+            if question == "better":
+                return mcnemar(self.gained, self.lost), statistic_of(differences)
+            return with_p(margin_score(self.gained, self.lost, len(self), margin))
+
+        return Compared(
+            measure="accuracy",
+            digests=self.digests,
+            differences=differences,
+            test=test,
+            uses_flips=False,
+            gained=self.gained,
+            lost=self.lost,
+            difference=(self.gained - self.lost) / len(self),
+            reference_wrong=int((~self.reference).sum()),
+        )
+
+
+def outcomes(rows: pa.Table, reference: Side) -> ClassOutcomes:
+    """See :class:`tasks.gate.outcomes.GateOfProblem`."""
+    labels = rows["label"].to_numpy()
+    return ClassOutcomes(
+        digests=rows["digest"].to_numpy().astype(np.uint64),
+        labels=labels,
+        candidate=rows["candidate"].to_numpy() == labels,
+        reference=rows[reference].to_numpy() == labels,
+        candidate_loss=_log_loss(rows, "candidate"),
+        reference_loss=_log_loss(rows, reference),
+    )
+
+
+def further_rules(evaluation: Evaluation, settings: GateSettings) -> tuple[Rule, ...]:
+    """No class may lose too much recall."""
+    assert isinstance(evaluation.candidate, ClassificationScore)
+    if not evaluation.class_changes:
+        return ()
+    rows = [(one.name, one.rows) for one in evaluation.candidate.classes]
+    return (class_drop_rule(rows, evaluation.class_changes, settings),)
+
+
+def _log_loss(table: pa.Table, model: Side) -> Differences:
+    """-ln(probability of the true class) in nats, clipped as in :mod:`training.problems.probabilities`."""
+    truth = table[f"{model}_probability"].to_numpy().astype(np.float64)
+    loss: Differences = -np.log(np.clip(truth, _SMALLEST, 1 - _SMALLEST))
+    return loss

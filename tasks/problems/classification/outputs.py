@@ -1,0 +1,77 @@
+"""What `predict` writes for a classification: class, its probability, and all probabilities."""
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.model_formats.base import Registered
+from training.errors import SettingError
+from training.problems.base import Predictions
+
+CLASSES_KEY = b"evergreen.classes"
+
+
+class ClassOutputs:
+    """Of a classification, with predictions (rows, classes): class, its probability, and all probabilities."""
+
+    value = "probability"
+
+    def __init__(self, classes: tuple[str, ...]) -> None:
+        self.classes = classes
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of the probabilities of one row."""
+        return 4 * len(self.classes)
+
+    @property
+    def metadata(self) -> dict[bytes, str]:
+        """The classes, in the order of the probabilities."""
+        return {CLASSES_KEY: json.dumps(self.classes)}
+
+    def columns(self, predictions: Predictions) -> dict[str, pa.Array]:
+        """`class`, `probability` and `probabilities`."""
+        best = predictions.argmax(axis=1)
+        flat = pa.array(np.ascontiguousarray(predictions, np.float32).ravel())
+        return {
+            "class": pa.array(self.classes, pa.string()).take(pa.array(best)),
+            "probability": pa.array(predictions[np.arange(len(best)), best].astype(np.float32)),
+            "probabilities": pa.FixedSizeListArray.from_arrays(flat, len(self.classes)),
+        }
+
+    def totals(self) -> "ClassTotals":
+        """Rows of each predicted class."""
+        return ClassTotals(self.classes)
+
+
+class ClassTotals:
+    """Rows of each predicted class."""
+
+    def __init__(self, classes: tuple[str, ...]) -> None:
+        self._classes = classes
+        self._counts: npt.NDArray[np.int64] = np.zeros(len(classes), np.int64)
+
+    def add(self, predictions: Predictions) -> None:
+        """Count further rows."""
+        self._counts += np.bincount(predictions.argmax(axis=1), minlength=len(self._classes))
+
+    def summary(self) -> dict[str, Any]:
+        """The field `counts`."""
+        return {"counts": dict(zip(self._classes, map(int, self._counts), strict=True))}
+
+
+def outputs(registered: Registered, name: str) -> ClassOutputs:
+    """See :class:`tasks.inference.outputs.OutputsOfProblem`.
+
+    Raises :class:`SettingError` when the model does not name as many classes as it gives numbers a row.
+    """
+    given = registered.loaded.metadata.signature.outputs.inputs[0].shape[-1]
+    if len(registered.classes) != given:
+        raise SettingError(
+            f"{name}: gives {given} numbers a row and names {len(registered.classes)} classes "
+            "(metadata `classes`), so it can't be said which is which. Register it with Evergreen, which names them."
+        )
+    return ClassOutputs(registered.classes)

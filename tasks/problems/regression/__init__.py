@@ -1,0 +1,1 @@
+"""Regression in the pipeline's tasks."""

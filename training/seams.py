@@ -1,0 +1,27 @@
+"""The parts behind the seams Problem and Trainer, by name: one line for each.
+
+This module imports none of the parts, so that every other module may import it. It is not in the run key: a further
+part retrains nothing.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+ProblemName = str
+
+PROBLEMS: dict[ProblemName, str] = {
+    "classification": "training.problems.classification:Classification",
+    "regression": "training.problems.regression:Regression",
+}
+
+
+def part_named(parts: Mapping[str, str], name: str) -> Any:
+    """Import the module of a part and return the part.
+
+    Raises ValueError for a name that is not in `parts`.
+    """
+    if name not in parts:
+        raise ValueError(f"{name!r} is not known to this version of Evergreen, which has {', '.join(parts)}")
+    module, _, attribute = parts[name].partition(":")
+    return getattr(import_module(module), attribute)
