@@ -297,7 +297,6 @@ class Evaluation(Record):
 
 
 Question = Literal["better", "not_worse"]
-Measure = Literal["accuracy", "log_loss", "squared_error"]
 
 
 class Look(Record):
@@ -309,7 +308,7 @@ class Look(Record):
     """
 
     question: Question
-    measure: Measure = Field(
+    measure: str = Field(
         description="squared_error of a regression; log_loss between two classifiers without a mistake, else accuracy"
     )
     reference_version: str | None

@@ -1,10 +1,10 @@
 """Outcomes of two models on the same rows, row by row: the input of a look."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,11 @@ import pyarrow.parquet as pq
 
 from tasks.gate.signs import FLIPS, Differences, Digests
 from tasks.problems import part_of
-from training.records import Evaluation, Measure, ProblemName, Question, Rule
+from training.records import Evaluation, ProblemName, Question, Rule
 from training.settings.schema import GateSettings
+
+if TYPE_CHECKING:
+    from tasks.gate.measures import MeasureOfLook
 
 Side = Literal["candidate", "champion", "anchor"]
 
@@ -30,7 +33,7 @@ class Compared:
     reference's mean squared error, and `standard_error` that of the mean of `differences`.
     """
 
-    measure: Measure
+    measure: str
     digests: Digests
     differences: Differences
     test: Callable[[Differences], tuple[float, float]]
@@ -57,7 +60,12 @@ class Outcomes(Protocol):
 
 
 class GateOfProblem(Protocol):
-    """The module `tasks/problems/<name>/gate.py` has these functions."""
+    """The module `tasks/problems/<name>/gate.py` has these names.
+
+    `MEASURES` are the measures by which the problem's outcomes are compared, by :attr:`Look.measure`.
+    """
+
+    MEASURES: "Mapping[str, MeasureOfLook]"
 
     def outcomes(self, rows: pa.Table, reference: Side) -> Outcomes:
         """The outcomes of the compared rows of `predictions.parquet`.

@@ -57,6 +57,11 @@ def compact(value: float) -> str:
     return f"{value:.3g}".replace("-", "−") if abs(value) >= 1_000_000 else number(value)
 
 
+def rows_fact(rows: int) -> tuple[str, str]:
+    """Name and value of the number of test rows that a failed comparison would have needed."""
+    return "Test rows needed if the measured difference is the true one", f"some {rows:,}"
+
+
 def duration(seconds: float) -> str:
     """Wall time, formatted in at most two units."""
     if seconds < 60:

@@ -1,30 +1,25 @@
 """I10: the run's records are true and agree with each other."""
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from tasks.comparison import EVALUATION, comparison_folders, owner_of
 from tasks.gate import asks_for_look, judge
+from tasks.gate.measures import measure_of
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from training.data.manifest import read_parts
 from training.errors import DataError
 from training.identity import run_key
 from training.problems import problem_named, problem_of
-from training.records import Evaluation, Look, Measure, Verdict
+from training.records import Evaluation, Verdict
 from training.settings.schema import GateSettings
 from training.storage.record_files import DamagedError, read_record
 
 _SAME = 1e-9
-
-Array = npt.NDArray[Any]
-Pair = tuple[float, float]  # (recorded, computed again)
 
 
 def finished(run: Evidence) -> Outcome:
@@ -154,7 +149,7 @@ def scores_follow(run: Evidence) -> Outcome:
         other = "anchor" if look.reference_version == evaluation.anchor_version else "champion"
         pairs |= {
             f"{name} of question {look.question}": pair
-            for name, pair in _RECOUNTED_LOOK[look.measure](look, labels, columns, other).items()
+            for name, pair in measure_of(look).recounted(look, labels, columns, other).items()
         }
     wrong = [
         f"{name} is recorded as {said}, computed {counted}"
@@ -163,36 +158,6 @@ def scores_follow(run: Evidence) -> Outcome:
     ]
     figure = problem.figure(evaluation.candidate)
     return judged(wrong, f"{problem.metric_word} {figure} on {len(labels):,} rows")
-
-
-def _net_rows(look: Look, labels: Array, columns: dict[str, Array], other: str) -> dict[str, Pair]:
-    """Rows that the candidate got right more than the other model."""
-    right, theirs = (int((columns[name] == labels).sum()) for name in ("candidate", other))
-    return {"net rows": (look.gained - look.lost, right - theirs)}
-
-
-def _mean_errors(look: Look, labels: Array, columns: dict[str, Array], other: str) -> dict[str, Pair]:
-    """Mean squared errors of both models, and the rows on which one of them has the smaller error."""
-    ours, theirs = (np.square(columns[name] - labels) for name in ("candidate", other))
-    return {
-        "mean squared error": (look.reference_error, float(theirs.mean())),
-        "difference": (look.difference, float((theirs - ours).mean())),
-        "nearer rows": (look.gained, int((ours < theirs).sum())),
-        "farther rows": (look.lost, int((ours > theirs).sum())),
-    }
-
-
-def _nothing(look: Look, labels: Array, columns: dict[str, Array], other: str) -> dict[str, Pair]:
-    """Both models are right on all rows of a look at log loss, so there is nothing to count."""
-    del look, labels, columns, other
-    return {}
-
-
-_RECOUNTED_LOOK: dict[Measure, Callable[[Look, Array, dict[str, Array], str], dict[str, Pair]]] = {
-    "accuracy": _net_rows,
-    "log_loss": _nothing,
-    "squared_error": _mean_errors,
-}
 
 
 def _is_registered(run: Evidence) -> bool:

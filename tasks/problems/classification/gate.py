@@ -8,11 +8,14 @@ import pyarrow as pa
 
 from tasks.gate.outcomes import Compared, Side, digest_of_rows, sign_flip_test, statistic_of, with_p
 from tasks.gate.paired import margin_score, mcnemar
-from tasks.gate.rules import class_drop_rule
 from tasks.gate.signs import Differences, Digests
+from tasks.problems.classification.class_drop import class_drop_rule
+from tasks.problems.classification.measures import Accuracy, LogLoss
 from training.problems.probabilities import ClassificationScore
 from training.records import Evaluation, Question, Rule
 from training.settings.schema import GateSettings
+
+MEASURES = {"accuracy": Accuracy(), "log_loss": LogLoss()}
 
 _SMALLEST = float(np.finfo(np.float32).eps)
 

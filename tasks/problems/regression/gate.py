@@ -8,9 +8,12 @@ import pyarrow as pa
 
 from tasks.gate.outcomes import Compared, Side, digest_of_rows, sign_flip_test, statistic_of, with_p
 from tasks.gate.signs import Differences, Digests
+from tasks.problems.regression.measures import SquaredError
 from training.problems.skewed_means import skewness_corrected
 from training.records import Evaluation, Question, Rule
 from training.settings.schema import GateSettings
+
+MEASURES = {"squared_error": SquaredError()}
 
 _LEAST_P, _MOST_P = 1e-300, 1 - 1e-15  # their z is finite, as every number of a look has to be
 

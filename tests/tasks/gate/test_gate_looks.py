@@ -9,13 +9,14 @@ from looks import outcomes
 from scipy.stats import norm
 
 from tasks.gate.look import Reference, take_look
-from tasks.gate.needed import critical, gain_needed, rows_needed
+from tasks.gate.needed import critical
 from tasks.gate.paired import difference_bound, margin_score
 from tasks.gate.reign import DamagedReignError, Reign, look_key, read_reign
 from tasks.gate.rules import better_rule, not_worse_rule
 from tasks.gate.selection import corrected_gain
 from tasks.gate.signs import FLIPS, flipped_sums
 from tasks.gate.spending import joint_spent, strict_level
+from tasks.problems.classification.measures import gain_needed, rows_needed
 from training.settings.schema import GateSettings
 
 CHAMPION = Reference("7", "weights of the champion")

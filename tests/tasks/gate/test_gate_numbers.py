@@ -9,13 +9,13 @@ import pytest
 
 from tasks.gate import asks_for_look, judge
 from tasks.gate.look import Reference, take_look
-from tasks.gate.needed import error_needed, rows_needed
 from tasks.gate.outcomes import read_outcomes
 from tasks.gate.reign import Reign
 from tasks.gate.rules import better_rule, not_worse_rule
 from tasks.gate.signs import _bits, flipped_sums
 from tasks.problems.classification.gate import ClassOutcomes
 from tasks.problems.regression.gate import NumberOutcomes
+from tasks.problems.regression.measures import error_needed, rows_needed
 from training.problems.regression import largest_errors, score
 from training.records import Evaluation, Look
 from training.settings.schema import GateSettings

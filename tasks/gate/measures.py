@@ -1,0 +1,60 @@
+"""The interface of a measure by which looks compare models, such as the accuracy; :func:`measure_of` finds it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from tasks.gate.outcomes import gate_of
+from training.records import Look, Verdict
+from training.seams import PROBLEMS
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class NotWorse:
+    """The numbers of question "not_worse": the rule compares `value` with `limit`.
+
+    `changed` says what changed and what is allowed, `remedy` what a failed look would have needed.
+    """
+
+    value: float
+    limit: float
+    changed: str
+    remedy: str
+
+
+class MeasureOfLook(Protocol):
+    """What a look by this measure says, in words and numbers."""
+
+    def compared(self, look: Look) -> str:
+        """What was measured, as the start of a rule's explanation."""
+
+    def would_need(self, look: Look) -> str:
+        """What a failed look of question "better" would have needed: sentences that begin with a full stop, or ""."""
+
+    def not_worse(self, look: Look) -> NotWorse:
+        """A look of question "not_worse"."""
+
+    def facts(self, look: Look, verdict: Verdict) -> list[tuple[str, str]]:
+        """(name, value) pairs for the report."""
+
+    def recounted(
+        self, look: Look, labels: Array, columns: Mapping[str, Array], other: str
+    ) -> dict[str, tuple[float, float]]:
+        """(recorded, computed again) by name, from `predictions.parquet`; `other` is the reference's column."""
+
+
+def measure_of(look: Look) -> MeasureOfLook:
+    """The measure of a look: `MEASURES` of a problem's `gate.py` has it by name.
+
+    Raises ValueError for a measure of no problem.
+    """
+    for problem in PROBLEMS:
+        if (found := gate_of(problem).MEASURES.get(look.measure)) is not None:
+            return found
+    raise ValueError(
+        f"look {look.number}: measure {look.measure!r} is not known to this version of Evergreen"
+    )

@@ -1,0 +1,16 @@
+"""How the gate's explanations write shares, differences and p-values."""
+
+
+def percent(share: float) -> str:
+    """A share in percent."""
+    return f"{100 * share:.2f} %"
+
+
+def points(change: int, rows: int) -> str:
+    """A change of so many of `rows` rows in percentage points, with its sign."""
+    return f"{100 * change / rows:+.2f} points"
+
+
+def p_value(p: float) -> str:
+    """A p-value, cut off at 0.0001."""
+    return "p < 0.0001" if p < 0.0001 else f"p = {p:.2g}"

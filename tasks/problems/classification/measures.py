@@ -1,0 +1,127 @@
+"""The measures by which looks compare classifiers: accuracy, and log loss where neither makes a mistake."""
+
+import math
+from collections.abc import Mapping
+
+from tasks.gate.measures import Array, NotWorse
+from tasks.gate.needed import POWER_Z, critical
+from tasks.gate.paired import difference_bound
+from tasks.gate.wording import points
+from tasks.report_page import wording
+from training.data.sources.wording import counted
+from training.records import Look, Verdict
+
+Fact = tuple[str, str]
+
+
+class Accuracy:
+    """The share of rows that a model classifies right; see :class:`tasks.gate.measures.MeasureOfLook`."""
+
+    def compared(self, look: Look) -> str:
+        """The rows that only one of the models got right."""
+        other = "champion" if look.question == "better" else "reference"
+        return f"the candidate alone is right on {counted(look.gained, 'row')}, the {other} alone on {look.lost:,}"
+
+    def would_need(self, look: Look) -> str:
+        """The gain in points, and the rows on which the measured gain would pass."""
+        gain, rows = gain_needed(look), rows_needed(look)
+        text = f". Needed is a gain of {100 * (gain or 0):.2f} points on these {look.rows:,} rows"
+        if gain is not None and gain * look.rows > look.reference_wrong:
+            text += (
+                f", more than correcting the champion's {counted(look.reference_wrong, 'mistake')} would give: test on "
+                "more rows or set gate.policy=not_worse"
+            )
+        if rows is not None:
+            text += f"; a true gain of {100 * look.difference:.2f} points takes some {rows:,} test rows"
+        return text
+
+    def not_worse(self, look: Look) -> NotWorse:
+        """The lower bound of the paired difference in accuracy, at the look's boundary, is above -`gate.margin`."""
+        z, margin, rows = critical(look), look.margin, look.rows
+        bound = -1.0 if z is None else difference_bound(look.gained, look.lost, rows, z)
+        changed = (
+            f"accuracy changes by {points(look.gained - look.lost, rows)}, at worst by {100 * bound:+.2f}; "
+            f"{-100 * margin:+.2f} allowed"
+        )
+        remedy = ""
+        if z is not None and 0 < margin <= -difference_bound(0, 0, rows, z):
+            remedy = f". {rows:,} rows can't show so little: test on more rows or raise gate.margin"
+        elif margin and (needed := rows_needed(look)) is not None:
+            remedy = f". Some {needed:,} test rows could show it, if the true change is the measured one"
+        return NotWorse(bound, -margin, changed, remedy)
+
+    def facts(self, look: Look, verdict: Verdict) -> list[Fact]:
+        """The gain in percentage points, measured, corrected for the choice, and needed."""
+        facts = [("Measured gain", f"{wording.points(look.difference)} points")]
+        choice = verdict.choice
+        if choice is not None and look.question == "better":
+            facts.append(("Gain corrected for the choice", f"{wording.points(choice.corrected_gain)} points"))
+            facts.append(("Accuracy corrected for the choice", wording.percent(choice.corrected_accuracy)))
+        if look.passed:
+            return facts
+        gain = gain_needed(look)
+        if look.question == "better" and gain is not None:
+            facts.append(("Gain needed on these rows", f"{wording.points(gain)} points"))
+        rows = rows_needed(look)
+        return facts if rows is None else [*facts, wording.rows_fact(rows)]
+
+    def recounted(
+        self, look: Look, labels: Array, columns: Mapping[str, Array], other: str
+    ) -> dict[str, tuple[float, float]]:
+        """Rows that the candidate got right more than the other model."""
+        right, theirs = (int((columns[name] == labels).sum()) for name in ("candidate", other))
+        return {"net rows": (look.gained - look.lost, right - theirs)}
+
+
+class LogLoss(Accuracy):
+    """The log loss of two models that are right on all rows."""
+
+    def compared(self, look: Look) -> str:
+        """The rows on which one of the models has the lower log loss."""
+        return (
+            f"neither model makes a mistake, so log loss decides: lower on {look.gained:,} rows, higher on "
+            f"{look.lost:,}"
+        )
+
+    def would_need(self, look: Look) -> str:
+        """Nothing: no gain in accuracy is possible."""
+        del look
+        return ""
+
+    def facts(self, look: Look, verdict: Verdict) -> list[Fact]:
+        """None."""
+        del look, verdict
+        return []
+
+    def recounted(
+        self, look: Look, labels: Array, columns: Mapping[str, Array], other: str
+    ) -> dict[str, tuple[float, float]]:
+        """Nothing to count: both models are right on all rows."""
+        del look, labels, columns, other
+        return {}
+
+
+def gain_needed(look: Look) -> float | None:
+    """Smallest gain in accuracy that passes on these rows with as many discordant rows; None when no gain passes."""
+    z = critical(look)
+    if z is None:
+        return None
+    # A gain of w rows needs at least w discordant rows, and w / sqrt(w) > z only for w > z**2.
+    rows = max(z * math.sqrt(look.gained + look.lost), z * z)
+    return (math.floor(rows) + 1) / look.rows
+
+
+def rows_needed(look: Look) -> int | None:
+    """Number of test rows at which a true difference equal to the measured one passes with 80 % power.
+
+    None when no number of rows is enough. For question "not_worse" the difference d includes the margin.
+    ((z sqrt(q) + 0.84 sqrt(q - d^2)) / d)^2 for a share q of discordant rows; R. Connor, Biometrics 43
+    (1987) 207-211.
+    """
+    z = critical(look)
+    difference = look.difference + look.margin
+    if z is None or difference <= 0:
+        return None
+    share = max((look.gained + look.lost) / look.rows, abs(difference), z * z / look.rows)
+    spread = z * math.sqrt(share) + POWER_Z * math.sqrt(max(0.0, share - difference**2))
+    return math.ceil((spread / difference) ** 2)

@@ -1,0 +1,110 @@
+"""The measure by which looks compare regression models: the squared error."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from tasks.gate.measures import Array, NotWorse
+from tasks.gate.needed import POWER_Z, critical
+from tasks.gate.wording import p_value
+from tasks.report_page import wording
+from training.data.sources.wording import counted
+from training.problems.regression import shown
+from training.records import Look, Verdict
+
+
+class SquaredError:
+    """The mean squared error; see :class:`tasks.gate.measures.MeasureOfLook`."""
+
+    def compared(self, look: Look) -> str:
+        """Both RMSEs, and the rows on which one of the models has the smaller error."""
+        other = "champion" if look.question == "better" else "reference"
+        return (
+            f"RMSE {shown(_rmse(look))} against {shown(math.sqrt(look.reference_error))} of the {other}; the "
+            f"candidate's squared error is lower on {counted(look.gained, 'row')}, higher on {look.lost:,}"
+        )
+
+    def would_need(self, look: Look) -> str:
+        """The RMSE, and the rows on which the measured RMSE would pass."""
+        most, rows = error_needed(look), rows_needed(look)
+        if most is None:
+            text = f". No RMSE would be shown to be better on these {look.rows:,} rows: test on more rows"
+        else:
+            text = f". Needed is an RMSE of at most some {shown(most)} on these {look.rows:,} rows"
+        if rows is not None:
+            text += f"; a true RMSE of {shown(_rmse(look))} takes some {rows:,} test rows"
+        return text
+
+    def not_worse(self, look: Look) -> NotWorse:
+        """The mean squared error grew by less than the share `gate.margin`: the statistic exceeds its boundary."""
+        z, margin, rows = critical(look), look.margin, look.rows
+        value, limit = (look.p, look.level) if z is None else (look.statistic, z)
+        grown = (
+            f"{-100 * look.difference / look.reference_error:+.2f} %" if look.reference_error else "from 0"
+        )
+        changed = (
+            f"the mean squared error changes by {grown}, {100 * margin:+.2f} % allowed: {p_value(look.p)}, "
+            f"z = {look.statistic:.2f}"
+        )
+        remedy = ""
+        if z is not None and (needed := rows_needed(look)) is not None:
+            remedy = f". Some {needed:,} test rows could show it, if the true change is the measured one"
+        elif z is not None and margin * look.reference_error <= z * look.standard_error:
+            remedy = f". {rows:,} rows can't show so little: test on more rows or raise gate.margin"
+        return NotWorse(value, limit, changed, remedy)
+
+    def facts(self, look: Look, verdict: Verdict) -> list[tuple[str, str]]:
+        """The RMSE measured and needed, in the unit of the target."""
+        del verdict
+        against = wording.number(math.sqrt(look.reference_error))
+        facts = [("Measured RMSE", f"{wording.number(_rmse(look))} against {against}")]
+        if look.passed:
+            return facts
+        most = error_needed(look)
+        if look.question == "better" and most is not None:
+            facts.append(("RMSE needed on these rows", f"at most {wording.number(most)}"))
+        rows = rows_needed(look)
+        return facts if rows is None else [*facts, wording.rows_fact(rows)]
+
+    def recounted(
+        self, look: Look, labels: Array, columns: Mapping[str, Array], other: str
+    ) -> dict[str, tuple[float, float]]:
+        """Mean squared errors of both models, and the rows on which one of them has the smaller error."""
+        ours, theirs = (np.square(columns[name] - labels) for name in ("candidate", other))
+        return {
+            "mean squared error": (look.reference_error, float(theirs.mean())),
+            "difference": (look.difference, float((theirs - ours).mean())),
+            "nearer rows": (look.gained, int((ours < theirs).sum())),
+            "farther rows": (look.lost, int((ours > theirs).sum())),
+        }
+
+
+def _rmse(look: Look) -> float:
+    """The candidate's RMSE."""
+    return math.sqrt(max(0.0, look.reference_error - look.difference))
+
+
+def error_needed(look: Look) -> float | None:
+    """Largest RMSE that passes on these rows, if the differences spread as they do; None when no RMSE passes.
+
+    Of a look at squared errors, by the normal approximation.
+    """
+    z = critical(look)
+    if z is None:
+        return None
+    most = (1 + look.margin) * look.reference_error - z * look.standard_error
+    return math.sqrt(most) if most > 0 else None
+
+
+def rows_needed(look: Look) -> int | None:
+    """Number of test rows at which a true difference equal to the measured one passes with 80 % power.
+
+    None when no number of rows is enough. n ((z + 0.84) s / d)^2 for n rows on which the mean difference d, with the
+    margin, has the standard error s.
+    """
+    z = critical(look)
+    difference = look.difference + look.margin * look.reference_error
+    if z is None or difference <= 0:
+        return None
+    return math.ceil(look.rows * ((z + POWER_Z) * look.standard_error / difference) ** 2)
