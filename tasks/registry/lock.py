@@ -181,7 +181,9 @@ class _Contest:
             if not abandoned:
                 return standing
             for token in abandoned:
-                log.warning("model %s: %s left the registry locked", self.model, standing[token].holder)
+                log.warning(
+                    "model %s: ended the registry lock that %s left", self.model, standing[token].holder
+                )
                 _end(self.client, self.model, token, self.last_turn + 1)
             self.took_over = True
 

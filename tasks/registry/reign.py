@@ -157,7 +157,9 @@ def _look(
         reign = registry.reign(question, version)
         look, _ = take_look(question, weights, reference, outcomes, reign, settings)
     else:
-        log.info("version %s was compared with version %s before: nothing is spent", number, version)
+        log.info(
+            "version %s was compared with version %s before: the recorded comparison is used", number, version
+        )
     registry.record(lease, number, version, look)
     return look
 

@@ -46,7 +46,7 @@ class FanOut:
             self._waiting.put(status)
             self._thread.join(END_S)
             if self._thread.is_alive():
-                log.warning("tracking.also: %s did not take the last points within %g s", self.name, END_S)
+                log.warning("tracking.also: %s did not accept the last points within %g s", self.name, END_S)
 
     def _work(self) -> None:
         try:

@@ -91,10 +91,10 @@ class Publisher:
                     raise
                 if time.monotonic() + pause > deadline:
                     raise OutageError(
-                        f"MLflow did not take all metrics ({known}). They are kept in {self.file.path}: "
+                        f"MLflow did not accept all metrics ({known}). They are kept in {self.file.path}: "
                         "run the same command again."
                     ) from error
-                log.warning("MLflow does not take metrics (%s); trying again in %.0f s", known, pause)
+                log.warning("MLflow does not accept metrics (%s); trying again in %.0f s", known, pause)
             time.sleep(pause)
             pause = min(LONGEST_PAUSE_S, 2 * pause)
 
@@ -145,7 +145,7 @@ class Publisher:
             self._send()
         except Exception as error:
             if not self._pause:
-                log.warning("MLflow does not take metrics now; they are kept and sent later (%s)", error)
+                log.warning("MLflow does not accept metrics now; they are kept and sent later (%s)", error)
             self._pause = min(LONGEST_PAUSE_S, 2 * self._pause or FIRST_PAUSE_S)
             self._next_try = time.monotonic() + self._pause
             return

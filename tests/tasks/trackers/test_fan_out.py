@@ -83,7 +83,7 @@ def test_a_tracker_that_hangs_is_not_waited_for(
     recorder = Recorder()
     with caplog.at_level(logging.WARNING), FanOut("recorder", recorder, run).running() as listener:
         listener(point(1, loss=1.0))
-    assert "recorder did not take the last points within 0.1 s" in caplog.text
+    assert "recorder did not accept the last points within 0.1 s" in caplog.text
     recorder.may_begin.set()
 
 
