@@ -24,7 +24,7 @@ log = logging.getLogger("evergreen.prepare")
 def prepare_data(plan: RunPlan) -> DatasetVersion:
     """Make the dataset version that the plan names."""
     folder = str(Home(Path(plan.home)).raw_rows(plan.recipe.name, plan.fingerprint))
-    shards = plan_shards(plan.files, plan.settings.data)
+    shards = plan_shards(plan.files, plan.settings.data, heavy=bool(plan.recipe.transform))
     raw: list[RawShard] = parquet.map(unmapped(plan), shards, unmapped(folder)).result()
     return transform(plan, raw, folder)
 
@@ -35,7 +35,10 @@ def prepare(plan: RunPlan) -> DatasetVersion:
     Threads are used when training runs without Ray, when there is only one shard, and when the other nodes of the Ray
     cluster can't reach Prefect's server.
     """
-    if not plan.settings.scaling.num_workers or len(plan_shards(plan.files, plan.settings.data)) == 1:
+    if (
+        not plan.settings.scaling.num_workers
+        or len(plan_shards(plan.files, plan.settings.data, heavy=bool(plan.recipe.transform))) == 1
+    ):
         return prepare_data(plan)  # importing Ray and Prefect in a worker would take longer than the shard
     from prefect_ray import RayTaskRunner
     from prefect_ray.context import remote_options

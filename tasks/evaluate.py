@@ -17,10 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.checks.model_checks import compare_transforms
 from tasks.comparison import comparison_now, find_evaluation, write_comparison
 from tasks.model_formats.base import format_of
 from tasks.preflight import check_shape
-from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, load_version, version_tags
+from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, TRANSFORM_TAG, load_version, version_tags
 from tasks.registry.training_rows import training_rows_of
 from tasks.step import step
 from tasks.trackers.mlflow_run import connect_patiently
@@ -252,6 +253,7 @@ def _loaded(
     if number is None:
         return None
     tags = version_tags(client, plan.model, number)
+    compare_transforms(plan.model, number, tags.get(TRANSFORM_TAG, ""), version.transform)
     check_shape(plan, version, number)
     model = load_version(Home(Path(plan.home)), plan.model, number)
     log.info("compared with: %s version %s", plan.model, number)

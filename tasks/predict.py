@@ -13,11 +13,12 @@ from pathlib import Path
 
 from pydantic import Field
 
+from tasks.inference.changed_rows import function_of
 from tasks.inference.inputs import Batch, Reader, Unit
 from tasks.inference.new_categories import NewCategories
 from tasks.inference.prediction_files import PredictionWriter, check_places, is_one_file, staged
 from tasks.inference.scoring import Served, in_process, open_served, over_ray
-from tasks.registry.aliases import CHAMPION
+from tasks.registry.aliases import CHAMPION, version_tags
 from tasks.registry.lookup import find_alias
 from tasks.step import step
 from tasks.trackers.embedded_store import check_not_moved
@@ -75,7 +76,10 @@ def predict(
     if tracking_uri is None:
         check_not_moved(Home(Path(home)))
     number = find_alias(client, model, alias)
-    served = open_served(model, number, tracking_uri, Home(Path(home)))
+    function = function_of(
+        Home(Path(home)), version_tags(client, model, number), f"model {model} version {number}"
+    )
+    served = open_served(model, number, tracking_uri, Home(Path(home)), function)
     reader = served.reader
     chunks = reader.find(place)
     rows = sum(chunk.rows for chunk in chunks)

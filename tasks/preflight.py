@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 
-from tasks.checks.model_checks import compare_champion
+from tasks.checks.model_checks import compare_champion, compare_transforms
 from tasks.model_formats.base import format_of
-from tasks.registry.aliases import champion_of
+from tasks.registry.aliases import TRANSFORM_TAG, champion_of, version_tags
 from tasks.registry.safe_loading import registered_inputs
 from tasks.step import step
 from tasks.trackers.mlflow_run import connect_once
@@ -40,8 +40,11 @@ def preflight(plan: RunPlan, version: DatasetVersion) -> None:
         return
     check_format(plan, version)
     try:
-        number = champion_of(connect_once(plan), plan.model)
+        client = connect_once(plan)
+        number = champion_of(client, plan.model)
         if number is not None:
+            tags = version_tags(client, plan.model, number)
+            compare_transforms(plan.model, number, tags.get(TRANSFORM_TAG, ""), version.transform)
             check_shape(plan, version, number)
     except Exception as error:
         known = classify(error)

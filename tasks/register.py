@@ -17,6 +17,7 @@ from tasks.model_formats.base import check_same, format_of, metadata_of
 from tasks.registry.aliases import (
     CLASSES_TAG,
     DATASET_TAG,
+    TRANSFORM_TAG,
     VERDICT_TAG,
     WEIGHTS_TAG,
     Alias,
@@ -148,6 +149,7 @@ def create_version(
         WEIGHTS_TAG: trained.weights_digest,
         **reproducible_tags(trained),
         CLASSES_TAG: json.dumps(version.classes),
+        **({TRANSFORM_TAG: version.transform} if version.transform else {}),
         FILE_TAG: digest_of_logged(lease.client, model_id, format_of(plan.settings.trainer).MODEL_FILE),
         **_weights_file_tag(plan, trained),
     }

@@ -11,6 +11,7 @@ from tasks.step import step
 from training.data.preparation.prepare import make_version
 from training.data.sources.wording import counted
 from training.plan import RunPlan
+from training.recipe_function import recipe_function
 from training.records import DatasetVersion, RawShard
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
@@ -34,6 +35,7 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
         with_ray=plan.settings.scaling.num_workers > 0,
         listing=home.refused_rows(plan.recipe.name, plan.fingerprint),
         problem=plan.recipe.problem,
+        function=recipe_function(plan.recipe, plan.paths.recipe),
     )
     shutil.rmtree(raw_folder, ignore_errors=True)
     log.info(

@@ -61,7 +61,7 @@ def identify(
     `force` gives the run a new run key even if nothing changed; an unfinished forced run with the same ingredients is
     resumed instead.
     """
-    fingerprint = dataset.fingerprint(files, settings.data, ref.problem)
+    fingerprint = dataset.fingerprint(files, settings.data, ref.problem, ref.transform)
     code = identity.code_of(files, settings.trainer, ref.problem)
     parts = identity.ingredients(ref, settings, fingerprint, code)
     if force:

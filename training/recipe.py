@@ -7,6 +7,7 @@ train (listing, planning, a run whose results all exist) start fast.
 import ast
 import hashlib
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from training.problems.classification import Classification
 from training.records import DatasetVersion, ProblemName, Record, Split
 from training.records import ImageShape as ImageShape
 from training.settings.schema import Settings, XGBoostSettings
-from training.storage.files import atomic_folder
+from training.storage.files import atomic_folder, digest_json
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,6 +41,7 @@ _folders: set[Path] = set()  # of loaded recipes that import files beside them
 
 
 BuildModel = Callable[[Any, int], "nn.Module"]
+TransformRows = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,12 @@ class Recipe:
     `data.feed=loader`; by default the rows of the dataset version are used. `files` lists the other files that
     `build_model` reads, relative to the recipe file: they are part of the run key and are copied into the run's folder.
 
+    `transform_rows(rows)`, if given, changes the rows while the dataset is prepared, in Ray Data tasks on all CPUs: for
+    images, `rows` is a uint8 array (rows, channels, height, width), and so is the result, of the same shape; for a
+    table, `rows` is a pandas DataFrame with the features (no target), and so is the result, with one row for each row,
+    and maybe other columns. Each row's result must depend on that row alone. `predict` calls the function as well. The
+    file that defines the function, and the files that this file imports, are part of the dataset's identity.
+
     Raises :class:`SettingError` for a recipe without source or trainer, and for settings of another trainer.
     """
 
@@ -109,6 +117,7 @@ class Recipe:
     augmentation: Augmentation = field(default_factory=Augmentation)
     dataset: Callable[[DatasetVersion, Split], "Dataset[Any]"] | None = None
     files: tuple[str, ...] = ()
+    transform_rows: TransformRows | None = None
 
     def __post_init__(self) -> None:
         if self.source is None:
@@ -133,6 +142,7 @@ class RecipeRef(Record):
     files: tuple[str, ...]
     digest: str
     problem: ProblemName = "classification"
+    transform: str = ""  # digest of the code of `transform_rows`; empty: the recipe has no such function
 
 
 _loaded: dict[Path, tuple[Recipe, RecipeRef]] = {}  # by the path of the recipe file
@@ -185,6 +195,7 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
         files=tuple(str(file) for file in files),
         digest=_digest(files),
         problem=recipe.problem.name,
+        transform=_digest_of(recipe.transform_rows, files),
     )
     _loaded[path] = recipe, ref
     return recipe, ref
@@ -370,6 +381,18 @@ def _digest(files: list[Path], content_of: Callable[[Path], bytes] | None = None
     for name, content in sorted((file.name, (content_of or _what_counts)(file)) for file in files):
         digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
+
+
+def _digest_of(function: TransformRows | None, files: list[Path]) -> str:
+    """Digest of the code that a function's result depends on: its file among a recipe's `files`, and what it imports.
+
+    All `files` count for a callable that is no plain function, and for a function from elsewhere.
+    """
+    if function is None:
+        return ""
+    place = Path(inspect.getsourcefile(function) or "") if inspect.isfunction(function) else Path()
+    chosen = sorted(_local_files(place, place.parent)) if place in files else files
+    return digest_json([getattr(function, "__qualname__", ""), _digest(chosen)])
 
 
 def _what_counts(file: Path) -> bytes:

@@ -85,6 +85,10 @@ class TableSchema(Record):
     columns: tuple[TableColumn, ...]
     target_mean: float = 0.0
     target_std: float = 1.0
+    given: dict[str, ColumnKind] = Field(
+        {},
+        description="columns of the source and their kinds, where a function of the recipe made `columns` of them",
+    )
     warnings: tuple[str, ...] = Field(
         (), description="columns and rows that make a model look better than it is, for people"
     )
@@ -121,6 +125,7 @@ class DatasetVersion(Record):
     )
     problem: ProblemName = "classification"
     table: TableSchema | None = None
+    transform: str = Field("", description="digest of the recipe's function `transform_rows`; empty: none")
     format: int = 1
 
     @property

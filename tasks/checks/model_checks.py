@@ -58,6 +58,24 @@ def compare_champion(
         raise SettingError(f"{champion} takes other columns than the table has: {different}, {_ANOTHER_NAME}")
 
 
+def compare_transforms(model: str, number: str, theirs: str, ours: str) -> None:
+    """Raises :class:`SettingError` when the champion learned from rows that another function changed.
+
+    `theirs` and `ours` are digests of `transform_rows`, empty for a recipe without the function.
+    """
+    if theirs != ours:
+        before, now = ("a recipe with" if one else "a recipe without" for one in (theirs, ours))
+        how = (
+            f"{before} the function, and this is {now}"
+            if bool(theirs) != bool(ours)
+            else "another version of it"
+        )
+        raise SettingError(
+            f"transform_rows: champion {model} version {number} learned from rows of {how}, {_ANOTHER_NAME} Keep the "
+            "function in a file beside the recipe, so that other changes of the recipe do not change its version."
+        )
+
+
 _ANOTHER_NAME = "so the two can't be compared. Register under another name with tracking.model."
 
 

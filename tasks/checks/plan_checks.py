@@ -5,7 +5,7 @@ Checks that need the rows of all images are part of the data preparation, which 
 
 from pathlib import Path
 
-from tasks.checks.model_checks import check_model, compare_champion
+from tasks.checks.model_checks import check_model, compare_champion, compare_transforms
 from tasks.model_formats.base import format_of
 from tasks.trackers.embedded_store import champion_tags
 from training.data.manifest import read_manifest
@@ -19,7 +19,7 @@ from training.storage.paths import Home
 from training.supervision.launch import finished
 from training.trainers.base import trainer_named
 
-_DATASET_TAG = "evergreen.dataset"
+_DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 
 
 def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> None:
@@ -71,6 +71,7 @@ def _expected_version(home: Home, plan: RunPlan) -> DatasetVersion:
         source_origin=plan.files.origin,
         problem=plan.recipe.problem,
         table=table,
+        transform=plan.recipe.transform,
     )
 
 
@@ -88,6 +89,9 @@ def _check_champion(home: Home, plan: RunPlan, expected: DatasetVersion) -> None
     number, tags = champion_tags(home, plan.model)
     if number is None or _DATASET_TAG not in tags:
         return
+    compare_transforms(plan.model, number, tags.get(_TRANSFORM_TAG, ""), plan.recipe.transform)
+    if expected.transform and not expected.parts["train"]:
+        return  # the columns that the function makes are known only after preparation
     fingerprint = tags[_DATASET_TAG]
     try:
         dataset = read_manifest(home.dataset(plan.recipe.name, fingerprint), fingerprint)

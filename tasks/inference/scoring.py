@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from tasks.inference.changed_rows import ChangedImages
 from tasks.inference.inputs import Batch, Chunk, Reader
 from tasks.inference.outputs import Outputs, outputs_of
 from tasks.inference.unlabelled_images import Images
@@ -20,6 +21,7 @@ from tasks.inference.unlabelled_tables import Tables
 from tasks.model_formats.base import Registered
 from tasks.registry.aliases import load_version
 from tasks.trackers.mlflow_run import connect
+from training.data.preparation.row_function import RowFunction
 from training.errors import DataError, classify
 from training.problems.base import Predict
 from training.storage.paths import Home
@@ -40,23 +42,28 @@ class Served:
     home: str
 
 
-def open_served(model: str, number: str, tracking_uri: str | None, home: Home) -> Served:
+def open_served(
+    model: str, number: str, tracking_uri: str | None, home: Home, function: RowFunction | None = None
+) -> Served:
     """Load a version, and read from its signature and metadata what it takes and predicts.
+
+    `function` changes the rows before the model scores them (:func:`tasks.inference.changed_rows.function_of`).
 
     Raises :class:`training.errors.SettingError` when the version takes neither images nor a table, or does not name its
     classes.
     """
     registered = load_version(home, model, number)
     outputs = outputs_of(registered, f"model {model} version {number}")
-    reader = _reader_of(registered)
+    reader = _reader_of(registered, function)
     return Served(model, number, reader, outputs, registered.predict, tracking_uri, str(home.root))
 
 
-def _reader_of(registered: Registered) -> Reader:
+def _reader_of(registered: Registered, function: RowFunction | None) -> Reader:
     if registered.table is not None:
-        return Tables(registered.table)
+        return Tables(registered.table, function)
     channels, height, width = registered.shape
-    return Images((channels, height, width))
+    images = Images((channels, height, width))
+    return images if function is None else ChangedImages(images, function)
 
 
 def in_process(chunks: list[Chunk], served: Served) -> Iterator[Batch]:

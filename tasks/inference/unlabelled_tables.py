@@ -19,12 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.inference.inputs import Batch, Chunk, Unit, input_files, parquet_chunks, with_suffix
+from training.data.preparation.row_function import RowFunction
 from training.data.sources.parquet_index import readable
 from training.data.sources.plain_files import check_plain
+from training.data.tables.changed_features import changed_features
 from training.data.tables.encoding import encode, typed_rows
 from training.data.tables.reading import CSV, PARQUET, blocks, column_types
 from training.errors import DataError
-from training.records import TableSchema
+from training.records import TableColumn, TableSchema
 
 log = logging.getLogger("evergreen.predict")
 
@@ -35,9 +37,13 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Tables:
-    """Reads the inputs of a model that takes rows of a table, as float32 (rows, columns) of encoded values."""
+    """Reads the inputs of a model that takes rows of a table, as float32 (rows, columns) of encoded values.
+
+    `function` makes the columns of `table` of the columns `table.given` of the files.
+    """
 
     table: TableSchema
+    function: RowFunction | None = None
     unit: Unit = "rows"
     ray_from_rows: int = 5_000_000
 
@@ -78,7 +84,15 @@ class Tables:
 
     @property
     def _names(self) -> list[str]:
-        return [column.name for column in self.table.columns]
+        return [column.name for column in self._read.columns]
+
+    @property
+    def _read(self) -> TableSchema:
+        """The columns to read from the files."""
+        if self.function is None:
+            return self.table
+        given = tuple(TableColumn(name=name, kind=kind) for name, kind in self.table.given.items())
+        return TableSchema(target=self.table.target, columns=given)
 
     def _csv_chunks(self, root: Path, names: list[str]) -> list[Chunk]:
         """One chunk a file: where a row begins is known only after all rows before it."""
@@ -98,7 +112,7 @@ class Tables:
             check_plain(root / name)
             columns = list(column_types(root / name))
             typed_rows(
-                pa.table(dict.fromkeys(columns, pa.array([], pa.string()))), self.table, str(root / name)
+                pa.table(dict.fromkeys(columns, pa.array([], pa.string()))), self._read, str(root / name)
             )
             further |= dict.fromkeys(columns)
         ignored = [name for name in further if name not in {*self._names, self.table.target}]
@@ -120,18 +134,25 @@ class Tables:
     def _batch(self, rows: pa.RecordBatch, chunk: Chunk, first: int) -> Batch:
         name, file = chunk.files[0], Path(chunk.root) / chunk.files[0]
         numbers = range(first, first + len(rows))
-        typed = typed_rows(rows, self.table, str(file))
+        typed = typed_rows(rows, self._read, str(file))
         errors = [
             error and f"{file} row {number}: {error}"
             for number, error in zip(numbers, typed.errors, strict=True)
         ]
-        inputs = encode(typed.rows, self.table)
+        features = self._features(typed.rows, f"{file} row {first}")
+        inputs = encode(features, self.table)
         return {
             "where": np.array([f"{name}:{number}" for number in numbers], object),
             "error": np.array(errors, object),
             "inputs": inputs,
-            "unknown": self._unknown(typed.rows, inputs),
+            "unknown": self._unknown(features, inputs),
         }
+
+    def _features(self, rows: pa.Table, first: str) -> pa.Table:
+        if self.function is None:
+            return rows
+        wanted = {column.name: column.kind for column in self.table.columns}
+        return pa.table(changed_features(self.function, rows, wanted, first))
 
     def _unknown(self, typed: pa.Table, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.object_]:
         """For each row, "" or the new categories as a JSON object, by column: values whose encoding is NaN."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
+TRANSFORM_TAG = "evergreen.transform"  # digest of the recipe's function `transform_rows`; absent without one
 DATASET_TAG = "evergreen.dataset"
 CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
 ROLLED_BACK_TAG = "evergreen.rolled_back"

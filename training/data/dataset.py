@@ -54,11 +54,17 @@ def part_schema(width: int, marked: bool = False) -> pa.Schema:
     return schema.append(pa.field("validation", pa.bool_(), nullable=False)) if marked else schema
 
 
-def fingerprint(files: SourceFiles, settings: DataSettings, problem: ProblemName = "classification") -> str:
+def fingerprint(
+    files: SourceFiles,
+    settings: DataSettings,
+    problem: ProblemName = "classification",
+    transform: str = "",
+) -> str:
     """sha256 over the source's content, and over the settings and the code that turn the source into the dataset.
 
-    `test_share` counts only when the source has no splits; `validation_split` only when it has a validation split.
-    Raises :class:`SettingError` for a problem or settings that this kind of source does not have.
+    `transform` is the digest of the recipe's function `transform_rows`, if it has one. `test_share` counts only when
+    the source has no splits; `validation_split` only when it has a validation split. Raises :class:`SettingError` for a
+    problem or settings that this kind of source does not have.
     """
     check_settings(files, settings, problem)
     splits = reader(files).splits(files)
@@ -66,8 +72,10 @@ def fingerprint(files: SourceFiles, settings: DataSettings, problem: ProblemName
     used |= {"validation_split"} if VALIDATION in splits else set()
     # Images always have classes; the target of a table is read as a class or as a number.
     target = {} if files.kind != "table" else {"problem": problem}
+    changed = {"transform": transform} if transform else {}
     return digest_json(
         target
+        | changed
         | {
             "source": files.digest,
             "classes": files.classes,

@@ -7,7 +7,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from training.data.manifest import write_manifest
 from training.data.preparation.bad_rows import check_bad_rows
 from training.data.preparation.duplicates import find_copies, refuse
 from training.data.preparation.parallel import run_shards
+from training.data.preparation.raw_rows import raw_batches
+from training.data.preparation.row_function import RowFunction
 from training.data.preparation.shards import (
     SPLITS,
     ShardOutcome,
     ShardPlan,
-    raw_batches,
     transform_shard,
     without_rows,
 )
@@ -42,6 +43,7 @@ log = logging.getLogger("evergreen.prepare")
 
 _SHARD_ROWS = 8192
 _TABLE_SHARD_ROWS = 262_144  # a row of a table is much smaller than an image
+_HEAVY = 8  # with a function of the recipe, shards have an eighth of the rows, so that more CPUs compute
 _SHARD_BYTES = 64 << 20
 _SUBSET = 7  # random stream of the permutation that picks a subset of rows
 _MIXED = 6  # random stream that shuffles the rows of a source sorted by class
@@ -59,10 +61,11 @@ class Shard(Record):
     stop: int
 
 
-def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
+def plan_shards(files: SourceFiles, settings: DataSettings, heavy: bool = False) -> list[Shard]:
     """Cut the source's rows into shards of at most 8,192 images or 262,144 rows of a table, and about 64 MiB.
 
-    Raises :class:`DataError` when the source has no rows.
+    `heavy`, for a recipe with a function `transform_rows`, makes the shards an eighth of this size. Raises
+    :class:`DataError` when the source has no rows.
     """
     source = reader(files)
     splits = used_splits(files, settings)
@@ -72,7 +75,8 @@ def plan_shards(files: SourceFiles, settings: DataSettings) -> list[Shard]:
             f"{files.origin}: no rows. Check data.path, or remove {files.root} to fetch the source again."
         )
     by_bytes = _SHARD_BYTES * total // max(1, files.bytes)
-    size = max(1, min(_TABLE_SHARD_ROWS if files.kind == "table" else _SHARD_ROWS, by_bytes))
+    most = min(_TABLE_SHARD_ROWS if files.kind == "table" else _SHARD_ROWS, by_bytes)
+    size = max(1, most // _HEAVY if heavy else most)
     shards: list[Shard] = []
     for split in splits:
         rows = min(source.count(files, split), _limit(split, settings) or total)
@@ -171,9 +175,12 @@ def plan_transform(
     ]
 
 
-def run_transform(plans: list[ShardPlan], with_ray: bool) -> list[ShardOutcome]:
+def run_transform(
+    plans: list[ShardPlan], with_ray: bool, function: RowFunction | None = None
+) -> list[ShardOutcome]:
     """Run :func:`transform_shard` on all shards, as a Ray Data pipeline or in threads of this process."""
-    return run_shards(plans, transform_shard, ShardOutcome, with_ray)
+    transform = partial(transform_shard, function=function)
+    return run_shards(plans, transform, ShardOutcome, with_ray, heavy=function is not None)
 
 
 def make_version(
@@ -186,10 +193,12 @@ def make_version(
     with_ray: bool,
     listing: Path | None = None,
     problem: ProblemName = "classification",
+    function: RowFunction | None = None,
 ) -> DatasetVersion:
     """Transform all raw shards and atomically commit the dataset version at `place`.
 
-    Raises :class:`SettingError` for settings or a problem that this kind of source does not have. Raises
+    `function` is the recipe's `transform_rows`. Raises :class:`SettingError` when the function fails, and for settings
+    or a problem that this kind of source does not have. Raises
     :class:`DataError` that names the first rows which break a rule, or classes without rows; then nothing is
     left at `place`. The CSV file `listing` lists all rows that break a rule, except if the error names them all
     because they are at most 5 unusable rows.
@@ -200,11 +209,11 @@ def make_version(
             (staging / split).mkdir()
         if files.kind == "table":
             version = make_table_version(
-                name, identity, files, raw, settings, place, staging, with_ray, listing, problem
+                name, identity, files, raw, settings, place, staging, with_ray, listing, problem, function
             )
         else:
             version = _make_image_version(
-                name, identity, files, raw, settings, place, staging, with_ray, listing
+                name, identity, files, raw, settings, place, staging, with_ray, listing, function
             )
         _check_classes(version)
         write_manifest(version, staging)
@@ -223,13 +232,15 @@ def _make_image_version(
     staging: Path,
     with_ray: bool,
     listing: Path | None,
+    function: RowFunction | None,
 ) -> DatasetVersion:
     """Write the part files of a dataset of images to the folder `staging`; `place` is its final path."""
     plans = plan_transform(raw, files, settings, staging)
-    outcomes = run_transform(plans, with_ray)
+    outcomes = run_transform(plans, with_ray, function)
     check_bad_rows(outcomes, settings.max_dropped_share, listing)
     outcomes, left_out = _without_copies(plans, outcomes, files.origin, settings, listing)
-    return _summarise(name, identity, files, plans[0], outcomes, left_out, place)
+    version = _summarise(name, identity, files, plans[0], outcomes, left_out, place)
+    return version.model_copy(update={"transform": "" if function is None else function.digest})
 
 
 def _without_copies(

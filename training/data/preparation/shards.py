@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from training.data.dataset import binary_to_numpy, part_schema
 from training.data.images.decoding import Pixels, Target, decode
+from training.data.preparation.row_function import RowFunction, changed_images
 from training.data.sources.splits import TEST, VALIDATION
-from training.errors import DataError
 from training.records import ImageShape, PartFile, Record, Split
 from training.storage.files import digest_file
 
@@ -40,6 +40,11 @@ class ShardPlan(Record):
     folder: str
     marked: bool = False  # whether the source has a validation split, which the part files then mark
 
+    @property
+    def batch_rows(self) -> int:
+        """Number of raw rows to transform at once."""
+        return _rows_per_batch(math.prod(self.shape))
+
 
 class ShardOutcome(Record):
     """The part files and counts of one transform task.
@@ -57,8 +62,14 @@ class ShardOutcome(Record):
     validation: int = 0
 
 
-def transform_shard(plan: ShardPlan) -> ShardOutcome:
-    """Decode, validate, split and write one shard; memory use is one batch, whatever the shard's size."""
+def transform_shard(
+    plan: ShardPlan, batches: Iterator[pa.RecordBatch], function: RowFunction | None = None
+) -> ShardOutcome:
+    """Decode, validate, split and write one shard, given as batches of raw rows.
+
+    `function` is the recipe's `transform_rows`, applied to the decoded images. Raises :class:`SettingError` if the
+    function fails.
+    """
     folder, width = Path(plan.folder), math.prod(plan.shape)
     target = Target(plan.image_size, plan.channels, plan.shape)
     counts = {split: np.zeros(len(plan.classes), np.int64) for split in SPLITS}
@@ -68,8 +79,8 @@ def transform_shard(plan: ShardPlan) -> ShardOutcome:
     bad: list[str] = []
     validation = 0
     try:
-        for rows in raw_batches(plan.raw, rows=_rows_per_batch(width)):
-            table, pixels, wrong = _validated(rows, plan, target)
+        for number, rows in enumerate(batches):
+            table, pixels, wrong = _validated(rows, plan, target, function, again=number == 0)
             bad += wrong
             for split, mask in _assign(rows, table, plan.test_share).items():
                 part = table.filter(pa.array(mask))
@@ -143,25 +154,9 @@ def _rows_per_batch(width: int) -> int:
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // width))
 
 
-def raw_batches(
-    raw: str, columns: list[str] | None = None, rows: int = _BATCH_ROWS
-) -> Iterator[pa.RecordBatch]:
-    """Raw rows of one shard in batches of at most `rows` rows, with all columns or only `columns`.
-
-    Raises :class:`DataError` when the file is damaged.
-    """
-    try:
-        with pq.ParquetFile(raw, page_checksum_verification=True) as file:
-            yield from file.iter_batches(batch_size=rows, columns=columns)
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # an I/O error of the machine, not a damaged file
-        raise DataError(
-            f"{raw}: damaged since it was written ({error}). Run the same command again: it is written again."
-        ) from error
-
-
-def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[pa.Table, Pixels, list[str]]:
+def _validated(
+    rows: pa.RecordBatch, plan: ShardPlan, target: Target, function: RowFunction | None, again: bool
+) -> tuple[pa.Table, Pixels, list[str]]:
     """The usable rows of a batch in the schema of a part file, their pixels, and why the other rows can't be used."""
     decoded = decode(rows, target)
     numbers = {name: number for number, name in enumerate(plan.classes)}
@@ -176,6 +171,9 @@ def _validated(rows: pa.RecordBatch, plan: ShardPlan, target: Target) -> tuple[p
         for index in np.flatnonzero(~known)
     ]
     pixels = decoded.pixels[known]
+    if function is not None and len(pixels):
+        first = f"{where.filter(pa.array(known))[0].as_py()} of {plan.raw}"
+        pixels = changed_images(function, pixels, first, again)
     table = pa.table(
         [
             _binary(pixels.reshape(len(pixels), math.prod(plan.shape))),

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,8 +11,11 @@ import pyarrow.compute as pc
 from training.data.preparation.bad_rows import check_bad_rows
 from training.data.preparation.parallel import run_shards
 from training.data.preparation.prepare import used_splits
-from training.data.preparation.shards import SPLITS, raw_batches
+from training.data.preparation.raw_rows import raw_batches
+from training.data.preparation.row_function import RowFunction
+from training.data.preparation.shards import SPLITS
 from training.data.sources.splits import VALIDATION
+from training.data.tables.changed_features import find_columns
 from training.data.tables.shards import TableOutcome, TablePlan, transform_table_shard
 from training.data.tables.statistics import table_schema
 from training.data.tables.suspicions import suspicions
@@ -35,25 +39,37 @@ def make_table_version(
     with_ray: bool,
     listing: Path | None,
     problem: ProblemName,
+    function: RowFunction | None = None,
 ) -> DatasetVersion:
     """Write the part files of a table's dataset version to the folder `staging`; `place` is its final path.
 
-    Raises :class:`DataError` for rows without a target above `data.max_dropped_share`, for a target that the problem
+    `function` is the recipe's `transform_rows`. Raises :class:`SettingError` when the function fails. Raises
+    :class:`DataError` for rows without a target above `data.max_dropped_share`, for a target that the problem
     can't have, and for a split without rows.
     """
     notes = read_notes(Path(files.root))
     classes = check_target(
         _distinct_labels(raw), notes, files.origin, problem, sum(shard.rows for shard in raw)
     )
-    plans = _plans(raw, files, settings, staging, notes, classes)
-    outcomes = run_shards(plans, transform_table_shard, TableOutcome, with_ray)
+    plans = _plans(raw, files, settings, staging, notes, classes, function)
+    outcomes = run_shards(
+        plans,
+        partial(transform_table_shard, function=function),
+        TableOutcome,
+        with_ray,
+        heavy=function is not None,
+    )
     check_bad_rows(outcomes, settings.max_dropped_share, listing)
     parts: dict[Split, tuple[PartFile, ...]] = {
         split: tuple(outcome.parts[split] for outcome in outcomes if split in outcome.parts)
         for split in SPLITS
     }
     _check_splits(parts, files.origin)
-    schema = table_schema(staging, parts["train"], notes.target, notes.columns, with_target=classes is None)
+    schema = table_schema(
+        staging, parts["train"], notes.target, plans[0].features, with_target=classes is None
+    )
+    if function is not None:
+        schema = schema.model_copy(update={"given": notes.columns})
     schema = _with_warnings(schema, suspicions(staging, parts, schema, len(classes or ())), files.origin)
     return DatasetVersion(
         name=name,
@@ -74,6 +90,7 @@ def make_table_version(
         dropped=tuple(row for outcome in outcomes for row in outcome.bad),
         problem=problem,
         table=schema,
+        transform="" if function is None else function.digest,
     )
 
 
@@ -84,7 +101,12 @@ def _plans(
     staging: Path,
     notes: Notes,
     classes: tuple[str, ...] | None,
+    function: RowFunction | None,
 ) -> list[TablePlan]:
+    made = None
+    if function is not None:
+        first = next(raw_batches(raw[0].path))
+        made = find_columns(function, first, notes.columns, f"{first['where'][0].as_py()} of {raw[0].path}")
     return [
         TablePlan(
             raw=shard.path,
@@ -95,6 +117,7 @@ def _plans(
             test_share=settings.test_share,
             folder=str(staging),
             marked=VALIDATION in used_splits(files, settings),
+            made=made,
         )
         for index, shard in enumerate(raw)
     ]

@@ -4,7 +4,7 @@ Shards are independent of each other, so one shard is the unit of parallel work.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from training.data.images.decoding import binary_to_numpy
-from training.data.preparation.shards import SPLITS, raw_batches
+from training.data.preparation.row_function import RowFunction
+from training.data.preparation.shards import SPLITS
 from training.data.sources.splits import TEST, VALIDATION
+from training.data.tables.changed_features import changed_features
 from training.data.tables.typed_copy import GROUP
 from training.data.tables.values import FEATURE, TYPES, as_text
 from training.records import ColumnKind, PartFile, Record, Split
@@ -26,7 +28,10 @@ _NO_TIME = np.int64(np.iinfo(np.int64).min)
 
 
 class TablePlan(Record):
-    """The input of one transform task. `classes` is None for a regression."""
+    """The input of one transform task. `classes` is None for a regression.
+
+    `columns` are the features of the source, and `made` those that the recipe's `transform_rows` makes of them.
+    """
 
     raw: str
     index: int
@@ -36,6 +41,17 @@ class TablePlan(Record):
     test_share: float
     folder: str
     marked: bool
+    made: dict[str, ColumnKind] | None = None
+
+    @property
+    def batch_rows(self) -> int:
+        """Number of raw rows to transform at once."""
+        return _BATCH_ROWS
+
+    @property
+    def features(self) -> dict[str, ColumnKind]:
+        """The features of part files."""
+        return self.columns if self.made is None else self.made
 
 
 class TableOutcome(Record):
@@ -53,7 +69,7 @@ class TableOutcome(Record):
 
 def table_part_schema(plan: TablePlan) -> pa.Schema:
     """Schema of the part files; `digest` is of the row's group if the source has groups, else of its features."""
-    features = [pa.field(f"{FEATURE}{name}", TYPES[kind]) for name, kind in plan.columns.items()]
+    features = [pa.field(f"{FEATURE}{name}", TYPES[kind]) for name, kind in plan.features.items()]
     label = pa.float64() if plan.classes is None else pa.int32()
     own = [
         pa.field("label", label, nullable=False),
@@ -65,8 +81,14 @@ def table_part_schema(plan: TablePlan) -> pa.Schema:
     return pa.schema([*features, *own, *marks])
 
 
-def transform_table_shard(plan: TablePlan) -> TableOutcome:
-    """Check, split and write the rows of one shard."""
+def transform_table_shard(
+    plan: TablePlan, batches: Iterator[pa.RecordBatch], function: RowFunction | None = None
+) -> TableOutcome:
+    """Check, split and write the rows of one shard, given as batches of raw rows.
+
+    `function` is the recipe's `transform_rows`, applied to the features. Raises :class:`SettingError` if the function
+    fails.
+    """
     folder, schema = Path(plan.folder), table_part_schema(plan)
     classes = plan.classes or ()
     counts = {split: np.zeros(len(classes), np.int64) for split in SPLITS}
@@ -75,8 +97,8 @@ def transform_table_shard(plan: TablePlan) -> TableOutcome:
     bad: list[str] = []
     validation = 0
     try:
-        for rows in raw_batches(plan.raw, rows=_BATCH_ROWS):
-            table, wrong = _checked(rows, plan, schema)
+        for number, rows in enumerate(batches):
+            table, wrong = _checked(rows, plan, schema, function, again=number == 0)
             bad += wrong
             for split, mask in _assign(rows, table, plan.test_share).items():
                 part = table.filter(pa.array(mask))
@@ -97,14 +119,16 @@ def transform_table_shard(plan: TablePlan) -> TableOutcome:
     )
 
 
-def _checked(rows: pa.RecordBatch, plan: TablePlan, schema: pa.Schema) -> tuple[pa.Table, list[str]]:
+def _checked(
+    rows: pa.RecordBatch, plan: TablePlan, schema: pa.Schema, function: RowFunction | None, again: bool
+) -> tuple[pa.Table, list[str]]:
     """The usable rows of a batch in the schema of a part file, and why the other rows can't be used."""
     present = rows["label"].is_valid()
     bad = [no_target(where, plan.target) for where in rows["where"].filter(pc.invert(present)).to_pylist()]
     good = rows.filter(present)
     source = feature_digests(good, plan.columns)
     columns = {
-        **{f"{FEATURE}{name}": good[f"{FEATURE}{name}"] for name in plan.columns},
+        **{f"{FEATURE}{name}": column for name, column in _features(good, plan, function, again).items()},
         "label": _labels(good["label"], plan.classes),
         "digest": good[GROUP] if GROUP in good.schema.names else source,
         "source": source,
@@ -114,6 +138,17 @@ def _checked(rows: pa.RecordBatch, plan: TablePlan, schema: pa.Schema) -> tuple[
         is_marked = bool(rows.num_rows) and rows["split"][0].as_py() == VALIDATION
         columns["validation"] = pa.array(np.full(good.num_rows, is_marked))
     return pa.table(columns, schema=schema), bad
+
+
+def _features(
+    good: pa.RecordBatch, plan: TablePlan, function: RowFunction | None, again: bool
+) -> dict[str, pa.Array]:
+    """The feature columns of a part file, by name."""
+    given = {name: good[f"{FEATURE}{name}"] for name in plan.columns}
+    if function is None or plan.made is None:
+        return given
+    first = f"{good['where'][0].as_py() if good.num_rows else ''} of {plan.raw}"
+    return changed_features(function, pa.table(given), plan.made, first, again)
 
 
 def no_target(where: str, target: str) -> str:

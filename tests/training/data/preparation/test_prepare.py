@@ -13,6 +13,7 @@ from small_runs import prepared
 from training.data import dataset
 from training.data.manifest import read_parts
 from training.data.preparation import prepare, shards
+from training.data.preparation.raw_rows import raw_batches
 from training.data.sample_order import Permutation, Rows
 from training.data.sources.digits import Digits
 from training.data.sources.folder import ImageFolder
@@ -120,14 +121,14 @@ def test_a_raw_shard_that_is_changed_while_it_is_needed_is_named(home: Home) -> 
     files, settings = Digits().fetch(home.sources), DataSettings()
     (shard,) = prepare.plan_shards(files, settings)
     raw = prepare.write_raw(files, shard, settings, home.raw)
-    assert sum(len(batch) for batch in shards.raw_batches(raw.path)) == 1797
+    assert sum(len(batch) for batch in raw_batches(raw.path)) == 1797
     content = bytearray(Path(raw.path).read_bytes())
     content[1000] ^= 1
     Path(raw.path).write_bytes(content)
     with pytest.raises(
         DataError, match=rf"{raw.path}: damaged since it was written.*Run the same command again"
     ):
-        list(shards.raw_batches(raw.path))
+        list(raw_batches(raw.path))
 
 
 def test_a_subset_is_fixed_and_spread_over_the_source(home: Home, tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""Apply a recipe's function `transform_rows` to batches of rows, and check what the function returns.
+
+The function is part of a dataset: its result must depend on each row alone, as prediction sends rows in other batches.
+"""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from training.data.images.decoding import Pixels
+from training.errors import SettingError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_TRIED_ROWS = 16  # of the first batch of a shard, given to the function a second time
+
+
+class RowFunction(Protocol):
+    """A function over a batch of rows that any process can call, and how messages name the function."""
+
+    def __call__(self, rows: Any) -> Any:
+        """uint8 images (rows, channels, height, width) for images, or a pandas DataFrame for rows of a table."""
+
+    @property
+    def label(self) -> str:
+        """The function and its file, for messages."""
+
+    @property
+    def digest(self) -> str:
+        """sha256 over the code that the function's result depends on."""
+
+
+def changed_images(function: RowFunction, pixels: Pixels, first: str, again: bool = False) -> Pixels:
+    """The images that `function` makes of `pixels`; `first` names the first row in messages.
+
+    With `again`, the first 16 rows are given to the function a second time, to detect a function that is random or
+    whose result depends on the other rows of a batch. Raises :class:`SettingError` when the function fails or returns
+    anything but uint8 images of the same number and shape.
+    """
+    made = np.asarray(_called(function, pixels.copy(), first))
+    if made.dtype != np.uint8 or made.shape != pixels.shape:
+        raise _error(
+            function,
+            first,
+            f"returned {made.dtype} of shape {made.shape}, and must return uint8 of shape {pixels.shape}: one image "
+            "of the same size for each row. Set data.image_size to resize images.",
+        )
+    if again:
+        few = np.asarray(_called(function, pixels[:_TRIED_ROWS].copy(), first))
+        _check_same(function, first, np.array_equal(few, made[:_TRIED_ROWS]))
+    return np.ascontiguousarray(made)
+
+
+def changed_table(function: RowFunction, rows: pa.Table, first: str, again: bool = False) -> pa.Table:
+    """The columns that `function` makes of `rows`; see :func:`changed_images`.
+
+    Raises :class:`SettingError` when the function fails or returns anything but a DataFrame with the same number of
+    rows.
+    """
+    made = _table(function, rows, first)
+    if made.num_rows != rows.num_rows:
+        raise _error(
+            function,
+            first,
+            f"returned {made.num_rows} rows for {rows.num_rows}. It must return one row for each row, in the same "
+            "order; remove rows from the source instead.",
+        )
+    if again:
+        few = _table(function, rows.slice(0, _TRIED_ROWS), first)
+        same = few.column_names == made.column_names and all(
+            few[name].cast(made[name].type).equals(made[name].slice(0, _TRIED_ROWS))
+            for name in made.column_names
+            if not pa.types.is_null(few[name].type)
+        )
+        _check_same(function, first, same)
+    return made
+
+
+def _table(function: RowFunction, rows: pa.Table, first: str) -> pa.Table:
+    import pandas as pd
+
+    made: DataFrame = _called(function, rows.to_pandas(), first)
+    if not isinstance(made, pd.DataFrame):
+        raise _error(function, first, f"returned {type(made).__name__}, and must return a pandas DataFrame.")
+    try:
+        return pa.Table.from_pandas(made, preserve_index=False)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise _error(function, first, f"returned columns that a table can't have: {error}.") from error
+
+
+def _called(function: RowFunction, rows: Any, first: str) -> Any:
+    try:
+        return function(rows)
+    except (SettingError, MemoryError):
+        raise
+    except Exception as error:
+        raise _error(function, first, f"failed: {type(error).__name__}: {error}.") from error
+
+
+def _check_same(function: RowFunction, first: str, same: bool) -> None:
+    if not same:
+        raise _error(
+            function,
+            first,
+            f"gives other results for the first {_TRIED_ROWS} rows when they are a batch of their own. It must not be "
+            "random, and each row's result must not depend on the other rows of a batch.",
+        )
+
+
+def _error(function: RowFunction, first: str, what: str) -> SettingError:
+    return SettingError(f"{function.label}, on the batch that begins at {first}: {what}")

@@ -1,0 +1,76 @@
+"""The features that a recipe's function `transform_rows` makes of the columns of a table."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from training.data.preparation.row_function import RowFunction, changed_table
+from training.data.tables.encoding import wrong_value
+from training.data.tables.values import FEATURE, TYPES, kind_of, plain, typed
+from training.errors import SettingError
+from training.records import ColumnKind
+
+_TRIED_ROWS = 1000
+
+
+def find_columns(
+    function: RowFunction, rows: pa.RecordBatch, given: Mapping[str, ColumnKind], first: str
+) -> dict[str, ColumnKind]:
+    """The columns that `function` returns, found by a call with up to 1,000 raw rows, and their kinds.
+
+    A column of `given` keeps its kind. A new column has the kind of its type; a new column without any value counts as
+    numbers. Raises :class:`SettingError` when the function fails, returns no column, or a column of a type that tables
+    don't have.
+    """
+    tried = pa.table({name: rows[f"{FEATURE}{name}"] for name in given}).slice(0, _TRIED_ROWS)
+    made = changed_table(function, tried, first)
+    kinds: dict[str, ColumnKind] = {}
+    for column in made.schema:
+        kind = given.get(column.name, "number" if pa.types.is_null(column.type) else kind_of(column.type))
+        if kind is None:
+            raise SettingError(
+                f"{function.label}: returned column {column.name!r} of type {column.type}; return numbers, text, "
+                "booleans or dates."
+            )
+        kinds[column.name] = kind
+    if not kinds:
+        raise SettingError(f"{function.label}: returned no columns, so there is nothing to learn from.")
+    return kinds
+
+
+def changed_features(
+    function: RowFunction,
+    rows: pa.Table,
+    wanted: Mapping[str, ColumnKind],
+    first: str,
+    again: bool = False,
+) -> dict[str, pa.Array]:
+    """The columns `wanted` that `function` makes of typed rows, with typed values; `first` names the first row.
+
+    Raises :class:`SettingError` when the function fails, returns other columns than for the first rows of the dataset,
+    or a value that is not of its column's kind.
+    """
+    if not len(rows):
+        return {name: pa.array([], TYPES[kind]) for name, kind in wanted.items()}
+    made = changed_table(function, rows, first, again)
+    if set(made.column_names) != set(wanted):
+        raise SettingError(
+            f"{function.label}, on the batch that begins at {first}: returned the columns "
+            f"{_listed(made.column_names)}, and for "
+            f"the first rows of the dataset {_listed(list(wanted))}. Return the same columns for each batch."
+        )
+    found = {}
+    for name, kind in wanted.items():
+        values = plain(made[name])
+        found[name], wrong = typed(values, kind)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise SettingError(
+                f"{function.label}, {row} rows after {first}: {wrong_value(name, values[row].as_py(), kind)}"
+            )
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))
