@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,6 @@ from training.problems.base import Predict
 from training.recipe import Recipe
 from training.records import DatasetVersion, ProblemName, TableSchema, TrainedModel
 from training.settings.schema import TrainerName
-
-if TYPE_CHECKING:
-    from mlflow.pyfunc import PyFuncModel
 
 _SAME = 1e-4  # largest allowed difference between a prediction of the trained and of the registered model
 _TRIED_BATCHES = (1, 3, 64)
@@ -51,14 +48,22 @@ class ModelFormat(Protocol):
     ) -> str:
         """Log the model under the MLflow run; returns its URI. `example` holds a few rows of inputs.
 
-        Plain MLflow can load the logged model without Evergreen. Raises :class:`TrainingError` when it can't be logged.
+        Plain MLflow can load the logged model without Evergreen; a model on a table takes raw columns then. Raises
+        :class:`TrainingError` when the model can't be logged.
         """
 
-    def find_foreign(self, folder: Path, flavors: Mapping[str, Any]) -> str | None:
+    def find_foreign(
+        self, folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str, Any]
+    ) -> str | None:
         """The first thing in a registered model's folder that Evergreen would not have written, as text, or None.
 
-        Loading a model for which the result is None runs no code that comes with the model. `flavors` is the section of
-        that name of its `MLmodel` file.
+        `flavors` and `metadata` are the sections of these names of its `MLmodel` file.
+        """
+
+    def load(self, folder: Path) -> Predict:
+        """A function from inputs to predictions, from a folder for which :meth:`find_foreign` returns None.
+
+        Runs no code that comes with the model.
         """
 
 
@@ -67,7 +72,7 @@ class Registered:
     """A registered version that was checked and loaded: its predictions, and what its metadata says of its inputs.
 
     `predict` takes inputs as in :class:`training.data.columns.Columns`. `table` describes the columns of a table, and
-    `shape` is the shape of one row of inputs.
+    `shape` is the shape of one row of inputs. `outputs` is the number of values that the model predicts for a row.
     """
 
     predict: Predict
@@ -75,7 +80,7 @@ class Registered:
     classes: tuple[str, ...]
     shape: tuple[int, ...]
     table: TableSchema | None
-    loaded: "PyFuncModel"
+    outputs: int
 
 
 _MODULES: dict[TrainerName, str] = {

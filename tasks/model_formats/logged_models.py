@@ -1,15 +1,32 @@
-"""What all model formats share when they log a model to MLflow: its entry in the store, and its signature."""
+"""What all model formats share when they log a model to MLflow: its entry in the store, and its outputs."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.trackers.paged_search import all_pages
+from training.errors import classify
 from training.records import DatasetVersion
 
 if TYPE_CHECKING:
-    from mlflow.models import ModelSignature
     from mlflow.types import Schema
+
+# The files in a model's folder that MLflow writes for each format.
+MLFLOW_FILES = frozenset(
+    {
+        "MLmodel",
+        "conda.yaml",
+        "python_env.yaml",
+        "requirements.txt",
+        "input_example.json",
+        "serving_input_example.json",
+        "environment_variables.txt",
+        "registered_model_meta",  # beside a downloaded version
+    }
+)
 
 
 def new_entry(run_id: str, version: DatasetVersion) -> str:
@@ -30,17 +47,54 @@ def new_entry(run_id: str, version: DatasetVersion) -> str:
     return str(entry.model_id)
 
 
-def column_signature(version: DatasetVersion) -> "ModelSignature":
-    """The signature of a model on a table: one float column per feature, by name.
+def wrong_top(folder: Path, parts: Collection[str]) -> str | None:
+    """The first thing in a model's folder that is neither of MLflow nor one of `parts`, or is a link."""
+    for path in sorted(folder.iterdir()):
+        if path.name not in MLFLOW_FILES and path.name not in parts:
+            return f"it holds {path.name}"
+        if path.is_symlink() or not (path.is_file() or path.name in parts):
+            return f"{path.name} is no regular file"
+    return None
 
-    The columns are float64, as those of pandas are; MLflow refuses to convert them to float32.
+
+def log(
+    run_id: str,
+    version: DatasetVersion,
+    flavor: Any,
+    flavor_module: str,
+    metadata: dict[str, Any],
+    **options: Any,
+) -> str:
+    """Log a model under the run with `flavor`, an object with a function `save_model`; returns the model's URI.
+
+    `flavor_module` is the name of MLflow's module of the flavor. Raises a :class:`training.errors.EvergreenError` for
+    an error of the store or of the machine, and the error itself for others.
     """
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.models import Model
 
-    assert version.table is not None
-    inputs = Schema([ColSpec(DataType.double, column.name) for column in version.table.columns])
-    return ModelSignature(inputs=inputs, outputs=output_schema(version))
+    try:
+        # Not log_model of MLflow's module: it needs a run that is active in this process, and then marks it FINISHED.
+        info = Model.log(
+            artifact_path=None,
+            flavor=flavor,
+            flavor_name=flavor_module,
+            run_id=run_id,
+            model_id=new_entry(run_id, version),
+            metadata=metadata,
+            **options,
+        )
+    except Exception as error:
+        if (known := classify(error)) is not None:
+            raise known from error
+        raise
+    uri: str = info.model_uri
+    return uri
+
+
+def requirements(*distributions: str) -> list[str]:
+    """Pinned requirements of a logged model: MLflow and these installed distributions."""
+    pinned = {name: distribution(name).version.partition("+")[0] for name in ("mlflow", *distributions)}
+    return [f"{name}=={version}" for name, version in pinned.items()]
 
 
 def output_schema(version: DatasetVersion) -> "Schema":

@@ -5,24 +5,24 @@ Plain MLflow can load and serve the program without Evergreen. See :class:`tasks
 
 import traceback
 from collections.abc import Callable, Mapping
-from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tasks.model_formats.logged_models import column_signature, new_entry, output_schema
+from tasks.model_formats.logged_models import log, output_schema, requirements, wrong_top
 from tasks.model_formats.program import check_program
-from training.errors import DataError, TrainingError, classify
+from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, is_raw, wrong_code
+from training.errors import DataError, EvergreenError, TrainingError
 from training.plan import RunPlan
-from training.problems.base import Predict
+from training.problems.base import Predict, Predictions
 from training.recipe import Recipe
 from training.records import DatasetVersion, TrainedModel
 from training.trainers.torch import serving
 
 if TYPE_CHECKING:
-    from mlflow.models import Model, ModelSignature
+    from mlflow.models import ModelSignature
     from torch import nn
 
 FLAVOR = "pytorch"
@@ -82,57 +82,48 @@ def log_serving_model(
     the model can't be exported.
     """
     import mlflow.pytorch
-    from mlflow.models import Model
 
+    exported = {
+        "pytorch_model": module,
+        "signature": _tensor_signature(version),
+        "input_example": example,
+        "serialization_format": "pt2",
+        "extra_files": [weights] if weights else None,
+    }
     try:
-        # Not mlflow.pytorch.log_model: it needs a run that is active in this process, and then marks it FINISHED.
-        info = Model.log(
-            artifact_path=None,
-            flavor=mlflow.pytorch if version.table is None else _TableFlavor(column_signature(version)),
-            flavor_name=_LOADER,
-            run_id=run_id,
-            model_id=new_entry(run_id, version),
-            pytorch_model=module,
-            signature=_tensor_signature(version),
-            input_example=example,
-            pip_requirements=[
-                f"{name}=={installed(name).partition('+')[0]}" for name in ("mlflow", "torch", "numpy")
-            ],
-            serialization_format="pt2",
-            extra_files=[weights] if weights else None,
-            metadata=metadata,
+        if version.table is None:
+            needed = requirements("torch", "numpy")
+            return log(
+                run_id, version, mlflow.pytorch, _LOADER, metadata, pip_requirements=needed, **exported
+            )
+        files = (MODEL_FILE.parts[0], WEIGHTS_FILE.parts[0])
+        flavor = TableFlavor(FLAVOR, mlflow.pytorch, version, files, **exported)
+        needed = requirements("torch", "numpy", "pandas")
+        return log(
+            run_id, version, flavor, _LOADER, metadata, pip_requirements=needed, validate_serving_input=False
         )
     except Exception as error:
-        if (known := classify(error)) is not None:
-            raise known from error
-        if _is_of_export(error):
+        if _is_of_export(error) and not isinstance(error, EvergreenError):
             raise TrainingError(
                 f"the recipe's model can't be exported by torch.export ({error}). Keep data-dependent control flow "
                 "out of its forward pass."
             ) from error
         raise
-    uri: str = info.model_uri
-    return uri
 
 
-class _TableFlavor:
-    """Saves a model on a table: MLflow exports by a signature of tensors, and then gets the signature of columns."""
+def load(folder: Path) -> Predict:
+    """Load the program of a folder in which :func:`find_foreign` found nothing."""
+    import mlflow.pytorch
+    import torch
 
-    def __init__(self, signature: "ModelSignature"):
-        self.signature = signature
+    program = mlflow.pytorch.load_model(str(folder))
 
-    def save_model(self, path: str, mlflow_model: "Model", **options: Any) -> None:
-        """Save the model in `path` as `mlflow.pytorch.save_model` does, with the signature of columns."""
-        import mlflow.pytorch
-        from mlflow.models.model import MLMODEL_FILE_NAME
+    def predict(inputs: npt.NDArray[Any]) -> Predictions:
+        with torch.no_grad():
+            found: Predictions = program(torch.from_numpy(np.asarray(inputs))).numpy()
+        return found
 
-        mlflow.pytorch.save_model(path=path, mlflow_model=mlflow_model, **options)
-        # The example that MLflow has saved is a matrix, which the signature of columns would refuse.
-        mlflow_model.saved_input_example_info = None  # type: ignore[assignment]  # as of a model without an example
-        for name in ("input_example.json", "serving_input_example.json"):
-            (Path(path) / name).unlink(missing_ok=True)
-        mlflow_model.signature = self.signature
-        mlflow_model.save(str(Path(path) / MLMODEL_FILE_NAME))
+    return predict
 
 
 def _is_of_export(error: Exception) -> bool:
@@ -152,19 +143,41 @@ def _tensor_signature(version: DatasetVersion) -> "ModelSignature":
     )
 
 
-def find_foreign(folder: Path, flavors: Mapping[str, Any]) -> str | None:
+def find_foreign(folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
     """The first thing in a model's folder that Evergreen would not have written, as text, or None."""
     if set(flavors) != {"python_function", FLAVOR}:
         return f"its flavors are {', '.join(flavors)}"
-    function = flavors["python_function"]
+    function, own = flavors["python_function"], flavors[FLAVOR]
+    parts = (MODEL_FILE.parts[0], WEIGHTS_FILE.parts[0])
+    if is_raw(function):
+        wrong = wrong_code(folder, function, metadata.get("table"), FLAVOR) or wrong_top(
+            folder, (*parts, *RAW_PARTS)
+        )
+    else:
+        wrong = _wrong_function(function) or wrong_top(folder, parts)
+    return wrong or _wrong_flavor(own) or _wrong_files(folder)
+
+
+def _wrong_function(function: Mapping[str, Any]) -> str | None:
+    """What is wrong with the Python function of a model that takes tensors: images, or encoded columns."""
     if function.get("loader_module") != _LOADER or function.get("data") != MODEL_FILE.parent.name:
         return f"it is loaded by {function.get('loader_module')} from {function.get('data')}"
     if extra := {key for key, value in function.items() if value} - _KEYS:
         return f"python_function has {', '.join(sorted(extra))}"
-    if flavors[FLAVOR].get("code"):
+    return None
+
+
+def _wrong_flavor(own: Mapping[str, Any]) -> str | None:
+    if own.get("code"):
         return "it brings code"
-    if flavors[FLAVOR].get("extra_files") not in (None, [], [{"path": str(WEIGHTS_FILE)}]):
+    if own.get("model_data") != MODEL_FILE.parent.name:
+        return f"it is loaded from {own.get('model_data')}"
+    if own.get("extra_files") not in (None, [], [{"path": str(WEIGHTS_FILE)}]):
         return f"it names other extra files than {WEIGHTS_FILE}"
+    return None
+
+
+def _wrong_files(folder: Path) -> str | None:
     for expected in (MODEL_FILE, WEIGHTS_FILE):
         found = sorted(path.name for path in (folder / expected.parent).glob("*"))
         if found != [expected.name] and not (expected == WEIGHTS_FILE and not found):

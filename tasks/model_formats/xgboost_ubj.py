@@ -5,16 +5,17 @@ Plain MLflow can load and serve the model without Evergreen. See :class:`tasks.m
 
 import hashlib
 from collections.abc import Mapping
-from importlib.metadata import distribution, packages_distributions
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tasks.model_formats.logged_models import column_signature, new_entry
+from tasks.model_formats.logged_models import log, requirements, wrong_top
+from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, is_raw, wrong_code
 from tasks.model_formats.trees import check_trees
-from training.errors import DataError, TrainingError, classify
+from training.errors import DataError, EvergreenError, TrainingError
 from training.problems.base import Predict, Predictions
 from training.recipe import Recipe
 from training.records import DatasetVersion, TrainedModel
@@ -26,22 +27,8 @@ WEIGHTS_FILE: Path | None = None
 
 _LOADER = "mlflow.xgboost"
 _CLASS = "xgboost.core.Booster"  # mlflow.xgboost imports and calls whatever class a model names
-_KEYS = {
-    "python_function": frozenset({"data", "env", "loader_module", "python_version"}),
-    FLAVOR: frozenset({"data", "model_class", "model_format", "xgb_version"}),
-}
-_FILES = frozenset(
-    {
-        "MLmodel",
-        "conda.yaml",
-        "python_env.yaml",
-        "requirements.txt",
-        "input_example.json",
-        "serving_input_example.json",
-        "registered_model_meta",  # MLflow writes it beside a downloaded version
-        str(MODEL_FILE),
-    }
-)
+_KEYS = frozenset({"data", "model_class", "model_format", "xgb_version"})
+_KEYS_OF_FUNCTION = frozenset({"data", "env", "loader_module", "python_version"})
 
 
 def predictor(recipe: Recipe, version: DatasetVersion, trained: TrainedModel) -> Predict:
@@ -51,8 +38,10 @@ def predictor(recipe: Recipe, version: DatasetVersion, trained: TrainedModel) ->
     XGBoost is not installed.
     """
     del recipe, version
-    model = _booster(_content(trained))
+    return _predict(_booster(_content(trained)))
 
+
+def _predict(model: Any) -> Predict:
     def predict(inputs: npt.NDArray[Any]) -> Predictions:
         found: Predictions = model.inplace_predict(np.asarray(inputs, np.float32))
         return found
@@ -69,57 +58,61 @@ def log_model(
     metadata: dict[str, Any],
 ) -> str:
     """Log the trained model under the run; returns the model's URI. Raises :class:`TrainingError` when that fails."""
-    del recipe
-    content = _content(trained)
-    model = _booster(content)
+    del recipe, example
+    model = _booster(_content(trained))
     import mlflow.xgboost
-    import pandas
-    from mlflow.models import Model
 
-    assert version.table is not None
-    names = [column.name for column in version.table.columns]
+    flavor = TableFlavor(
+        FLAVOR, mlflow.xgboost, version, (str(MODEL_FILE),), xgb_model=model, model_format="ubj"
+    )
+    needed = requirements(*packages_distributions()["xgboost"], "numpy", "pandas")
     try:
-        # Not mlflow.xgboost.log_model: it needs a run that is active in this process, and then marks it FINISHED.
-        info = Model.log(
-            artifact_path=None,
-            flavor=mlflow.xgboost,
-            run_id=run_id,
-            model_id=new_entry(run_id, version),
-            xgb_model=model,
-            model_format="ubj",
-            signature=column_signature(version),
-            input_example=pandas.DataFrame(np.asarray(example, np.float64), columns=names),
-            pip_requirements=_requirements(),
-            metadata=metadata,
+        return log(
+            run_id, version, flavor, _LOADER, metadata, pip_requirements=needed, validate_serving_input=False
         )
+    except EvergreenError:
+        raise
     except Exception as error:
-        if (known := classify(error)) is not None:
-            raise known from error
         raise TrainingError(f"the model could not be logged: {type(error).__name__}: {error}") from error
-    uri: str = info.model_uri
-    return uri
 
 
-def find_foreign(folder: Path, flavors: Mapping[str, Any]) -> str | None:
+def load(folder: Path) -> Predict:
+    """Load the model of a folder in which :func:`find_foreign` found nothing."""
+    import xgboost
+
+    return _predict(xgboost.Booster(model_file=folder / MODEL_FILE))
+
+
+def find_foreign(folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
     """The first thing in a model's folder that Evergreen would not have written, as text, or None."""
-    if set(flavors) != set(_KEYS):
+    if set(flavors) != {"python_function", FLAVOR}:
         return f"its flavors are {', '.join(flavors)}"
     function, own = flavors["python_function"], flavors[FLAVOR]
-    for name, keys in _KEYS.items():
-        if extra := {key for key, value in flavors[name].items() if value} - keys:
-            return f"{name} has {', '.join(sorted(extra))}"
-    named = {str(flavor.get("data")) for flavor in (function, own)}
-    if function.get("loader_module") != _LOADER or named != {str(MODEL_FILE)}:
-        return f"it is loaded by {function.get('loader_module')} from {', '.join(sorted(named))}"
+    if extra := {key for key, value in own.items() if value} - _KEYS:
+        return f"{FLAVOR} has {', '.join(sorted(extra))}"
+    if own.get("data") != str(MODEL_FILE):
+        return f"it is loaded from {own.get('data')}"
     if own.get("model_class") != _CLASS or own.get("model_format") != "ubj":
         return f"it is a {own.get('model_class')} in the format {own.get('model_format')}"
-    for path in sorted(folder.iterdir()):
-        if path.name not in _FILES:
-            return f"it holds {path.name}"
-        if path.is_symlink() or not path.is_file():
-            return f"{path.name} is no regular file"
-    if not (folder / MODEL_FILE).is_file():
-        return f"it holds no {MODEL_FILE}"
+    if is_raw(function):
+        wrong = wrong_code(folder, function, metadata.get("table"), FLAVOR)
+        return wrong or wrong_top(folder, (str(MODEL_FILE), *RAW_PARTS)) or _wrong_model(folder)
+    return _wrong_function(function) or wrong_top(folder, (str(MODEL_FILE),)) or _wrong_model(folder)
+
+
+def _wrong_function(function: Mapping[str, Any]) -> str | None:
+    """What is wrong with the Python function of a model that takes encoded columns, of an earlier version."""
+    if extra := {key for key, value in function.items() if value} - _KEYS_OF_FUNCTION:
+        return f"python_function has {', '.join(sorted(extra))}"
+    if function.get("loader_module") != _LOADER or function.get("data") != str(MODEL_FILE):
+        return f"it is loaded by {function.get('loader_module')} from {function.get('data')}"
+    return None
+
+
+def _wrong_model(folder: Path) -> str | None:
+    file = folder / MODEL_FILE
+    if file.is_symlink() or not file.is_file():
+        return f"{MODEL_FILE} is no regular file"
     try:
         check_trees(folder / MODEL_FILE)
     except DataError as error:
@@ -146,10 +139,3 @@ def _booster(content: bytes) -> Any:
     import xgboost
 
     return xgboost.Booster(model_file=bytearray(content))
-
-
-def _requirements() -> list[str]:
-    """Pinned requirements of the logged model, with the installed distribution of XGBoost: with or without GPUs."""
-    names = ("mlflow", *packages_distributions()["xgboost"], "numpy", "pandas")
-    pinned = {name: distribution(name).version.partition("+")[0] for name in names}
-    return [f"{name}=={version}" for name, version in pinned.items()]

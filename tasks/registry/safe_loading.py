@@ -1,26 +1,27 @@
-"""In: a registered version. Out: the model, loaded by plain MLflow from files that can't run code.
+"""In: a registered version. Out: the model, loaded from files that can't run code.
 
 Other people may write to a registry. Loading a model can run their code: MLflow imports the modules that a model's
 `MLmodel` names, puts folders of the model on Python's path and unpickles files, torch evaluates strings of a program,
 and XGBoost believes the numbers in its trees. A model that would use any of these is refused before a loader opens its
-files; :mod:`tasks.model_formats` has the rules of each format. The model file's digest must also match the digests
-recorded at registration: in the registry's tag, and in the home that registered the version.
+files; :mod:`tasks.model_formats` has the rules of each format. A model on a table has a file of code, which encodes
+raw columns for other programs: the file must have the bytes that Evergreen wrote, and is not run here. The model file's
+digest must also match the digests recorded at registration: in the registry's tag, and in the home that registered the
+version.
 """
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tasks.model_formats.base import ModelFormat, Registered, all_formats
 from tasks.registry.own_digests import kept_digest, record_of
 from tasks.trackers.mlflow_store import NO_PICKLE
 from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
-from training.problems.base import Predict, Predictions
 from training.records import ImageShape, ProblemName, TableSchema
 from training.storage.files import digest_file, temporary_folder
 from training.storage.paths import Home
@@ -28,7 +29,6 @@ from training.storage.paths import Home
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.models import ModelSignature
-    from mlflow.pyfunc import PyFuncModel
 
 FILE_TAG = "evergreen.model_file"  # sha256 of the model file, as of an exported program
 WEIGHTS_FILE_TAG = "evergreen.weights_file"  # sha256 of the weights file, for further training
@@ -41,7 +41,7 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
     :class:`SettingError` when the library that loads the model is not installed.
     """
     import mlflow.artifacts
-    import mlflow.pyfunc
+    from mlflow.models import Model
 
     os.environ |= NO_PICKLE
     name = f"model {model} version {number}"
@@ -54,18 +54,28 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
         # Only these two kinds count here: MLflow reports every local failure as an internal error, which
         # :func:`training.errors.classify` would take for a server's, worth a retry.
         with _said_of(name, DataError, ResourceError):
-            _check_own(home, model, number, folder / check_files(folder, name, tags).MODEL_FILE)
-            loaded: PyFuncModel = mlflow.pyfunc.load_model(str(folder))
-            said = _said_in(loaded.metadata.metadata)
-    shape = image_shape(loaded.metadata.signature, name) if said.table is None else (len(said.table.columns),)
+            model_format = check_files(folder, name, tags)
+            _check_own(home, model, number, folder / model_format.MODEL_FILE)
+            predict = model_format.load(folder)
+            described = Model.load(str(folder))
+            said = _said_in(described.metadata)
+    signature = described.signature
+    shape = image_shape(signature, name) if said.table is None else (len(said.table.columns),)
     return Registered(
-        predict=_predict(loaded, said),
+        predict=predict,
         problem=said.problem,
         classes=said.classes,
         shape=shape,
         table=said.table,
-        loaded=loaded,
+        outputs=_outputs(signature),
     )
+
+
+def _outputs(signature: "ModelSignature | None") -> int:
+    """Number of values that a model predicts for a row: 1 for predictions of shape (rows,)."""
+    if signature is None or signature.outputs is None or not signature.outputs.is_tensor_spec():
+        return 1
+    return int(math.prod(signature.outputs.inputs[0].shape[1:]))
 
 
 class _Said(NamedTuple):
@@ -85,22 +95,6 @@ def _said_in(metadata: Mapping[str, Any] | None) -> _Said:
         tuple(map(str, given.get("classes", ()))),
         None if table is None else TableSchema.model_validate(table),
     )
-
-
-def _predict(loaded: "PyFuncModel", said: _Said) -> Predict:
-    """A function from inputs to predictions; MLflow's models of tables take data frames, and may return them."""
-    if said.table is None:
-        return cast(Predict, loaded.predict)
-    names = [column.name for column in said.table.columns]
-
-    def predict(inputs: npt.NDArray[Any]) -> Predictions:
-        import pandas
-
-        rows = pandas.DataFrame(np.asarray(inputs, np.float64), columns=names)  # as the signature says
-        found = np.asarray(loaded.predict(rows), np.float32)
-        return found.reshape(len(rows), -1) if said.classes else found.reshape(len(rows))
-
-    return predict
 
 
 @contextmanager
@@ -172,11 +166,12 @@ def check_files(folder: Path, name: str, tags: Mapping[str, str]) -> ModelFormat
     """
     from mlflow.models import Model
 
-    flavors: dict[str, dict[str, Any]] = Model.load(str(folder / "MLmodel")).flavors
+    described = Model.load(str(folder / "MLmodel"))
+    flavors: dict[str, dict[str, Any]] = described.flavors
     formats = [one for one in all_formats() if one.FLAVOR in flavors]
     wrong = f"its flavors are {', '.join(flavors)}"
     if len(formats) == 1:
-        wrong = formats[0].find_foreign(folder, flavors) or ""
+        wrong = formats[0].find_foreign(folder, flavors, described.metadata or {}) or ""
     if wrong:
         raise DataError(
             f"{name} is not a model that Evergreen registered: {wrong}. Loading it could run code that comes with "

@@ -68,10 +68,9 @@ def outputs(registered: Registered, name: str) -> ClassOutputs:
 
     Raises :class:`SettingError` when the model does not name as many classes as it gives numbers a row.
     """
-    given = registered.loaded.metadata.signature.outputs.inputs[0].shape[-1]
-    if len(registered.classes) != given:
+    if len(registered.classes) != registered.outputs:
         raise SettingError(
-            f"{name}: gives {given} numbers a row and names {len(registered.classes)} classes "
+            f"{name}: gives {registered.outputs} numbers a row and names {len(registered.classes)} classes "
             "(metadata `classes`), so it can't be said which is which. Register it with Evergreen, which names them."
         )
     return ClassOutputs(registered.classes)

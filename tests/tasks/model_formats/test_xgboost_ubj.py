@@ -1,9 +1,6 @@
 """Models of XGBoost in MLflow: what is logged, what plain MLflow makes of it, and what is checked before loading."""
 
-import json
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from boosted_tables import RegisteredTrees, bundled, mixed_table, registered_trees
+from boosted_tables import RegisteredTrees, boosted_job, bundled, mixed_table, registered_trees
+from format_contract import FormatContract, Stored
 from hypothesis import given
 from hypothesis import strategies as st
+from raw_predictions import every_kind
 
 from tasks.model_formats import xgboost_ubj
 from tasks.model_formats.base import check_same
@@ -25,19 +24,9 @@ from tasks.trackers.mlflow_run import connect
 from training.data.dataset import open_columns
 from training.errors import DataError
 from training.recipe import load
+from training.records import DatasetVersion, TrainedModel
 from training.storage.paths import Home
-
-_PREDICT = """
-import sys
-import mlflow.pyfunc
-import numpy as np
-import pandas
-rows = np.load(sys.argv[2])
-model = mlflow.pyfunc.load_model(sys.argv[1])
-columns = [one.name for one in model.metadata.signature.inputs]
-np.save(sys.argv[3], model.predict(pandas.DataFrame(rows, columns=columns)))
-assert not any(name.partition(".")[0] in ("training", "tasks", "evergreen") for name in sys.modules)
-"""
+from training.supervision.launch import launch
 
 
 @pytest.fixture(scope="module", params=["mixed", "regression"])
@@ -79,36 +68,45 @@ def test_the_registered_model_predicts_as_the_trained_one(registered: Registered
     assert registered_inputs("boosted", "1") == (version.shape, version.problem, version.table)
 
 
-def test_plain_mlflow_serves_it_without_evergreen(registered: RegisteredTrees, tmp_path: Path) -> None:
+def test_the_booster_is_reachable_by_mlflow_xgboost(registered: RegisteredTrees) -> None:
+    import mlflow.xgboost
+
     inputs = inputs_of(registered)
-    np.save(tmp_path / "rows.npy", inputs)
-    places = [str(registered.files), str(tmp_path / "rows.npy"), str(tmp_path / "found.npy")]
-    subprocess.run([sys.executable, "-I", "-c", _PREDICT, *places], check=True, timeout=120, cwd=tmp_path)
+    booster = mlflow.xgboost.load_model(str(registered.files))
     recipe = load(str(registered.home.root / "boosted.py"))[0]
     expected = xgboost_ubj.predictor(recipe, registered.version, registered.trained)(inputs)
-    assert np.array_equal(np.load(tmp_path / "found.npy"), expected)
+    assert np.array_equal(booster.inplace_predict(inputs), expected)
 
 
-def test_the_logged_file_is_the_trained_one_and_its_requirements_are_pinned(
-    registered: RegisteredTrees,
-) -> None:
-    assert (registered.files / "model.ubj").read_bytes() == Path(registered.trained.weights).read_bytes()
-    lines = (registered.files / "requirements.txt").read_text().split()
-    assert {line.partition("==")[0] for line in lines} == {"mlflow", "xgboost-cpu", "numpy", "pandas"}
-    assert all(line.partition("==")[2] for line in lines)
-    example = json.loads((registered.files / "input_example.json").read_text())
-    assert registered.version.table is not None
-    assert example["columns"] == [column.name for column in registered.version.table.columns]
+class TestTreesKeepTheContract(FormatContract):
+    """The promises of a format, kept by boosted trees."""
+
+    trainer = "xgboost"
+
+    def train(self, home: Home) -> tuple[str, DatasetVersion, TrainedModel]:
+        version = every_kind(home, "regression")
+        job = boosted_job(home, version, training={"rounds": 8})
+        return job.recipe.path, version, launch(job)
+
+    def check_ties(self, stored: Stored) -> None:
+        """Trees share no weights: a file of a network's weights is no model of this format."""
+        from safetensors.numpy import save
+
+        file = Path(stored.trained.weights).with_name("tied.safetensors")
+        file.write_bytes(save({"one": np.ones(3), "same": np.ones(3)}))
+        with pytest.raises(DataError, match="no UBJ of XGBoost"):
+            check_trees(file)
+
+    def test_requirements_name_the_installed_distribution(self, stored: Stored) -> None:
+        lines = (stored.files / "requirements.txt").read_text().split()
+        assert {line.partition("==")[0] for line in lines} == {"mlflow", "xgboost-cpu", "numpy", "pandas"}
 
 
-def test_a_changed_file_of_the_training_is_refused(registered: RegisteredTrees, tmp_path: Path) -> None:
-    changed = tmp_path / "model.ubj"
-    changed.write_bytes(Path(registered.trained.weights).read_bytes() + b" ")
+def test_a_missing_file_of_the_training_is_refused(registered: RegisteredTrees, tmp_path: Path) -> None:
     recipe = load(str(registered.home.root / "boosted.py"))[0]
-    for weights in (changed, tmp_path / "missing.ubj"):
-        trained = registered.trained.model_copy(update={"weights": str(weights)})
-        with pytest.raises(DataError, match=weights.name):
-            xgboost_ubj.predictor(recipe, registered.version, trained)
+    trained = registered.trained.model_copy(update={"weights": str(tmp_path / "missing.ubj")})
+    with pytest.raises(DataError, match=r"missing\.ubj"):
+        xgboost_ubj.predictor(recipe, registered.version, trained)
 
 
 @pytest.mark.parametrize(

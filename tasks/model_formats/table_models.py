@@ -1,0 +1,219 @@
+"""Registered models on tables: MLflow's Python function takes raw columns, by a copy of :mod:`~.raw_table`.
+
+Beside the flavor of the model itself, with its encoded columns, a model on a table has the folder `code` with that
+copy, and the file `columns.json` with the columns' kinds and categories. Models of earlier versions of Evergreen have
+neither: MLflow's own loader of the flavor takes encoded columns.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks.model_formats.logged_models import MLFLOW_FILES, output_schema
+from training.data.manifest import read_parts
+from training.data.tables.encoding import encode
+from training.data.tables.values import FEATURE
+from training.errors import SettingError, TrainingError
+from training.records import DatasetVersion, TableSchema
+from training.storage.files import digest_file, temporary_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from mlflow.models import Model, ModelSignature
+
+COLUMNS_FILE = "columns.json"
+CODE_FOLDER = "code"
+RAW_PARTS = (COLUMNS_FILE, CODE_FOLDER)
+# sha256 of the files raw_table.py of earlier versions of Evergreen, whose models are trusted as well.
+EARLIER: frozenset[str] = frozenset()
+
+_SOURCE = Path(__file__).with_name("raw_table.py")
+_ENCODING = 1  # as ENCODING in that file
+_KEYS = frozenset({CODE_FOLDER, "env", "loader_module", "python_version"})
+_EXAMPLE_ROWS = 4
+_COMPARED_ROWS = 256
+_LONGEST = 64 << 20  # bytes of columns.json
+# Fields of the records that the encoding reads, and those that other code reads: a schema with a further field could
+# change what the model takes.
+_KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
+_KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings"}
+
+
+class TableFlavor:
+    """A module as `mlflow.xgboost`, for `Model.log`: saves a model on a table in a flavor and as a Python function.
+
+    `flavor` is the name of MLflow's flavor, and `inner` its module; `options` are further arguments of its
+    `save_model`. `files` are the names of the files and folders to keep of what that function writes.
+    """
+
+    def __init__(
+        self, flavor: str, inner: ModuleType, version: DatasetVersion, files: tuple[str, ...], **options: Any
+    ) -> None:
+        self._flavor, self._inner, self._version = flavor, inner, version
+        self._files, self._options = files, options
+
+    def save_model(
+        self,
+        path: str,
+        mlflow_model: "Model",
+        pip_requirements: list[str],
+        validate_serving_input: bool,
+    ) -> None:
+        """Save the model in `path`. Raises :class:`TrainingError` for columns that the copied file can't encode."""
+        import mlflow.pyfunc
+        from mlflow.models import Model
+
+        assert not validate_serving_input  # MLflow would import the copy into this process
+        assert self._version.table is not None
+        columns = columns_text(self._version.table, self._flavor)
+        rows = _raw_rows(self._version)
+        _check_encoding(rows, self._version, columns)
+        with temporary_folder("model") as aside:
+            own = Model()
+            self._inner.save_model(
+                path=str(aside / "own"), mlflow_model=own, pip_requirements=pip_requirements, **self._options
+            )
+            mlflow.pyfunc.save_model(
+                path=str(aside / "function"),
+                mlflow_model=mlflow_model,
+                loader_module=code_name(digest_file(_SOURCE)),
+                code_paths=[str(_copied_source(aside))],
+                signature=raw_signature(self._version),
+                input_example=rows.to_pandas()[:_EXAMPLE_ROWS],
+                pip_requirements=pip_requirements,
+            )
+            folder = Path(path)
+            folder.mkdir(parents=True, exist_ok=True)
+            # In a project of uv, MLflow adds its files to the function's folder: they are not taken over.
+            for part, names in (("own", self._files), ("function", {CODE_FOLDER, *MLFLOW_FILES})):
+                for name in names:
+                    if (aside / part / name).exists():
+                        shutil.move(aside / part / name, folder / name)
+        (folder / COLUMNS_FILE).write_text(columns, encoding="utf-8")
+        mlflow_model.add_flavor(self._flavor, **own.flavors[self._flavor])
+        mlflow_model.model_size_bytes = own.model_size_bytes
+        mlflow_model.save(str(folder / "MLmodel"))
+
+
+def raw_signature(version: DatasetVersion) -> "ModelSignature":
+    """The signature of a model on a table: its raw columns by name.
+
+    Their type is `any`, because each other type of MLflow stands for one dtype of pandas: MLflow refuses a column of
+    int64 for `double`, a category column or one without any value for `string`, and text for `datetime`.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, Schema
+    from mlflow.types.schema import AnyType
+
+    assert version.table is not None
+    inputs = Schema([ColSpec(AnyType(), column.name) for column in version.table.columns])
+    return ModelSignature(inputs=inputs, outputs=output_schema(version))
+
+
+def columns_text(table: TableSchema, flavor: str) -> str:
+    """The content of `columns.json` for a model of MLflow's flavor `flavor`.
+
+    Raises :class:`SettingError` for a table with statistics that the copied file does not apply.
+    """
+    unknown = table.model_dump(exclude_defaults=True).keys() - _KNOWN_OF_TABLE
+    for column in table.columns:
+        unknown |= column.model_dump(exclude_defaults=True).keys() - _KNOWN_OF_COLUMN
+    if unknown:
+        raise SettingError(
+            f"the registered model would not take raw columns: its code does not apply {', '.join(sorted(unknown))} of "
+            "the dataset's columns. Remove the preprocessing that adds them from the recipe."
+        )
+    columns = [
+        {"name": column.name, "kind": column.kind, "categories": list(column.categories)}
+        for column in table.columns
+    ]
+    described = {"encoding": _ENCODING, "flavor": flavor, "columns": columns}
+    return json.dumps(described, ensure_ascii=False, indent=1) + "\n"
+
+
+def code_name(sha256: str) -> str:
+    """The name of the module in a model's folder `code`, by the digest of its file.
+
+    Python imports a module once for each name, so models with different copies need different names.
+    """
+    return f"evergreen_table_{sha256[:12]}"
+
+
+def is_raw(function: Mapping[str, Any]) -> bool:
+    """Whether a model's Python function, a section of its `MLmodel`, is said to be a copy of that file."""
+    return str(function.get("loader_module")).startswith(code_name(""))
+
+
+def wrong_code(folder: Path, function: Mapping[str, Any], table: Any, flavor: str) -> str | None:
+    """The first thing in the Python function of a model on a table that Evergreen did not write, as text, or None.
+
+    `function` and `table` are from the file `MLmodel`: the section of the Python function, and the columns in the
+    metadata.
+    """
+    if extra := {key for key, value in function.items() if value} - _KEYS:
+        return f"python_function has {', '.join(sorted(extra))}"
+    name, code = str(function.get("loader_module")), folder / CODE_FOLDER
+    if function.get(CODE_FOLDER) != CODE_FOLDER or code.is_symlink() or not code.is_dir():
+        return f"it is loaded by {name} from {function.get(CODE_FOLDER)}"
+    for path in sorted(code.iterdir()):
+        # Python writes __pycache__ when MLflow loads a model from a local store. Evergreen does not import the copy.
+        if path.name not in (f"{name}.py", "__pycache__"):
+            return f"{CODE_FOLDER} holds {path.name}"
+    file = code / f"{name}.py"
+    if file.is_symlink() or not file.is_file():
+        return f"{CODE_FOLDER}/{file.name} is no regular file"
+    sha256 = digest_file(file)
+    if sha256 not in {digest_file(_SOURCE), *EARLIER} or name != code_name(sha256):
+        return f"{CODE_FOLDER}/{file.name} is not the code of this or an earlier version of Evergreen"
+    return _wrong_columns(folder / COLUMNS_FILE, table, flavor)
+
+
+def _wrong_columns(file: Path, table: Any, flavor: str) -> str | None:
+    """What is wrong with `columns.json`, which follows from the columns in the metadata."""
+    if file.is_symlink() or not file.is_file() or file.stat().st_size > _LONGEST:
+        return f"{file.name} is no regular file of at most {_LONGEST >> 20} MiB"
+    try:
+        schema = TableSchema.model_validate(table)
+        wanted = columns_text(schema, flavor)
+    except (ValueError, SettingError) as error:
+        return f"its metadata describe no table ({error})"
+    if len({column.name for column in schema.columns}) < len(schema.columns):
+        return "its metadata have two columns of one name"
+    if file.read_bytes() != wanted.encode():
+        return f"{file.name} has other columns than the metadata"
+    return None
+
+
+def _copied_source(aside: Path) -> Path:
+    file = aside / f"{code_name(digest_file(_SOURCE))}.py"
+    file.write_bytes(_SOURCE.read_bytes())
+    return file
+
+
+def _raw_rows(version: DatasetVersion) -> "pa.Table":
+    """The features of the first test rows, with the types of part files."""
+    assert version.table is not None
+    names = [column.name for column in version.table.columns]
+    part = next(read_parts(version, "test", [f"{FEATURE}{name}" for name in names]))
+    return part.slice(0, _COMPARED_ROWS).rename_columns(names)
+
+
+def _check_encoding(rows: "pa.Table", version: DatasetVersion, columns: str) -> None:
+    """Raise :class:`TrainingError` unless the copied file encodes rows to the bits that the model was trained with."""
+    from tasks.model_formats.raw_table import encoded
+
+    assert version.table is not None
+    ours = encode(rows, version.table)
+    theirs = encoded(rows.to_pandas(), json.loads(columns)["columns"])
+    different = np.flatnonzero(((ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))).any(0))
+    if len(different):
+        name = version.table.columns[int(different[0])].name
+        raise TrainingError(
+            f"the registered model would encode the raw values of column {name!r} to other numbers than those it was "
+            "trained with. It was not registered; the trained weights are kept."
+        )

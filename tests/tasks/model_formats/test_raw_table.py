@@ -1,0 +1,130 @@
+"""The encoding that goes with a registered model has the bits of Evergreen's own encoding, for all kinds of values."""
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.model_formats.raw_table import Column, encoded
+from training.data.tables.encoding import encode, typed_rows
+from training.records import ColumnKind, TableColumn, TableSchema
+
+CATEGORIES = ("-1", "0.5", "1", "10115", "2024-01-01", "Köln", "false", "mañana", "true", "日本")
+WORDS = ("true", "False", "YES", "no", "t", "F", "1", "0", "y", "N")
+SPACES = st.sampled_from(["", " ", "\t", "\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}\n"])
+INTEGERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-20, 20) | st.just(10115)
+FLOATS = st.floats(width=64) | st.floats(width=32) | st.sampled_from([0.5, -1.0, 1.0, 0.0, 3.5e38, 10115.0])
+MOMENTS = st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2250, 1, 1))
+ZONES = st.sampled_from(["", "Z", "+01:00", "-0530", "+14"])
+
+
+def spaced(texts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.tuples(SPACES, texts, SPACES).map("".join)
+
+
+def moment_text(moment: datetime.datetime, form: str, zone: str) -> str:
+    day = moment.strftime("%Y-%m-%d").rjust(10, "0")
+    return day if form == "day" else f"{day}{form}{moment.strftime('%H:%M:%S.%f')}{zone}"
+
+
+MOMENT_TEXTS = st.builds(moment_text, MOMENTS, st.sampled_from(["day", "T", " "]), ZONES)
+TEXTS = spaced(
+    st.sampled_from(
+        [*CATEGORIES, *WORDS, "", "2023-02-30", "1e400", "+1.", ".5e-1", "1_000", "inf", "nan", "٣"]
+    )
+    | FLOATS.map(repr)
+    | INTEGERS.map(str)
+    | MOMENT_TEXTS
+    | st.text(max_size=5)
+)
+
+
+def series(values: st.SearchStrategy[Any], dtype: Any) -> st.SearchStrategy["pd.Series[Any]"]:
+    return st.lists(values, min_size=1, max_size=8).map(lambda found: pd.Series(found, dtype=dtype))
+
+
+def optional(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return values | st.none()
+
+
+SERIES = st.one_of(
+    series(optional(TEXTS), "str"),
+    series(optional(TEXTS), object),
+    series(optional(TEXTS), "category"),
+    series(INTEGERS, "int64"),
+    series(st.integers(0, 2**64 - 1), "uint64"),
+    series(st.integers(-128, 127), "int8"),
+    series(optional(INTEGERS), "Int64"),
+    series(FLOATS, "float64"),
+    series(st.floats(width=32), "float32"),
+    series(optional(st.sampled_from([0.0, 1.0, 0.5])), "Float64"),
+    series(optional(st.decimals(-1000, 1000, places=3)), object),
+    series(st.booleans(), "bool"),
+    series(optional(st.booleans()), "boolean"),
+    series(optional(st.booleans()), object),
+    series(optional(MOMENTS), "datetime64[us]"),
+    series(optional(MOMENTS), "datetime64[ns]"),
+    series(optional(MOMENTS), "datetime64[s]"),
+    series(optional(MOMENTS), "datetime64[us, Europe/Berlin]"),
+    series(optional(MOMENTS.map(lambda moment: moment.date())), object),
+    series(st.none(), object),
+)
+
+
+def columns_of(kind: ColumnKind) -> tuple[TableSchema, list[Column]]:
+    categories = CATEGORIES if kind == "category" else ()
+    schema = TableSchema(target="y", columns=(TableColumn(name="x", kind=kind, categories=categories),))
+    return schema, [{"name": "x", "kind": kind, "categories": list(categories)}]
+
+
+@pytest.mark.parametrize("kind", ["number", "category", "boolean", "date"])
+@given(values=SERIES)
+def test_both_encodings_have_the_same_bits_and_refuse_the_same_values(
+    kind: ColumnKind, values: "pd.Series[Any]"
+) -> None:
+    schema, columns = columns_of(kind)
+    rows = pd.DataFrame({"x": values})
+    wanted = typed_rows(pa.table({"x": pa.array(values, from_pandas=True)}), schema)
+    wrong = [number for number, error in enumerate(wanted.errors, 1) if error]
+    if wrong:
+        with pytest.raises(ValueError, match=rf"^row {wrong[0]}: column 'x' has .*, not (a|t)"):
+            encoded(rows, columns)
+    else:
+        found, ours = encoded(rows, columns), encode(wanted.rows, schema)
+        assert (found.dtype, found.shape) == (ours.dtype, ours.shape)
+        assert np.array_equal(found, ours, equal_nan=True), (found.tolist(), ours.tolist())
+
+
+def test_each_kind_of_value_has_its_number() -> None:
+    """By numbers that were computed by hand."""
+    kinds: dict[str, ColumnKind] = {"size": "number", "city": "category", "new": "boolean", "day": "date"}
+    columns: list[Column] = [
+        {"name": name, "kind": kind, "categories": ["Bonn", "Köln"] if kind == "category" else []}
+        for name, kind in kinds.items()
+    ]
+    rows = pd.DataFrame(
+        {
+            "more": [1, 2, 3],
+            "day": ["1970-01-02", "1969-12-31T12:00:00Z", None],
+            "new": [True, "no", None],
+            "city": ["Köln", "Ulm", None],
+            "size": [Decimal("1.5"), " -2e3 ", np.nan],
+        }
+    )
+    nan = float("nan")
+    wanted = [[1.5, 1, 1, 1], [-2000, nan, 0, -0.5], [nan, nan, nan, nan]]
+    assert np.array_equal(encoded(rows, columns), np.array(wanted, np.float32), equal_nan=True)
+
+
+def test_a_missing_or_repeated_column_is_named() -> None:
+    _, columns = columns_of("number")
+    with pytest.raises(ValueError, match="exactly one column 'x'"):
+        encoded(pd.DataFrame({"y": [1]}), columns)
+    with pytest.raises(ValueError, match="exactly one column 'x'"):
+        encoded(pd.DataFrame([[1, 2]], columns=["x", "x"]), columns)
