@@ -1,5 +1,8 @@
 """A malicious model of XGBoost in the registry is refused before any of its code runs."""
 
+import importlib.util
+import json
+import py_compile
 import shutil
 import struct
 import subprocess
@@ -23,6 +26,7 @@ from training.storage.files import digest_file
 from training.storage.paths import Home
 
 _LOAD = "import sys, mlflow.pyfunc; mlflow.pyfunc.load_model(sys.argv[1])"
+_LOAD_BOOSTER = "import sys, mlflow.xgboost; mlflow.xgboost.load_model(sys.argv[1])"
 _WITHOUT = """
 import sys
 from pathlib import Path
@@ -70,12 +74,39 @@ def innocent(folder: Path, mark: Path) -> None:
 def own_class(files: Path, mark: Path) -> None:
     """mlflow.xgboost imports the class that the model names, here from a folder that comes with it."""
     innocent(files / "code", mark)
-    edit(files, python_function={"code": "code"}, xgboost={"model_class": "innocent.Booster"})
+    edit(files, xgboost={"code": "code", "model_class": "innocent.Booster"})
 
 
 def own_loader(files: Path, mark: Path) -> None:
     innocent(files / "code", mark)
-    edit(files, python_function={"code": "code", "loader_module": "innocent"})
+    edit(files, python_function={"loader_module": "innocent"})
+
+
+def own_code(files: Path, mark: Path) -> None:
+    """The loader that the model names, with a line more."""
+    (file,) = (files / "code").iterdir()
+    file.write_text(f"open({str(mark)!r}, 'w').close()\n" + file.read_text())
+
+
+def code_under_the_name_of_its_bytes(files: Path, mark: Path) -> None:
+    """Changed code whose file and loader are named by the digest of the changed bytes, as those of Evergreen are."""
+    own_code(files, mark)
+    (file,) = (files / "code").iterdir()
+    named = file.with_name(f"evergreen_table_{digest_file(file)[:12]}.py")
+    file.rename(named)
+    edit(files, python_function={"loader_module": named.stem})
+
+
+def module_in_place_of_a_library(files: Path, mark: Path) -> None:
+    """A module that the loader imports, from the folder that MLflow puts first on Python's path."""
+    (files / "code" / "xgboost.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+
+
+def loader_in_another_folder(files: Path, mark: Path) -> None:
+    """The code of Evergreen stays in its folder, and MLflow gets another folder with a file of the same name."""
+    own_code(files, mark)
+    (files / "code").rename(files / "other")
+    edit(files, python_function={"code": "other"})
 
 
 def python_model(files: Path, mark: Path) -> None:
@@ -87,7 +118,7 @@ def python_model(files: Path, mark: Path) -> None:
         "loader_module": "mlflow.pyfunc.model",
     }
     described = yaml.safe_load((files / "MLmodel").read_text())
-    del described["flavors"]["python_function"]["data"]
+    del described["flavors"]["python_function"]["code"]
     described["flavors"]["python_function"] |= function
     (files / "MLmodel").write_text(yaml.safe_dump(described))
 
@@ -97,7 +128,9 @@ def refused(registry: RegisteredTrees, why: str) -> None:
         load_version(registry.home, "boosted", "1")
 
 
-@pytest.mark.parametrize("attack", [own_class, own_loader, python_model])
+@pytest.mark.parametrize(
+    "attack", [own_class, own_loader, own_code, module_in_place_of_a_library, python_model]
+)
 def test_it_is_refused_and_nothing_in_it_runs(
     registry: RegisteredTrees, tmp_path: Path, attack: Attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +139,24 @@ def test_it_is_refused_and_nothing_in_it_runs(
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true")
     refused(registry, "")
     assert not mark.exists()
-    assert goes_off(mark, _LOAD, str(registry.files), MLFLOW_ALLOW_PICKLE_DESERIALIZATION="true"), "a dud"
+    program = _LOAD_BOOSTER if attack is own_class else _LOAD
+    assert goes_off(mark, program, str(registry.files), MLFLOW_ALLOW_PICKLE_DESERIALIZATION="true"), "a dud"
+
+
+@pytest.mark.parametrize(
+    ("attack", "why"),
+    [
+        (code_under_the_name_of_its_bytes, "is not the code of this or an earlier version"),
+        (loader_in_another_folder, r"it is loaded by evergreen_table_\w+ from other"),
+    ],
+)
+def test_code_of_others_under_a_name_of_evergreen_is_refused(
+    registry: RegisteredTrees, tmp_path: Path, attack: Attack, why: str
+) -> None:
+    """These attacks run code in plain MLflow as `own_code` does."""
+    attack(registry.files, tmp_path / "executed")
+    refused(registry, why)
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize(
@@ -115,12 +165,16 @@ def test_it_is_refused_and_nothing_in_it_runs(
         ({"xgboost": {"model_class": "subprocess.Popen"}}, "it is a subprocess.Popen"),
         ({"xgboost": {"model_class": "xgboost.sklearn.XGBClassifier"}}, "it is a xgboost.sklearn"),
         ({"xgboost": {"model_format": "json"}}, "in the format json"),
-        ({"xgboost": {"data": "../model.ubj"}}, "from ../model.ubj"),
+        ({"xgboost": {"data": "../model.ubj"}}, "it is loaded from ../model.ubj"),
         ({"xgboost": {"code": "code"}}, "xgboost has code"),
-        ({"python_function": {"code": "code"}}, "python_function has code"),
+        ({"python_function": {"code": "."}}, r"it is loaded by evergreen_table_\w+ from \."),
         ({"python_function": {"model_code_path": "x.py"}}, "python_function has model_code_path"),
-        ({"python_function": {"loader_module": "mlflow.sklearn"}}, "loaded by mlflow.sklearn"),
-        ({"python_function": {"data": "other"}}, "from model.ubj, other"),
+        ({"python_function": {"loader_module": "mlflow.sklearn"}}, "python_function has code"),
+        ({"python_function": {"loader_module": "mlflow.sklearn", "code": None}}, "loaded by mlflow.sklearn"),
+        ({"python_function": {"loader_module": "mlflow.xgboost", "code": None, "data": "x"}}, "from x"),
+        ({"python_function": {"loader_module": "evergreen_table_x"}}, "code holds evergreen_table_"),
+        ({"python_function": {"loader_module": "evergreen_table_../x"}}, "code holds evergreen_table_"),
+        ({"python_function": {"data": "other"}}, "python_function has data"),
         ({"sklearn": {"pickled_model": "model.pkl"}}, "its flavors are"),
         ({"pytorch": {"model_data": "data"}}, "its flavors are"),
     ],
@@ -132,10 +186,82 @@ def test_a_description_that_evergreen_would_not_write_is_refused(
     refused(registry, why)
 
 
-@pytest.mark.parametrize("name", ["model.pkl", "sitecustomize.py", "constraints.txt", "code"])
+@pytest.mark.parametrize("name", ["model.pkl", "sitecustomize.py", "constraints.txt", "xgboost.py"])
 def test_a_file_more_is_refused(registry: RegisteredTrees, name: str) -> None:
     (registry.files / name).touch()
     refused(registry, f"it holds {name}")
+
+
+def changed_columns(change: Callable[[Any], Any]) -> Callable[[str], str]:
+    """Change the columns in the text of `columns.json`."""
+
+    def changed(text: str) -> str:
+        described = json.loads(text)
+        change(described["columns"])
+        return json.dumps(described)
+
+    return changed
+
+
+COLUMNS: dict[str, Callable[[str], str]] = {
+    "another order": changed_columns(lambda columns: columns.reverse()),
+    "a column less": changed_columns(lambda columns: columns.pop()),
+    "a column twice": changed_columns(lambda columns: columns.append(columns[0])),
+    "another order of the categories": changed_columns(lambda columns: columns[-1]["categories"].reverse()),
+    "a kind that is a number": changed_columns(lambda columns: columns[0].update(kind=7)),
+    "a name that is a list": changed_columns(lambda columns: columns[0].update(name=["n0"])),
+    "a million categories": changed_columns(lambda columns: columns[-1].update(categories=["x"] * 1_000_000)),
+    "columns that are no list": lambda text: text.replace('"columns": [', '"columns": 1, "more": ['),
+    "another encoding": lambda text: text.replace('"encoding": 1', '"encoding": 2'),
+    "another flavor": lambda text: text.replace("xgboost", "pytorch"),
+    "a space more": lambda text: text + " ",
+    "nested deeply": lambda _: "[" * 100_000,
+    "nothing": lambda _: "",
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_other_columns_than_those_of_the_metadata_are_refused(registry: RegisteredTrees, name: str) -> None:
+    """Evergreen does not even parse the file: its bytes follow from the metadata, which pydantic validates."""
+    file = registry.files / "columns.json"
+    text = file.read_text()
+    file.write_text(COLUMNS[name](text))
+    assert file.read_text() != text
+    refused(registry, r"columns\.json has other columns than the metadata")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda table: table["columns"].append(table["columns"][0]), "two columns of one name"),
+        (lambda table: table["columns"][0].update(kind="code"), "its metadata describe no table"),
+        (lambda table: table.update(columns="all"), "its metadata describe no table"),
+        (lambda table: table.clear(), "its metadata describe no table"),
+        (lambda table: table["columns"].reverse(), "other columns than the metadata"),
+    ],
+)
+def test_a_table_that_evergreen_would_not_describe_is_refused(
+    registry: RegisteredTrees, change: Callable[[Any], Any], why: str
+) -> None:
+    described = yaml.safe_load((registry.files / "MLmodel").read_text())
+    change(described["metadata"]["table"])
+    (registry.files / "MLmodel").write_text(yaml.safe_dump(described))
+    refused(registry, why)
+
+
+def test_compiled_code_beside_the_code_does_not_run(registry: RegisteredTrees, tmp_path: Path) -> None:
+    """Python stores compiled code there when MLflow loads the model from a local store, so Evergreen ignores it."""
+    mark = tmp_path / "executed"
+    (file,) = (registry.files / "code").iterdir()
+    evil = tmp_path / file.name
+    evil.write_text(f"open({str(mark)!r}, 'w').close()\n")
+    planted = Path(importlib.util.cache_from_source(str(file)))
+    py_compile.compile(
+        str(evil), str(planted), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+    )
+    assert load_version(registry.home, "boosted", "1").problem == "classification"
+    assert not mark.exists()
+    assert goes_off(mark, _LOAD, str(registry.files)), "a dud"
 
 
 def test_a_folder_in_place_of_a_file_is_refused(registry: RegisteredTrees) -> None:
