@@ -41,7 +41,8 @@ _LONGEST = 64 << 20  # bytes of columns.json
 # Fields of the records that the encoding reads, and those that other code reads: a schema with a further field could
 # change what the model takes.
 _KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
-_KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings"}
+# `given` names the columns before the recipe's function: the registered model takes those after it, `columns`.
+_KNOWN_OF_TABLE = {"target", "columns", "given", "target_mean", "target_std", "warnings"}
 
 
 class TableFlavor:

@@ -111,7 +111,7 @@ class TableView:
 
     def data(self) -> dict[str, Any]:
         """See :class:`DataView`."""
-        schema, classes = self.schema, self.version.classes
+        schema, classes, rows = self.schema, self.version.classes, self.version.rows("train")
         count = len(schema.columns)
         target = (
             (schema.target, f"one of {len(classes)} classes") if classes else (schema.target, _target(schema))
@@ -120,7 +120,7 @@ class TableView:
             "data_sentence": f"{count} feature {'column' if count == 1 else 'columns'}, target {schema.target}",
             "data_caption": "Rows and target",
             "data_rows": [(f"Target {target[0]}", target[1])],
-            "table_columns": [column_facts(column) for column in schema.columns],
+            "table_columns": [column_facts(column, rows) for column in schema.columns],
             "table_warnings": list(schema.warnings),
         }
 
@@ -156,10 +156,11 @@ class ColumnFacts:
     missing: str
 
 
-def column_facts(column: TableColumn) -> ColumnFacts:
-    """Kind, values and missing values of a column in the train split."""
+def column_facts(column: TableColumn, rows: int) -> ColumnFacts:
+    """Kind, values and missing values of a column in the train split, which has `rows` rows."""
     missing = f"{column.missing:,}" if column.missing else "none"
-    return ColumnFacts(column.name, column.kind, _SPELLED[column.kind](column), missing)
+    values = "no values" if rows and column.missing == rows else _SPELLED[column.kind](column)
+    return ColumnFacts(column.name, column.kind, values, missing)
 
 
 def _target(schema: TableSchema) -> str:

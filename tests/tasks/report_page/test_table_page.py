@@ -23,7 +23,7 @@ from tasks.report_page.importances import importances
 from tasks.report_page.inputs import Predicted
 from tasks.report_page.sections import figures
 from training.printable import printable
-from training.records import TableColumn
+from training.records import ColumnKind, TableColumn
 
 
 @cache
@@ -123,8 +123,8 @@ def test_columns_of_a_table_are_described() -> None:
 def test_many_categories_are_counted() -> None:
     names = tuple(f"c{number:03}" for number in range(300))
     column = TableColumn(name="code", kind="category", categories=names, counts=(2, 9, *[1] * 298))
-    assert column_facts(column).values.startswith("c001 (9), c000 (2), c002 (1)")
-    assert column_facts(column).values.endswith(" and 292 more")
+    assert column_facts(column, 500).values.startswith("c001 (9), c000 (2), c002 (1)")
+    assert column_facts(column, 500).values.endswith(" and 292 more")
 
 
 def test_mistakes_on_a_table_are_rows() -> None:
@@ -289,3 +289,10 @@ def test_warnings_of_the_table_are_shown() -> None:
 )
 def test_a_number_of_an_example_row_keeps_its_digits(value: float, text: str) -> None:
     assert _text(value) == text
+
+
+@pytest.mark.parametrize("kind", ["number", "category", "boolean", "date"])
+def test_a_column_without_values_has_no_statistics(kind: ColumnKind) -> None:
+    column = TableColumn(name="empty", kind=kind, missing=40)
+    assert column_facts(column, 40).values == "no values"
+    assert column_facts(column, 41).values != "no values"

@@ -1,6 +1,7 @@
 """The target of a table: whether a problem can learn it, and its classes if it is one of some classes."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from training.data.sources.wording import counted
 from training.data.tables.recognition import has_too_many
@@ -31,6 +32,8 @@ def check_target(
                 "or another target."
             )
         return None
+    if notes.label == "number":
+        distinct = pc.unique(pc.add(distinct, 0.0))  # 0 and -0 are one class
     if has_too_many(len(distinct), rows):
         kind = "numbers" if notes.label == "number" else "texts"
         remedy = (

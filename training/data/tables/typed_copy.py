@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -94,12 +95,19 @@ def find_copy(place: Path) -> Notes | None:
 
 
 def forget_old_copies(place: Path) -> None:
-    """Remove all copies beside `place` except the 3 that were used last; the copy at `place` is used now."""
+    """Remove all copies beside `place` except the 3 that were used last; the copy at `place` is used now.
+
+    Another command may remove the same copies at the same time.
+    """
     os.utime(place)
-    copies = [one for one in place.parent.iterdir() if one.is_dir() and not one.name.startswith(".")]
-    copies.sort(key=lambda one: one.stat().st_mtime_ns, reverse=True)
-    for old in copies[_KEPT:]:
-        remove_folder(old)
+    used: dict[Path, int] = {}
+    for one in place.parent.iterdir():
+        with suppress(FileNotFoundError):
+            if one.is_dir() and not one.name.startswith("."):
+                used[one] = one.stat().st_mtime_ns
+    for old in sorted(used, key=lambda one: used[one], reverse=True)[_KEPT:]:
+        with suppress(FileNotFoundError):
+            remove_folder(old)
 
 
 def splits_of(notes: Notes) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import csv
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from training.data.sources.table import Table
 from training.data.tables import shards
 from training.data.tables.encoding import encode
 from training.data.tables.statistics import moments
+from training.data.tables.typed_copy import forget_old_copies
 from training.errors import DataError, SettingError
 from training.records import DatasetVersion, ProblemName, SourceFiles, Split, TableSchema
 from training.settings.schema import DataSettings
@@ -526,3 +528,23 @@ def test_part_files_are_typed(home: Home, tmp_path: Path) -> None:
         "source": "fixed_size_binary[16]",
         "where": "string",
     }
+
+
+def test_zero_and_minus_zero_are_one_class(home: Home, tmp_path: Path) -> None:
+    signs = [("0.0", "-0.0", "1")[number % 3] for number in range(300)]
+    version = classes(home, flats(tmp_path, 300, kind=signs))
+    assert version.classes == ("0", "1")
+    counts = np.sum([version.label_counts[split] for split in prepare.SPLITS], axis=0)
+    assert counts.tolist() == [200, 100]
+
+
+def test_two_commands_may_forget_the_same_old_copies(tmp_path: Path) -> None:
+    for turn in range(20):
+        places = [tmp_path / str(turn) / f"copy{number}" for number in range(12)]
+        for place in places:
+            (place / "rows").mkdir(parents=True)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(forget_old_copies, [places[-1]] * 4))
+        left = [place for place in places if place.exists()]
+        assert len(left) == 3
+        assert places[-1] in left
