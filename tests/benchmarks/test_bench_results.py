@@ -87,7 +87,7 @@ def test_a_claim_has_a_line_with_and_one_without_hooks_into_ray(file: Path) -> N
         ("P4", False, 0.9),
     ]
     better = off.model_copy(update={"ratio": 0.85})
-    made = store.add(store.begin(file, "full", afresh=True), [better], file)
+    made = store.add(store.begin(file, "full", single_rows=True), [better], file)
     assert [(line.hooks, line.ratio) for line in made.rows] == [(True, 0.8), (False, 0.85)]
     text = page(made)
     assert "| P4 | reading | on | 0.8 |" in text
@@ -98,7 +98,7 @@ def test_a_claim_has_a_line_with_and_one_without_hooks_into_ray(file: Path) -> N
 def test_a_file_from_before_hooks_were_told_apart_is_read(file: Path) -> None:
     made = _measured(file, MET, finished=False)
     file.write_text(made.model_dump_json().replace('"hooks":true,', ""))
-    assert [line.hooks for line in store.begin(file, "full", afresh=False).rows] == [True]
+    assert [line.hooks for line in store.begin(file, "full", single_rows=False).rows] == [True]
 
 
 def test_lines_lie_in_the_order_of_their_ids_whatever_was_measured_first(file: Path) -> None:

@@ -56,7 +56,7 @@ def test_packages_are_compared_with_the_requirements():
     assert "Prefect's server does not start" in wrong.found
     assert wrong.remedy == "pip install 'fastapi<0.1'"
     missing = packages.requirement_check(Requirement("no-such-package-at-all>=3"))
-    assert (missing.ok, missing.found) == (False, "not installed; wanted is >=3")
+    assert (missing.ok, missing.found) == (False, "not installed; required is >=3")
 
 
 def test_python_is_compared_with_the_declared_range():
