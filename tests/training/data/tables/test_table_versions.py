@@ -1,6 +1,7 @@
 """Dataset versions of tables: their part files, statistics and columns, and the data that preparation refuses."""
 
 import csv
+import json
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from training.data.tables.typed_copy import forget_old_copies
 from training.errors import DataError, SettingError
 from training.records import DatasetVersion, ProblemName, SourceFiles, Split, TableSchema
 from training.settings.schema import DataSettings
+from training.storage.files import digest_json
 from training.storage.paths import Home
 
 CITIES = ("Bonn", "Köln", "Ulm")
@@ -548,3 +550,13 @@ def test_two_commands_may_forget_the_same_old_copies(tmp_path: Path) -> None:
         left = [place for place in places if place.exists()]
         assert len(left) == 3
         assert places[-1] in left
+
+
+def test_columns_unpacked_by_an_earlier_version_are_not_unpacked_again(home: Home, tmp_path: Path) -> None:
+    version = regression(home, flats(tmp_path))
+    open_columns(version, "train")
+    place = Path(version.path) / ".columns-train" / "checksums.json"
+    schema = schema_of(version).model_dump(mode="json")
+    del schema["given"]  # a field that earlier versions did not have
+    parts = [part.sha256 for part in version.parts["train"]]
+    assert json.loads(place.read_text())["parts"] == digest_json([version.shape, parts, schema])
