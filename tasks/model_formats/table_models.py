@@ -40,9 +40,9 @@ _COMPARED_ROWS = 256
 _LONGEST = 64 << 20  # bytes of columns.json
 # Fields of the records that the encoding reads, and those that other code reads: a schema with a further field could
 # change what the model takes.
-_KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
-# `given` names the columns before the recipe's function: the registered model takes those after it, `columns`.
-_KNOWN_OF_TABLE = {"target", "columns", "given", "target_mean", "target_std", "warnings"}
+KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
+# `given` are the columns before a recipe's function `transform_rows`; the registered model takes those after it.
+KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings", "given"}
 
 
 class TableFlavor:
@@ -121,9 +121,9 @@ def columns_text(table: TableSchema, flavor: str) -> str:
 
     Raises :class:`SettingError` for a table with statistics that the copied file does not apply.
     """
-    unknown = table.model_dump(exclude_defaults=True).keys() - _KNOWN_OF_TABLE
+    unknown = table.model_dump(exclude_defaults=True).keys() - KNOWN_OF_TABLE
     for column in table.columns:
-        unknown |= column.model_dump(exclude_defaults=True).keys() - _KNOWN_OF_COLUMN
+        unknown |= column.model_dump(exclude_defaults=True).keys() - KNOWN_OF_COLUMN
     if unknown:
         raise SettingError(
             f"the registered model would not take raw columns: its code does not apply {', '.join(sorted(unknown))} of "

@@ -2,6 +2,7 @@
 
 import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.model_formats import raw_table
 from tasks.model_formats.raw_table import Column, encoded
+from tasks.model_formats.table_models import (
+    EARLIER,
+    KNOWN_OF_COLUMN,
+    KNOWN_OF_TABLE,
+    code_name,
+    columns_text,
+)
 from training.data.tables.encoding import encode, typed_rows
+from training.errors import SettingError
 from training.records import ColumnKind, TableColumn, TableSchema
+from training.storage.files import digest_file
 
 CATEGORIES = ("-1", "0.5", "1", "10115", "2024-01-01", "Köln", "false", "mañana", "true", "日本")
 WORDS = ("true", "False", "YES", "no", "t", "F", "1", "0", "y", "N")
@@ -120,6 +131,28 @@ def test_each_kind_of_value_has_its_number() -> None:
     nan = float("nan")
     wanted = [[1.5, 1, 1, 1], [-2000, nan, 0, -0.5], [nan, nan, nan, nan]]
     assert np.array_equal(encoded(rows, columns), np.array(wanted, np.float32), equal_nan=True)
+
+
+def test_every_field_of_a_table_is_either_known_or_refused() -> None:
+    """A new field may change what a model takes. Teach `raw_table.py` to apply the field, or list it as known."""
+    schema, _ = columns_of("category")
+    assert TableColumn.model_fields.keys() == KNOWN_OF_COLUMN
+    assert TableSchema.model_fields.keys() == KNOWN_OF_TABLE
+
+    class Imputed(TableColumn):
+        imputed: float = 0.0
+
+    columns_text(schema, "xgboost")
+    changed = schema.model_copy(update={"columns": (Imputed(name="x", kind="number", imputed=3.0),)})
+    with pytest.raises(SettingError, match="does not apply imputed"):
+        columns_text(changed, "xgboost")
+
+
+def test_the_digest_of_the_code_names_its_module() -> None:
+    """Two copies in one process must be two modules; after a change of the file, `EARLIER` needs the former digest."""
+    found = digest_file(Path(raw_table.__file__))
+    assert code_name(found) == f"evergreen_table_{found[:12]}"
+    assert found not in EARLIER
 
 
 def test_a_missing_or_repeated_column_is_named() -> None:
