@@ -108,8 +108,8 @@ def _name(entry: "os.DirEntry[str]", root: Path) -> str:
 
 def parquet_chunks(root: Path, name: str) -> list[Chunk]:
     """The row groups of a Parquet file that have rows. Raises :class:`DataError` for a file that is not Parquet."""
-    with readable(root / name):
-        metadata = pq.ParquetFile(root / name).metadata
+    with readable(root / name), pq.ParquetFile(root / name) as parquet:
+        metadata = parquet.metadata
     chunks, first = [], 0
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows

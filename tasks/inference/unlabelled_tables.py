@@ -125,8 +125,10 @@ class Tables:
 
     def _parquet_rows(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         file = Path(chunk.root) / chunk.files[0]
-        with readable(file):
-            parquet = pq.ParquetFile(file, memory_map=True, page_checksum_verification=True)
+        with (
+            readable(file),
+            pq.ParquetFile(file, memory_map=True, page_checksum_verification=True) as parquet,
+        ):
             yield from parquet.iter_batches(
                 self.rows_at_once, row_groups=[chunk.row_group], columns=self._names
             )

@@ -7,20 +7,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import small_runs
+from logged_before import log_trees
 
 import tasks.evaluate
 from tasks.evaluate import compare, evaluate, same_inputs
+from tasks.model_formats import xgboost_ubj
+from tasks.predict import predict
 from tasks.register import register
-from tasks.registry.aliases import champion_of, load_version
+from tasks.registry.aliases import champion_of, load_version, roll_back
 from tasks.trackers.mlflow_run import connect
 from tasks.train import keep_plan
 from tasks.verify import agreement, files, registered, rows, weights
 from tasks.verify.evidence import Evidence
 from training.data.dataset import open_columns
-from training.data.tables.encoding import encode
+from training.data.tables.encoding import encode, typed_rows
 from training.errors import DataError, SettingError, TrainingError
 from training.plan import RunPlan, identify
 from training.problems.regression import RegressionScore
@@ -323,3 +327,30 @@ def test_a_classification_on_a_table_is_compared_by_its_classes(tmp_path: Path) 
     tags = connect(None, home).get_model_version("parcels", release.version).tags
     assert json.loads(tags["evergreen.classes"]) == ["high", "low", "tiny"]
     shutil.rmtree(home.root)
+
+
+def test_a_champion_of_the_release_before_is_judged_predicted_with_and_rolled_back_to(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(xgboost_ubj, "log_model", log_trees)
+        one = candidate(home, parcels(), rounds=3)
+        before = one.register()
+    (described,) = home.mlflow_artifacts.rglob("MLmodel")
+    assert "loader_module: mlflow.xgboost" in described.read_text()
+    two = candidate(home, parcels(), rounds=12)
+    assert isinstance(two.evaluation.champion, RegressionScore)
+    assert isinstance(one.evaluation.candidate, RegressionScore)
+    assert two.evaluation.champion.rmse == pytest.approx(one.evaluation.candidate.rmse, rel=1e-6)
+    assert two.register().alias == "champion"
+    assert roll_back(connect(None, home), home, "parcels", "")[1] == before.version
+    rows = parcels().drop(columns="price")
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    source, output = str(tmp_path / "rows.csv"), str(tmp_path / "found.parquet")
+    found = predict.fn(str(home.root), "parcels", source, output)
+    assert found.version == before.version
+    written = pq.read_table(output)["prediction"].to_numpy()
+    assert one.version.table is not None
+    inputs = encode(typed_rows(pa.Table.from_pandas(rows), one.version.table).rows, one.version.table)
+    trained = xgboost_ubj.predictor(load(one.plan.recipe.path)[0], one.version, one.trained)
+    assert np.array_equal(written, trained(inputs))

@@ -78,6 +78,10 @@ class FormatContract(ABC):
         """A recipe file, a table of `every_kind`, and a training; a network has tied weights."""
 
     @abstractmethod
+    def log_before(self, run_id: str, stored: Stored) -> str:
+        """Log the model as the release before logged it; returns its URI."""
+
+    @abstractmethod
     def check_ties(self, stored: Stored) -> None:
         """Check that tied weights survive, or are refused."""
 
@@ -184,6 +188,16 @@ class FormatContract(ABC):
         check_same(self.predict(stored), load_version(stored.home, MODEL, "1").predict, stored.inputs)
         assert sys.path == paths
         assert not [name for name in sys.modules if name.startswith("evergreen_table_")]
+
+    def test_a_version_of_the_release_before_loads(self, stored: Stored) -> None:
+        client = connect(None, stored.home)
+        experiment = client.get_experiment_by_name(MODEL)
+        run = client.create_run(experiment.experiment_id).info.run_id
+        uri = self.log_before(run, stored)
+        made = client.create_model_version(MODEL, uri, run, model_id=uri.removeprefix("models:/"))
+        loaded = load_version(stored.home, MODEL, made.version)
+        check_same(self.predict(stored), loaded.predict, stored.inputs)
+        assert (loaded.table, loaded.problem) == (stored.version.table, stored.version.problem)
 
     def test_tied_weights_survive_or_are_refused(self, stored: Stored) -> None:
         self.check_ties(stored)

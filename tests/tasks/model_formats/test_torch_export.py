@@ -9,10 +9,12 @@ import pytest
 import safetensors.torch
 import torch
 from format_contract import FormatContract, Stored, edit
+from logged_before import log_program
 from raw_predictions import every_kind
 from small_runs import job_for
 
 from tasks.model_formats import torch_export
+from tasks.model_formats.base import metadata_of
 from tasks.registry.aliases import load_version
 from tasks.registry.safe_loading import check_files
 from training.errors import DataError
@@ -21,6 +23,7 @@ from training.records import DatasetVersion, TrainedModel
 from training.settings.overrides import resolve
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.torch.serving import serving_module
 
 _TIED = """
 from torch import nn
@@ -63,6 +66,11 @@ class TestProgramsKeepTheContract(FormatContract):
         recipe, _ = load(str(file))
         here = {"scaling": {"num_workers": 0, "use_gpu": "no"}, "training": {"epochs": 1}}
         return str(file), version, launch(job_for(home, version, resolve(recipe.settings, here), str(file)))
+
+    def log_before(self, run_id: str, stored: Stored) -> str:
+        version, weights = stored.version, stored.trained.weights
+        module = serving_module(load(stored.recipe)[0], version, stored.trained)
+        return log_program(module, run_id, version, weights, stored.inputs[:4], metadata_of(version))
 
     def check_ties(self, stored: Stored) -> None:
         weights = safetensors.torch.load_file(stored.files / torch_export.WEIGHTS_FILE)

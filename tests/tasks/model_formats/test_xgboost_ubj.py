@@ -12,10 +12,11 @@ from boosted_tables import RegisteredTrees, boosted_job, bundled, mixed_table, r
 from format_contract import FormatContract, Stored
 from hypothesis import given
 from hypothesis import strategies as st
+from logged_before import log_trees
 from raw_predictions import every_kind
 
 from tasks.model_formats import xgboost_ubj
-from tasks.model_formats.base import check_same
+from tasks.model_formats.base import check_same, metadata_of
 from tasks.model_formats.trees import check_trees
 from tasks.model_formats.ubj import read_ubj
 from tasks.registry.aliases import load_version
@@ -87,6 +88,10 @@ class TestTreesKeepTheContract(FormatContract):
         version = every_kind(home, "regression")
         job = boosted_job(home, version, training={"rounds": 8})
         return job.recipe.path, version, launch(job)
+
+    def log_before(self, run_id: str, stored: Stored) -> str:
+        metadata = metadata_of(stored.version)
+        return log_trees(run_id, None, stored.version, stored.trained, stored.inputs[:4], metadata)
 
     def check_ties(self, stored: Stored) -> None:
         """Trees share no weights: a file of a network's weights is no model of this format."""
