@@ -235,12 +235,3 @@ class FormatContract(ABC):
         lines = (stored.files / "requirements.txt").read_text().split()
         assert {"mlflow", "numpy", "pandas"} < {line.partition("==")[0] for line in lines}
         assert all(line.partition("==")[2] for line in lines)
-
-    def test_a_value_of_another_kind_is_refused_with_row_and_column(
-        self, stored: Stored, tmp_path: Path
-    ) -> None:
-        rows = raw_rows(stored.version)[:3].astype({"weight": object})
-        rows.loc[1, "weight"] = "heavy"
-        rows["weight"] = rows["weight"].astype(str)
-        with pytest.raises(AssertionError, match="row 2: column 'weight' has 'heavy', not a finite number"):
-            predicted_elsewhere(stored.files, rows, tmp_path)
