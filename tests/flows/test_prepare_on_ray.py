@@ -22,13 +22,13 @@ pytestmark = pytest.mark.usefixtures("prefect_harness", "ray_session")
 def pipelines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Number of shards of each Ray Data pipeline that the test starts."""
     started: list[int] = []
-    from_items = ray.data.from_items
+    read_datasource = ray.data.read_datasource
 
-    def noted(items: list[Any], **options: Any) -> Any:
-        started.append(len(items))
-        return from_items(items, **options)
+    def noted(source: Any, override_num_blocks: int) -> Any:
+        started.append(override_num_blocks)
+        return read_datasource(source, override_num_blocks=override_num_blocks)
 
-    monkeypatch.setattr(ray.data, "from_items", noted)
+    monkeypatch.setattr(ray.data, "read_datasource", noted)
     return started
 
 
