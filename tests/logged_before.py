@@ -54,7 +54,7 @@ def log_program(
             mlflow.pytorch.save_model(path=path, mlflow_model=mlflow_model, **options)
             mlflow_model.saved_input_example_info = None
             for name in ("input_example.json", "serving_input_example.json"):
-                (Path(path) / name).unlink()
+                (Path(path) / name).unlink(missing_ok=True)
             mlflow_model.signature = encoded_signature(version)
             mlflow_model.save(str(Path(path) / "MLmodel"))
 

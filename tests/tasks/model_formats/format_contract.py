@@ -195,7 +195,7 @@ class FormatContract(ABC):
         run = client.create_run(experiment.experiment_id).info.run_id
         uri = self.log_before(run, stored)
         made = client.create_model_version(MODEL, uri, run, model_id=uri.removeprefix("models:/"))
-        loaded = load_version(stored.home, MODEL, made.version)
+        loaded = load_version(stored.home, MODEL, str(made.version))
         check_same(self.predict(stored), loaded.predict, stored.inputs)
         assert (loaded.table, loaded.problem) == (stored.version.table, stored.version.problem)
 
