@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from training.errors import EvergreenError
     from training.problems.classification import Classification
     from training.problems.regression import Regression
-    from training.recipe import Recipe, Torch, XGBoost
+    from training.recipe import Recipe, Torch
     from training.recipe import load as load_recipe
     from training.records import DatasetVersion, ImageShape, Release, Split
     from training.settings.schema import (
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
         ScalingSettings,
         Settings,
         TrackingSettings,
-        TrainingSettings,
-        XGBoostSettings,
     )
+    from training.trainers.torch.settings import TrainingSettings
+    from training.trainers.xgboost.choice import XGBoost
+    from training.trainers.xgboost.settings import XGBoostSettings
 
 __all__ = [
     "Augmentation",
@@ -94,7 +95,9 @@ _MODULES = {
     "Split": "training.records",
     "Table": "training.data.sources.table",
     "Torch": "training.recipe",
-    "XGBoost": "training.recipe",
+    "TrainingSettings": "training.trainers.torch.settings",
+    "XGBoost": "training.trainers.xgboost.choice",
+    "XGBoostSettings": "training.trainers.xgboost.settings",
     "load_recipe": "training.recipe",
     "open_columns": "training.data.dataset",
     "plan": "flows.local.api",

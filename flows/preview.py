@@ -24,7 +24,6 @@ from training.supervision.launch import finished
 from training.trainers.base import trainer_named
 from training.trainers.replay_outcome import read_outcome, spelled
 from training.trainers.rows import training_rows
-from training.trainers.torch.feeds import local_batch_size
 
 
 class Preview(Record):
@@ -98,6 +97,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: boo
     if done is None:
         check_plan(plan, recipe, version)
     learn = len(training_rows(open_columns(version, "train"), settings)[0]) if version else None
+    batch, world_size = settings.training.rows_of_step, max(1, settings.scaling.num_workers)
     total = total_steps(learn, settings) if learn else None
     time = estimate(plan, version, total) if done is None else Estimate(0.0, "it is done")
     return Preview(
@@ -113,9 +113,9 @@ def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: boo
         train_rows=version.rows("train") if version else None,
         test_rows=version.rows("test") if version else None,
         dataset_bytes=version.bytes if version else None,
-        world_size=max(1, settings.scaling.num_workers),
-        global_batch_size=settings.torch.global_batch_size if settings.trainer == "torch" else None,
-        batch_per_worker=local_batch_size(settings) if settings.trainer == "torch" else None,
+        world_size=world_size,
+        global_batch_size=batch,
+        batch_per_worker=None if batch is None else batch // world_size,
         steps_per_epoch=steps_per_epoch(learn, settings) if learn else None,
         total_steps=total,
         estimated_seconds=time.seconds,

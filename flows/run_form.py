@@ -12,7 +12,7 @@ from pydantic_core import CoreSchema
 
 from training.errors import SettingError
 from training.settings.overrides import setting_schema, settings_schema
-from training.settings.schema import TrainerName
+from training.settings.schema import TrainerName, section_of_trainer
 
 FIELDS = {
     "epochs": "training.epochs",
@@ -22,11 +22,6 @@ FIELDS = {
     "data_path": "data.path",
 }
 _SETTINGS = "settings"
-# Fields whose setting has another name with a trainer than in FIELDS, or which a trainer does not have (None).
-_OTHERWISE: dict[TrainerName, dict[str, str | None]] = {
-    "torch": {},
-    "xgboost": {"epochs": "training.rounds", "batch_size": None},
-}
 
 
 def nested(fields: dict[str, Any], trainer: TrainerName = "torch") -> dict[str, Any]:
@@ -38,7 +33,7 @@ def nested(fields: dict[str, Any], trainer: TrainerName = "torch") -> dict[str, 
     for name, value in fields.items():
         if value is None:
             continue
-        dotted = _OTHERWISE[trainer].get(name, FIELDS[name])
+        dotted = section_of_trainer(trainer).FORM.get(name, FIELDS[name])
         if dotted is None:
             raise SettingError(
                 f"{name}: trainer {trainer} has no such setting, as each step uses all rows; leave the field empty"

@@ -18,7 +18,6 @@ from tasks.flow_runs import artifact_key
 from tasks.report_page import ReportInputs, markdown, render
 from tasks.report_page.examples import pictures_of, predicted_numbers, texts_of
 from tasks.report_page.figures import prediction_grid
-from tasks.report_page.importances import importances
 from tasks.report_page.links import where_to_look
 from tasks.report_page.sections import figures
 from tasks.run_words import words_of
@@ -31,6 +30,7 @@ from training.plan import RunPlan
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.settings.overrides import describe
 from training.storage.files import write_text
+from training.trainers.base import inspection_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -136,7 +136,7 @@ def gather(
         words=words_of(plan),
         example_rows=texts_of(version, examples),
         predicted=predicted_numbers(evaluation),
-        importances=importances(plan.settings.trainer, Path(trained.weights)),
+        importances=inspection_of(plan.settings.trainer).importances(Path(trained.weights)),
     )
 
 

@@ -5,27 +5,12 @@ from dataclasses import dataclass
 from training.plan import RunPlan
 from training.problems import problem_named
 from training.records import ProblemName
-from training.settings.schema import TrainerName
+from training.settings.schema import TrainerName, section_of_trainer
+from training.settings.sections import TrainerWords as TrainerWords
 from training.storage.paths import Home
 from training.storage.record_files import find_record
 
 _TABLE = "table"  # SourceFiles.kind of tables; all other kinds are images
-
-
-@dataclass(frozen=True)
-class TrainerWords:
-    """Words of a trainer: its step and epoch in the singular, what its workers compute, what becomes the model."""
-
-    step: str
-    epoch: str
-    computed: str
-    kept: str
-
-
-TRAINERS: dict[TrainerName, TrainerWords] = {
-    "torch": TrainerWords("step", "epoch", "gradients", "weights of epoch {}"),
-    "xgboost": TrainerWords("round", "round", "trees", "trees of the first {} rounds"),
-}
 
 
 @dataclass(frozen=True)
@@ -38,7 +23,7 @@ class RunWords:
     row: str = "image"
     metric: str = "accuracy"
     metric_word: str = "accuracy"
-    trainer: TrainerWords = TRAINERS["torch"]
+    trainer: TrainerWords = section_of_trainer("torch").WORDS
 
     def kept(self, selected_epoch: int) -> str:
         """What of the training became the model, such as "weights of epoch 3"."""
@@ -52,7 +37,7 @@ def run_words(kind: str, trainer: TrainerName, problem: ProblemName) -> RunWords
         row="row" if kind == _TABLE else "image",
         metric=learned.metric,
         metric_word=learned.metric_word,
-        trainer=TRAINERS[trainer],
+        trainer=section_of_trainer(trainer).WORDS,
     )
 
 

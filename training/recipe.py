@@ -26,19 +26,20 @@ from training.problems.base import Problem
 from training.problems.classification import Classification
 from training.records import DatasetVersion, ProblemName, Record, Split
 from training.records import ImageShape as ImageShape
-from training.settings.schema import Settings, XGBoostSettings
+from training.settings.schema import Settings
 from training.storage.files import atomic_folder, digest_json
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.utils.data import Dataset
 
+    from training.trainers.choice import TrainerChoice
+
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _OWN_PACKAGES = ("evergreen", "flows", "tasks", "training", "deployments")
 _RECIPES = "training.recipes."  # a recipe may import the modules of these recipes
 BUILT_IN = ("digits", "fashion-mnist", "mnist", "cifar10-resnet", "cifar10-vit", "diabetes", "breast-cancer")
 _folders: set[Path] = set()  # of loaded recipes that import files beside them
-
 
 BuildModel = Callable[[Any, int], "nn.Module"]
 TransformRows = Callable[[Any], Any]
@@ -66,27 +67,6 @@ class Torch:
         return settings
 
 
-class XGBoost:
-    """The trainer `xgboost`: gradient-boosted trees on tables, with the fields of :class:`XGBoostSettings`.
-
-    `XGBoost(max_depth=4, rounds=300)`. Raises :class:`SettingError` for an unknown or invalid setting.
-    """
-
-    def __init__(self, **settings: Any):
-        from training.settings.overrides import section_of
-
-        self.settings = section_of(XGBoostSettings, settings, "XGBoost")
-
-    def adapted(self, settings: Settings) -> Settings:
-        """The recipe's settings with the section `training` of this trainer.
-
-        Raises :class:`SettingError` if `settings` sets values of that section: they would have no effect.
-        """
-        if settings.training not in (Settings().training, self.settings):
-            raise SettingError("settings: give the settings of `training` to XGBoost(...) instead")
-        return settings.model_copy(update={"training": self.settings})
-
-
 @dataclass(frozen=True)
 class Recipe:
     """A model, its data and its settings.
@@ -111,7 +91,7 @@ class Recipe:
     summary: str = ""
     source: Source = None  # type: ignore[assignment]  # required, but after a field with a default
     problem: Problem = field(default_factory=Classification)
-    trainer: "Torch | XGBoost | None" = None
+    trainer: "TrainerChoice | None" = None
     build_model: BuildModel | None = None
     settings: Settings = field(default_factory=Settings)
     augmentation: Augmentation = field(default_factory=Augmentation)

@@ -9,10 +9,16 @@ from importlib import import_module
 from typing import Any
 
 ProblemName = str
+TrainerName = str
 
 PROBLEMS: dict[ProblemName, str] = {
     "classification": "training.problems.classification:Classification",
     "regression": "training.problems.regression:Regression",
+}
+# The section of settings of each trainer; its other modules are in the same folder.
+TRAINERS: dict[TrainerName, str] = {
+    "torch": "training.trainers.torch.settings:TrainingSettings",
+    "xgboost": "training.trainers.xgboost.settings:XGBoostSettings",
 }
 
 

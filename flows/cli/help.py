@@ -5,13 +5,10 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from training.settings.schema import Settings, TrainingSettings, XGBoostSettings
+from training.settings.schema import Settings
+from training.settings.sections import TrainerSettings
 
 _WIDTH = 100
-_OF_TRAINER: dict[type[BaseModel], str] = {
-    TrainingSettings: "How the weights are trained, of a recipe with build_model or trainer=Torch(...)",
-    XGBoostSettings: "How the trees are grown, of a recipe with trainer=XGBoost(...)",
-}
 _NOT_SET = ("trainer",)  # the recipe chooses the trainer
 
 
@@ -39,7 +36,8 @@ def _lines(section: type[BaseModel], prefix: str) -> list[str]:
             lines += ["", f"  {name}: {field.description}", *_lines(field.annotation, f"{name}.")]
             continue
         for kind in sections:  # one for each trainer
-            lines += ["", f"  {name}: {_OF_TRAINER[kind]}", *_lines(kind, f"{name}.")]
+            assert issubclass(kind, TrainerSettings)
+            lines += ["", f"  {name}: {kind.WORDS.section}", *_lines(kind, f"{name}.")]
         if sections or name in _NOT_SET:
             continue
         text = f"{field.description} (default: {'none' if field.default is None else field.default})"

@@ -7,13 +7,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tasks.run_words import TRAINERS, words_of_run
+from tasks.run_words import words_of_run
 from tasks.terminal.console import PrintableConsole
 from tasks.terminal.next_commands import next_commands
 from training.printable import printable
 from training.problems import problem_with_metric
 from training.recipe import Recipe
 from training.records import Release
+from training.settings.schema import section_of_trainer
 from training.storage.paths import home
 from training.trainers.replay_outcome import spelled
 
@@ -166,7 +167,7 @@ def _steps(made: "Preview") -> str:
     if made.global_batch_size is None:  # each step uses all rows
         rows = "all rows" if made.learned_rows is None else f"all {made.learned_rows:,} rows to learn from"
         shared = f", shared by {made.world_size} workers" if made.world_size > 1 else ""
-        return f"{made.epochs} {TRAINERS[made.trainer].epoch}s on {rows}{shared}"
+        return f"{made.epochs} {section_of_trainer(made.trainer).WORDS.epoch}s on {rows}{shared}"
     if made.total_steps is None:
         return "known after the data are prepared"
     if not made.total_steps:

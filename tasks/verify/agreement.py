@@ -68,7 +68,7 @@ def records_agree(run: Evidence) -> Outcome:
         "validation_loss": (numbers.get("validation_loss"), chosen.validation_loss),
         metric: (numbers.get(metric), chosen.validation_score),
     }
-    if plan.settings.training.select == "best":
+    if plan.settings.training.keeps_best:
         best = min(trained.history, key=lambda row: (row.validation_loss, row.epoch))
         pairs["best epoch"] = (trained.selected_epoch, best.epoch)
     with suppress(NoEvidence):  # the dataset may have been removed since

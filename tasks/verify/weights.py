@@ -1,9 +1,7 @@
 """I1: the weights have the bits that training recorded, that the registry names, and that an equal run gets."""
 
 import pickle
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from tasks.registry.aliases import WEIGHTS_TAG
 from tasks.verify.contract import check_same_contract
@@ -14,6 +12,7 @@ from training.checkpoints.weights import load_weights, weights_digest
 from training.errors import DataError
 from training.records import EpochMetrics
 from training.storage.files import digest_file
+from training.trainers.base import inspection_of
 
 
 def recorded(run: Evidence) -> Outcome:
@@ -34,7 +33,7 @@ def of_checkpoint(run: Evidence) -> Outcome:
         if digest_file(folder / STATE) != read_manifest(folder).sha256:
             raise NoEvidence(f"{folder.name} is damaged, see I7")  # a damaged file must not be parsed
         state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
-        digest = _digest_of_state(state, chosen)
+        digest = inspection_of(run.plan.settings.trainer).model_digest(state, chosen.epoch)
     except (OSError, DataError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise NoEvidence(f"{folder.name} can't be read ({type(error).__name__}), see I7") from error
     return _compared(digest_of(run), digest, f"{folder.name}, epoch {chosen.epoch}")
@@ -50,15 +49,6 @@ def _checkpoint(run: Evidence, chosen: EpochMetrics) -> Path | None:
     if run.steps.thinned:
         return kept[max(kept)] if kept and max(kept) >= chosen.step else None
     return kept.get(chosen.step)
-
-
-def _digest_of_state(state: dict[str, Any], chosen: EpochMetrics) -> str:
-    """Digest of the model in a checkpoint's state: a network's tensors, or the first rounds of boosted trees."""
-    if "booster" not in state:
-        return weights_digest(state["learner"]["model"])
-    from training.trainers.xgboost.boosting import first_rounds
-
-    return sha256(first_rounds(state["booster"].numpy().tobytes(), chosen.epoch)).hexdigest()
 
 
 def tagged(run: Evidence) -> Outcome:

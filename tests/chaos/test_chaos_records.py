@@ -1,7 +1,7 @@
 """The records of `make chaos`, and how an interrupted `make chaos` continues."""
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -12,8 +12,8 @@ from benchmarks.chaos.step_watch import last_step
 from benchmarks.chaos.summary import write_summary
 from benchmarks.chaos.workloads import WORKLOADS
 from training.recipe import load
+from training.seams import TRAINERS, TrainerName
 from training.settings.overrides import parse_assignments, resolve
-from training.settings.schema import TrainerName
 
 
 def outcome(**fields: Any) -> Outcome:
@@ -108,7 +108,7 @@ def test_the_table_counts_what_can_be_told(tmp_path: Path) -> None:
 
 
 def test_every_trainer_has_a_workload() -> None:
-    assert set(WORKLOADS) == set(get_args(TrainerName))
+    assert set(WORKLOADS) == set(TRAINERS)
 
 
 @pytest.mark.parametrize("trainer", WORKLOADS)

@@ -13,9 +13,9 @@ from deployments.strict import close_schemas
 from flows.retrain import retrain
 from flows.run_form import FIELDS, nested
 from training.errors import SettingError
-from training.recipe import XGBoost
 from training.settings.overrides import describe, resolve
 from training.settings.schema import Settings
+from training.trainers.xgboost.choice import XGBoost
 
 SCHEMA = parameter_schema(retrain).model_dump_for_openapi()
 DEFAULTS = Settings()

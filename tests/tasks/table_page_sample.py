@@ -19,7 +19,8 @@ from tasks.run_words import run_words
 from training.problems.regression import largest_errors, score
 from training.records import DatasetVersion, EpochMetrics, Evaluation, TableColumn, TableSchema
 from training.settings.overrides import describe
-from training.settings.schema import GateSettings, Settings, XGBoostSettings
+from training.settings.schema import GateSettings, Settings
+from training.trainers.xgboost.settings import XGBoostSettings
 
 ROUNDS = 40
 Numbers = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

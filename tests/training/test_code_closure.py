@@ -285,6 +285,8 @@ counted = set(code_of(Digits().fetch(home.sources)))
 # which a training uses the objective.
 others = {{"training.data.row_kinds", "training.problems.base", "training.problems.classification"}}
 others.add("training.problems.probabilities")
+# Sections of settings, whose values are in the key themselves; a recipe chooses a trainer.
+others |= {{name for name in computing if name.endswith((".settings", ".choice"))}}
 others |= {{name for name in computing if name.startswith(("training.data.sources.", "training.data.tables"))}}
 print(sorted(computing - counted - others))
 """

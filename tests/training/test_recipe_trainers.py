@@ -4,7 +4,7 @@ import pytest
 
 from evergreen import Classification, Digits, Recipe, Regression, Settings, Torch, TrainingSettings, XGBoost
 from training.errors import SettingError
-from training.settings.schema import XGBoostSettings
+from training.trainers.xgboost.settings import XGBoostSettings
 
 
 def build_model(shape: object, outputs: int) -> None:

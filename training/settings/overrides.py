@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from training.errors import SettingError
+from training.seams import TRAINERS
 from training.settings.schema import Section, Settings
 
-_TAGS = {(1, "torch"), (1, "xgboost")}
+_TAGS = {(1, trainer) for trainer in TRAINERS}
 _NONE = "none"  # null on the command line, which unsets a setting
 
 

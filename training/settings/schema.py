@@ -5,13 +5,11 @@ Before any work starts, :mod:`training.settings.overrides` refuses unknown keys,
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar, Union, cast
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PositiveInt,
@@ -20,10 +18,16 @@ from pydantic import (
 )
 
 from training.redaction import SecretUrl
+from training.seams import TRAINERS, part_named
+from training.seams import TrainerName as TrainerName
+from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings
+from training.settings.sections import Section as Section
 
-Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+if TYPE_CHECKING:
+    from training.trainers.torch.settings import TrainingSettings
+    from training.trainers.xgboost.settings import XGBoostSettings
+
+SectionT = TypeVar("SectionT", bound=TrainerSettings)
 
 
 def _named(rule: str, spelled: str) -> AfterValidator:
@@ -42,18 +46,11 @@ ExperimentName = Annotated[str, _named(r"/?\w[\w ./@-]{0,199}", "letters, digits
 
 
 AlsoTracked = Literal["tensorboard"]
-TrainerName = Literal["torch", "xgboost"]
 
 
 def _listed(value: object) -> object:
     """Split comma-separated names, as `--set` gives them, into a list; other values are returned unchanged."""
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
-
-
-class Section(BaseModel):
-    """Base class of all sections: immutable; unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DataSettings(Section):
@@ -104,72 +101,6 @@ class DataSettings(Section):
     )
     loader_processes: Annotated[int, Field(ge=0)] = Field(
         0, description="Processes of each worker's DataLoader, for feed loader"
-    )
-
-
-class TrainingSettings(Section):
-    """The PyTorch loop: epochs, batch size, optimizer, schedule, precision and determinism."""
-
-    epochs: PositiveInt = Field(5, description="Passes over the training rows")
-    max_steps: PositiveInt | None = Field(None, description="End after this many optimizer steps, for trials")
-    global_batch_size: PositiveInt = Field(128, description="Rows of one optimizer step, over all workers")
-    accumulation_steps: PositiveInt = Field(
-        1, description="Split each worker's share of a step into this many passes"
-    )
-    optimizer: Literal["adamw", "adam", "sgd"] = Field("adamw", description="Update rule")
-    learning_rate: PositiveFloat = Field(1e-3, description="Peak learning rate")
-    weight_decay: NonNegativeFloat = Field(
-        1e-2, description="Decoupled weight decay (adamw) or L2 penalty (adam, sgd)"
-    )
-    momentum: Share = Field(0.9, description="Momentum of sgd")
-    schedule: Literal["constant", "cosine", "one_cycle", "step"] = Field(
-        "cosine", description="Learning rate over time"
-    )
-    warmup_share: Share = Field(
-        0.05, description="Share of all steps over which the learning rate rises to its peak"
-    )
-    label_smoothing: Share = Field(0.0, description="Probability spread over the other classes in the loss")
-    clip_norm: PositiveFloat | None = Field(None, description="Scale gradients down to this total norm")
-    precision: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32",
-        description="Arithmetic of the forward and backward pass; float16 uses loss scaling and needs CUDA",
-    )
-    augment: bool = Field(True, description="Apply the recipe's augmentation to training rows")
-    select: Literal["best", "last"] = Field(
-        "best", description="Epoch whose weights are kept, by validation loss"
-    )
-    deterministic: Literal["off", "warn", "refuse"] = Field(
-        "warn", description="Use deterministic kernels; where one is missing, warn and continue, or refuse"
-    )
-    virtual_shards: PositiveInt | None = Field(
-        None,
-        description="Compute each step in this many fixed shards and add their gradients in a fixed order: the same "
-        "weights to the last bit for any number of workers up to it. Slower; needs data.feed=memory",
-    )
-    compile: bool = Field(False, description="Compile the model with torch.compile")
-    channels_last: bool = Field(False, description="Keep images channels-last in memory")
-
-
-class XGBoostSettings(Section):
-    """XGBoost: number, size and sampling of the trees. Named as in XGBoost's documentation, except `rounds`."""
-
-    trainer: Literal["xgboost"] = Field("xgboost", description="The trainer that these settings are for")
-    rounds: PositiveInt = Field(100, description="Boosting rounds; each adds a tree, or one a class")
-    learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.3, description="Share of each tree that is added"
-    )
-    max_depth: PositiveInt = Field(6, description="Greatest depth of a tree")
-    min_child_weight: NonNegativeFloat = Field(1.0, description="Least sum of instance weights in a leaf")
-    gamma: NonNegativeFloat = Field(0.0, description="Least reduction of the loss for which a leaf is split")
-    subsample: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Share of the rows for each tree")
-    colsample_bytree: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="Share of the columns for each tree"
-    )
-    reg_lambda: NonNegativeFloat = Field(1.0, description="L2 penalty on the leaves' values")
-    reg_alpha: NonNegativeFloat = Field(0.0, description="L1 penalty on the leaves' values")
-    max_bin: Annotated[int, Field(ge=2)] = Field(256, description="Bins of a number column's histogram")
-    select: Literal["best", "last"] = Field(
-        "best", description="Number of rounds that are kept: the best by validation loss, or all"
     )
 
 
@@ -323,6 +254,20 @@ def _trainer_of(training: object) -> str:
     return str(found or "torch")
 
 
+def section_of_trainer(name: TrainerName) -> type[TrainerSettings]:
+    """The section `training` of the trainer with this name. Raises ValueError for an unknown name."""
+    return cast(type[TrainerSettings], part_named(TRAINERS, name))
+
+
+if TYPE_CHECKING:
+    AnyTrainerSettings = TrainerSettings
+else:
+    AnyTrainerSettings = Annotated[
+        Union[tuple(Annotated[section_of_trainer(name), Tag(name)] for name in TRAINERS)],  # noqa: UP007
+        Discriminator(_trainer_of),
+    ]
+
+
 class Settings(Section):
     """All settings of a retraining run. The section `training` is that of the recipe's trainer."""
 
@@ -330,10 +275,9 @@ class Settings(Section):
         0, description="Seed of order, augmentation and initial weights"
     )
     data: DataSettings = Field(DataSettings(), description="Which rows a model learns from")
-    training: Annotated[
-        Annotated[TrainingSettings, Tag("torch")] | Annotated[XGBoostSettings, Tag("xgboost")],
-        Discriminator(_trainer_of),
-    ] = Field(TrainingSettings(), description="How the weights are trained")
+    training: AnyTrainerSettings = Field(
+        section_of_trainer("torch")(), description="How the weights are trained"
+    )
     scaling: ScalingSettings = Field(ScalingSettings(), description="On how many processes and devices")
     checkpoint: CheckpointSettings = Field(CheckpointSettings(), description="When training state is saved")
     gate: GateSettings = Field(GateSettings(), description="When a candidate replaces the champion")
@@ -346,44 +290,42 @@ class Settings(Section):
     @property
     def trainer(self) -> TrainerName:
         """Name of the trainer that the section `training` is for."""
-        return "xgboost" if isinstance(self.training, XGBoostSettings) else "torch"
+        return _trainer_of(self.training)
+
+    def section(self, kind: type[SectionT]) -> SectionT:
+        """The section `training` of one trainer; only for a run of that trainer."""
+        assert isinstance(self.training, kind)
+        return self.training
 
     @property
-    def torch(self) -> TrainingSettings:
+    def torch(self) -> "TrainingSettings":
         """The section `training` of the PyTorch loop; only for a run of that trainer."""
-        assert isinstance(self.training, TrainingSettings)
-        return self.training
+        return self.section(section_of_trainer("torch"))  # type: ignore[return-value]
 
     @property
-    def xgboost(self) -> XGBoostSettings:
+    def xgboost(self) -> "XGBoostSettings":
         """The section `training` of XGBoost; only for a run of that trainer."""
-        assert isinstance(self.training, XGBoostSettings)
-        return self.training
+        return self.section(section_of_trainer("xgboost"))  # type: ignore[return-value]
 
     @property
     def epochs(self) -> int:
-        """Epochs of the training; a boosting round of XGBoost counts as an epoch."""
-        return self.training.rounds if isinstance(self.training, XGBoostSettings) else self.training.epochs
+        """Epochs of the training."""
+        return self.training.total_epochs
 
     @property
     def max_steps(self) -> int | None:
         """Limit of the number of steps, or None."""
-        return None if isinstance(self.training, XGBoostSettings) else self.training.max_steps
+        return self.training.step_limit
 
     @property
     def uses_float16(self) -> bool:
         """Whether the training computes in float16, which needs CUDA."""
-        return isinstance(self.training, TrainingSettings) and self.training.precision == "float16"
+        return self.training.uses_float16
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
         _check_workers(self.scaling, self.data.feed)
-        if isinstance(self.training, TrainingSettings):
-            _check_loop(self, self.training)
-        elif self.data.feed != "memory":
-            raise ValueError("data.feed: trainer xgboost reads its rows from memory; use data.feed=memory")
-        elif self.scaling.min_workers is not None:
-            raise ValueError("scaling.min_workers: trainer xgboost needs a fixed number of workers")
+        self.training.check(self)
         if self.scaling.num_workers == 0 and self.data.feed == "stream":
             raise ValueError("data.feed: stream needs Ray; use scaling.num_workers >= 1, or data.feed=memory")
         if self.scaling.use_gpu == "no" and self.scaling.backend == "nccl":
@@ -395,13 +337,6 @@ class Settings(Section):
         return self
 
 
-def _check_loop(settings: Settings, training: TrainingSettings) -> None:
-    workers = max(1, settings.scaling.num_workers)
-    _check_batch(training.global_batch_size, workers, training.accumulation_steps)
-    if training.virtual_shards is not None:
-        _check_shards(training.virtual_shards, settings, training)
-
-
 def _check_workers(scaling: ScalingSettings, feed: str) -> None:
     if scaling.min_workers is not None and feed != "memory":
         raise ValueError(
@@ -410,32 +345,4 @@ def _check_workers(scaling: ScalingSettings, feed: str) -> None:
     if scaling.min_workers is not None and scaling.min_workers > scaling.num_workers:
         raise ValueError(
             f"scaling.min_workers: {scaling.min_workers} is more than scaling.num_workers ({scaling.num_workers})"
-        )
-
-
-def _check_shards(shards: int, settings: Settings, training: TrainingSettings) -> None:
-    if settings.data.feed != "memory":
-        raise ValueError(
-            "training.virtual_shards: only data.feed=memory gives every number of workers the same rows"
-        )
-    if settings.scaling.num_workers > shards:
-        raise ValueError(
-            f"training.virtual_shards: {shards} shards leave some of {settings.scaling.num_workers} workers without "
-            "any; use at least as many shards as scaling.num_workers"
-        )
-    if training.global_batch_size < 2 * shards:
-        raise ValueError(
-            f"training.virtual_shards: {shards} shards of a global batch of "
-            f"{training.global_batch_size} have less than 2 rows; use fewer shards or a larger batch"
-        )
-
-
-def _check_batch(batch: int, workers: int, accumulation: int) -> None:
-    unit = workers * accumulation
-    if batch % unit:
-        below, above = batch - batch % unit, batch - batch % unit + unit
-        nearest = above if not below or above - batch < batch - below else below
-        raise ValueError(
-            f"training.global_batch_size: {batch} rows do not divide among {workers} workers x {accumulation} "
-            f"accumulation steps; the nearest that does is {nearest}"
         )

@@ -4,9 +4,11 @@
 imports only the libraries of this trainer.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from training.records import DatasetVersion
 from training.settings.schema import Settings, TrainerName
@@ -62,17 +64,26 @@ class Trainer(Protocol):
         """Rows of one step over all workers, of `rows` rows to learn from."""
 
 
-_MODULES: dict[TrainerName, str] = {
-    "torch": "training.trainers.torch.trainer",
-    "xgboost": "training.trainers.xgboost.trainer",
-}
+class Inspection(Protocol):
+    """The module `training/trainers/<name>/inspection.py` has these functions. It is not in the run key."""
+
+    def model_digest(self, state: Mapping[str, Any], epoch: int) -> str:
+        """Digest of the model of an epoch in the state of a checkpoint, as the finished training records it."""
+
+    def importances(self, model: Path) -> dict[str, float]:
+        """Share of each column in what all splits of a tree model gained; empty for models without splits."""
 
 
 def trainer_module(name: TrainerName) -> str:
     """Name of the module of a trainer."""
-    return _MODULES[name]
+    return f"training.trainers.{name}.trainer"
 
 
 def trainer_named(name: TrainerName) -> Trainer:
-    """The module of a trainer."""
-    return cast(Trainer, import_module(_MODULES[name]))
+    """The module of a trainer; `name` is that of a section of settings."""
+    return cast(Trainer, import_module(trainer_module(name)))
+
+
+def inspection_of(name: TrainerName) -> Inspection:
+    """What reads the files that a trainer wrote."""
+    return cast(Inspection, import_module(f"training.trainers.{name}.inspection"))

@@ -16,8 +16,9 @@ from training.plan import RunPlan, identify
 from training.recipe import BUILT_IN, load
 from training.records import Goodput, Release, Verdict
 from training.settings.overrides import resolve
-from training.settings.schema import Settings, XGBoostSettings
+from training.settings.schema import Settings
 from training.storage.paths import Home
+from training.trainers.xgboost.settings import XGBoostSettings
 
 _RECIPE = """
 from evergreen import BundledTable, Recipe, Regression, XGBoost

@@ -19,11 +19,11 @@ from tasks.problems.regression.plots import POINTS_UP_TO, error_counts, plots
 from tasks.report_page import markdown, render
 from tasks.report_page.data_views import column_facts
 from tasks.report_page.examples import _text, predicted_numbers
-from tasks.report_page.importances import importances
 from tasks.report_page.inputs import Predicted
 from tasks.report_page.sections import figures
 from training.printable import printable
 from training.records import ColumnKind, TableColumn
+from training.trainers.base import inspection_of
 
 
 @cache
@@ -271,10 +271,10 @@ def test_importances_of_trees(tmp_path: Path) -> None:
     data = xgboost.DMatrix(rows[:, :3], targets, feature_names=["age", "sex", "bmi"])
     trees = xgboost.train({"max_depth": 2}, data, num_boost_round=5)
     trees.save_model(tmp_path / "model.ubj")
-    found = importances("xgboost", tmp_path / "model.ubj")
+    found = inspection_of("xgboost").importances(tmp_path / "model.ubj")
     assert sum(found.values()) == pytest.approx(1)
     assert max(found, key=lambda name: found[name]) == "bmi"
-    assert importances("torch", tmp_path / "model.ubj") == {}
+    assert inspection_of("torch").importances(tmp_path / "model.ubj") == {}
 
 
 def test_warnings_of_the_table_are_shown() -> None:

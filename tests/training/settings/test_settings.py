@@ -10,8 +10,10 @@ from pydantic import BaseModel, ValidationError
 
 from training.errors import SettingError
 from training.settings.overrides import describe, parse_assignments, resolve
-from training.settings.schema import Section, Settings, TrainingSettings, XGBoostSettings
+from training.settings.schema import Section, Settings
 from training.trainers.torch.feeds import local_batch_size
+from training.trainers.torch.settings import TrainingSettings
+from training.trainers.xgboost.settings import XGBoostSettings
 
 DEFAULTS = Settings()
 

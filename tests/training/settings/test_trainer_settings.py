@@ -4,7 +4,9 @@ import pytest
 
 from training.errors import SettingError
 from training.settings.overrides import describe, resolve
-from training.settings.schema import Settings, TrainingSettings, XGBoostSettings
+from training.settings.schema import Settings
+from training.trainers.torch.settings import TrainingSettings
+from training.trainers.xgboost.settings import XGBoostSettings
 
 BOOSTED = Settings(training=XGBoostSettings(rounds=50))
 

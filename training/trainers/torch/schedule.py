@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from training.settings.schema import TrainingSettings
-
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from training.trainers.torch.settings import TrainingSettings
 
-def learning_rate(settings: TrainingSettings, step: int, total_steps: int) -> float:
+
+def learning_rate(settings: "TrainingSettings", step: int, total_steps: int) -> float:
     """Learning rate of optimizer step `step` (0 for the first) out of `total_steps`.
 
     The rate rises linearly over the first `warmup_share` of all steps and then follows `schedule`: `constant` stays
@@ -32,7 +32,7 @@ def learning_rate(settings: TrainingSettings, step: int, total_steps: int) -> fl
     return peak
 
 
-def build_optimizer(settings: TrainingSettings, parameters: Iterable["nn.Parameter"]) -> "Optimizer":
+def build_optimizer(settings: "TrainingSettings", parameters: Iterable["nn.Parameter"]) -> "Optimizer":
     """Build the optimizer that the settings name; :func:`set_learning_rate` sets its rate before each step."""
     import torch
 

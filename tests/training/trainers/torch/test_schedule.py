@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.settings.schema import TrainingSettings
 from training.trainers.torch.schedule import build_optimizer, learning_rate, set_learning_rate
+from training.trainers.torch.settings import TrainingSettings
 
 KINDS = ("constant", "cosine", "one_cycle", "step")
 PEAK = 0.25

@@ -1,0 +1,74 @@
+"""What sections of the settings tree have in common, and the interface of the section of a trainer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from training.settings.schema import Settings
+
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """Base class of all sections: immutable; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True)
+class TrainerWords:
+    """Words of a trainer: its step and epoch in the singular, what its workers compute, what becomes the model.
+
+    `section` describes the section `training` in the help of the command.
+    """
+
+    step: str
+    epoch: str
+    computed: str
+    kept: str
+    section: str
+
+
+class TrainerSettings(Section):
+    """The section `training` of a trainer, `training/trainers/<name>/settings.py`.
+
+    Plans store the section. Unless the trainer is `torch`, a field `trainer` names the trainer. `FORM` names the
+    settings for fields of the run form that have another name with this trainer, or None for a field that the trainer
+    does not have.
+    """
+
+    WORDS: ClassVar[TrainerWords]
+    FORM: ClassVar[Mapping[str, str | None]] = {}
+
+    @property
+    def total_epochs(self) -> int:
+        """Epochs of the training."""
+        raise NotImplementedError
+
+    @property
+    def step_limit(self) -> int | None:
+        """Limit of the number of steps, or None."""
+        return None
+
+    @property
+    def rows_of_step(self) -> int | None:
+        """Rows of one step over all workers; None: all rows."""
+        return None
+
+    @property
+    def uses_float16(self) -> bool:
+        """Whether the training computes in float16, which needs CUDA."""
+        return False
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the epoch with the least validation loss becomes the model; else the last epoch does."""
+        return True
+
+    def check(self, settings: "Settings") -> None:
+        """Raise ValueError for settings that contradict this section, or that the trainer does not support."""

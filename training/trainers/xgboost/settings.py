@@ -1,0 +1,60 @@
+"""Settings of XGBoost, and the words for its work."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+
+from training.settings.sections import NonNegativeFloat, TrainerSettings, TrainerWords
+
+if TYPE_CHECKING:
+    from training.settings.schema import Settings
+
+
+class XGBoostSettings(TrainerSettings):
+    """XGBoost: number, size and sampling of the trees. Named as in XGBoost's documentation, except `rounds`."""
+
+    WORDS: ClassVar[TrainerWords] = TrainerWords(
+        step="round",
+        epoch="round",
+        computed="trees",
+        kept="trees of the first {} rounds",
+        section="How the trees are grown, of a recipe with trainer=XGBoost(...)",
+    )
+    FORM: ClassVar[Mapping[str, str | None]] = {"epochs": "training.rounds", "batch_size": None}
+
+    trainer: Literal["xgboost"] = Field("xgboost", description="The trainer that these settings are for")
+    rounds: PositiveInt = Field(100, description="Boosting rounds; each adds a tree, or one a class")
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.3, description="Share of each tree that is added"
+    )
+    max_depth: PositiveInt = Field(6, description="Greatest depth of a tree")
+    min_child_weight: NonNegativeFloat = Field(1.0, description="Least sum of instance weights in a leaf")
+    gamma: NonNegativeFloat = Field(0.0, description="Least reduction of the loss for which a leaf is split")
+    subsample: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Share of the rows for each tree")
+    colsample_bytree: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Share of the columns for each tree"
+    )
+    reg_lambda: NonNegativeFloat = Field(1.0, description="L2 penalty on the leaves' values")
+    reg_alpha: NonNegativeFloat = Field(0.0, description="L1 penalty on the leaves' values")
+    max_bin: Annotated[int, Field(ge=2)] = Field(256, description="Bins of a number column's histogram")
+    select: Literal["best", "last"] = Field(
+        "best", description="Number of rounds that are kept: the best by validation loss, or all"
+    )
+
+    @property
+    def total_epochs(self) -> int:
+        """A boosting round counts as an epoch."""
+        return self.rounds
+
+    @property
+    def keeps_best(self) -> bool:
+        """See :class:`TrainerSettings`."""
+        return self.select == "best"
+
+    def check(self, settings: "Settings") -> None:
+        """Refuse other feeds than memory, and a number of workers that may change."""
+        if settings.data.feed != "memory":
+            raise ValueError("data.feed: trainer xgboost reads its rows from memory; use data.feed=memory")
+        if settings.scaling.min_workers is not None:
+            raise ValueError("scaling.min_workers: trainer xgboost needs a fixed number of workers")
