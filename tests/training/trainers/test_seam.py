@@ -1,4 +1,4 @@
-"""No module outside the rooms of the trainers asks which trainer a run has; each trainer says of itself what is asked."""
+"""No module outside the rooms of the trainers asks which trainer a run has; each trainer answers for itself."""
 
 import ast
 import subprocess
@@ -15,8 +15,8 @@ from training.trainers.base import inspection_of, trainer_named
 
 ROOT = Path(training.__file__).parents[1]
 ROOMS = ("training/trainers/", "training/recipes/")
-# The registry; the public API; formats by trainer; the log line of the loop's batches; `Torch`, the default of a recipe;
-# versions of libraries.
+# The registry; the public API; formats by trainer; the log line of the loop's batches; `Torch`, the default of a
+# recipe; versions of libraries.
 MAY_NAME = {
     "training/seams.py",
     "evergreen/__init__.py",
@@ -65,7 +65,7 @@ def test_the_ways_to_ask_are_seen(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_a_trainer_says_of_itself_what_is_asked(name: str) -> None:
+def test_a_trainer_answers_for_itself(name: str) -> None:
     section = section_of_trainer(name)()
     settings = Settings(training=section)
     assert settings.trainer == name
