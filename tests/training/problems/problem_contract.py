@@ -5,15 +5,18 @@ import sys
 from abc import ABC, abstractmethod
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 import xgboost
 
+from tasks.gate.outcomes import gate_of
+from tasks.report_page.sections import sections_of
 from training.errors import TrainingError
-from training.problems import problem_named
+from training.problems import problem_named, problem_of, problem_with_metric
 from training.problems.base import Predictions, Problem, Targets
 from training.problems.objectives import objective_module
-from training.records import DatasetVersion, EpochMetrics, Score
+from training.records import DatasetVersion, EpochMetrics, Evaluation, Score
 
 ROWS = 60
 
@@ -48,6 +51,50 @@ class ProblemContract(ABC):
 
     def test_it_is_found_by_its_name(self) -> None:
         assert problem_named(self.problem().name) == self.problem()
+        assert problem_with_metric({self.problem().metric: 0.5}) == self.problem()
+
+    def test_its_scores_survive_as_json(self) -> None:
+        score = self.scored(self.perfect())
+        stored = Evaluation(
+            rows=ROWS,
+            candidate=score,
+            champion=score,
+            champion_version="1",
+            predictions="predictions.parquet",
+        ).model_dump_json()
+        found = Evaluation.model_validate_json(stored)
+        assert (found.candidate, found.champion) == (score, score)
+        assert problem_of(found.candidate) == self.problem()
+
+    def test_the_gate_compares_its_rows_and_equal_models_never_win(self) -> None:
+        targets = self.targets()
+        worse = self.problem().torch_predictions(self.outputs(), self.version()).detach().numpy()
+        columns = {"digest": np.arange(ROWS, dtype=np.uint64), "label": targets}
+        for name, predicted in (
+            ("candidate", self.perfect()),
+            ("champion", worse),
+            ("anchor", self.perfect()),
+        ):
+            for ending, values in self.problem().row_columns(targets, predicted).items():
+                columns[name + ending] = values
+        gate = gate_of(self.problem().name)
+        better, equal = (
+            gate.outcomes(pa.table(columns), side).compared("better", 0.0) for side in ("champion", "anchor")
+        )
+        assert better.gained > better.lost == 0
+        assert better.difference > 0
+        assert (equal.gained, equal.lost, equal.difference) == (0, 0, 0)
+        assert {better.measure, equal.measure} <= gate.MEASURES.keys()
+
+    def test_the_report_shows_its_metric(self) -> None:
+        measure = sections_of(self.problem().name).MEASURE
+        assert (measure.name, measure.greater_is_better) == (
+            self.problem().metric,
+            self.problem().greater_is_better,
+        )
+        assert measure.of(self.scored(self.perfect())) == getattr(
+            self.scored(self.perfect()), self.problem().metric
+        )
 
     @pytest.mark.parametrize("cut", [1, 17, ROWS - 1])
     def test_sums_do_not_depend_on_how_rows_are_divided_into_batches(self, cut: int) -> None:

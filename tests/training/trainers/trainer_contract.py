@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from boosted_tables import outcome
 
 from training.attempts.fence import Fence, SupersededError
@@ -13,11 +14,12 @@ from training.attempts.heartbeat import Heartbeat
 from training.attempts.history import read_attempts
 from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
+from training.checkpoints.checkpoint_log import STATE
 from training.data.dataset import open_columns
 from training.errors import StopRequestedError
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
-from training.trainers.base import trainer_named
+from training.trainers.base import inspection_of, trainer_named
 from training.trainers.rows import training_rows
 
 
@@ -57,6 +59,16 @@ class TrainerContract(ABC):
         assert (trained.steps, len(trained.history)) == (self.steps(job), job.settings.epochs)
         assert launch(job) == finished(job.paths, job.run_key)
         assert len(read_attempts(job.paths)) == 1
+
+    def test_the_model_can_be_read_from_a_checkpoint(self, home: Home) -> None:
+        """From that of the selected epoch, or from a later one that holds the model, too."""
+        job = self.job(home)
+        trained = launch(job)
+        kept = {int(place.name[5:]): place for place in job.paths.checkpoints.glob("step-*")}
+        place = kept.get(trained.selected().step, kept[max(kept)])
+        state = torch.load(place / STATE, map_location="cpu", weights_only=True)
+        read = inspection_of(job.settings.trainer).model_digest(state, trained.selected_epoch)
+        assert read == trained.weights_digest
 
     def test_every_epoch_uses_each_row_once(self, home: Home) -> None:
         job = self.job(home)

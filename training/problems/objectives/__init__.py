@@ -25,7 +25,7 @@ class Objective(Protocol):
 
     @property
     def metric(self) -> str:
-        """Name of the metric, such as "accuracy"."""
+        """Name of the metric, such as "accuracy"; no other problem has a metric of this name."""
 
     def outputs(self, version: DatasetVersion) -> int:
         """Number of values that a neural network gives for a row."""
