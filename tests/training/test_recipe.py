@@ -54,7 +54,7 @@ def test_a_path_is_found_from_the_working_folder(tmp_path: Path, monkeypatch: py
         ("1 / 0", "ZeroDivisionError"),
         ("def broken(:", "SyntaxError"),
         ("import no_such_module_anywhere", "no_such_module_anywhere"),
-        ("from training.settings.schema import TrainingSettings\nTrainingSettings(epochs=0)", "epochs"),
+        ("from evergreen import TrainingSettings\nTrainingSettings(epochs=0)", "epochs"),
         ("import beside", "SyntaxError"),
         ("def later():\n    import beside", "SyntaxError"),
     ],
