@@ -23,6 +23,7 @@ MAY_NAME = {
     "training/checkpoints/checkpoint_log.py",
     "training/recipe.py",
     "tasks/model_formats/base.py",
+    "tasks/model_formats/raw_table.py",
     "training/ray_cluster/ray_train.py",
 }
 
