@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import s3_server as s3_server_module
+
 from flows.local.environment import NO_SERVICES  # imports nothing that reads the environment
 
 
@@ -28,6 +30,7 @@ def _isolate() -> None:
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }
     os.environ |= NO_SERVICES
+    os.environ |= s3_server_module.environment()
 
 
 _isolate()
@@ -87,6 +90,13 @@ def ray_session() -> Iterator[None]:
 
     with ray_cluster(Settings.model_validate({"ray": {"num_cpus": 2}})):
         yield
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[s3_server_module.S3Server]:
+    """Run a server that speaks the S3 protocol, once a session."""
+    with s3_server_module.running_s3_server() as server:
+        yield server
 
 
 @pytest.fixture

@@ -146,6 +146,7 @@ IMPORTED_FROM_OUTSIDE = {
     "attempts.job": {"TrainingJob"},
     "attempts.metrics": {"MetricsFile"},
     "checkpoints.checkpoint_log": {"CheckpointLog", "Position"},
+    "checkpoints.opening": {"open_checkpoints"},
     "checkpoints.weights": {"save_weights", "weights_digest"},
     "code_closure": {"code_digests"},
     "machine": {"available_cpus"},

@@ -95,6 +95,8 @@ OTHERS = {
     "tracking.log_every_steps": 1,
     "tracking.system_metrics": True,
     "tracking.also": ["tensorboard"],
+    "storage.url": "s3://bucket/folder",
+    "storage.node_cache": "/scratch",
     "ray.address": "127.0.0.1:6379",
     "ray.num_cpus": 1,
     "ray.dashboard": True,

@@ -43,10 +43,12 @@ class Fence:
     driver: str = ""
 
     @classmethod
-    def begin(cls, paths: RunPaths, driver: str = "") -> Self:
-        """Start a new attempt as `driver`: from here on, all older attempts are fenced out."""
-        number = max([_read(paths.fence)[0], *(attempt.number for attempt in read_attempts(paths))]) + 1
-        return cls(paths.fence, number, driver=driver)._written()
+    def begin(cls, paths: RunPaths, driver: str = "", number: int | None = None) -> Self:
+        """Start a new attempt as `driver`: from here on, all older attempts are fenced out.
+
+        `number` is the attempt's number if it is known, else the next.
+        """
+        return cls(paths.fence, number or next_attempt(paths), driver=driver)._written()
 
     @classmethod
     def enter(cls, paths: RunPaths, number: int, driver: str = "") -> Self:
@@ -82,6 +84,11 @@ class Fence:
                 "apart does not work on this file system, or was removed. Wait for the other process to end; "
                 "then the same command resumes."
             )
+
+
+def next_attempt(paths: RunPaths) -> int:
+    """The number of the next attempt, from the files in the run's folder."""
+    return max([_read(paths.fence)[0], *(attempt.number for attempt in read_attempts(paths))]) + 1
 
 
 def new_driver() -> str:

@@ -11,7 +11,7 @@ import logging
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from training.errors import DataError, TransientError
 from training.records import Record
 from training.settings.schema import CheckpointSettings
 from training.storage.files import DigestedStream, atomic_folder, digest_file, remove_folder
+from training.storage.paths import RunPaths
 from training.storage.record_files import find_record, read_record, record_text
 
 log = logging.getLogger("evergreen.checkpoint")
@@ -143,7 +144,7 @@ class CheckpointLog:
     ) -> None:
         import torch
 
-        target = self.folder / _name(position.step)
+        target = self.path_at(position.step)
         try:
             try:
                 self._copies.fill()
@@ -172,6 +173,7 @@ class CheckpointLog:
                 )
                 (aside / MANIFEST).write_text(record_text(MANIFEST, manifest, target.name))
                 self.before_commit()
+            self.publish(target, manifest)
             self._prune()
         except BaseException as error:  # raised in the training thread by `wait`
             self._failure.append(error)
@@ -223,22 +225,33 @@ class CheckpointLog:
         except DataError:
             remove_folder(path)
 
+    def publish(self, path: Path, manifest: Manifest) -> None:
+        """Called for each complete checkpoint in the folder `path`: a store beyond this disk gets it here."""
+
+    def publish_model(self, paths: RunPaths) -> None:
+        """Called when the finished training is in `paths.model`: a store beyond this disk gets it here."""
+
+    def chosen(self, scores: Mapping[int, float | None]) -> set[int]:
+        """Steps of the checkpoints to keep: the newest, the best and the pinned. `scores` is by step."""
+        best = sorted((score, step) for step, score in scores.items() if score is not None)
+        keep = set(sorted(scores)[-self.settings.keep_newest :])
+        return keep | {step for _, step in best[: self.settings.keep_best]} | {self.pinned or 0}
+
     def _prune(self) -> None:
         """Remove all checkpoints but the newest, the best and the pinned one, as the settings say."""
-        entries = self.entries()
-        scored = sorted((score, path) for path in entries if (score := _score(path)) is not None)
-        keep = set(entries[-self.settings.keep_newest :]) | {
-            path for _, path in scored[: self.settings.keep_best]
-        }
-        if self.pinned is not None:
-            keep.add(self.folder / _name(self.pinned))
-        for path in entries:
-            if path not in keep:
+        entries = {_step(path): path for path in self.entries()}
+        keep = self.chosen({step: _score(path) for step, path in entries.items()})
+        for step, path in entries.items():
+            if step not in keep:
                 remove_folder(path)
+
+    def path_at(self, step: int) -> Path:
+        """Folder of the checkpoint at `step`."""
+        return self.folder / _name(step)
 
     def load_at(self, step: int) -> dict[str, Any]:
         """State of the checkpoint at `step`. Raises :class:`DataError` if it is damaged or missing."""
-        path = self.folder / _name(step)
+        path = self.path_at(step)
         return self._load(path, self._verified(path))[1]
 
     def load_step(self, step: int) -> dict[str, Any]:
@@ -251,7 +264,7 @@ class CheckpointLog:
             return self.load_at(step)
         except DataError as error:
             for path in self.entries():
-                if int(path.name.removeprefix("step-")) >= step:
+                if _step(path) >= step:
                     remove_folder(path)
             raise TransientError(f"{error}; training resumes from the checkpoint before it") from error
 
@@ -297,6 +310,10 @@ def _score(path: Path) -> float | None:
 
 def _name(step: int) -> str:
     return f"step-{step:09d}"
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def _differences(before: dict[str, str], now: dict[str, str]) -> list[str]:

@@ -28,6 +28,7 @@ from training.storage.files import digest_json
 from training.storage.paths import Home
 
 if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
     from ray.data import Dataset
 
 log = logging.getLogger("evergreen.dataset")
@@ -119,12 +120,13 @@ def is_validation(digests: npt.NDArray[np.uint64], share: float) -> npt.NDArray[
     return (digests % np.uint64(2**24)).astype(np.float64) < share * 2**24
 
 
-def ray_dataset(version: DatasetVersion, split: Split) -> "Dataset":
+def ray_dataset(version: DatasetVersion, split: Split, files: "FileSystem | None" = None) -> "Dataset":
     """A split as a Ray Dataset with a uint8 tensor column `image` and the numeric columns `label` and `digest`.
 
     The train split also has a boolean column `validation` when the source has a validation split.
 
-    Ray's reader verifies no checksums; :func:`find` has checked the files before. Raises :class:`SettingError` for a
+    `files` is a file system whose root is the version's folder; None for this machine's disk. Ray's reader verifies no
+    checksums; :func:`find` has checked the files before. Raises :class:`SettingError` for a
     table, which is read from memory.
     """
     if version.table is not None:
@@ -135,7 +137,7 @@ def ray_dataset(version: DatasetVersion, split: Split) -> "Dataset":
     paths = [part.path for part in version.parts[split]]
     # Paths relative to the version's folder: Ray takes the part of a path after a question mark for a URL's query,
     # and then finds no file whose name ends in .parquet.
-    files = SubTreeFileSystem(version.path, LocalFileSystem())
+    files = files or SubTreeFileSystem(version.path, LocalFileSystem())
     shape = version.shape
     marked = split == "train" and version.validation_rows is not None
 

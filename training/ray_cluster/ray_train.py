@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from training.attempts.job import TrainingJob
 from training.data.dataset import ray_dataset
+from training.data.stored_versions import files_of
 from training.ray_cluster import patches
 from training.ray_cluster.capacity import capacity_for_workers
 from training.ray_cluster.cluster import connection, head_is_gone
 from training.ray_cluster.controller import controller_host, start_host
+from training.ray_cluster.driver_link import driver_link
 from training.ray_cluster.ray_worker import run_ray_worker
 from training.ray_cluster.rendezvous import process_group
+from training.storage.objects.base import open_store
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -43,32 +46,33 @@ def fit(job: TrainingJob) -> None:
     timeout_s = settings.failure.worker_start_timeout_s
     # The controller gets this limit as an argument; in this process, the message of Ray's error reads the variable.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(timeout_s)
-    trainer = _trainer(reserved, bool(datasets), asks_for_nodes, timeout_s, own_ray)(
-        run_ray_worker,
-        train_loop_config={"job": job.model_dump_json()},
-        scaling_config=_scaling(job, workers, share),
-        backend_config=process_group(
-            _backend(job), int(settings.failure.collective_timeout_s), _worker_environment(job)
-        ),
-        run_config=RunConfig(
-            # A new name for each attempt: for a known name, Ray would resume from its own record of that attempt;
-            # Evergreen resumes from its checkpoint log.
-            name=f"attempt-{job.attempt}",
-            storage_path=str(job.paths.ray),
-            # Ray's stubs describe Train V1.
-            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
-        ),
-        datasets=datasets,
-        dataset_config=data_config,
-    )
-    here = connection()
-    try:
-        trainer.fit()
-    except BaseException:
-        # A Ray without head would not answer; a Ray that was restarted since has nothing reserved.
-        if connection() == here and not head_is_gone():
-            _release(reserved)
-        raise
+    with driver_link(job) as link:
+        trainer = _trainer(reserved, bool(datasets), asks_for_nodes, timeout_s, own_ray)(
+            run_ray_worker,
+            train_loop_config={"job": job.model_dump_json(), "link": link},
+            scaling_config=_scaling(job, workers, share),
+            backend_config=process_group(
+                _backend(job), int(settings.failure.collective_timeout_s), _worker_environment(job)
+            ),
+            run_config=RunConfig(
+                # A new name for each attempt: for a known name, Ray would resume from its own record of that attempt;
+                # Evergreen resumes from its checkpoint log.
+                name=f"attempt-{job.attempt}",
+                storage_path=str(job.paths.ray),
+                # Ray's stubs describe Train V1.
+                failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
+            ),
+            datasets=datasets,
+            dataset_config=data_config,
+        )
+        here = connection()
+        try:
+            trainer.fit()
+        except BaseException:
+            # A Ray without head would not answer; a Ray that was restarted since has nothing reserved.
+            if connection() == here and not head_is_gone():
+                _release(reserved)
+            raise
 
 
 def _trainer(
@@ -159,7 +163,9 @@ def _streams(
         kept: dict[str, Any] = {name: values[keep] for name, values in batch.items()}
         return kept | {"digest": batch["digest"][keep].view(np.int64)}  # torch supports few unsigned types
 
-    dataset = ray_dataset(job.dataset, "train").map_batches(learn_only)
+    url = job.settings.storage.url
+    files = files_of(job.dataset, open_store(url)) if url is not None else None
+    dataset = ray_dataset(job.dataset, "train", files).map_batches(learn_only)
     return {"train": dataset}, DataConfig(execution_options=ExecutionOptions(preserve_order=True))
 
 

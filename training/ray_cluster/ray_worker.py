@@ -6,22 +6,23 @@ from typing import Any
 from training.attempts.heartbeat import STACKS_SIGNAL
 from training.attempts.job import TrainingJob
 from training.attempts.log_relay import recorded
+from training.ray_cluster.driver_link import node_run
 from training.trainers.base import trainer_named
 from training.trainers.ranks import Ranks
 
 
 def run_ray_worker(config: dict[str, Any]) -> None:
-    """Train as one worker; `config["job"]` is a :class:`TrainingJob` as JSON."""
+    """Train as one worker; `config` has a :class:`TrainingJob` as JSON in `job`, and in `link` the driver's actor."""
     import ray
 
+    ranks, node = Ranks.of_ray_worker(), ray.get_runtime_context().get_node_id()
     job = TrainingJob.model_validate_json(config["job"])
-    ranks = Ranks.of_ray_worker()
-    job.paths.stacks.mkdir(parents=True, exist_ok=True)
-    log_file = job.paths.logs / f"rank-{ranks.rank}.jsonl"
-    with recorded(log_file), (job.paths.stacks / f"rank-{ranks.rank}.txt").open("w") as stacks:
-        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
-        try:
-            node = ray.get_runtime_context().get_node_id()
-            trainer_named(job.settings.trainer).run_worker(job, ranks, node)
-        finally:
-            faulthandler.unregister(STACKS_SIGNAL)
+    with node_run(job, ranks.rank, node, config["link"]) as here:
+        here.paths.stacks.mkdir(parents=True, exist_ok=True)
+        log_file = here.paths.logs / f"rank-{ranks.rank}.jsonl"
+        with recorded(log_file), (here.paths.stacks / f"rank-{ranks.rank}.txt").open("w") as stacks:
+            faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+            try:
+                trainer_named(here.settings.trainer).run_worker(here, ranks, node)
+            finally:
+                faulthandler.unregister(STACKS_SIGNAL)

@@ -231,6 +231,25 @@ class TrackingSettings(Section):
     )
 
 
+def _checked_url(url: str) -> str:
+    from training.storage.objects.base import check_url
+
+    return check_url(url)
+
+
+class StorageSettings(Section):
+    """Where datasets, checkpoints and trained models are stored for workers on other machines."""
+
+    url: Annotated[str, AfterValidator(_checked_url)] | None = Field(
+        None,
+        description="s3://bucket/folder, gs://, abfs:// or file:///folder; none: EVERGREEN_HOME, which all workers "
+        "must share",
+    )
+    node_cache: str | None = Field(
+        None, description="Folder on each node for datasets from storage.url; none: among the temporary files"
+    )
+
+
 class RaySettings(Section):
     """The Ray cluster that a run uses."""
 
@@ -282,6 +301,7 @@ class Settings(Section):
     checkpoint: CheckpointSettings = Field(CheckpointSettings(), description="When training state is saved")
     gate: GateSettings = Field(GateSettings(), description="When a candidate replaces the champion")
     failure: FailureSettings = Field(FailureSettings(), description="How often a run may fail")
+    storage: StorageSettings = Field(StorageSettings(), description="Where artifacts are stored")
     tracking: TrackingSettings = Field(
         TrackingSettings(), description="Where metrics and models are recorded"
     )

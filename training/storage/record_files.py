@@ -57,13 +57,20 @@ def record_text(name: str, record: BaseModel, owner: str) -> str:
 def read_record(file: Path, kind: type[R], owner: str, remedy: str = _REMEDY) -> R:
     """The record in `file`. Raises :class:`DamagedError`, and FileNotFoundError when there is no file."""
     try:
-        content = _parsed(file.read_bytes())
+        content = file.read_bytes()
+    except IsADirectoryError:
+        raise DamagedError(file, "it is a folder", remedy) from None
+    return parse_record(content, file, kind, owner, remedy)
+
+
+def parse_record(text: bytes, file: Path, kind: type[R], owner: str, remedy: str = _REMEDY) -> R:
+    """The record in a text that :func:`record_text` gave for `file`. Raises :class:`DamagedError`."""
+    try:
+        content = _parsed(text)
         written = content.pop(_CHECKSUM, None)
         if written is not None and written != _checksum(file.name, owner, content):
             raise ValueError("its checksum is not that of its content, or it belongs to something else")
         return kind.model_validate(content)
-    except IsADirectoryError:
-        raise DamagedError(file, "it is a folder", remedy) from None
     except (ValueError, RecursionError) as error:
         raise DamagedError(file, _reason(error), remedy) from error
 

@@ -7,12 +7,16 @@ from pathlib import Path
 
 from training.attempts.history import Attempt, read_attempts
 from training.attempts.job import TrainingJob
-from training.errors import SettingError, TrainingError, TransientError
+from training.checkpoints.opening import stored_run
+from training.checkpoints.stored_checkpoints import download_model
+from training.data.stored_versions import publish
+from training.errors import DataError, SettingError, TrainingError, TransientError
 from training.ray_cluster.capacity import workers_with_gpus
 from training.ray_cluster.ray_train import fit
 from training.recipe import RecipeRef, keep_copy
 from training.records import DatasetVersion, Goodput, TrainedModel
 from training.settings.schema import ScalingSettings, Settings
+from training.storage.objects.base import check_put_new, open_store
 from training.storage.paths import TRAINED, RunPaths
 from training.storage.record_files import find_record, set_aside
 from training.supervision.supervise import train_until_done
@@ -38,18 +42,44 @@ def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
     job.paths.checkpoints.mkdir(parents=True, exist_ok=True)
     if job.paths.model.exists():  # of another run, or incomplete: the finished model is renamed to this path
         set_aside(job.paths.model, "it holds no finished model of this run")
+    _download_finished(job)
+    if (done := finished(job.paths, job.run_key)) is not None:
+        log.info("training of run %s is finished already, in %s", job.run_key[:12], job.settings.storage.url)
+        return done
+    _upload_dataset(job)
     before = len(read_attempts(job.paths))
     began = time.time()
     if job.settings.scaling.num_workers:
         train_until_done(job, fit, on_ray=True, failed_before=failed_before)
     else:
         train_until_done(job, _train_here, on_ray=False, failed_before=failed_before)
+    _download_finished(job)
     trained = finished(job.paths, job.run_key)
     if trained is None:
         raise TrainingError(
             f"training ended without a finished model in {job.paths.model}; this is a bug, please report it"
         )
     return _with_wall_time(trained, read_attempts(job.paths), before, began, time.time())
+
+
+def _download_finished(job: TrainingJob) -> None:
+    """Download the finished training, if the run's object store has one: another machine may have trained."""
+    if (stored := stored_run(job)) is None:
+        return
+    try:
+        download_model(stored, job.paths)
+    except DataError as error:
+        log.warning("%s The training is finished again from its newest checkpoint.", error)
+
+
+def _upload_dataset(job: TrainingJob) -> None:
+    """Upload the dataset to the run's object store, if there is one, for workers on other nodes."""
+    if job.settings.storage.url is None:
+        return
+    store = open_store(job.settings.storage.url)
+    check_put_new(store)
+    if job.settings.scaling.num_workers:
+        publish(job.dataset, store)
 
 
 def _train_here(job: TrainingJob) -> None:

@@ -18,11 +18,12 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from types import FrameType
 
-from training.attempts.fence import Fence, RivalDriverError, new_driver
+from training.attempts.fence import Fence, RivalDriverError, SupersededError, new_driver, next_attempt
 from training.attempts.heartbeat import furthest_step, read_beats
 from training.attempts.history import Failure, note, read_attempts
 from training.attempts.job import TrainingJob
 from training.attempts.log_relay import Relay
+from training.checkpoints.opening import stored_run
 from training.errors import (
     EvergreenError,
     StopRequestedError,
@@ -63,7 +64,7 @@ def train_until_done(
         if on_ray:
             end_workers(read_beats(job.paths))  # two attempts must not overlap
         _sweep(job)
-        fence = Fence.begin(job.paths, job.driver)
+        fence = _begin_attempt(job)
         try:
             _attempt_once(job.model_copy(update={"attempt": fence.number}), attempt, on_ray)
             return _sweep(job)
@@ -82,6 +83,13 @@ def train_until_done(
     return None
 
 
+def _begin_attempt(job: TrainingJob) -> Fence:
+    """Start a new attempt, which fences out older attempts: in the run's folder and in its object store."""
+    stored = stored_run(job)
+    number = stored.begin(job.driver, next_attempt(job.paths)) if stored is not None else None
+    return Fence.begin(job.paths, job.driver, number)
+
+
 def _attempt_once(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
     with _stop_on_signals(job) as asked:
         if on_ray:
@@ -95,6 +103,8 @@ def _noted(job: TrainingJob, fence: Fence, error: Exception, begun: bool) -> Eve
     try:
         fence.check_driver()
         known = _explained(error)
+        if isinstance(known, SupersededError) and (stored := stored_run(job)) is not None:
+            stored.check_driver(fence)
     except RivalDriverError as rival:  # the other driver killed these workers: `error` is only a consequence
         known = rival
     if begun and isinstance(known, NoCapacityError):  # the workers fitted before: nodes are missing now

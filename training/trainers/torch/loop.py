@@ -10,7 +10,8 @@ from training.attempts.fence import Fence
 from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
-from training.checkpoints.checkpoint_log import CheckpointLog, Position
+from training.checkpoints.checkpoint_log import Position
+from training.checkpoints.opening import open_checkpoints
 from training.checkpoints.weights import save_weights, weights_digest
 from training.data.dataset import Columns
 from training.data.sample_order import Rows
@@ -55,15 +56,15 @@ class Loop:
         job, settings = self.job, self.job.settings
         self.metrics = MetricsFile(job.paths.metrics, self.total_steps, self.fence)
         same_for_any_workers = settings.torch.virtual_shards is not None
-        self.checkpoints = CheckpointLog(
-            job.paths.checkpoints,
-            settings.checkpoint,
-            job.run_key,
+        self.checkpoints = open_checkpoints(
+            job,
+            self.fence,
+            self.ranks.is_first,
             {"device": device_name(self.ranks)}
             | ({} if same_for_any_workers else {"workers": str(self.ranks.world_size)}),
             self._before_commit,
             lambda: self.heartbeat.beat(self.done),
-            metrics=self.metrics,
+            self.metrics,
         )
         self.replica.before_update = self._let_copy
         self.agreement = ControlConsensus(self.ranks)
@@ -293,3 +294,4 @@ class Loop:
             )
             (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
             self._before_commit()
+        self.checkpoints.publish_model(self.job.paths)

@@ -18,7 +18,8 @@ from training.attempts.fence import Fence
 from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
-from training.checkpoints.checkpoint_log import CheckpointLog, Position
+from training.checkpoints.checkpoint_log import Position
+from training.checkpoints.opening import open_checkpoints
 from training.data.sample_order import Rows, checksum
 from training.errors import StopRequestedError, TrainingError
 from training.records import EpochMetrics, Goodput, TrainedModel
@@ -66,14 +67,14 @@ class Loop:
         self.interval = metric_interval(settings, 1)
         self.metrics = MetricsFile(job.paths.metrics, self.total, self.fence)
         device = device_name(self.ranks) if self.device == "cuda" else "cpu"
-        self.checkpoints = CheckpointLog(
-            job.paths.checkpoints,
-            settings.checkpoint,
-            job.run_key,
+        self.checkpoints = open_checkpoints(
+            job,
+            self.fence,
+            self.ranks.is_first,
             {"device": device, "workers": str(self.ranks.world_size), "xgboost": xgboost.__version__},
             self._before_commit,
             lambda: self.heartbeat.beat(self.done),
-            metrics=self.metrics,
+            self.metrics,
         )
         self.agreement = ControlConsensus(self.ranks)
         self.requests = Requests(
@@ -265,3 +266,4 @@ class Loop:
             )
             (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
             self._before_commit()
+        self.checkpoints.publish_model(self.job.paths)

@@ -1,0 +1,109 @@
+"""Checkpoints in an object store: a process on another machine resumes from them; damage costs one checkpoint."""
+
+from pathlib import Path
+
+import pytest
+from checkpoints import KEY, at, newest, save
+
+from training.attempts.fence import Fence, SupersededError
+from training.attempts.metrics import MetricsFile
+from training.checkpoints.stored_checkpoints import StoredCheckpointLog, download_model
+from training.checkpoints.stored_run import StoredRun
+from training.settings.schema import CheckpointSettings
+from training.storage.objects.base import ObjectStore, open_store
+from training.storage.paths import RunPaths
+
+PREFIX = "runs/digits/0123456789abcdef"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return open_store(f"file://{tmp_path}/store")
+
+
+def opened(
+    store: ObjectStore, folder: Path, attempt: int | None = None, **settings: int
+) -> StoredCheckpointLog:
+    """Open the log as a process on a machine with an empty disk; `attempt` makes it the first worker of one."""
+    folder = folder / "0123456789abcdef"
+    fence = Fence(folder / "fence", attempt or 0, 1, "driver")
+    run = StoredRun(store, PREFIX, fence)
+    if attempt is not None:
+        assert StoredRun(store, PREFIX).begin("driver", at_least=1) == attempt
+        run.enter()
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = MetricsFile(folder / "metrics.jsonl")
+    return StoredCheckpointLog(
+        folder / "checkpoints", CheckpointSettings(**settings), KEY, metrics=metrics, stored=run
+    )
+
+
+def stored_steps(store: ObjectStore) -> list[int]:
+    return [one.step for one in StoredRun(store, PREFIX).state().checkpoints]
+
+
+def test_another_machine_resumes_with_state_and_points(store: ObjectStore, tmp_path: Path) -> None:
+    here = opened(store, tmp_path / "here", attempt=1)
+    assert here.metrics is not None
+    for step in (1, 2, 3):
+        here.metrics.append(step, 1, {"train/loss": 1.0 / step})
+        save(here, step)
+    here.metrics.append(4, 1, {"train/loss": 0.1})  # after the checkpoint: computed again
+    there = opened(store, tmp_path / "there")
+    assert newest(there) == 3
+    assert there.metrics is not None
+    assert [point.step for point in there.metrics.read()] == [1, 2, 3]
+
+
+def test_the_settings_say_which_checkpoints_are_kept(store: ObjectStore, tmp_path: Path) -> None:
+    log = opened(store, tmp_path / "here", attempt=1, keep_newest=2, keep_best=1)
+    for step, score in ((10, 0.5), (20, 0.1), (30, 0.4), (40, 0.3)):
+        save(log, step, score=score)
+    assert stored_steps(store) == [20, 30, 40]
+    kept = {key.split("/")[-2] for key in store.keys(f"{PREFIX}/files")}
+    assert kept == {"step-000000020", "step-000000030", "step-000000040"}
+    there = opened(store, tmp_path / "there")
+    assert there.load_at(20)["step"] == 20
+
+
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
+    store: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = opened(store, tmp_path / "here", attempt=1)
+    save(here, 1, 2)
+    (key,) = [key for key in store.keys(f"{PREFIX}/files") if "step-000000002/state.pt" in key]
+    (tmp_path / "bad").write_bytes(store.get(key)[:-1])
+    store.put_file(key, tmp_path / "bad")
+    there = opened(store, tmp_path / "there", attempt=2)
+    assert newest(there) == 1
+    assert "step-000000002/state.pt: not the bytes that were uploaded" in caplog.text
+    save(there, 2, 3)
+    assert stored_steps(store) == [2, 3]
+    assert newest(opened(store, tmp_path / "third")) == 3
+
+
+def test_no_checkpoint_is_no_error(store: ObjectStore, tmp_path: Path) -> None:
+    assert newest(opened(store, tmp_path / "here")) is None
+
+
+def test_a_superseded_worker_s_checkpoint_does_not_count(store: ObjectStore, tmp_path: Path) -> None:
+    old = opened(store, tmp_path / "old", attempt=1)
+    save(old, 1)
+    new = opened(store, tmp_path / "new", attempt=2)
+    old.save(at(2), {"step": 2}, None)
+    with pytest.raises(SupersededError):
+        old.wait()
+    assert newest(new) == 1
+
+
+def test_the_finished_training_reaches_another_machine(store: ObjectStore, tmp_path: Path) -> None:
+    log = opened(store, tmp_path / "here", attempt=1)
+    here, there = RunPaths(log.folder.parent), RunPaths(tmp_path / "there")
+    assert not download_model(StoredRun(store, PREFIX), there)
+    here.model.mkdir()
+    (here.model / "weights.safetensors").write_bytes(b"weights")
+    here.metrics.write_text("points\n")
+    log.publish_model(here)
+    assert download_model(StoredRun(store, PREFIX), there)
+    assert (there.model / "weights.safetensors").read_bytes() == b"weights"
+    assert there.metrics.read_text() == "points\n"

@@ -1,0 +1,138 @@
+"""Copies a worker's control files to the driver, for workers that share no disk with the driver.
+
+A worker writes its heartbeats, metric points, history and logs to a folder on its own node, with the same paths as in
+the run's folder. :class:`Outbox` finds what the worker has written since the last call; :class:`DriverSide` applies
+these changes to the run's folder on the driver's machine, and answers with the driver's requests and the fence.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from training.attempts.fence import Fence
+from training.records import Record
+from training.storage.files import write_text
+from training.storage.paths import RunPaths
+
+_OF_RANK = ("beats/rank-{}.json", "logs/rank-{}.jsonl", "stacks/rank-{}.txt", "replay.json")
+_OF_FIRST = ("metrics.jsonl", "attempts.jsonl")
+
+
+@dataclass(frozen=True)
+class Change:
+    """New content of the file `name`: appended to it, or in place of it."""
+
+    name: str
+    content: bytes
+    appended: bool
+
+
+class Reply(Record):
+    """The driver's answer: whether to stop, whether to save a checkpoint, and the content of the run's file `fence`."""
+
+    stop: bool
+    save: bool
+    fence: str
+
+
+@dataclass
+class Outbox:
+    """The files of one worker in the folder `root` that the driver gets.
+
+    `fence` is the content of the run's file `fence` that the worker knows of.
+    """
+
+    root: Path
+    rank: int
+    fence: str
+    _sent: dict[str, tuple[int, int]] = field(default_factory=dict)  # inode and bytes sent, by name
+
+    def __post_init__(self) -> None:
+        of_first = _OF_FIRST if self.rank == 0 else ()
+        self._names = [name.format(self.rank) for name in (*_OF_RANK, *of_first)]
+        self.changes()  # what is there already came from the driver
+
+    def changes(self) -> list[Change]:
+        """What the worker has written since the last call, in the order in which it must be applied."""
+        return [change for name in self._names if (change := self._change(name)) is not None]
+
+    def _change(self, name: str) -> Change | None:
+        inode, sent = self._sent.get(name, (0, 0))
+        try:
+            with (self.root / name).open("rb") as stream:
+                found = os.fstat(stream.fileno())
+                appended = found.st_ino == inode and found.st_size >= sent
+                if appended and found.st_size == sent:
+                    return None
+                stream.seek(sent if appended else 0)
+                content = stream.read()
+                self._sent[name] = found.st_ino, stream.tell()
+        except FileNotFoundError:
+            return None
+        return Change(name, content, appended)
+
+    def heed(self, reply: Reply) -> None:
+        """Write the driver's requests and the fence where the worker looks for them."""
+        paths = RunPaths(self.root)
+        if reply.fence != self.fence:
+            write_text(paths.fence, reply.fence, durable=False)
+            self.fence = reply.fence
+        if reply.save:
+            paths.save.touch()
+        if reply.stop:
+            paths.stop.touch()
+        else:
+            paths.stop.unlink(missing_ok=True)
+
+
+class DriverSide:
+    """Serves the run in the folder `root` to its workers, on the driver's machine."""
+
+    def __init__(self, root: str):
+        self._paths = RunPaths(Path(root))
+
+    def begin(self, rank: int, attempt: int, driver: str) -> tuple[dict[str, bytes], str]:
+        """The files of the run that a worker needs before it trains, by name, and the content of the run's fence.
+
+        For the first worker, also starts a group of workers: the file `fence` among the returned files is that of the
+        group before, which the worker enters in its own folder as a worker that shares the run's folder does.
+        Raises :class:`training.attempts.fence.SupersededError` if a newer attempt has begun.
+        """
+        names = ["fence", "replay.json", *(_OF_FIRST if rank == 0 else ())]
+        files = [self._paths.root / name for name in names]
+        files += [*self._paths.beats.glob("rank-*.json"), *self._paths.recipe.rglob("*")]
+        found = {
+            file.relative_to(self._paths.root).as_posix(): file.read_bytes()
+            for file in files
+            if file.is_file() and "__pycache__" not in file.parts
+        }
+        if rank == 0:
+            Fence.enter(self._paths, attempt, driver)
+        return found, _text(self._paths.fence)
+
+    def exchange(self, rank: int, changes: list[Change]) -> Reply:
+        """Apply a worker's changes to the run's files; returns the driver's requests. Each save is requested once."""
+        for change in changes:
+            self._apply(change)
+        save = rank == 0 and self._paths.save.exists()
+        if save:
+            self._paths.save.unlink(missing_ok=True)
+        return Reply(stop=self._paths.stop.exists(), save=save, fence=_text(self._paths.fence))
+
+    def _apply(self, change: Change) -> None:
+        target = self._paths.root / change.name
+        target.parent.mkdir(exist_ok=True)
+        if change.appended:
+            with target.open("ab") as out:
+                out.write(change.content)
+        else:
+            aside = target.with_name(f".{target.name}.tmp")
+            aside.write_bytes(change.content)
+            aside.replace(target)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""

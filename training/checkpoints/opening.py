@@ -1,0 +1,40 @@
+"""Opens the checkpoints of a job: in the run's folder, or in the object store that `storage.url` names."""
+
+from collections.abc import Callable
+
+from training.attempts.fence import Fence
+from training.attempts.job import TrainingJob
+from training.attempts.metrics import MetricsFile
+from training.checkpoints.checkpoint_log import CheckpointLog
+from training.checkpoints.stored_checkpoints import StoredCheckpointLog
+from training.checkpoints.stored_run import StoredRun
+from training.storage.objects.base import open_store
+
+
+def stored_run(job: TrainingJob) -> StoredRun | None:
+    """The job's run in its object store; None when the settings name no store."""
+    if job.settings.storage.url is None:
+        return None
+    return StoredRun(open_store(job.settings.storage.url), f"runs/{job.recipe.name}/{job.paths.root.name}")
+
+
+def open_checkpoints(
+    job: TrainingJob,
+    fence: Fence,
+    is_first: bool,
+    conditions: dict[str, str],
+    before_commit: Callable[[], None],
+    progress: Callable[[], None],
+    metrics: MetricsFile,
+) -> CheckpointLog:
+    """The checkpoints of a job, for one worker; only the first worker writes.
+
+    Raises :class:`training.attempts.fence.SupersededError` on the first worker if a newer attempt has begun.
+    """
+    given = (job.paths.checkpoints, job.settings.checkpoint, job.run_key, conditions, before_commit, progress)
+    if (stored := stored_run(job)) is None:
+        return CheckpointLog(*given, metrics=metrics)
+    if is_first:
+        stored.fence = fence
+        stored.enter()
+    return StoredCheckpointLog(*given, metrics=metrics, stored=stored)

@@ -1,0 +1,108 @@
+"""Checkpoints in an object store: written to this node's disk as without a store, then uploaded and committed.
+
+The folder of :class:`training.checkpoints.checkpoint_log.CheckpointLog` is on this node, and holds what this process
+wrote or downloaded. Which checkpoints the run has, says the newest entry of the store's log.
+"""
+
+import logging
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from training.checkpoints.checkpoint_log import MANIFEST, STATE, CheckpointLog, Manifest, Position
+from training.checkpoints.stored_run import RunState, StoredCheckpoint, StoredFile, StoredRun
+from training.errors import DataError
+from training.storage.files import atomic_folder, remove_folder
+from training.storage.paths import RunPaths
+
+log = logging.getLogger("evergreen.checkpoint")
+
+_METRICS = "metrics.jsonl"
+_BESIDE_MODEL = (_METRICS, "attempts.jsonl", "replay.json")  # files of a run that go with its finished model
+
+
+@dataclass
+class StoredCheckpointLog(CheckpointLog):
+    """The checkpoints of a run whose settings name a `storage.url`."""
+
+    stored: StoredRun = field(kw_only=True)
+    _lost: set[int] = field(default_factory=set, repr=False)  # steps of damaged checkpoints
+
+    def load_newest(self) -> "tuple[Position, dict[str, Any]] | None":
+        for checkpoint in sorted(self.stored.state().checkpoints, key=lambda one: one.step, reverse=True):
+            try:
+                self._download(checkpoint)
+            except DataError as error:
+                log.warning("%s The checkpoint before it is used", error)
+                remove_folder(self.path_at(checkpoint.step))
+            else:
+                if (found := super().load_newest()) is not None:
+                    return found
+            self._lost.add(checkpoint.step)
+        return None
+
+    def load_at(self, step: int) -> dict[str, Any]:
+        if not self.path_at(step).is_dir():
+            found = [one for one in self.stored.state().checkpoints if one.step == step]
+            if not found:
+                raise DataError(f"{self.stored.store.url}/{self.stored.prefix}: no checkpoint at step {step}")
+            self._download(found[0])
+        return super().load_at(step)
+
+    def publish(self, path: Path, manifest: Manifest) -> None:
+        if self.metrics is not None and self.metrics.path.is_file():
+            # A copy: the training goes on, and appends points to the file.
+            shutil.copyfile(self.metrics.path, path / _METRICS)
+        files = {f"{path.name}/{file.name}": file for file in sorted(path.iterdir())}
+        made = StoredCheckpoint(step=manifest.step, score=manifest.score, files=self.stored.upload(files))
+
+        def added(state: RunState) -> RunState:
+            others = [
+                one for one in state.checkpoints if one.step != made.step and one.step not in self._lost
+            ]
+            return state.model_copy(update={"checkpoints": self._kept([*others, made])})
+
+        before, after = self.stored.commit(added)
+        self._lost.clear()  # the entry just written does not name them
+        self.stored.delete(tuple(set(_files(before)) - set(_files(after))))
+
+    def publish_model(self, paths: RunPaths) -> None:
+        files = {f"{paths.model.name}/{file.name}": file for file in sorted(paths.model.iterdir())}
+        files |= {name: paths.root / name for name in _BESIDE_MODEL if (paths.root / name).is_file()}
+        uploaded = self.stored.upload(files)
+        self.stored.commit(lambda state: state.model_copy(update={"model": uploaded}))
+
+    def _kept(self, checkpoints: list[StoredCheckpoint]) -> tuple[StoredCheckpoint, ...]:
+        kept = self.chosen({one.step: one.score for one in checkpoints})
+        return tuple(sorted((one for one in checkpoints if one.step in kept), key=lambda one: one.step))
+
+    def _download(self, checkpoint: StoredCheckpoint) -> None:
+        path = self.path_at(checkpoint.step)
+        targets = {f"{path.name}/{name}": path / name for name in (STATE, MANIFEST)}
+        if self.metrics is not None:
+            targets[f"{path.name}/{_METRICS}"] = self.metrics.path
+        self.stored.download(checkpoint.files, targets)
+
+
+def download_model(stored: StoredRun, paths: RunPaths) -> bool:
+    """Download the finished training of a run, if the store has one; returns whether it has.
+
+    Files of the run that are on this machine already are kept. Raises :class:`DataError` if a file in the store is
+    missing or damaged.
+    """
+    files = stored.state().model
+    if not files:
+        return False
+    with atomic_folder(paths.model) as aside:
+        prefix = f"{paths.model.name}/"
+        inside = [file.name for file in files if file.name.startswith(prefix)]
+        beside = [name for name in _BESIDE_MODEL if not (paths.root / name).exists()]
+        targets = {name: aside / name.removeprefix(prefix) for name in inside}
+        stored.download(files, targets | {name: paths.root / name for name in beside})
+    return True
+
+
+def _files(state: RunState) -> Iterable[StoredFile]:
+    return [file for checkpoint in state.checkpoints for file in checkpoint.files]

@@ -1,0 +1,208 @@
+"""A run's checkpoints and model in an object store, committed by a numbered log of its states.
+
+Log entry `log/<number>.json` is the whole state of the run: the newest attempt, the checkpoints and the finished model.
+A writer reads the newest entry, checks that no other attempt superseded its own, and creates the next number. Creation
+fails if the number is taken, so of two writers one has to read again and finds the other's entry: a superseded attempt
+can't commit, on any clock and after any pause. Files lie under a prefix of their own for each upload,
+`files/<attempt>.<group>-<random>/`, and count only once an entry names them.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import Field
+
+from training.attempts.fence import Fence, RivalDriverError, SupersededError
+from training.errors import DataError, TransientError
+from training.records import Record
+from training.storage.files import atomic_file, digest_file
+from training.storage.objects.base import ObjectStore
+from training.storage.record_files import parse_record, record_text
+
+_TRIES = 5
+
+
+class StoredFile(Record):
+    """A file in the store: its name in the run, its key and its content's sha256."""
+
+    name: str
+    key: str
+    sha256: str
+
+
+class StoredCheckpoint(Record):
+    """A checkpoint in the store; `score` is its validation loss if it ends an epoch (lower is better)."""
+
+    step: int
+    score: float | None
+    files: tuple[StoredFile, ...]
+
+
+class RunState(Record):
+    """One entry of the log. `writer` distinguishes this entry from an entry that another process wrote."""
+
+    number: int = 0
+    writer: str = ""
+    attempt: int = 0
+    group: int = 0
+    driver: str = ""
+    checkpoints: tuple[StoredCheckpoint, ...] = ()
+    model: tuple[StoredFile, ...] = Field(
+        (), description="files of the finished training; none: not finished"
+    )
+
+
+@dataclass
+class StoredRun:
+    """The run in the folder `prefix` of a store. A `fence` allows commits of its attempt and group of workers."""
+
+    store: ObjectStore
+    prefix: str
+    fence: Fence | None = None
+    _known: dict[int, RunState] = field(default_factory=dict)
+
+    def state(self) -> RunState:
+        """The newest entry of the log. Raises :class:`training.storage.record_files.DamagedError`."""
+        keys = self.store.keys(f"{self.prefix}/log")
+        if not keys:
+            return RunState()
+        number = int(Path(keys[-1]).stem)
+        if number not in self._known:  # an entry never changes
+            self._known = {number: self._read(number)}
+        return self._known[number]
+
+    def begin(self, driver: str, at_least: int) -> int:
+        """Enter a new attempt of `driver` into the log, with a number of `at_least` or more; returns the number.
+
+        Deletes the files that earlier attempts uploaded and did not commit.
+        """
+        before = self.state()
+        while True:
+            number = max(before.attempt + 1, at_least)
+            entry = before.model_copy(update={"attempt": number, "group": 0, "driver": driver})
+            if self._created(before, entry):
+                break
+            before = self.state()
+        self._delete_unused(number)
+        return number
+
+    def enter(self) -> None:
+        """Enter this attempt's group of workers, called by its first worker: commits of older groups are refused."""
+        fence = self.fence
+        assert fence is not None
+        while True:
+            before = self.state()
+            if (before.attempt, before.driver) != (fence.number, fence.driver) or before.group >= fence.group:
+                raise SupersededError(f"attempt {fence.number} was superseded by attempt {before.attempt}")
+            if self._created(before, before.model_copy(update={"group": fence.group})):
+                return
+
+    def commit(self, change: Callable[[RunState], RunState]) -> tuple[RunState, RunState]:
+        """Append `change` of the newest state to the log; returns the state before and the state after.
+
+        Raises :class:`SupersededError` if another attempt or group of workers began after this one.
+        """
+        fence = self.fence
+        assert fence is not None
+        while True:
+            before = self.state()
+            if (before.attempt, before.group, before.driver) != (fence.number, fence.group, fence.driver):
+                raise SupersededError(
+                    f"attempt {fence.number}.{fence.group} of the run in {self.store.url}/{self.prefix} was "
+                    f"superseded by attempt {before.attempt}.{before.group}"
+                )
+            if self._created(before, change(before)):
+                return before, self._known[before.number + 1]
+
+    def check_driver(self, fence: Fence) -> None:
+        """Raises :class:`RivalDriverError` if another driver has begun an attempt since the attempt of `fence`."""
+        newest = self.state()
+        if newest.attempt >= fence.number and newest.driver != fence.driver:
+            raise RivalDriverError(
+                f"Another process ({newest.driver}) trains the run in {self.store.url}/{self.prefix} as well: attempt "
+                f"{newest.attempt} belongs to that process, so this process ends. Wait for the other process to end; "
+                "then the same command resumes."
+            )
+
+    def upload(self, files: dict[str, Path]) -> tuple[StoredFile, ...]:
+        """Upload files by their names in the run, under a new prefix. They count once :meth:`commit` names them."""
+        fence = self.fence
+        assert fence is not None
+        folder = f"{self.prefix}/files/{fence.number}.{fence.group}-{uuid.uuid4().hex}"
+        stored = []
+        for name, path in files.items():
+            key = f"{folder}/{name}"
+            self.store.put_file(key, path)
+            stored.append(StoredFile(name=name, key=key, sha256=digest_file(path)))
+        return tuple(stored)
+
+    def download(self, files: tuple[StoredFile, ...], targets: dict[str, Path]) -> None:
+        """Download the files that `targets` names.
+
+        Raises :class:`DataError` for a file that is missing, or that is not what was uploaded.
+        """
+        for file in files:
+            if file.name not in targets:
+                continue
+            with atomic_file(targets[file.name], durable=False) as aside:  # checked before each use
+                try:
+                    self.store.get_file(file.key, aside)
+                except FileNotFoundError:
+                    raise DataError(f"{self.store.url}/{file.key}: missing.") from None
+                if digest_file(aside) != file.sha256:
+                    raise DataError(f"{self.store.url}/{file.key}: not the bytes that were uploaded.")
+
+    def delete(self, files: tuple[StoredFile, ...]) -> None:
+        """Delete files that the newest entry does not name."""
+        self.store.delete(file.key for file in files)
+
+    def _created(self, before: RunState, entry: RunState) -> bool:
+        """Append `entry` after `before`; False if another process appended first.
+
+        When the store's answer is lost, the entry is read back, to learn whether it was written.
+        """
+        writer = uuid.uuid4().hex
+        entry = entry.model_copy(update={"number": before.number + 1, "writer": writer})
+        name = _name(entry.number)
+        content = record_text(name, entry, self.prefix).encode()
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                created = self.store.put_new(f"{self.prefix}/log/{name}", content)
+                # A library may have sent the request twice: then the second finds what the first has written.
+                created = created or self._read(entry.number).writer == writer
+            except TransientError:
+                if not tries_left:
+                    raise
+                continue
+            if created:
+                self._known = {entry.number: entry}
+            return created
+        raise AssertionError
+
+    def _read(self, number: int) -> RunState:
+        key = f"{self.prefix}/log/{_name(number)}"
+        remedy = f"Delete {self.store.url}/{self.prefix} and run again: the training begins again."
+        return parse_record(
+            self.store.get(key), Path(f"{self.store.url}/{key}"), RunState, self.prefix, remedy
+        )
+
+    def _delete_unused(self, attempt: int) -> None:
+        state = self.state()
+        used = {file.key for found in state.checkpoints for file in found.files} | {
+            file.key for file in state.model
+        }
+        self.store.delete(
+            key
+            for key in self.store.keys(f"{self.prefix}/files")
+            if key not in used and _attempt_of(key.removeprefix(f"{self.prefix}/files/")) < attempt
+        )
+
+
+def _name(number: int) -> str:
+    return f"{number:09d}.json"
+
+
+def _attempt_of(key: str) -> int:
+    return int(key.partition(".")[0])

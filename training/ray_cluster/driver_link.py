@@ -1,0 +1,119 @@
+"""The link between the driver and workers that share no disk with it (`storage.url`): an actor beside the driver.
+
+A thread of each worker calls the actor a few times a second, see :mod:`training.attempts.mirror`. When the driver dies,
+Ray ends the actor, and the fence on the worker's node is closed: the worker can't write any more.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from training.attempts.heartbeat import Heartbeat
+from training.attempts.job import TrainingJob
+from training.attempts.mirror import DriverSide, Outbox, Reply
+from training.data.stored_versions import fetch, node_cache
+from training.storage.files import temporary_folder, write_text
+from training.storage.objects.base import open_store
+
+log = logging.getLogger("evergreen.link")
+
+_EVERY_S = 0.2
+_CLOSED = "0.0"  # a fence of no attempt
+
+
+@contextmanager
+def driver_link(job: TrainingJob) -> Iterator[Any]:
+    """Within the block, an actor beside the driver serves the job's run; yields its handle, or None without a store."""
+    if job.settings.storage.url is None:
+        yield None
+        return
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor_class: Any = ray.remote(DriverSide)
+    actor = actor_class.options(num_cpus=0, scheduling_strategy=here).remote(str(job.paths.root))
+    try:
+        yield actor
+    finally:
+        ray.kill(actor)
+
+
+@contextmanager
+def node_run(job: TrainingJob, rank: int, node: str, actor: Any) -> Iterator[TrainingJob]:
+    """Within the block, the job in a folder on this node, with its dataset; yields `job` itself when `actor` is None.
+
+    After the block, the folder is removed.
+    """
+    if actor is None:
+        yield job
+        return
+    import ray
+
+    with temporary_folder("worker") as folder:
+        root = folder / job.paths.root.name
+        files, fence = ray.get(actor.begin.remote(rank, job.attempt, job.driver))
+        _write(files, root)
+        local = job.model_copy(update={"root": str(root)})
+        with _Link(actor, Outbox(root, rank, fence)).running():
+            local = _with_dataset(local, rank, node)
+            # The worker reads how far the attempts before came, from the heartbeats that its own would overwrite.
+            _write({name: content for name, content in files.items() if name.startswith("beats/")}, root)
+            yield local
+
+
+def _with_dataset(job: TrainingJob, rank: int, node: str) -> TrainingJob:
+    """Download the dataset to this node. Heartbeats go on meanwhile, as this may take minutes."""
+    assert job.settings.storage.url is not None
+    heartbeat = Heartbeat(job.paths.beats / f"rank-{rank}.json", job.attempt, rank, node)
+    heartbeat.beat(0)
+    with heartbeat.kept_beating(0):
+        store = open_store(job.settings.storage.url)
+        version = fetch(job.dataset, store, node_cache(job.settings.storage.node_cache))
+    return job.model_copy(update={"dataset": version})
+
+
+def _write(files: dict[str, bytes], root: Path) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+
+@dataclass
+class _Link:
+    """Calls the driver's actor from a thread of a worker."""
+
+    actor: Any
+    outbox: Outbox
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._run, name="evergreen-link", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+
+    def _run(self) -> None:
+        from ray.exceptions import RayError
+
+        try:
+            while not self._ended.wait(_EVERY_S):
+                self._exchange()
+            self._exchange()  # what was written last
+        except RayError as error:
+            log.warning("the driver does not answer any more (%s)", type(error).__name__)
+            write_text(self.outbox.root / "fence", _CLOSED, durable=False)
+
+    def _exchange(self) -> None:
+        import ray
+
+        reply: Reply = ray.get(self.actor.exchange.remote(self.outbox.rank, self.outbox.changes()))
+        self.outbox.heed(reply)

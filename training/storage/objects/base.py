@@ -1,0 +1,99 @@
+"""The interface of an object store, and the stores by the scheme of their URL.
+
+Keys are relative paths with `/`. There is no rename, no append and no folder: an object is complete or absent.
+"""
+
+import uuid
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from training.errors import ResourceError, SettingError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+
+class ObjectStore(Protocol):
+    """Objects under one URL.
+
+    Each method raises :class:`training.errors.TransientError` when the store does not answer, and
+    :class:`training.errors.SettingError` when the store refuses access.
+    """
+
+    @property
+    def url(self) -> str:
+        """The URL under which all keys lie."""
+
+    def get(self, key: str) -> bytes:
+        """The content of an object. Raises FileNotFoundError when there is none."""
+
+    def get_file(self, key: str, target: Path) -> None:
+        """Download an object to the file `target`. Raises FileNotFoundError when there is no such object."""
+
+    def put_file(self, key: str, source: Path) -> None:
+        """Upload a file, in place of an object that has this key. Readers see the old or the new object, whole."""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Create an object, if no object has this key: of several writers, exactly one gets True.
+
+        After an error, the object may exist or not: the caller reads the key to learn which.
+        """
+
+    def keys(self, prefix: str) -> list[str]:
+        """All keys that begin with `prefix` and a `/`, sorted; never from a cache."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects; keys without an object are ignored."""
+
+    def filesystem(self) -> "FileSystem":
+        """The store as a file system of pyarrow, in which paths are keys: for Ray Data's readers."""
+
+
+# A scheme is listed if its file system creates an object atomically: `put_new` would lose commits otherwise.
+_MODULES = {
+    "file": "training.storage.objects.local",
+    "s3": "training.storage.objects.remote",
+    "gs": "training.storage.objects.remote",
+    "abfs": "training.storage.objects.remote",
+}
+
+
+def check_url(url: str) -> str:
+    """The URL without a slash at its end. Raises ValueError for a URL that no object store has."""
+    parts = urlsplit(url)
+    if parts.scheme not in _MODULES:
+        raise ValueError(f"a URL that begins with {', '.join(f'{scheme}://' for scheme in _MODULES)}")
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError("a URL without user, password, `?` and `#`; credentials come from the environment")
+    if (parts.scheme == "file") == bool(parts.netloc) or (parts.scheme == "file" and len(parts.path) < 2):
+        raise ValueError("file:///an/absolute/path, or the name of a bucket, as in s3://bucket/folder")
+    return url.rstrip("/")
+
+
+def open_store(url: str) -> ObjectStore:
+    """The store at a URL. Raises :class:`SettingError` when the package for its scheme is not installed."""
+    module = import_module(_MODULES[urlsplit(url).scheme])
+    try:
+        store: ObjectStore = module.open_store(url)
+    except ImportError as error:
+        raise SettingError(f"storage.url: {url} needs a Python package that is missing ({error})") from error
+    return store
+
+
+def check_put_new(store: ObjectStore) -> None:
+    """Create an object twice; raises :class:`ResourceError` when the store lets the second overwrite the first.
+
+    Some servers that speak the S3 protocol ignore the condition of a write.
+    """
+    key = f"probes/{uuid.uuid4().hex}"
+    try:
+        if not store.put_new(key, b"1") or store.put_new(key, b"2"):
+            raise ResourceError(
+                f"storage.url: {store.url} overwrites objects that a conditional write must not overwrite (header "
+                "If-None-Match of S3). Commits need this condition: use another store, or a newer version of it."
+            )
+    finally:
+        store.delete([key])

@@ -1,0 +1,97 @@
+"""Objects in a bucket, by a file system of fsspec: S3 and stores that speak its protocol, Google Cloud, Azure."""
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from training.errors import EvergreenError, SettingError, TransientError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def open_store(url: str) -> "RemoteStore":
+    """The store at a URL of a bucket, with fsspec's usual credentials. Raises ImportError without the package."""
+    from fsspec.core import url_to_fs
+
+    # With a cache of listings, a process would not see what other processes have written (s3fs, issue 851).
+    files, root = url_to_fs(url, use_listings_cache=False)
+    return RemoteStore(url, files, root)
+
+
+def _explained(call: Callable[P, R]) -> Callable[P, R]:
+    """Raise the errors of fsspec and of the libraries below as errors with a message for the user."""
+
+    @wraps(call)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> R:
+        url = args[0].url  # type: ignore[attr-defined]  # the first argument is the store
+        try:
+            return call(*args, **kwargs)
+        except EvergreenError:
+            raise
+        except FileNotFoundError:
+            if not call.__name__.startswith("put"):
+                raise
+            raise SettingError(f"storage.url: {url}: there is no such bucket; create it first.") from None
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
+                raise SettingError(
+                    f"storage.url: {url} refuses access ({reason}). Set the credentials in the environment of the "
+                    "driver and of every Ray node."
+                ) from error
+            raise TransientError(f"storage.url: {url} does not answer as it should ({reason})") from error
+
+    return explained
+
+
+class RemoteStore:
+    """Implements :class:`training.storage.objects.base.ObjectStore`; `files` is a file system of fsspec."""
+
+    def __init__(self, url: str, files: Any, root: str):
+        self.url, self._files, self._root = url, files, root.rstrip("/")
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    @_explained
+    def get(self, key: str) -> bytes:
+        return bytes(self._files.cat_file(self._path(key)))
+
+    @_explained
+    def get_file(self, key: str, target: Path) -> None:
+        self._files.get_file(self._path(key), str(target))
+
+    @_explained
+    def put_file(self, key: str, source: Path) -> None:
+        self._files.put_file(str(source), self._path(key))
+
+    @_explained
+    def put_new(self, key: str, data: bytes) -> bool:
+        try:
+            self._files.pipe_file(self._path(key), data, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    @_explained
+    def keys(self, prefix: str) -> list[str]:
+        found = self._files.find(self._path(prefix))
+        return sorted(str(path).removeprefix(f"{self._root}/") for path in found)
+
+    @_explained
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                self._files.rm_file(self._path(key))
+            except FileNotFoundError:
+                continue
+
+    def filesystem(self) -> "FileSystem":
+        from pyarrow.fs import FSSpecHandler, PyFileSystem, SubTreeFileSystem
+
+        return SubTreeFileSystem(self._root, PyFileSystem(FSSpecHandler(self._files)))
