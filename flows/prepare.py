@@ -12,7 +12,7 @@ from tasks.parquet import parquet
 from tasks.transform import transform
 from training.data.preparation.prepare import plan_shards
 from training.plan import RunPlan
-from training.ray_cluster.capacity import has_other_nodes
+from training.ray_cluster.capacity import has_other_nodes, others_see_this_disk
 from training.records import DatasetVersion, RawShard
 from training.storage.paths import Home
 
@@ -33,10 +33,11 @@ def prepare(plan: RunPlan) -> DatasetVersion:
     """Run :func:`prepare_data` on Ray, or on threads.
 
     Threads are used when training runs without Ray, when there is only one shard, and when the other nodes of the Ray
-    cluster can't reach Prefect's server.
+    cluster can't reach Prefect's server or this machine's disk.
     """
     if (
         not plan.settings.scaling.num_workers
+        or not others_see_this_disk(plan.settings)
         or len(plan_shards(plan.files, plan.settings.data, heavy=bool(plan.recipe.transform))) == 1
     ):
         return prepare_data(plan)  # importing Ray and Prefect in a worker would take longer than the shard

@@ -12,6 +12,7 @@ from training.data.preparation.prepare import make_version
 from training.data.sources.wording import counted
 from training.plan import RunPlan
 from training.recipe_function import recipe_function
+from training.ray_cluster.capacity import others_see_this_disk
 from training.records import DatasetVersion, RawShard
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
@@ -32,7 +33,7 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
         raw,
         plan.settings.data,
         place,
-        with_ray=plan.settings.scaling.num_workers > 0,
+        with_ray=plan.settings.scaling.num_workers > 0 and others_see_this_disk(plan.settings),
         listing=home.refused_rows(plan.recipe.name, plan.fingerprint),
         problem=plan.recipe.problem,
         function=recipe_function(plan.recipe, plan.paths.recipe),

@@ -5,6 +5,7 @@ A program, because a process can connect to only one Ray cluster, and the other 
 
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -92,6 +93,35 @@ def preempt(folder: Path, version: DatasetVersion) -> None:
     cluster.shutdown()
 
 
+def without_shared_disk(folder: Path, version: DatasetVersion) -> None:
+    """Train on a node that sees neither the run's folder nor the dataset: empty folders are mounted over them there."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    hidden = " && ".join(f"mount -t tmpfs none {path}" for path in (folder, version.path))
+    start = f"ray start --address={cluster.address} --num-cpus=2 --block"
+    node = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", f"{hidden} && exec {start}"], stdout=sys.stderr
+    )
+    try:
+        ray.init(address=cluster.address, log_to_driver=False)
+        wait(lambda: ray.cluster_resources().get("CPU", 0) >= 2)
+        job = slow_job(
+            Home(folder),
+            version,
+            workers=2,
+            scaling={"cpus_per_worker": 1},
+            training={"virtual_shards": 4, "epochs": 3},
+            storage={"url": os.environ["EVERGREEN_TEST_STORE"], "node_cache": f"{folder}/cache"},
+        )
+        trained = launch(job)
+        paths = [str(path.relative_to(folder)) for path in folder.rglob("step-*")]
+        print(json.dumps({"digest": trained.weights_digest, "checkpoints_here": paths}))
+        ray.shutdown()
+    finally:
+        node.terminate()
+        node.wait()
+        cluster.shutdown()
+
+
 def wait(condition: Callable[[], bool], seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -101,5 +131,6 @@ def wait(condition: Callable[[], bool], seconds: float = 180) -> None:
 
 
 if __name__ == "__main__":
-    scenario = {"elastic": grow_and_shrink, "preemption": preempt}[sys.argv[1]]
+    scenarios = {"elastic": grow_and_shrink, "preemption": preempt, "storage": without_shared_disk}
+    scenario = scenarios[sys.argv[1]]
     scenario(Path(sys.argv[2]), DatasetVersion.model_validate_json(Path(sys.argv[3]).read_text()))

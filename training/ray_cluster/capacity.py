@@ -120,3 +120,8 @@ def has_other_nodes() -> bool:
     import ray
 
     return len({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}) > 1
+
+
+def others_see_this_disk(settings: Settings) -> bool:
+    """Whether tasks on any node of the connected cluster may read and write files of this machine."""
+    return settings.storage.url is None or not has_other_nodes()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from elastic_run import EPOCHS
+from s3_server import S3Server
 from slow_runs import slow_job
 
 from training.records import DatasetVersion
@@ -60,3 +61,23 @@ def test_a_node_that_is_taken_away_is_saved_from_first(
     first, second = found["first_steps"]
     assert first == 0
     assert 10 <= second < 100  # inside the first epoch of 135 steps: saved because of the notice
+
+
+@pytest.mark.slow
+def test_workers_on_a_node_without_the_driver_s_disk_train_the_same_model(
+    home: Home,
+    small_version: DatasetVersion,
+    tmp_path: Path,
+    s3_server: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this user may not create a mount namespace, which hides the driver's disk from the node")
+    monkeypatch.setenv("EVERGREEN_TEST_STORE", s3_server.new_bucket())
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    found = run("storage", "0.01", home, small_version, tmp_path)
+    assert found["checkpoints_here"] == []
+
+    shards = {"virtual_shards": 4, "epochs": 3}
+    calm = slow_job(Home(tmp_path / "calm"), small_version, 0, training=shards)
+    assert launch(calm).weights_digest == found["digest"]

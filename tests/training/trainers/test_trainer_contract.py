@@ -29,6 +29,16 @@ class TestTorchOnImages(TrainerContract):
         return job_for(home, self.version, tiny_settings(training=training, checkpoint={"every_steps": 2}))
 
 
+class TestTorchWithAnObjectStore(TrainerContract):
+    @pytest.fixture(autouse=True)
+    def _images(self, small_version: DatasetVersion) -> None:
+        self.version = small_version
+
+    def job(self, home: Home) -> TrainingJob:
+        own = {"training": {"epochs": 3, "global_batch_size": 40}, "checkpoint": {"every_steps": 2}}
+        return job_for(home, self.version, tiny_settings(storage={"url": f"file://{home.root}-store"}, **own))
+
+
 class TestTorchOnATable(TrainerContract):
     @pytest.fixture(autouse=True)
     def _table(self, table: DatasetVersion) -> None:
@@ -48,3 +58,14 @@ class TestXGBoost(TrainerContract):
 
     def job(self, home: Home) -> TrainingJob:
         return boosted_job(home, self.version, checkpoint={"every_s": 0.01})
+
+
+class TestXGBoostWithAnObjectStore(TrainerContract):
+    @pytest.fixture(autouse=True)
+    def _table(self, table: DatasetVersion) -> None:
+        self.version = table
+
+    def job(self, home: Home) -> TrainingJob:
+        return boosted_job(
+            home, self.version, checkpoint={"every_s": 0.01}, storage={"url": f"file://{home.root}-store"}
+        )
