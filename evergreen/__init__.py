@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         RaySettings,
         ScalingSettings,
         Settings,
+        StorageSettings,
         TrackingSettings,
     )
     from training.trainers.torch.settings import TrainingSettings
@@ -62,6 +63,7 @@ __all__ = [
     "ScalingSettings",
     "Settings",
     "Split",
+    "StorageSettings",
     "Table",
     "Torch",
     "TrackingSettings",

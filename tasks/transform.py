@@ -11,8 +11,8 @@ from tasks.step import step
 from training.data.preparation.prepare import make_version
 from training.data.sources.wording import counted
 from training.plan import RunPlan
-from training.recipe_function import recipe_function
 from training.ray_cluster.capacity import others_see_this_disk
+from training.recipe_function import recipe_function
 from training.records import DatasetVersion, RawShard
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
