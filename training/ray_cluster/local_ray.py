@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -60,6 +61,14 @@ def _keep_to_ourselves() -> None:
     """
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # "0": Ray uses the loopback address
     with_token = "RAY_AUTH_MODE" not in os.environ
+    if with_token and "ray" in sys.modules and not patches.active():
+        # This process would not send the token that Ray's other processes require.
+        os.environ["RAY_AUTH_MODE"] = "disabled"
+        with_token = False
+        log.warning(
+            "Ray was imported before, and hooks into Ray are off: other users of this machine can use the Ray of this "
+            "run. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in the environment to prevent this."
+        )
     if with_token:  # a token created by Ray would be kept in the home directory
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     patches.restrict_imported_ray(with_token)

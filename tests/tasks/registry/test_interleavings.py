@@ -84,7 +84,7 @@ def comparison(is_better: bool) -> Evaluation:
 
 
 @cache
-def outcomes(predictions: Path, _: str) -> ClassOutcomes:
+def outcomes(_problem: str, predictions: Path, _: str) -> ClassOutcomes:
     """The rows of :func:`comparison`."""
     ours, rows = predictions.parent.name == "better", np.arange(40)
     right, loss = np.ones(40, bool), np.full(40, 0.1)
