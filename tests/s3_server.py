@@ -13,8 +13,8 @@ def environment() -> dict[str, str]:
     """What a process needs to reach the server: set before Ray starts, whose workers get the same environment."""
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{_free_port()}",
-        "AWS_ACCESS_KEY_ID": "evergreen",
-        "AWS_SECRET_ACCESS_KEY": "evergreen",
+        "AWS_ACCESS_KEY_ID": "access-key-of-tests",
+        "AWS_SECRET_ACCESS_KEY": "secret-key-of-tests",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
     }

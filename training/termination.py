@@ -9,6 +9,7 @@ from the files on disk.
 """
 
 import os
+import re
 import signal
 import threading
 import time
@@ -99,6 +100,7 @@ class Termination:
 
 
 _active: list[Termination] = []
+_AT_FORK = re.compile("(before|after|at)_?fork")  # callbacks of os.register_at_fork have such names
 
 
 def active() -> Termination | None:
@@ -162,7 +164,7 @@ def _would_be_dropped(frame: FrameType | None) -> bool:
         code = frame.f_code
         if code.co_filename.startswith("<frozen importlib") or Path(code.co_filename).name in _CALLBACKS:
             return True
-        if code.co_name == "__del__":
+        if code.co_name == "__del__" or _AT_FORK.search(code.co_name):
             return True
         frame = frame.f_back
     return False

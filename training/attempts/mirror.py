@@ -16,6 +16,7 @@ from training.storage.paths import RunPaths
 
 _OF_RANK = ("beats/rank-{}.json", "logs/rank-{}.jsonl", "stacks/rank-{}.txt", "replay.json")
 _OF_FIRST = ("metrics.jsonl", "attempts.jsonl")
+CLOSED = "0.0"  # content of the file `fence` that no attempt has
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ class Outbox:
         """Write the driver's requests and the fence where the worker looks for them."""
         paths = RunPaths(self.root)
         if reply.fence != self.fence:
-            write_text(paths.fence, reply.fence, durable=False)
             self.fence = reply.fence
+            if self.rank == 0:  # another group of workers began: this one must not even enter
+                write_text(paths.fence, CLOSED, durable=False)
         if reply.save:
             paths.save.touch()
         if reply.stop:
@@ -98,7 +100,7 @@ class DriverSide:
         group before, which the worker enters in its own folder as a worker that shares the run's folder does.
         Raises :class:`training.attempts.fence.SupersededError` if a newer attempt has begun.
         """
-        names = ["fence", "replay.json", *(_OF_FIRST if rank == 0 else ())]
+        names = ["fence", "replay.json", f"logs/rank-{rank}.jsonl", *(_OF_FIRST if rank == 0 else ())]
         files = [self._paths.root / name for name in names]
         files += [*self._paths.beats.glob("rank-*.json"), *self._paths.recipe.rglob("*")]
         found = {
@@ -110,14 +112,19 @@ class DriverSide:
             Fence.enter(self._paths, attempt, driver)
         return found, _text(self._paths.fence)
 
-    def exchange(self, rank: int, changes: list[Change]) -> Reply:
-        """Apply a worker's changes to the run's files; returns the driver's requests. Each save is requested once."""
-        for change in changes:
-            self._apply(change)
+    def exchange(self, rank: int, changes: list[Change], known: str) -> Reply:
+        """Apply a worker's changes to the run's files; returns the driver's requests. Each save is requested once.
+
+        `known` is the fence that the worker knows. The changes of a worker that was superseded are dropped.
+        """
+        fence = _text(self._paths.fence)
+        if known == fence or (rank and known.partition(".")[0] == fence.partition(".")[0]):
+            for change in changes:
+                self._apply(change)
         save = rank == 0 and self._paths.save.exists()
         if save:
             self._paths.save.unlink(missing_ok=True)
-        return Reply(stop=self._paths.stop.exists(), save=save, fence=_text(self._paths.fence))
+        return Reply(stop=self._paths.stop.exists(), save=save, fence=fence)
 
     def _apply(self, change: Change) -> None:
         target = self._paths.root / change.name

@@ -13,14 +13,15 @@ from typing import Any
 
 from training.checkpoints.checkpoint_log import MANIFEST, STATE, CheckpointLog, Manifest, Position
 from training.checkpoints.stored_run import RunState, StoredCheckpoint, StoredFile, StoredRun
-from training.errors import DataError
-from training.storage.files import atomic_folder, remove_folder
+from training.errors import DataError, TransientError
+from training.storage.files import atomic_folder, digest_file, remove_folder
 from training.storage.paths import RunPaths
 
 log = logging.getLogger("evergreen.checkpoint")
 
 _METRICS = "metrics.jsonl"
-_BESIDE_MODEL = (_METRICS, "attempts.jsonl", "replay.json")  # files of a run that go with its finished model
+_HISTORY = "attempts.jsonl"
+_BESIDE_MODEL = (_METRICS, _HISTORY, "replay.json")  # files of a run that go with its finished model
 
 
 @dataclass
@@ -50,6 +51,17 @@ class StoredCheckpointLog(CheckpointLog):
                 raise DataError(f"{self.stored.store.url}/{self.stored.prefix}: no checkpoint at step {step}")
             self._download(found[0])
         return super().load_at(step)
+
+    def load_step(self, step: int) -> dict[str, Any]:
+        try:
+            return self.load_at(step)
+        except DataError as error:
+            self.stored.commit(
+                lambda state: state.model_copy(
+                    update={"checkpoints": tuple(one for one in state.checkpoints if one.step < step)}
+                )
+            )
+            raise TransientError(f"{error} Training resumes from the checkpoint before it") from error
 
     def publish(self, path: Path, manifest: Manifest) -> None:
         if self.metrics is not None and self.metrics.path.is_file():
@@ -89,7 +101,7 @@ class StoredCheckpointLog(CheckpointLog):
 def download_model(stored: StoredRun, paths: RunPaths) -> bool:
     """Download the finished training of a run, if the store has one; returns whether it has.
 
-    Files of the run that are on this machine already are kept. Raises :class:`DataError` if a file in the store is
+    The history of attempts that is on this machine already is kept. Raises :class:`DataError` if a file in the store is
     missing or damaged.
     """
     files = stored.state().model
@@ -98,10 +110,19 @@ def download_model(stored: StoredRun, paths: RunPaths) -> bool:
     with atomic_folder(paths.model) as aside:
         prefix = f"{paths.model.name}/"
         inside = [file.name for file in files if file.name.startswith(prefix)]
-        beside = [name for name in _BESIDE_MODEL if not (paths.root / name).exists()]
+        beside = [
+            file.name
+            for file in files
+            if file.name in _BESIDE_MODEL and _is_older(paths.root / file.name, file.sha256)
+        ]
         targets = {name: aside / name.removeprefix(prefix) for name in inside}
         stored.download(files, targets | {name: paths.root / name for name in beside})
     return True
+
+
+def _is_older(file: Path, sha256: str) -> bool:
+    """Whether the store's file replaces this machine's: another machine may have finished the training."""
+    return not file.exists() or (file.name != _HISTORY and digest_file(file) != sha256)
 
 
 def _files(state: RunState) -> Iterable[StoredFile]:

@@ -7,6 +7,7 @@ can't commit, on any clock and after any pause. Files lie under a prefix of thei
 `files/<attempt>.<group>-<random>/`, and count only once an entry names them.
 """
 
+import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,14 +22,16 @@ from training.storage.files import atomic_file, digest_file
 from training.storage.objects.base import ObjectStore
 from training.storage.record_files import parse_record, record_text
 
+log = logging.getLogger("evergreen.checkpoint")
+
 _TRIES = 5
 
 
 class StoredFile(Record):
     """A file in the store: its name in the run, its key and its content's sha256."""
 
-    name: str
-    key: str
+    name: str = Field(pattern=r"^[\w-][\w.-]*(/[\w-][\w.-]*)?$")
+    key: str = Field(pattern=r"^runs(/[\w-][\w.-]*)+$")
     sha256: str
 
 
@@ -156,7 +159,10 @@ class StoredRun:
 
     def delete(self, files: tuple[StoredFile, ...]) -> None:
         """Delete files that the newest entry does not name."""
-        self.store.delete(file.key for file in files)
+        try:
+            self.store.delete(file.key for file in files)
+        except TransientError as error:  # the next attempt deletes what no entry names
+            log.warning("%s", error)
 
     def _created(self, before: RunState, entry: RunState) -> bool:
         """Append `entry` after `before`; False if another process appended first.

@@ -7,22 +7,21 @@ Ray ends the actor, and the fence on the worker's node is closed: the worker can
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
-from training.attempts.mirror import DriverSide, Outbox, Reply
-from training.data.stored_versions import fetch, node_cache
+from training.attempts.mirror import CLOSED, DriverSide, Outbox, Reply
+from training.ray_cluster.stored_datasets import fetch, node_cache
 from training.storage.files import temporary_folder, write_text
 from training.storage.objects.base import open_store
 
 log = logging.getLogger("evergreen.link")
 
 _EVERY_S = 0.2
-_CLOSED = "0.0"  # a fence of no attempt
 
 
 @contextmanager
@@ -40,7 +39,8 @@ def driver_link(job: TrainingJob) -> Iterator[Any]:
     try:
         yield actor
     finally:
-        ray.kill(actor)
+        with suppress(Exception):  # Ray may have died; then the actor has died, too
+            ray.kill(actor)
 
 
 @contextmanager
@@ -102,18 +102,17 @@ class _Link:
             thread.join()
 
     def _run(self) -> None:
-        from ray.exceptions import RayError
-
         try:
             while not self._ended.wait(_EVERY_S):
                 self._exchange()
             self._exchange()  # what was written last
-        except RayError as error:
-            log.warning("the driver does not answer any more (%s)", type(error).__name__)
-            write_text(self.outbox.root / "fence", _CLOSED, durable=False)
+        except Exception as error:
+            log.warning("the driver does not answer any more (%s: %s)", type(error).__name__, error)
+            write_text(self.outbox.root / "fence", CLOSED, durable=False)
 
     def _exchange(self) -> None:
         import ray
 
-        reply: Reply = ray.get(self.actor.exchange.remote(self.outbox.rank, self.outbox.changes()))
-        self.outbox.heed(reply)
+        outbox = self.outbox
+        reply: Reply = ray.get(self.actor.exchange.remote(outbox.rank, outbox.changes(), outbox.fence))
+        outbox.heed(reply)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from training.attempts.job import TrainingJob
 from training.data.dataset import ray_dataset
-from training.data.stored_versions import files_of
 from training.ray_cluster import patches
 from training.ray_cluster.capacity import capacity_for_workers
 from training.ray_cluster.cluster import connection, head_is_gone
@@ -17,6 +16,7 @@ from training.ray_cluster.controller import controller_host, start_host
 from training.ray_cluster.driver_link import driver_link
 from training.ray_cluster.ray_worker import run_ray_worker
 from training.ray_cluster.rendezvous import process_group
+from training.ray_cluster.stored_datasets import files_of
 from training.storage.objects.base import open_store
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from training.attempts.history import Attempt, read_attempts
 from training.attempts.job import TrainingJob
 from training.checkpoints.opening import stored_run
 from training.checkpoints.stored_checkpoints import download_model
-from training.data.stored_versions import publish
 from training.errors import DataError, SettingError, TrainingError, TransientError
 from training.ray_cluster.capacity import workers_with_gpus
 from training.ray_cluster.ray_train import fit
+from training.ray_cluster.stored_datasets import publish
 from training.recipe import RecipeRef, keep_copy
 from training.records import DatasetVersion, Goodput, TrainedModel
 from training.settings.schema import ScalingSettings, Settings

@@ -18,7 +18,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from types import FrameType
 
-from training.attempts.fence import Fence, RivalDriverError, SupersededError, new_driver, next_attempt
+from training.attempts.fence import Fence, RivalDriverError, new_driver, next_attempt
 from training.attempts.heartbeat import furthest_step, read_beats
 from training.attempts.history import Failure, note, read_attempts
 from training.attempts.job import TrainingJob
@@ -43,6 +43,7 @@ from training.termination import sigterm_to
 log = logging.getLogger("evergreen.supervise")
 
 _LOOK_S = 0.5
+_STORE_PAUSE_S = 5.0  # until a store that is away is asked again
 _UNWIND_S = 60.0  # time for Ray Train to notice that its workers were killed, or that they finished
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 # Time until Ray drops a lost node from the cluster; an earlier attempt would wait for the lost node's workers.
@@ -86,8 +87,29 @@ def train_until_done(
 def _begin_attempt(job: TrainingJob) -> Fence:
     """Start a new attempt, which fences out older attempts: in the run's folder and in its object store."""
     stored = stored_run(job)
-    number = stored.begin(job.driver, next_attempt(job.paths)) if stored is not None else None
-    return Fence.begin(job.paths, job.driver, number)
+    deadline = time.monotonic() + job.settings.tracking.outage_s
+    while stored is not None:
+        try:
+            number = stored.begin(job.driver, next_attempt(job.paths))
+            return Fence.begin(job.paths, job.driver, number)
+        except TransientError as error:
+            if time.monotonic() > deadline:
+                raise
+            log.warning("%s; asked again for at most %.0f s", error, deadline - time.monotonic())
+            time.sleep(_STORE_PAUSE_S)
+    return Fence.begin(job.paths, job.driver)
+
+
+def _check_rivals(job: TrainingJob, fence: Fence) -> None:
+    """Raise :class:`RivalDriverError` when another driver trains this run, in this home or by the object store."""
+    fence.check_driver()
+    try:
+        if (stored := stored_run(job)) is not None:
+            stored.check_driver(fence)
+    except RivalDriverError:
+        raise
+    except TransientError as error:  # the store is away, so whether there is a rival is not known
+        log.debug("%s", error)
 
 
 def _attempt_once(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
@@ -101,10 +123,8 @@ def _attempt_once(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_r
 def _noted(job: TrainingJob, fence: Fence, error: Exception, begun: bool) -> EvergreenError:
     """Classify the error of a failed attempt and append it to the run's failure log."""
     try:
-        fence.check_driver()
+        _check_rivals(job, fence)
         known = _explained(error)
-        if isinstance(known, SupersededError) and (stored := stored_run(job)) is not None:
-            stored.check_driver(fence)
     except RivalDriverError as rival:  # the other driver killed these workers: `error` is only a consequence
         known = rival
     if begun and isinstance(known, NoCapacityError):  # the workers fitted before: nodes are missing now

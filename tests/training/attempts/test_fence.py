@@ -37,6 +37,8 @@ def replaced_before(
     def late(*args: Any, **options: Any) -> Any:
         calls[0] += 1
         if calls[0] == time:
+            if isinstance(args[0], CheckpointLog):
+                args[0].wait()  # the checkpoint before is committed
             Fence.begin(job.paths)
         return original(*args, **options)
 

@@ -36,7 +36,8 @@ def begin(driver: RunPaths, worker: RunPaths, fence: Fence, rank: int = 0) -> Ou
 
 
 def exchange(driver: RunPaths, outbox: Outbox) -> None:
-    outbox.heed(DriverSide(str(driver.root)).exchange(outbox.rank, outbox.changes()))
+    changes = outbox.changes()
+    outbox.heed(DriverSide(str(driver.root)).exchange(outbox.rank, changes, outbox.fence))
 
 
 def test_points_that_are_appended_and_rewound_arrive_in_order(driver: RunPaths, worker: RunPaths) -> None:
@@ -118,3 +119,14 @@ def test_the_recipe_s_copy_reaches_the_worker(driver: RunPaths, worker: RunPaths
     begin(driver, worker, Fence.begin(driver, "here"), rank=2)
     assert (worker.recipe / "helpers" / "__init__.py").is_file()
     assert (worker.recipe / "recipe.py").read_text() == "import helpers"
+
+
+def test_a_superseded_worker_changes_nothing(driver: RunPaths, worker: RunPaths) -> None:
+    outbox = begin(driver, worker, Fence.begin(driver, "here"))
+    MetricsFile(driver.metrics).append(1, 1, {"loss": 1.0})
+    Fence.begin(driver, "here")
+    MetricsFile(worker.metrics).append(1, 1, {"loss": 2.0})
+    exchange(driver, outbox)
+    assert [point.values for point in MetricsFile(driver.metrics).read()] == [{"loss": 1.0}]
+    with pytest.raises(SupersededError):
+        Fence.enter(worker, 1, "here")

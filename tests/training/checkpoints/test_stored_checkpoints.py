@@ -8,7 +8,8 @@ from checkpoints import KEY, at, newest, save
 from training.attempts.fence import Fence, SupersededError
 from training.attempts.metrics import MetricsFile
 from training.checkpoints.stored_checkpoints import StoredCheckpointLog, download_model
-from training.checkpoints.stored_run import StoredRun
+from training.checkpoints.stored_run import StoredFile, StoredRun
+from training.errors import TransientError
 from training.settings.schema import CheckpointSettings
 from training.storage.objects.base import ObjectStore, open_store
 from training.storage.paths import RunPaths
@@ -107,3 +108,43 @@ def test_the_finished_training_reaches_another_machine(store: ObjectStore, tmp_p
     assert download_model(StoredRun(store, PREFIX), there)
     assert (there.model / "weights.safetensors").read_bytes() == b"weights"
     assert there.metrics.read_text() == "points\n"
+
+
+def test_a_checkpoint_that_is_found_damaged_at_the_end_is_computed_again(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    save(opened(store, tmp_path / "here", attempt=1, keep_newest=9), 1, 2, 3)
+    (key,) = [key for key in store.keys(f"{PREFIX}/files") if "step-000000002/state.pt" in key]
+    store.delete([key])
+    there = opened(store, tmp_path / "there", attempt=2, keep_newest=9)
+    with pytest.raises(TransientError, match=r"step-000000002/state\.pt: missing"):
+        there.load_step(2)
+    assert stored_steps(store) == [1]
+    assert newest(opened(store, tmp_path / "third")) == 1
+
+
+def test_points_that_another_machine_wrote_replace_older_points(store: ObjectStore, tmp_path: Path) -> None:
+    log = opened(store, tmp_path / "here", attempt=1)
+    here, there = RunPaths(log.folder.parent), RunPaths(tmp_path / "there")
+    here.model.mkdir()
+    here.metrics.write_text("points\nmore points\n")
+    here.attempts.write_text("theirs\n")
+    log.publish_model(here)
+    there.root.mkdir()
+    there.metrics.write_text("points\n")
+    there.attempts.write_text("ours\n")
+    assert download_model(StoredRun(store, PREFIX), there)
+    assert there.metrics.read_text() == "points\nmore points\n"
+    assert there.attempts.read_text() == "ours\n"
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "model/../x", "model//etc/x", "a/b/c", "model/.."])
+def test_a_name_that_leads_out_of_the_run_s_folder_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        StoredFile(name=name, key="runs/digits/x/files/1", sha256="")
+
+
+@pytest.mark.parametrize("key", ["other/x", "runs/../x", "/etc/x"])
+def test_a_key_outside_the_runs_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="key"):
+        StoredFile(name="model/x", key=key, sha256="")

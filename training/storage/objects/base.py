@@ -90,7 +90,8 @@ def check_put_new(store: ObjectStore) -> None:
     """
     key = f"probes/{uuid.uuid4().hex}"
     try:
-        if not store.put_new(key, b"1") or store.put_new(key, b"2"):
+        store.put_new(key, b"1")
+        if store.put_new(key, b"2") or store.get(key) != b"1":
             raise ResourceError(
                 f"storage.url: {store.url} overwrites objects that a conditional write must not overwrite (header "
                 "If-None-Match of S3). Commits need this condition: use another store, or a newer version of it."

@@ -1,5 +1,6 @@
 """Objects in a bucket, by a file system of fsspec: S3 and stores that speak its protocol, Google Cloud, Azure."""
 
+import errno
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_PRECONDITION_FAILED = 412
 
 
 def open_store(url: str) -> "RemoteStore":
@@ -34,10 +37,12 @@ def _explained(call: Callable[P, R]) -> Callable[P, R]:
         except EvergreenError:
             raise
         except FileNotFoundError:
-            if not call.__name__.startswith("put"):
+            if call.__name__.startswith("get"):
                 raise
             raise SettingError(f"storage.url: {url}: there is no such bucket; create it first.") from None
         except Exception as error:
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):  # this machine's disk is full
+                raise
             reason = f"{type(error).__name__}: {error}"
             if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
                 raise SettingError(
@@ -76,6 +81,12 @@ class RemoteStore:
             self._files.pipe_file(self._path(key), data, mode="create")
         except FileExistsError:
             return False
+        except OSError as error:
+            # s3fs knows the answer of AWS; other servers leave out the part by which s3fs recognises the answer.
+            response = getattr(error.__cause__, "response", None) or {}
+            if response.get("ResponseMetadata", {}).get("HTTPStatusCode") == _PRECONDITION_FAILED:
+                return False
+            raise
         return True
 
     @_explained

@@ -46,7 +46,8 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     heartbeat.beat(0)
     prepare_process(job.settings.scaling.threads_per_worker, job.settings.torch.deterministic)
     recipe = import_recipe(job)
-    columns = open_columns(job.dataset, "train", check_images=False)
+    with heartbeat.kept_beating(0):
+        columns = open_columns(job.dataset, "train", check_images=False)
     learn, validate = training_rows(columns, job.settings)
     feed = build_feed(job, recipe, columns, learn, ranks)
     total = min(feed.steps_per_epoch * job.settings.torch.epochs, job.settings.torch.max_steps or sys.maxsize)
@@ -63,7 +64,8 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
         return rows, build_replica(again, job, ranks, total)
 
     loop = Loop(job, ranks, columns, feed, validate, replica, total, heartbeat, fence, rebuild)
-    position = loop.resume()
+    with heartbeat.kept_beating(0):  # the checkpoint may come from a store
+        position = loop.resume()
     if ranks.is_first:
         attempt = Attempt(
             number=fence.number,

@@ -44,7 +44,8 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
             learn, validate = training_rows(columns, job.settings)
             boosting = build_boosting(job.dataset, job.settings, columns, learn, validate, ranks)
         loop = Loop(job, ranks, boosting, learn, heartbeat, fence)
-        reached_block = loop.resume()
+        with heartbeat.kept_beating(0):  # the checkpoint may come from a store
+            reached_block = loop.resume()
         if ranks.is_first:
             attempt = Attempt(
                 number=fence.number,

@@ -6,6 +6,7 @@ changes, so two drivers upload the same bytes. The manifest is uploaded last.
 
 import logging
 import os
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from training.data.manifest import MANIFEST, check_parts, read_manifest
-from training.errors import DataError, ResourceError
+from training.errors import DataError, ResourceError, TransientError
 from training.records import DatasetVersion
 from training.storage.files import atomic_folder, remove_folder
 from training.storage.objects.base import ObjectStore
@@ -53,8 +54,8 @@ def publish(version: DatasetVersion, store: ObjectStore) -> None:
 def fetch(version: DatasetVersion, store: ObjectStore, cache: Path) -> DatasetVersion:
     """The version on this node's disk: downloaded to the folder `cache` by the first process that asks, then checked.
 
-    Removes older versions of the dataset from the cache. Raises :class:`DataError` if the store's files are missing or
-    not those that the manifest lists.
+    Removes older versions of the dataset from the cache. Raises :class:`TransientError` if files in the store are
+    missing, or not those that the manifest lists.
     """
     folder = cache / prefix(version)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -62,6 +63,8 @@ def fetch(version: DatasetVersion, store: ObjectStore, cache: Path) -> DatasetVe
         here = _checked(version, folder)
         if here is None:
             remove_folder(folder)
+            for left in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a killed process
+                shutil.rmtree(left, ignore_errors=True)
             with atomic_folder(folder) as aside:
                 _download(version, store, aside)
             here = read_manifest(folder, version.fingerprint)
@@ -88,11 +91,20 @@ def _download(version: DatasetVersion, store: ObjectStore, folder: Path) -> None
         try:
             store.get_file(f"{prefix(version)}/{file}", folder / file)
         except FileNotFoundError:
-            raise DataError(
-                f"{store.url}/{prefix(version)}/{file}: missing. Run the same command again: the driver uploads the "
-                "dataset again."
-            ) from None
-    check_parts(read_manifest(folder, version.fingerprint).model_copy(update={"path": str(folder)}))
+            raise _damaged(version, store, f"{file} is missing") from None
+    try:
+        check_parts(read_manifest(folder, version.fingerprint).model_copy(update={"path": str(folder)}))
+    except DataError as error:
+        raise _damaged(version, store, Path(str(error).partition(":")[0]).name) from error
+
+
+def _damaged(version: DatasetVersion, store: ObjectStore, what: str) -> TransientError:
+    """The error for a damaged upload. Without its manifest, the next :func:`publish` uploads the dataset again."""
+    store.delete([f"{prefix(version)}/{MANIFEST}"])
+    return TransientError(
+        f"{store.url}/{prefix(version)}: damaged ({what}). Run the same command again: the driver uploads the dataset "
+        "again."
+    )
 
 
 def _forget_old(newest: Path) -> None:
