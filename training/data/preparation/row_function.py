@@ -6,6 +6,7 @@ The function is part of a dataset: its result must depend on each row alone, as 
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from training.data.images.decoding import Pixels
@@ -14,7 +15,9 @@ from training.errors import SettingError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_TRIED_ROWS = 16  # of the first batch of a shard, given to the function a second time
+_TRIED_ROWS = (
+    16  # rows of the first batch of a shard that the function gets a second time, in the reverse order
+)
 
 
 class RowFunction(Protocol):
@@ -35,8 +38,9 @@ class RowFunction(Protocol):
 def changed_images(function: RowFunction, pixels: Pixels, first: str, again: bool = False) -> Pixels:
     """The images that `function` makes of `pixels`; `first` names the first row in messages.
 
-    With `again`, the first 16 rows are given to the function a second time, to detect a function that is random or
-    whose result depends on the other rows of a batch. Raises :class:`SettingError` when the function fails or returns
+    With `again`, the last 16 rows are given to the function a second time, in the reverse order, to detect a function
+    that is random, or whose result depends on the order or on other rows of a batch. The check cannot detect a
+    dependence on other rows that shows in none of these 16 rows. Raises :class:`SettingError` when the function fails or returns
     anything but uint8 images of the same number and shape.
     """
     made = np.asarray(_called(function, pixels.copy(), first))
@@ -48,8 +52,9 @@ def changed_images(function: RowFunction, pixels: Pixels, first: str, again: boo
             "of the same size for each row. Set data.image_size to resize images.",
         )
     if again:
-        few = np.asarray(_called(function, pixels[:_TRIED_ROWS].copy(), first))
-        _check_same(function, first, np.array_equal(few, made[:_TRIED_ROWS]))
+        tried = _tried(len(pixels))
+        few = np.asarray(_called(function, pixels[tried], first))
+        _check_same(function, first, np.array_equal(few, made[tried]))
     return np.ascontiguousarray(made)
 
 
@@ -68,14 +73,25 @@ def changed_table(function: RowFunction, rows: pa.Table, first: str, again: bool
             "order; remove rows from the source instead.",
         )
     if again:
-        few = _table(function, rows.slice(0, _TRIED_ROWS), first)
+        tried = _tried(rows.num_rows)
+        few, expected = _table(function, rows.take(tried), first), made.take(tried)
         same = few.column_names == made.column_names and all(
-            few[name].cast(made[name].type).equals(made[name].slice(0, _TRIED_ROWS))
+            _plain(few[name]).cast(_plain(expected[name]).type).equals(_plain(expected[name]))
             for name in made.column_names
             if not pa.types.is_null(few[name].type)
         )
         _check_same(function, first, same)
     return made
+
+
+def _tried(rows: int) -> npt.NDArray[np.int64]:
+    """Numbers of the rows that the function gets a second time."""
+    return np.arange(rows, dtype=np.int64)[-_TRIED_ROWS:][::-1]
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column's values without a dictionary, which differs between batches of other rows."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _table(function: RowFunction, rows: pa.Table, first: str) -> pa.Table:
@@ -104,8 +120,8 @@ def _check_same(function: RowFunction, first: str, same: bool) -> None:
         raise _error(
             function,
             first,
-            f"gives other results for the first {_TRIED_ROWS} rows when they are a batch of their own. It must not be "
-            "random, and each row's result must not depend on the other rows of a batch.",
+            f"gives other results for {_TRIED_ROWS} of its rows when they are a batch by themselves, in the reverse order. "
+            "It must not be random, and each row's result must not depend on the other rows of a batch.",
         )
 
 

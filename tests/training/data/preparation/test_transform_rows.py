@@ -150,6 +150,10 @@ def test_the_fingerprint_depends_on_the_file_of_the_function_alone(tmp_path: Pat
         ("return images.reshape(-1, 1, 4, 16)", r"one image of the same size for each row"),
         ("import os; return images + os.urandom(1)[0]", r"must not be random"),
         ("return images - images.min(axis=0)", r"must not depend on the other rows of a batch"),
+        (
+            "return images - images[[0, *range(len(images) - 1)]]",
+            r"must not depend on the other rows of a batch",
+        ),
     ],
 )
 @pytest.mark.parametrize("with_ray", [False, True])
@@ -222,6 +226,8 @@ def test_the_columns_of_a_table_change_and_the_split_does_not(tmp_path: Path) ->
         ),
         ("rows['x'] = [[1]] * len(rows); return rows", r"column 'x' of type list"),
         ("rows['x'] = rows.area.rank(); return rows", r"must not depend on the other rows"),
+        ("rows['x'] = rows.area.shift(); return rows", r"must not depend on the other rows"),
+        ("rows['x'] = rows.area.cumsum(); return rows", r"must not depend on the other rows"),
     ],
 )
 def test_a_wrong_function_of_a_table_is_refused(tmp_path: Path, body: str, message: str) -> None:
