@@ -40,8 +40,8 @@ def changed_images(function: RowFunction, pixels: Pixels, first: str, again: boo
 
     With `again`, the last 16 rows are given to the function a second time, in the reverse order, to detect a function
     that is random, or whose result depends on the order or on other rows of a batch. The check cannot detect a
-    dependence on other rows that shows in none of these 16 rows. Raises :class:`SettingError` when the function fails or returns
-    anything but uint8 images of the same number and shape.
+    dependence on other rows that shows in none of these 16 rows. Raises :class:`SettingError` when the function fails
+    or returns anything but uint8 images of the same number and shape.
     """
     made = np.asarray(_called(function, pixels.copy(), first))
     if made.dtype != np.uint8 or made.shape != pixels.shape:
@@ -120,8 +120,8 @@ def _check_same(function: RowFunction, first: str, same: bool) -> None:
         raise _error(
             function,
             first,
-            f"gives other results for {_TRIED_ROWS} of its rows when they are a batch by themselves, in the reverse order. "
-            "It must not be random, and each row's result must not depend on the other rows of a batch.",
+            f"gives other results for {_TRIED_ROWS} of its rows when they are a batch by themselves, in the reverse "
+            "order. It must not be random, and each row's result must not depend on the other rows of a batch.",
         )
 
 
