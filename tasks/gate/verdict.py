@@ -40,8 +40,17 @@ def asks_for_look(evaluation: Evaluation, settings: GateSettings) -> bool:
 
 
 def same_policy(verdict: Verdict, settings: GateSettings) -> bool:
-    """Whether `verdict` was computed with `settings`; if not, the evaluation must be judged again."""
-    return verdict.policy == settings.model_dump()
+    """Whether `verdict` was computed with `settings`; if not, the evaluation must be judged again.
+
+    A setting that the recorded verdict lacks is newer than the verdict: its default had the same effect.
+    """
+    recorded = GateSettings().model_dump() | verdict.policy
+    return not has_first_rules(verdict) and recorded == settings.model_dump()
+
+
+def has_first_rules(verdict: Verdict) -> bool:
+    """Whether an early version of Evergreen reached `verdict`, by other rules and in other words than :func:`judge`."""
+    return "error_control" not in verdict.policy
 
 
 def _check(evaluation: Evaluation) -> None:

@@ -29,9 +29,15 @@ if TYPE_CHECKING:
 COLUMNS_FILE = "columns.json"
 CODE_FOLDER = "code"
 RAW_PARTS = (COLUMNS_FILE, CODE_FOLDER)
-# sha256 of the files raw_table.py of earlier versions of Evergreen, whose models are trusted as well.
+# sha256 of the files raw_table.py of earlier versions of Evergreen, whose models are trusted as well. After a change of
+# the file, tests/tasks/model_formats/test_raw_table.py fails and says which digest to add.
 EARLIER: frozenset[str] = frozenset()
 
+# A file of this name beside the code: where Python finds a file, it neither stores nor runs compiled code.
+_NO_COMPILED_CODE = "__pycache__"
+_NO_COMPILED_CODE_TEXT = (
+    b"This file keeps Python from running compiled code in place of the code in this folder.\n"
+)
 _SOURCE = Path(__file__).with_name("raw_table.py")
 _ENCODING = 1  # as ENCODING in that file
 _KEYS = frozenset({CODE_FOLDER, "env", "loader_module", "python_version"})
@@ -95,6 +101,7 @@ class TableFlavor:
                 for name in names:
                     if (aside / part / name).exists():
                         shutil.move(aside / part / name, folder / name)
+        (folder / CODE_FOLDER / _NO_COMPILED_CODE).write_bytes(_NO_COMPILED_CODE_TEXT)
         (folder / COLUMNS_FILE).write_text(columns, encoding="utf-8")
         mlflow_model.add_flavor(self._flavor, **own.flavors[self._flavor])
         mlflow_model.model_size_bytes = own.model_size_bytes
@@ -162,9 +169,13 @@ def wrong_code(folder: Path, function: Mapping[str, Any], table: Any, flavor: st
     if function.get(CODE_FOLDER) != CODE_FOLDER or code.is_symlink() or not code.is_dir():
         return f"it is loaded by {name} from {function.get(CODE_FOLDER)}"
     for path in sorted(code.iterdir()):
-        # Python writes __pycache__ when MLflow loads a model from a local store. Evergreen does not import the copy.
-        if path.name not in (f"{name}.py", "__pycache__"):
+        if path.name not in (f"{name}.py", _NO_COMPILED_CODE):
             return f"{CODE_FOLDER} holds {path.name}"
+    if _has_compiled_code(code / _NO_COMPILED_CODE):
+        return (
+            f"{CODE_FOLDER}/{_NO_COMPILED_CODE} can have compiled code, which Python runs in place of the code; remove "
+            "this folder from the model's files in the artifact store"
+        )
     file = code / f"{name}.py"
     if file.is_symlink() or not file.is_file():
         return f"{CODE_FOLDER}/{file.name} is no regular file"
@@ -172,6 +183,14 @@ def wrong_code(folder: Path, function: Mapping[str, Any], table: Any, flavor: st
     if sha256 not in {digest_file(_SOURCE), *EARLIER} or name != code_name(sha256):
         return f"{CODE_FOLDER}/{file.name} is not the code of this or an earlier version of Evergreen"
     return _wrong_columns(folder / COLUMNS_FILE, table, flavor)
+
+
+def _has_compiled_code(path: Path) -> bool:
+    """Whether `path` is anything but the file that Evergreen writes; models of earlier versions may lack the file."""
+    if not path.is_symlink() and not path.exists():
+        return False
+    regular = path.is_file() and not path.is_symlink() and path.stat().st_size == len(_NO_COMPILED_CODE_TEXT)
+    return not regular or path.read_bytes() != _NO_COMPILED_CODE_TEXT
 
 
 def _wrong_columns(file: Path, table: Any, flavor: str) -> str | None:

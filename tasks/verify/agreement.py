@@ -2,12 +2,13 @@
 
 import math
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from tasks.comparison import EVALUATION, comparison_folders, owner_of
-from tasks.gate import asks_for_look, judge
+from tasks.gate import asks_for_look, has_first_rules, judge
 from tasks.gate.measures import measure_of
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
@@ -109,12 +110,21 @@ def verdict_follows(run: Evidence) -> Outcome:
         raise NoEvidence("the verdict was reached under the rules of an earlier version of Evergreen")
     again = judge(evaluation, settings, verdict.looks)
     passed = [f"{rule.name} {'passed' if rule.passed else 'failed'}" for rule in again.rules]
-    # Earlier versions of Evergreen worded their reasons differently.
-    by_earlier_version = "error_control" not in verdict.policy
-    if again == verdict or (by_earlier_version and _decision(again) == _decision(verdict)):
+    recorded = verdict.model_dump(mode="json", exclude_unset=True)
+    same = _of_record(again.model_dump(mode="json"), recorded) == recorded
+    if same or (has_first_rules(verdict) and _decision(again) == _decision(verdict)):
         return Outcome(True, ", ".join(passed))
     said = "promote" if again.promote else "keep"
     return Outcome(False, f"the gate now says {said} ({', '.join(passed)}), the recorded verdict differs")
+
+
+def _of_record(value: Any, recorded: Any) -> Any:
+    """The part of `value` that `recorded` has, too: an earlier version of Evergreen did not record newer fields."""
+    if isinstance(value, dict) and isinstance(recorded, dict):
+        return {name: _of_record(value.get(name), part) for name, part in recorded.items()}
+    if isinstance(value, list) and isinstance(recorded, list) and len(value) == len(recorded):
+        return [_of_record(*pair) for pair in zip(value, recorded, strict=True)]
+    return value
 
 
 def _decision(verdict: Verdict) -> tuple[bool, list[tuple[str, bool, float, float]]]:

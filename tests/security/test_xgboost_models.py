@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import py_compile
 import shutil
 import struct
@@ -84,14 +85,14 @@ def own_loader(files: Path, mark: Path) -> None:
 
 def own_code(files: Path, mark: Path) -> None:
     """The loader that the model names, with a line more."""
-    (file,) = (files / "code").iterdir()
+    (file,) = (files / "code").glob("*.py")
     file.write_text(f"open({str(mark)!r}, 'w').close()\n" + file.read_text())
 
 
 def code_under_the_name_of_its_bytes(files: Path, mark: Path) -> None:
     """Changed code whose file and loader are named by the digest of the changed bytes, as those of Evergreen are."""
     own_code(files, mark)
-    (file,) = (files / "code").iterdir()
+    (file,) = (files / "code").glob("*.py")
     named = file.with_name(f"evergreen_table_{digest_file(file)[:12]}.py")
     file.rename(named)
     edit(files, python_function={"loader_module": named.stem})
@@ -249,19 +250,35 @@ def test_a_table_that_evergreen_would_not_describe_is_refused(
     refused(registry, why)
 
 
-def test_compiled_code_beside_the_code_does_not_run(registry: RegisteredTrees, tmp_path: Path) -> None:
-    """Python stores compiled code there when MLflow loads the model from a local store, so Evergreen ignores it."""
+@pytest.mark.parametrize("mode", [py_compile.PycInvalidationMode.UNCHECKED_HASH, None], ids=["hash", "time"])
+def test_compiled_code_beside_the_code_is_refused(
+    registry: RegisteredTrees, tmp_path: Path, mode: py_compile.PycInvalidationMode | None
+) -> None:
+    """Plain Python runs the compiled code if its header has the time and size of the code, or asks for no check."""
     mark = tmp_path / "executed"
+    (registry.files / "code" / "__pycache__").unlink()
     (file,) = (registry.files / "code").iterdir()
     evil = tmp_path / file.name
-    evil.write_text(f"open({str(mark)!r}, 'w').close()\n")
+    evil.write_text(f"open({str(mark)!r}, 'w').close()\n".ljust(file.stat().st_size))
+    os.utime(evil, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
     planted = Path(importlib.util.cache_from_source(str(file)))
-    py_compile.compile(
-        str(evil), str(planted), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(evil), str(planted), invalidation_mode=mode)
+    refused(
+        registry, "code/__pycache__ can have compiled code, .*; remove this folder from the model's files"
     )
-    assert load_version(registry.home, "boosted", "1").problem == "classification"
     assert not mark.exists()
     assert goes_off(mark, _LOAD, str(registry.files)), "a dud"
+
+
+def test_another_file_in_place_of_compiled_code_is_refused(registry: RegisteredTrees) -> None:
+    (registry.files / "code" / "__pycache__").write_bytes(b"x" * 87)
+    refused(registry, "code/__pycache__ can have compiled code")
+
+
+def test_a_model_without_the_file_in_place_of_compiled_code_loads(registry: RegisteredTrees) -> None:
+    """As earlier versions of Evergreen registered them."""
+    (registry.files / "code" / "__pycache__").unlink()
+    assert load_version(registry.home, "boosted", "1").problem == "classification"
 
 
 def test_a_folder_in_place_of_a_file_is_refused(registry: RegisteredTrees) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -92,6 +93,18 @@ def test_a_rollback_on_record_is_no_damage(sound: Subject, monkeypatch: pytest.M
     findings = sound.look()
     assert told(findings, "alias").detail == "verdict promote; version 1 is previous"
     assert {one.invariant for one in findings if one.ok is False} == set()
+
+
+def without_newer_fields(verdict: dict[str, Any]) -> None:
+    """The verdict of a release that had neither this setting of the gate nor these fields."""
+    del verdict["policy"]["max_class_drop"], verdict["choice"]
+
+
+def test_a_verdict_of_an_earlier_release_lacks_newer_fields(sound: Subject) -> None:
+    edit(sound.paths.release, lambda record: without_newer_fields(record["verdict"]))
+    assert told(sound.look(), "verdict follows").ok
+    edit(sound.paths.release, lambda record: record["verdict"]["policy"].update(floor=1.0))
+    assert told(sound.look(), "verdict follows").ok is False
 
 
 def test_an_alias_that_was_moved_after_the_lock_was_lost(sound: Subject) -> None:

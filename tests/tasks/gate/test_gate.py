@@ -242,6 +242,19 @@ def test_any_other_gate_setting_is_another_policy(change):
     assert not same_policy(verdict, NOT_WORSE.model_copy(update=change))
 
 
+def test_a_verdict_from_before_a_setting_was_added_stands_while_the_setting_has_its_default():
+    verdict = judged(from_counts((90, 5, 3, 2)), NOT_WORSE)
+    del verdict.policy["max_class_drop"]
+    assert same_policy(verdict, NOT_WORSE)
+    assert not same_policy(verdict, NOT_WORSE.model_copy(update={"max_class_drop": 0.1}))
+
+
+def test_a_verdict_by_the_first_rules_does_not_stand():
+    verdict = judged(from_counts((90, 5, 3, 2)), NOT_WORSE)
+    del verdict.policy["error_control"]
+    assert not same_policy(verdict, NOT_WORSE)
+
+
 # --- rows that a model was trained on
 
 

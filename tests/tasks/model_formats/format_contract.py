@@ -16,7 +16,7 @@ from bombs import armed
 from raw_predictions import predicted_elsewhere, raw_rows
 
 from tasks.model_formats.base import check_same, format_of, metadata_of
-from tasks.model_formats.table_models import COLUMNS_FILE
+from tasks.model_formats.table_models import CODE_FOLDER, COLUMNS_FILE
 from tasks.registry.aliases import load_version
 from tasks.registry.safe_loading import FILE_TAG, check_files, digest_of_logged
 from tasks.trackers.mlflow_run import connect
@@ -207,7 +207,8 @@ class FormatContract(ABC):
         for found in predicted_elsewhere(stored.files, raw_rows(stored.version), tmp_path):
             assert (found.dtype, found.shape) == (np.float32, (len(found), *wanted.shape[1:]))
             np.testing.assert_allclose(found, wanted[: len(found)], rtol=1e-5, atol=1e-6)
-        # Python has perhaps stored the compiled code beside the code: Evergreen still loads the model.
+        # Python has stored no compiled code, which could run in place of the code when the model is loaded again.
+        assert (stored.files / CODE_FOLDER / "__pycache__").is_file()
         check_files(stored.files, "model every version 1", {})
 
     def test_the_signature_and_the_example_have_the_raw_columns(self, stored: Stored) -> None:

@@ -26,6 +26,9 @@ from training.errors import SettingError
 from training.records import ColumnKind, TableColumn, TableSchema
 from training.storage.files import digest_file
 
+SOURCE = Path(raw_table.__file__)
+# sha256 of each version of the file, the present one last. Entries stay: models with that code are registered.
+VERSIONS = ("e4d9986b8fd85f58547c42e55d40409503c9472f71549bafff2a24daa0e18c35",)
 CATEGORIES = ("-1", "0.5", "1", "10115", "2024-01-01", "Köln", "false", "mañana", "true", "日本")
 WORDS = ("true", "False", "YES", "no", "t", "F", "1", "0", "y", "N")
 SPACES = st.sampled_from(["", " ", "\t", "\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}\n"])
@@ -149,10 +152,22 @@ def test_every_field_of_a_table_is_either_known_or_refused() -> None:
 
 
 def test_the_digest_of_the_code_names_its_module() -> None:
-    """Two copies in one process must be two modules; after a change of the file, `EARLIER` needs the former digest."""
-    found = digest_file(Path(raw_table.__file__))
+    """Two copies in one process must be two modules."""
+    found = digest_file(SOURCE)
     assert code_name(found) == f"evergreen_table_{found[:12]}"
-    assert found not in EARLIER
+
+
+def test_every_earlier_version_of_the_code_is_trusted() -> None:
+    """Otherwise models that were registered with an earlier version of the file would no longer load."""
+    found = digest_file(SOURCE)
+    assert found == VERSIONS[-1], (
+        f"{SOURCE.name} has changed. In this file, append {found!r} to VERSIONS; in table_models.py, add "
+        f"{VERSIONS[-1]!r}, the digest of the file before the change, to EARLIER. A change of the encoding also needs "
+        "another number ENCODING in both files."
+    )
+    assert frozenset(VERSIONS[:-1]) == EARLIER, (
+        "EARLIER of table_models.py is not VERSIONS without its last entry"
+    )
 
 
 def test_a_missing_or_repeated_column_is_named() -> None:
