@@ -55,7 +55,7 @@ def slow_job(home: Home, version: DatasetVersion, workers: int = 3, **sections: 
         scaling={"num_workers": workers, "cpus_per_worker": 0.5} | sections.pop("scaling", {}),
         ray={"num_cpus": 4} | sections.pop("ray", {}),
         checkpoint={"every_steps": 4} | sections.pop("checkpoint", {}),
-        tracking={"log_every_steps": 2},
+        tracking={"log_every_steps": 2} | sections.pop("tracking", {}),
         **sections,
     )
     return job_for(home, version, settings, recipe)

@@ -2,55 +2,31 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from named_parts import ROOT, asked_names, modules_outside
 
-import training
 from training.errors import DataError
 from training.problems import problem_named
 from training.seams import PROBLEMS
 
-ROOT = Path(training.__file__).parents[1]
 ROOMS = ("training/problems/", "tasks/problems/", "training/recipes/")
 # The registry; the public API; the default of a recipe; images have classes.
 MAY_NAME = {"training/seams.py", "evergreen/__init__.py", "training/recipe.py", "training/data/row_kinds.py"}
-
-
-def modules() -> Iterator[str]:
-    for package in ("evergreen", "flows", "tasks", "training"):
-        for file in (ROOT / package).rglob("*.py"):
-            name = file.relative_to(ROOT).as_posix()
-            if not name.startswith(ROOMS) and name not in MAY_NAME:
-                yield name
 
 
 def asked(tree: ast.AST) -> Iterator[str]:
     """Comparisons with a problem's name, mappings by such a name, and imports of one problem's modules."""
     own = {module.partition(":")[0] for module in PROBLEMS.values()}
     own |= {f"training.problems.objectives.{name}" for name in PROBLEMS}
+    yield from asked_names(tree, PROBLEMS)
     for node in ast.walk(tree):
-        values: list[ast.expr | None] = []
-        if isinstance(node, ast.Compare):
-            values = [node.left, *node.comparators]
-        elif isinstance(node, ast.Dict):
-            values = node.keys
-        elif isinstance(node, ast.MatchValue):
-            values = [node.value]
-        elif isinstance(node, ast.ImportFrom) and (
-            node.module in own or (node.module or "").startswith("tasks.problems.")
-        ):
-            yield f"imports {node.module}"
-        yield from (
-            f"asks for {one.value!r}"
-            for value in values
-            if value is not None
-            for one in ast.walk(value)
-            if isinstance(one, ast.Constant) and one.value in PROBLEMS
-        )
+        module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+        if module in own or module.startswith("tasks.problems."):
+            yield f"imports {module}"
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
+@pytest.mark.parametrize("name", modules_outside(ROOMS, MAY_NAME))
 def test_no_other_module_asks_for_a_problem(name: str) -> None:
     assert not list(asked(ast.parse((ROOT / name).read_text())))
 

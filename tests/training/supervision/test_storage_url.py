@@ -1,5 +1,6 @@
 """Training with its artifacts in an S3 store: workers never open the run's folder, and no kill changes the model."""
 
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -7,33 +8,22 @@ from typing import Any
 
 import psutil
 import pytest
-from crashes import history, points
+from crashes import outcome
 from s3_server import S3Server
 from slow_runs import send, slow_job, when_at_step
 
-from training.attempts.heartbeat import Beat
+from training.attempts.fence import RivalDriverError
+from training.attempts.heartbeat import Beat, Heartbeat
 from training.attempts.history import read_attempts, read_failures
 from training.attempts.job import TrainingJob
-from training.errors import StopRequestedError
-from training.records import DatasetVersion, TrainedModel
+from training.checkpoints.opening import stored_run
+from training.checkpoints.stored_run import StoredRun
+from training.errors import StopRequestedError, TransientError
+from training.records import DatasetVersion
 from training.storage.objects.base import open_store
 from training.storage.paths import Home
+from training.supervision import supervise
 from training.supervision.launch import launch
-
-pytestmark = pytest.mark.usefixtures("ray_session")
-
-
-def outcome(job: TrainingJob, trained: TrainedModel) -> tuple[Any, ...]:
-    return trained.weights_digest, history(trained), points(job)
-
-
-@pytest.fixture(scope="module")
-def calm(
-    small_version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory, ray_session: None
-) -> tuple[Any, ...]:
-    """The outcome of an undisturbed training without a store."""
-    job = slow_job(Home(tmp_path_factory.mktemp("calm")), small_version)
-    return outcome(job, launch(job))
 
 
 @pytest.fixture
@@ -51,6 +41,7 @@ def files_in(root: Path, beats: list[Beat]) -> list[str]:
     return found
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_a_killed_worker_and_a_lost_home_change_nothing(
     home: Home, small_version: DatasetVersion, storage: dict[str, str], calm: tuple[Any, ...], tmp_path: Path
 ) -> None:
@@ -71,7 +62,8 @@ def test_a_killed_worker_and_a_lost_home_change_nothing(
     assert second.first_step >= 12  # the checkpoint before the kill came from the store
     assert len(read_failures(job.paths)) == 1
     assert list(job.paths.checkpoints.iterdir()) == []
-    assert any("attempt 2" in line or "training starts" in line for line in log_lines(job))
+    # The second worker's log continues the first worker's.
+    assert starts(job) == [first.first_step, second.first_step]
     store = open_store(storage["url"])
     assert not [key for key in store.keys("") if key.rpartition("/")[2] in ("fence", "stop", "save")]
     assert not [key for key in store.keys("") if "/beats/" in key or "/logs/" in key]
@@ -83,10 +75,13 @@ def test_a_killed_worker_and_a_lost_home_change_nothing(
     assert other.paths.metrics.read_bytes() == job.paths.metrics.read_bytes()
 
 
-def log_lines(job: TrainingJob) -> list[str]:
-    return [line for file in job.paths.logs.glob("rank-*.jsonl") for line in file.read_text().splitlines()]
+def starts(job: TrainingJob) -> list[int]:
+    """The first step of each attempt, from the log that the first worker's node sent to the driver."""
+    log = (job.paths.logs / "rank-0.jsonl").read_text()
+    return [int(step) for step in re.findall(r"training starts at step (\d+) of", log)]
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_a_stopped_training_continues_in_another_home(
     home: Home, small_version: DatasetVersion, storage: dict[str, str], calm: tuple[Any, ...], tmp_path: Path
 ) -> None:
@@ -103,3 +98,67 @@ def test_a_stopped_training_continues_in_another_home(
     (attempt,) = read_attempts(other.paths)
     assert attempt.number == 2
     assert attempt.first_step >= 20
+
+
+def in_process(home: Home, version: DatasetVersion, url: str, **sections: Any) -> TrainingJob:
+    return slow_job(
+        home,
+        version,
+        workers=0,
+        training={"epochs": 2},
+        storage={"url": url},
+        scaling={"use_gpu": "no"},
+        **sections,
+    )
+
+
+def test_a_store_that_is_away_when_an_attempt_begins_is_waited_for(
+    home: Home,
+    small_version: DatasetVersion,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begin, times = StoredRun.begin, [0]
+
+    def away_twice(run: StoredRun, driver: str, at_least: int) -> int:
+        times[0] += 1
+        if times[0] <= 2:
+            raise TransientError("the store is away")
+        return begin(run, driver, at_least)
+
+    monkeypatch.setattr(StoredRun, "begin", away_twice)
+    monkeypatch.setattr(supervise, "_STORE_PAUSE_S", 0.01)
+    job = in_process(home, small_version, f"file://{tmp_path}/store")
+    assert launch(job).attempts == 1
+    assert caplog.text.count("the store is away; asked again for at most") == 2
+    assert read_failures(job.paths) == []
+
+    impatient = in_process(
+        Home(tmp_path / "other"), small_version, f"file://{tmp_path}/second", tracking={"outage_s": 0.0}
+    )
+    times[0] = 0
+    with pytest.raises(TransientError, match="the store is away"):
+        launch(impatient)
+
+
+def test_of_two_homes_with_one_store_the_older_ends_and_the_newer_is_not_disturbed(
+    home: Home, small_version: DatasetVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older attempt fails of another cause, so only the log in the store tells of the newer attempt."""
+    job = in_process(home, small_version, f"file://{tmp_path}/store")
+    stored = stored_run(job)
+    assert stored is not None
+    beat = Heartbeat.beat
+
+    def overtaken(heartbeat: Heartbeat, step: int) -> None:
+        beat(heartbeat, step)
+        if step == 5:
+            stored.begin("another/1/a", at_least=1)
+            raise TransientError("a worker died")
+
+    monkeypatch.setattr(Heartbeat, "beat", overtaken)
+    with pytest.raises(RivalDriverError, match="another/1/a"):
+        launch(job)
+    assert stored.state().driver == "another/1/a"
+    assert len(read_attempts(job.paths)) == 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from crashes import history, points
+from crashes import outcome
 from slow_runs import send, slow_job, when_at_step
 
 from training.attempts.fence import Fence, SupersededError
@@ -21,24 +21,11 @@ from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
 from training.errors import EvergreenError, StopRequestedError, TransientError
 from training.ray_cluster.controller import start_host
-from training.records import DatasetVersion, TrainedModel
+from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-
-
-def outcome(job: TrainingJob, trained: TrainedModel) -> tuple[Any, ...]:
-    return trained.weights_digest, history(trained), points(job)
-
-
-@pytest.fixture(scope="module")
-def calm(
-    small_version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory, ray_session: None
-) -> tuple[Any, ...]:
-    """The outcome of an undisturbed training."""
-    job = slow_job(Home(tmp_path_factory.mktemp("calm")), small_version)
-    return outcome(job, launch(job))
 
 
 def checkpoint_steps(job: TrainingJob) -> list[int]:

@@ -3,17 +3,14 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from named_parts import ROOT, asked_names, modules_outside
 
-import training
 from training.seams import TRAINERS
 from training.settings.schema import Settings, section_of_trainer
 from training.trainers.base import inspection_of, trainer_named
 
-ROOT = Path(training.__file__).parents[1]
 ROOMS = ("training/trainers/", "training/recipes/")
 # The registry; the public API; formats by trainer; the log line of the loop's batches; `Torch`, the default of a
 # recipe; versions of libraries.
@@ -28,41 +25,14 @@ MAY_NAME = {
 }
 
 
-def modules() -> Iterator[str]:
-    for package in ("evergreen", "flows", "tasks", "training"):
-        for file in (ROOT / package).rglob("*.py"):
-            name = file.relative_to(ROOT).as_posix()
-            if not name.startswith(ROOMS) and name not in MAY_NAME:
-                yield name
-
-
-def asked(tree: ast.AST) -> Iterator[str]:
-    """Comparisons with a trainer's name, and mappings by such a name."""
-    for node in ast.walk(tree):
-        values: list[ast.expr | None] = []
-        if isinstance(node, ast.Compare):
-            values = [node.left, *node.comparators]
-        elif isinstance(node, ast.Dict):
-            values = node.keys
-        elif isinstance(node, ast.MatchValue):
-            values = [node.value]
-        yield from (
-            one.value
-            for value in values
-            if value is not None
-            for one in ast.walk(value)
-            if isinstance(one, ast.Constant) and one.value in TRAINERS
-        )
-
-
-@pytest.mark.parametrize("name", sorted(modules()))
+@pytest.mark.parametrize("name", modules_outside(ROOMS, MAY_NAME))
 def test_no_other_module_asks_for_a_trainer(name: str) -> None:
-    assert not list(asked(ast.parse((ROOT / name).read_text())))
+    assert not list(asked_names(ast.parse((ROOT / name).read_text()), TRAINERS))
 
 
 @pytest.mark.parametrize("text", ['x = trainer == "xgboost"', 'x = {"torch": 1}[trainer]'])
 def test_the_ways_to_ask_are_seen(text: str) -> None:
-    assert list(asked(ast.parse(text)))
+    assert list(asked_names(ast.parse(text), TRAINERS))
 
 
 @pytest.mark.parametrize("name", TRAINERS)

@@ -59,6 +59,21 @@ def test_a_store_that_ignores_the_condition_is_refused(s3_server: S3Server) -> N
     assert store.keys("probes") == []
 
 
+def test_a_server_that_does_not_name_the_condition_is_understood(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not every server answers with the element `Condition`, as AWS does: status 412 says enough."""
+    from moto.s3.exceptions import PreconditionFailed, S3ClientError
+
+    monkeypatch.setattr(
+        PreconditionFailed, "__init__", lambda self, _: S3ClientError.__init__(self, "precondition failed")
+    )
+    store = open_store(s3_server.new_bucket())
+    assert store.put_new("key", b"1")
+    assert not store.put_new("key", b"2")
+    check_put_new(store)
+
+
 def test_a_missing_package_is_named() -> None:
     with pytest.raises(SettingError, match=r"storage\.url: gs://bucket needs a Python package.*gcsfs"):
         open_store("gs://bucket")
