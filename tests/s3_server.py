@@ -3,10 +3,12 @@
 import logging
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 def environment() -> dict[str, str]:
@@ -31,9 +33,10 @@ def _free_port() -> int:
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running server."""
+    """A running server; `delays` are the seconds by which it answers the next uploads of a run's files later."""
 
     endpoint: str
+    delays: list[float] = field(default_factory=list)
 
     def new_bucket(self) -> str:
         """Create a bucket; returns its URL."""
@@ -54,6 +57,19 @@ def running_s3_server() -> Iterator[S3Server]:
     server = ThreadedMotoServer("127.0.0.1", int(endpoint.rpartition(":")[2]), verbose=False)
     server.start()
     try:
-        yield S3Server(endpoint)
+        running = S3Server(endpoint)
+        _delay_uploads(server._server, running.delays)
+        yield running
     finally:
         server.stop()
+
+
+def _delay_uploads(server: Any, delays: list[float]) -> None:
+    answer = server.app
+
+    def delayed(environ: dict[str, Any], start_response: Any) -> Any:
+        if delays and environ["REQUEST_METHOD"] == "PUT" and "/files/" in environ["PATH_INFO"]:
+            time.sleep(delays.pop(0))
+        return answer(environ, start_response)
+
+    server.app = delayed

@@ -22,6 +22,7 @@ class Beat(Record):
 
     `gap_s` is the mean number of seconds between two calls of :meth:`Heartbeat.beat`, about one call a step.
     `started` is the start time of the worker's process, which distinguishes it from a later process with this pid.
+    `moved` is the number of bytes of checkpoints, datasets and models that the worker has written and transferred.
     """
 
     attempt: int
@@ -32,6 +33,7 @@ class Beat(Record):
     node: str
     step: int
     gap_s: float
+    moved: int = 0
 
 
 @dataclass
@@ -43,10 +45,12 @@ class Heartbeat:
     rank: int
     node: str
     interval_s: float = 1.0
+    moved: int = 0  # bytes, see Beat
     _began: float = 0.0
     _beats: int = 0
     _written: float = 0.0
     _identity: dict[str, object] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # threads beat while others wait
 
     def __post_init__(self) -> None:
         import psutil
@@ -61,8 +65,16 @@ class Heartbeat:
         }
         self.file.parent.mkdir(parents=True, exist_ok=True)
 
+    def add_moved(self, count: int) -> None:
+        """Record that `count` bytes were written or transferred: the worker does not hang."""
+        self.moved += count
+
     def beat(self, step: int) -> None:
         """Record that `step` steps are done."""
+        with self._lock:
+            self._beat(step)
+
+    def _beat(self, step: int) -> None:
         now = time.monotonic()
         self._beats += 1
         if self._beats <= 2:  # the time before the end of the first step is start-up, not part of the mean
@@ -71,7 +83,7 @@ class Heartbeat:
             return
         self._written = now
         gap = (now - self._began) / max(1, self._beats - 2)
-        beat = Beat.model_validate({**self._identity, "step": step, "gap_s": gap})
+        beat = Beat.model_validate({**self._identity, "step": step, "gap_s": gap, "moved": self.moved})
         aside = self.file.with_suffix(".tmp")
         aside.write_text(record_text(self.file.name, beat, _run_of(self.file)), encoding="utf-8")
         aside.replace(self.file)

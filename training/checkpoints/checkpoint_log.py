@@ -70,6 +70,7 @@ class CheckpointLog:
     conditions: dict[str, str] = field(default_factory=dict)  # of this attempt, added to contract()
     before_commit: Callable[[], None] = lambda: None  # called before the rename; an error prevents the commit
     progress: Callable[[], None] = lambda: None  # called each second while `wait` waits for a write
+    moved: Callable[[int], None] = lambda _: None  # called with each number of bytes written or transferred
     pinned: int | None = None  # step of a checkpoint that must not be pruned
     metrics: MetricsFile | None = None  # the run's metric points, checked against each checkpoint
     _damaged: list[Path] = field(default_factory=list, repr=False)
@@ -156,7 +157,7 @@ class CheckpointLog:
                 remove_folder(self._damaged.pop())
             with atomic_folder(target) as aside:
                 with (aside / STATE).open("wb") as out:  # torch's own file object hides why a write failed
-                    digested = DigestedStream(out)
+                    digested = DigestedStream(out, self.moved)
                     with _without_crc():
                         torch.save(state | {"position": astuple(position)}, cast(IO[bytes], digested))
                 manifest = Manifest(

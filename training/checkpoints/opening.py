@@ -8,6 +8,7 @@ from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_log import CheckpointLog
 from training.checkpoints.stored_checkpoints import StoredCheckpointLog
 from training.checkpoints.stored_run import StoredRun
+from training.errors import TrainingError, TransientError
 from training.storage.objects.base import open_store
 
 
@@ -25,16 +26,42 @@ def open_checkpoints(
     conditions: dict[str, str],
     before_commit: Callable[[], None],
     progress: Callable[[], None],
+    moved: Callable[[int], None],
     metrics: MetricsFile,
 ) -> CheckpointLog:
     """The checkpoints of a job, for one worker; only the first worker writes.
 
     Raises :class:`training.attempts.fence.SupersededError` on the first worker if a newer attempt has begun.
     """
-    given = (job.paths.checkpoints, job.settings.checkpoint, job.run_key, conditions, before_commit, progress)
+    given = (
+        job.paths.checkpoints,
+        job.settings.checkpoint,
+        job.run_key,
+        conditions,
+        before_commit,
+        progress,
+        moved,
+    )
     if (stored := stored_run(job)) is None:
         return CheckpointLog(*given, metrics=metrics)
     if is_first:
         stored.fence = fence
         stored.enter()
     return StoredCheckpointLog(*given, metrics=metrics, stored=stored)
+
+
+def different_checkpoints(job: TrainingJob) -> TrainingError | TransientError:
+    """The error when workers read different newest checkpoints.
+
+    Transient with an object store: a worker of an earlier attempt may have committed, or one download may have failed,
+    while the workers read.
+    """
+    url = job.settings.storage.url
+    if url is None:
+        return TrainingError(
+            "workers found different checkpoints; is the run's folder on storage that all of them share?"
+        )
+    return TransientError(
+        f"workers found different checkpoints in {url}, which another process changed meanwhile. Run the same command "
+        "again: it resumes."
+    )

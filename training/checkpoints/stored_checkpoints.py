@@ -68,7 +68,9 @@ class StoredCheckpointLog(CheckpointLog):
             # A copy: the training goes on, and appends points to the file.
             shutil.copyfile(self.metrics.path, path / _METRICS)
         files = {f"{path.name}/{file.name}": file for file in sorted(path.iterdir())}
-        made = StoredCheckpoint(step=manifest.step, score=manifest.score, files=self.stored.upload(files))
+        made = StoredCheckpoint(
+            step=manifest.step, score=manifest.score, files=self.stored.upload(files, self.moved)
+        )
 
         def added(state: RunState) -> RunState:
             others = [
@@ -83,7 +85,7 @@ class StoredCheckpointLog(CheckpointLog):
     def publish_model(self, paths: RunPaths) -> None:
         files = {f"{paths.model.name}/{file.name}": file for file in sorted(paths.model.iterdir())}
         files |= {name: paths.root / name for name in _BESIDE_MODEL if (paths.root / name).is_file()}
-        uploaded = self.stored.upload(files)
+        uploaded = self.stored.upload(files, self.moved)
         self.stored.commit(lambda state: state.model_copy(update={"model": uploaded}))
 
     def _kept(self, checkpoints: list[StoredCheckpoint]) -> tuple[StoredCheckpoint, ...]:
@@ -95,7 +97,7 @@ class StoredCheckpointLog(CheckpointLog):
         targets = {f"{path.name}/{name}": path / name for name in (STATE, MANIFEST)}
         if self.metrics is not None:
             targets[f"{path.name}/{_METRICS}"] = self.metrics.path
-        self.stored.download(checkpoint.files, targets)
+        self.stored.download(checkpoint.files, targets, self.moved)
 
 
 def download_model(stored: StoredRun, paths: RunPaths) -> bool:

@@ -19,7 +19,7 @@ from training.attempts.fence import Fence, RivalDriverError, SupersededError
 from training.errors import DataError, TransientError
 from training.records import Record
 from training.storage.files import atomic_file, digest_file
-from training.storage.objects.base import ObjectStore
+from training.storage.objects.base import ObjectStore, ignored
 from training.storage.record_files import parse_record, record_text
 
 log = logging.getLogger("evergreen.checkpoint")
@@ -129,7 +129,9 @@ class StoredRun:
                 "then the same command resumes."
             )
 
-    def upload(self, files: dict[str, Path]) -> tuple[StoredFile, ...]:
+    def upload(
+        self, files: dict[str, Path], moved: Callable[[int], None] = ignored
+    ) -> tuple[StoredFile, ...]:
         """Upload files by their names in the run, under a new prefix. They count once :meth:`commit` names them."""
         fence = self.fence
         assert fence is not None
@@ -137,11 +139,16 @@ class StoredRun:
         stored = []
         for name, path in files.items():
             key = f"{folder}/{name}"
-            self.store.put_file(key, path)
+            self.store.put_file(key, path, moved)
             stored.append(StoredFile(name=name, key=key, sha256=digest_file(path)))
         return tuple(stored)
 
-    def download(self, files: tuple[StoredFile, ...], targets: dict[str, Path]) -> None:
+    def download(
+        self,
+        files: tuple[StoredFile, ...],
+        targets: dict[str, Path],
+        moved: Callable[[int], None] = ignored,
+    ) -> None:
         """Download the files that `targets` names.
 
         Raises :class:`DataError` for a file that is missing, or that is not what was uploaded.
@@ -151,7 +158,7 @@ class StoredRun:
                 continue
             with atomic_file(targets[file.name], durable=False) as aside:  # checked before each use
                 try:
-                    self.store.get_file(file.key, aside)
+                    self.store.get_file(file.key, aside, moved)
                 except FileNotFoundError:
                     raise DataError(f"{self.store.url}/{file.key}: missing.") from None
                 if digest_file(aside) != file.sha256:

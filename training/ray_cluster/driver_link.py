@@ -16,8 +16,11 @@ from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.attempts.mirror import CLOSED, DriverSide, Outbox, Reply
 from training.ray_cluster.stored_datasets import fetch, node_cache
+from training.records import DatasetVersion
 from training.storage.files import temporary_folder, write_text
 from training.storage.objects.base import open_store
+from training.trainers.long_work import LongWork
+from training.trainers.ranks import Ranks
 
 log = logging.getLogger("evergreen.link")
 
@@ -44,7 +47,7 @@ def driver_link(job: TrainingJob) -> Iterator[Any]:
 
 
 @contextmanager
-def node_run(job: TrainingJob, rank: int, node: str, actor: Any) -> Iterator[TrainingJob]:
+def node_run(job: TrainingJob, ranks: Ranks, node: str, actor: Any) -> Iterator[TrainingJob]:
     """Within the block, the job in a folder on this node, with its dataset; yields `job` itself when `actor` is None.
 
     After the block, the folder is removed.
@@ -56,24 +59,30 @@ def node_run(job: TrainingJob, rank: int, node: str, actor: Any) -> Iterator[Tra
 
     with temporary_folder("worker") as folder:
         root = folder / job.paths.root.name
-        files, fence = ray.get(actor.begin.remote(rank, job.attempt, job.driver))
+        files, fence = ray.get(actor.begin.remote(ranks.rank, job.attempt, job.driver))
         _write(files, root)
         local = job.model_copy(update={"root": str(root)})
-        with _Link(actor, Outbox(root, rank, fence)).running():
-            local = _with_dataset(local, rank, node)
+        with _Link(actor, Outbox(root, ranks.rank, fence)).running():
+            local = _with_dataset(local, ranks, node)
             # The worker reads how far the attempts before came, from the heartbeats that its own would overwrite.
             _write({name: content for name, content in files.items() if name.startswith("beats/")}, root)
             yield local
 
 
-def _with_dataset(job: TrainingJob, rank: int, node: str) -> TrainingJob:
-    """Download the dataset to this node. Heartbeats go on meanwhile, as this may take minutes."""
-    assert job.settings.storage.url is not None
-    heartbeat = Heartbeat(job.paths.beats / f"rank-{rank}.json", job.attempt, rank, node)
+def _with_dataset(job: TrainingJob, ranks: Ranks, node: str) -> TrainingJob:
+    """Download the dataset to this node. Heartbeats go on meanwhile, as this may take minutes or hours."""
+    url = job.settings.storage.url
+    assert url is not None
+    heartbeat = Heartbeat(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
     heartbeat.beat(0)
+    long_work = LongWork(ranks, heartbeat, job.settings.failure.collective_timeout_s)
+
+    def work() -> DatasetVersion:
+        cache = node_cache(job.settings.storage.node_cache)
+        return fetch(job.dataset, open_store(url), cache, heartbeat.add_moved)
+
     with heartbeat.kept_beating(0):
-        store = open_store(job.settings.storage.url)
-        version = fetch(job.dataset, store, node_cache(job.settings.storage.node_cache))
+        version = long_work.on_all(work)
     return job.model_copy(update={"dataset": version})
 
 

@@ -17,7 +17,7 @@ def run_ray_worker(config: dict[str, Any]) -> None:
 
     ranks, node = Ranks.of_ray_worker(), ray.get_runtime_context().get_node_id()
     job = TrainingJob.model_validate_json(config["job"])
-    with node_run(job, ranks.rank, node, config["link"]) as here:
+    with node_run(job, ranks, node, config["link"]) as here:
         here.paths.stacks.mkdir(parents=True, exist_ok=True)
         log_file = here.paths.logs / f"rank-{ranks.rank}.jsonl"
         with recorded(log_file), (here.paths.stacks / f"rank-{ranks.rank}.txt").open("w") as stacks:

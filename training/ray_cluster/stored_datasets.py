@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from training.data.manifest import MANIFEST, check_parts, read_manifest
 from training.errors import DataError, ResourceError, TransientError
 from training.records import DatasetVersion
 from training.storage.files import atomic_folder, remove_folder
-from training.storage.objects.base import ObjectStore
+from training.storage.objects.base import ObjectStore, ignored
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -51,7 +52,9 @@ def publish(version: DatasetVersion, store: ObjectStore) -> None:
         store.put_file(f"{prefix(version)}/{file}", Path(version.path) / file)
 
 
-def fetch(version: DatasetVersion, store: ObjectStore, cache: Path) -> DatasetVersion:
+def fetch(
+    version: DatasetVersion, store: ObjectStore, cache: Path, moved: Callable[[int], None] = ignored
+) -> DatasetVersion:
     """The version on this node's disk: downloaded to the folder `cache` by the first process that asks, then checked.
 
     Removes older versions of the dataset from the cache. Raises :class:`TransientError` if files in the store are
@@ -66,7 +69,7 @@ def fetch(version: DatasetVersion, store: ObjectStore, cache: Path) -> DatasetVe
             for left in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a killed process
                 shutil.rmtree(left, ignore_errors=True)
             with atomic_folder(folder) as aside:
-                _download(version, store, aside)
+                _download(version, store, aside, moved)
             here = read_manifest(folder, version.fingerprint)
         os.utime(folder)
         _forget_old(folder)
@@ -85,11 +88,13 @@ def _checked(version: DatasetVersion, folder: Path) -> DatasetVersion | None:
     return here
 
 
-def _download(version: DatasetVersion, store: ObjectStore, folder: Path) -> None:
+def _download(
+    version: DatasetVersion, store: ObjectStore, folder: Path, moved: Callable[[int], None]
+) -> None:
     for file in [part.path for split in version.parts.values() for part in split] + [MANIFEST]:
         (folder / file).parent.mkdir(exist_ok=True)
         try:
-            store.get_file(f"{prefix(version)}/{file}", folder / file)
+            store.get_file(f"{prefix(version)}/{file}", folder / file, moved)
         except FileNotFoundError:
             raise _damaged(version, store, f"{file} is missing") from None
     try:

@@ -203,10 +203,13 @@ class FailureSettings(Section):
         "their stacks go to the log, the attempt ends and training resumes from its newest checkpoint",
     )
     stop_timeout_s: PositiveFloat = Field(
-        20.0, description="Longest wait for a last checkpoint after SIGTERM, Ctrl-C or a cancellation"
+        20.0,
+        description="Longest wait for a last checkpoint, or for its next bytes, after SIGTERM, Ctrl-C or a cancellation",
     )
     collective_timeout_s: PositiveFloat = Field(
-        300.0, description="Longest wait of one worker for the others"
+        300.0,
+        description="Longest wait of one worker for the others; for a checkpoint, dataset or model that one of them "
+        "writes or transfers, longest time in which no byte moves",
     )
 
 

@@ -112,18 +112,24 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
 
 
 class DigestedStream:
-    """Writes to a binary stream, counts the bytes in `bytes`, and updates the SHA-256 digest `sha256` with them."""
+    """Writes to a binary stream, counts the bytes in `bytes`, and updates the SHA-256 digest `sha256` with them.
 
-    def __init__(self, stream: IO[bytes]):
-        self.stream = stream
+    `written` is called with the number of bytes of each write.
+    """
+
+    def __init__(self, stream: IO[bytes], written: Callable[[int], None] = lambda _: None):
+        self.stream, self._written = stream, written
         self.sha256 = hashlib.sha256()
         self.bytes = 0
 
     def write(self, block: bytes) -> int:
         """Write all of `block`."""
         self.sha256.update(block)
-        self.bytes += memoryview(block).nbytes
-        return self.stream.write(block)
+        size = memoryview(block).nbytes
+        self.bytes += size
+        count = self.stream.write(block)
+        self._written(size)
+        return count
 
     def flush(self) -> None:
         """Flush the stream."""

@@ -36,6 +36,7 @@ from training.ray_cluster.capacity import NoCapacityError
 from training.ray_cluster.cluster import head_is_gone, restart_dead_ray
 from training.redaction import redact
 from training.storage.files import sweep, write_text
+from training.supervision.deadlines import UNWIND_S, Deadlines
 from training.supervision.preemption import PreemptionPoller
 from training.supervision.watchdog import Watchdog, end_workers
 from training.termination import sigterm_to
@@ -44,7 +45,6 @@ log = logging.getLogger("evergreen.supervise")
 
 _LOOK_S = 0.5
 _STORE_PAUSE_S = 5.0  # until a store that is away is asked again
-_UNWIND_S = 60.0  # time for Ray Train to notice that its workers were killed, or that they finished
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 # Time until Ray drops a lost node from the cluster; an earlier attempt would wait for the lost node's workers.
 _NODE_LOSS_S = 15.0
@@ -176,7 +176,7 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
 
     thread = threading.Thread(target=copy_context().run, args=(work,), name="evergreen-attempt", daemon=True)
     thread.start()
-    watchdog, limits, relay, notices = Watchdog(job), _Deadlines(job), Relay(job.paths), PreemptionPoller(job)
+    watchdog, limits, relay, notices = Watchdog(job), Deadlines(job), Relay(job.paths), PreemptionPoller(job)
     fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
     while thread.is_alive():
         thread.join(_LOOK_S)
@@ -191,7 +191,7 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
         try:
             watchdog.look()
         except TransientError:
-            thread.join(_UNWIND_S)
+            thread.join(UNWIND_S)
             raise
     if outcome:
         raise outcome[0]
@@ -207,30 +207,6 @@ def _end_for_rival(job: TrainingJob, fence: Fence) -> None:
     except RivalDriverError:
         end_workers([beat for beat in read_beats(job.paths) if beat.attempt == job.attempt])
         raise
-
-
-class _Deadlines:
-    """Decides when to stop waiting for an attempt that does not return."""
-
-    def __init__(self, job: TrainingJob):
-        self.job = job
-        self.asked_at: float | None = None
-        self.done_at: float | None = None
-
-    def passed(self, asked: list[int]) -> bool:
-        """Whether a requested stop, or the return after the model was finished, has exceeded its time limit."""
-        now = time.monotonic()
-        if asked and self.asked_at is None:
-            self.asked_at = now
-        if self.done_at is None and (self.job.paths.model / "trained.json").is_file():
-            self.done_at = now
-        if self.asked_at is not None and now - self.asked_at > self.job.settings.failure.stop_timeout_s:
-            log.warning("no last checkpoint within failure.stop_timeout_s; the one before it counts")
-            return True
-        if self.done_at is not None and now - self.done_at > _UNWIND_S:
-            log.warning("the model is finished, but Ray Train does not return; going on without it")
-            return True
-        return False
 
 
 @contextmanager

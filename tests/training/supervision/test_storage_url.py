@@ -13,7 +13,7 @@ from s3_server import S3Server
 from slow_runs import send, slow_job, when_at_step
 
 from training.attempts.fence import RivalDriverError
-from training.attempts.heartbeat import Beat, Heartbeat
+from training.attempts.heartbeat import Beat, Heartbeat, read_beats
 from training.attempts.history import read_attempts, read_failures
 from training.attempts.job import TrainingJob
 from training.checkpoints.opening import stored_run
@@ -162,3 +162,22 @@ def test_of_two_homes_with_one_store_the_older_ends_and_the_newer_is_not_disturb
         launch(job)
     assert stored.state().driver == "another/1/a"
     assert len(read_attempts(job.paths)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_slow_uploads_are_not_taken_for_a_hang(
+    home: Home,
+    small_version: DatasetVersion,
+    storage: dict[str, str],
+    calm: tuple[Any, ...],
+    s3_server: S3Server,
+) -> None:
+    """The first checkpoint takes longer than one worker may wait for the others, but its files arrive one by one."""
+    s3_server.delays[:] = [15.0, 15.0, 15.0]
+    job = slow_job(home, small_version, storage=storage, failure={"collective_timeout_s": 25.0})
+    trained = launch(job)
+    assert s3_server.delays == []
+    assert outcome(job, trained) == calm
+    assert read_failures(job.paths) == []
+    assert max(read_beats(job.paths), key=lambda beat: beat.rank == 0).moved > 0

@@ -4,7 +4,7 @@ Keys are relative paths with `/`. There is no rename, no append and no folder: a
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 
+def ignored(_moved: int) -> None:
+    """For a caller that does not ask how far an upload or a download is."""
+
+
 class ObjectStore(Protocol):
     """Objects under one URL.
 
     Each method raises :class:`training.errors.TransientError` when the store does not answer, and
-    :class:`training.errors.SettingError` when the store refuses access.
+    :class:`training.errors.SettingError` when the store refuses access. `moved` is called with a number of bytes as
+    soon as these were transferred, maybe in another thread.
     """
 
     @property
@@ -30,10 +35,10 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> bytes:
         """The content of an object. Raises FileNotFoundError when there is none."""
 
-    def get_file(self, key: str, target: Path) -> None:
+    def get_file(self, key: str, target: Path, moved: Callable[[int], None] = ignored) -> None:
         """Download an object to the file `target`. Raises FileNotFoundError when there is no such object."""
 
-    def put_file(self, key: str, source: Path) -> None:
+    def put_file(self, key: str, source: Path, moved: Callable[[int], None] = ignored) -> None:
         """Upload a file, in place of an object that has this key. Readers see the old or the new object, whole."""
 
     def put_new(self, key: str, data: bytes) -> bool:

@@ -1,7 +1,6 @@
 """Objects as files under one folder, for a folder that all machines share: `file:///path`."""
 
 import os
-import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,12 +11,15 @@ from urllib.parse import unquote, urlsplit
 
 from training.errors import SettingError, TransientError
 from training.storage.files import atomic_file, sync_folder
+from training.storage.objects.base import ignored
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_CHUNK = 1 << 23
 
 
 def open_store(url: str) -> "LocalStore":
@@ -51,13 +53,13 @@ class LocalStore:
         return (self._folder / key).read_bytes()
 
     @_explained
-    def get_file(self, key: str, target: Path) -> None:
-        shutil.copyfile(self._folder / key, target)
+    def get_file(self, key: str, target: Path, moved: Callable[[int], None] = ignored) -> None:
+        _copy(self._folder / key, target, moved)
 
     @_explained
-    def put_file(self, key: str, source: Path) -> None:
+    def put_file(self, key: str, source: Path, moved: Callable[[int], None] = ignored) -> None:
         with atomic_file(self._folder / key) as aside:
-            shutil.copyfile(source, aside)
+            _copy(source, aside, moved)
 
     @_explained
     def put_new(self, key: str, data: bytes) -> bool:
@@ -88,6 +90,13 @@ class LocalStore:
         from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
         return SubTreeFileSystem(str(self._folder), LocalFileSystem())
+
+
+def _copy(source: Path, target: Path, moved: Callable[[int], None]) -> None:
+    with source.open("rb") as read, target.open("wb") as write:
+        while chunk := read.read(_CHUNK):
+            write.write(chunk)
+            moved(len(chunk))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from training.errors import EvergreenError, SettingError, TransientError
+from training.storage.objects.base import ignored
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -68,12 +69,12 @@ class RemoteStore:
         return bytes(self._files.cat_file(self._path(key)))
 
     @_explained
-    def get_file(self, key: str, target: Path) -> None:
-        self._files.get_file(self._path(key), str(target))
+    def get_file(self, key: str, target: Path, moved: Callable[[int], None] = ignored) -> None:
+        self._files.get_file(self._path(key), str(target), callback=_callback(moved))
 
     @_explained
-    def put_file(self, key: str, source: Path) -> None:
-        self._files.put_file(str(source), self._path(key))
+    def put_file(self, key: str, source: Path, moved: Callable[[int], None] = ignored) -> None:
+        self._files.put_file(str(source), self._path(key), callback=_callback(moved))
 
     @_explained
     def put_new(self, key: str, data: bytes) -> bool:
@@ -106,3 +107,17 @@ class RemoteStore:
         from pyarrow.fs import FSSpecHandler, PyFileSystem, SubTreeFileSystem
 
         return SubTreeFileSystem(self._root, PyFileSystem(FSSpecHandler(self._files)))
+
+
+def _callback(moved: Callable[[int], None]) -> Any:
+    """A callback of fsspec that calls `moved` with the bytes transferred since the last call."""
+    from fsspec.callbacks import Callback
+
+    before = 0
+
+    def told(_size: int | None, value: int) -> None:
+        nonlocal before
+        before, count = value, value - before
+        moved(count)
+
+    return Callback(hooks={"moved": told})

@@ -11,7 +11,7 @@ from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_log import Position
-from training.checkpoints.opening import open_checkpoints
+from training.checkpoints.opening import different_checkpoints, open_checkpoints
 from training.checkpoints.weights import save_weights, weights_digest
 from training.data.dataset import Columns
 from training.data.sample_order import Rows
@@ -21,6 +21,7 @@ from training.storage.files import atomic_folder
 from training.storage.paths import TRAINED
 from training.storage.record_files import record_text
 from training.trainers.accounting import Clock, metric_interval
+from training.trainers.long_work import LongWork
 from training.trainers.ranks import ControlConsensus, Ranks, device_name
 from training.trainers.requests import SAVE, STOP, Requests
 from training.trainers.torch.accumulators import Interval, Sums
@@ -64,8 +65,10 @@ class Loop:
             | ({} if same_for_any_workers else {"workers": str(self.ranks.world_size)}),
             self._before_commit,
             lambda: self.heartbeat.beat(self.done),
+            self.heartbeat.add_moved,
             self.metrics,
         )
+        self.long_work = LongWork(self.ranks, self.heartbeat, settings.failure.collective_timeout_s)
         self.replica.before_update = self._let_copy
         self.agreement = ControlConsensus(self.ranks)
         self.requests = Requests(
@@ -79,8 +82,8 @@ class Loop:
         per_epoch = self.feed.steps_per_epoch
         self.interval = metric_interval(settings, per_epoch)
         self.replay = Replay(
-            job, self.ranks, self.replica, self.rebuild, self.checkpoints, self.fence, self.heartbeat, self.clock,
-            self.total_steps, per_epoch,
+            job, self.ranks, self.long_work, self.replica, self.rebuild, self.checkpoints, self.fence, self.heartbeat,
+            self.clock, self.total_steps, per_epoch,
         )  # fmt: skip
 
     def run(self, position: Position) -> None:
@@ -88,23 +91,20 @@ class Loop:
         while position.step < self.total_steps:
             position = self.run_epoch(position)
         with self.heartbeat.kept_beating(position.step):
-            if self.ranks.is_first:
-                self.checkpoints.wait()
-                self.finish()
+            self.long_work.on_first(self.checkpoints.wait)
+            self.long_work.on_first(self.finish)
             self.ranks.barrier()
 
     def resume(self) -> Position:
         """Load the newest undamaged checkpoint, if there is one, and return the position to train from.
 
-        Raises :class:`TrainingError` if the ranks found different checkpoints.
+        Raises the error of :func:`different_checkpoints` if the ranks found different checkpoints.
         """
-        found = self.checkpoints.load_newest()
+        found = self.long_work.on_all(self.checkpoints.load_newest)
         position = found[0] if found else Position(0, 0, 0)
         # Ranks read the same folder, but one rank alone may read a damaged file: compare before the first step.
         if not self.ranks.all_equal(position.step):
-            raise TrainingError(
-                "workers found different checkpoints; is the run's folder on storage that all of them share?"
-            )
+            raise different_checkpoints(self.job)
         if found:
             self._load(found[1])
         if self.ranks.is_first:
@@ -173,12 +173,10 @@ class Loop:
         due = due or self.replay.needs_checkpoint(position.step)
         if due and self.feed.exact:
             shares = self.ranks.gather(since.as_tensor(self.ranks))
-            if self.ranks.is_first:
-                self._save(position, None, [share.tolist() for share in shares])
+            self._save(position, None, [share.tolist() for share in shares])
             self.replay.saved(position)
         if wish == STOP:
-            if self.ranks.is_first:
-                self.checkpoints.wait()
+            self.long_work.on_first(self.checkpoints.wait)
             self.ranks.barrier()
             raise StopRequestedError(
                 f"training stopped on request at step {position.step} of {self.total_steps}; "
@@ -243,12 +241,15 @@ class Loop:
         validation = {"validation/loss": loss, f"validation/{objective.metric}": score}
         self._write(step, epoch, validation | {"epoch": float(epoch + 1)})
         self.history.append(row)
-        if self.ranks.is_first:
-            self._save(Position(epoch + 1, 0, step), loss, [])
+        self._save(Position(epoch + 1, 0, step), loss, [])
         self.replay.saved(Position(epoch + 1, 0, step))
 
     def _save(self, position: Position, score: float | None, interval_sums: list[list[float]]) -> None:
+        """Save the state at `position`; only the first rank writes. All ranks wait for the write before it."""
         with self.clock.time("checkpoint"):
+            self.long_work.on_first(self.checkpoints.wait)
+            if not self.ranks.is_first:
+                return
             state = {
                 "learner": self.replica.state(),
                 "history": [row.model_dump() for row in self.history],

@@ -22,12 +22,13 @@ from training.attempts.fence import Fence
 from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.checkpoints.checkpoint_log import CheckpointLog, Position
-from training.errors import DataError
+from training.errors import EvergreenError
 from training.recipe import modules_set_aside
 from training.records import ReplayOutcome
 from training.storage.record_files import write_record
 from training.trainers.accounting import Clock
 from training.trainers.generators import generators_kept
+from training.trainers.long_work import LongWork
 from training.trainers.ranks import Ranks
 from training.trainers.replay_outcome import (
     begun,
@@ -67,6 +68,7 @@ class Replay:
 
     job: TrainingJob
     ranks: Ranks
+    long_work: LongWork
     replica: Replica
     rebuild: Rebuild
     checkpoints: CheckpointLog
@@ -147,8 +149,8 @@ class Replay:
         return read_outcome(self.job.paths) or unchecked(reason)
 
     def _check(self, start: Position) -> None:
+        self.long_work.on_first(self.checkpoints.wait)
         if self.ranks.is_first:
-            self.checkpoints.wait()
             self._write(begun(read_outcome(self.job.paths)))
         self.ranks.barrier()
         failed = False
@@ -194,9 +196,9 @@ class Replay:
         """State of the checkpoint, or None on all ranks if any rank can't read it."""
         state = None
         try:
-            state = self.checkpoints.load_at(start.step)
-        except (DataError, OSError) as error:
-            log.warning("%s", error)
+            state = self.long_work.on_all(lambda: self.checkpoints.load_at(start.step))
+        except (EvergreenError, OSError) as error:  # all ranks skip the check, also when a store is away
+            log.warning("%s The replay check of this run is skipped.", error)
         return None if self.ranks.add_up(float(state is None))[0] else state
 
     def _memory_lacks(self, state: dict[str, Any]) -> bool:

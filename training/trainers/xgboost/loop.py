@@ -19,7 +19,7 @@ from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_log import Position
-from training.checkpoints.opening import open_checkpoints
+from training.checkpoints.opening import different_checkpoints, open_checkpoints
 from training.data.sample_order import Rows, checksum
 from training.errors import StopRequestedError, TrainingError
 from training.records import EpochMetrics, Goodput, TrainedModel
@@ -27,6 +27,7 @@ from training.storage.files import atomic_folder
 from training.storage.paths import TRAINED
 from training.storage.record_files import record_text
 from training.trainers.accounting import Clock, metric_interval
+from training.trainers.long_work import LongWork
 from training.trainers.ranks import ControlConsensus, Ranks, device_name
 from training.trainers.requests import SAVE, STOP, Requests
 from training.trainers.xgboost.boosting import (
@@ -74,8 +75,10 @@ class Loop:
             {"device": device, "workers": str(self.ranks.world_size), "xgboost": xgboost.__version__},
             self._before_commit,
             lambda: self.heartbeat.beat(self.done),
+            self.heartbeat.add_moved,
             self.metrics,
         )
+        self.long_work = LongWork(self.ranks, self.heartbeat, settings.failure.collective_timeout_s)
         self.agreement = ControlConsensus(self.ranks)
         self.requests = Requests(
             job.paths,
@@ -85,21 +88,19 @@ class Loop:
             lambda: self.checkpoints.busy,
         )
         self.replay = Replay(
-            job, self.ranks, self.boosting, self.checkpoints, self.fence, self.heartbeat, self.clock
-        )
+            job, self.ranks, self.long_work, self.boosting, self.checkpoints, self.fence, self.heartbeat, self.clock
+        )  # fmt: skip
 
     def resume(self) -> Block:
         """Load the newest undamaged checkpoint, if there is one, and return the block to train from.
 
-        Raises :class:`TrainingError` if the ranks found different checkpoints.
+        Raises the error of :func:`different_checkpoints` if the ranks found different checkpoints.
         """
-        found = self.checkpoints.load_newest()
+        found = self.long_work.on_all(self.checkpoints.load_newest)
         position = found[0] if found else Position(0, 0, 0)
         # Ranks read the same folder, but one rank alone may read a damaged file: compare before the first round.
         if not self.ranks.all_equal(position.step):
-            raise TrainingError(
-                "workers found different checkpoints; is the run's folder on storage that all of them share?"
-            )
+            raise different_checkpoints(self.job)
         state: dict[str, Any] = found[1] if found else {"history": []}
         self.history = [EpochMetrics.model_validate(row) for row in state["history"]]
         if self.ranks.is_first:
@@ -114,9 +115,10 @@ class Loop:
         while block.round < self.total:
             block = self._run_block(block)
         with self.heartbeat.kept_beating(self.total):
+            self.long_work.on_first(self.checkpoints.wait)
             if self.ranks.is_first:
-                self.checkpoints.wait()
                 self._finish(block)
+            self.long_work.on_first(lambda: self.checkpoints.publish_model(self.job.paths))
             self.ranks.barrier()
 
     def _run_block(self, start: Block) -> Block:
@@ -194,13 +196,13 @@ class Loop:
         self.save_requested = self.save_requested or wish >= SAVE
         if wish != STOP:
             return
-        if self.ranks.is_first:
-            if newest.round > self.saved_round:
+        if newest.round > self.saved_round:
+            if self.ranks.is_first:
                 # A checkpoint counts the points before it: those of the rounds since `newest` are written again.
                 self.metrics.rewind(newest.round)
-                del self.history[newest.round :]
-                self._save(newest)
-            self.checkpoints.wait()
+            del self.history[newest.round :]
+            self._save(newest)
+        self.long_work.on_first(self.checkpoints.wait)
         self.ranks.barrier()
         at = f"training stopped on request at step {self.done} of {self.total}; the same command resumes "
         if newest.round == self.done:
@@ -217,13 +219,14 @@ class Loop:
         return self.save_requested or by_rounds or end == self.total or self.replay.needs_checkpoint(end)
 
     def _save(self, end: Block) -> None:
-        """Save the model at the end of a block; only the first rank writes."""
+        """Save the model at the end of a block; only the first rank writes. All ranks wait for the write before it."""
         import torch
 
         self.save_requested, self.saved_round = False, end.round
-        if not self.ranks.is_first:
-            return
         with self.clock.time("checkpoint"):
+            self.long_work.on_first(self.checkpoints.wait)
+            if not self.ranks.is_first:
+                return
             state = {
                 "booster": torch.from_numpy(np.frombuffer(end.content, np.uint8).copy()),
                 "history": [row.model_dump() for row in self.history],
@@ -266,4 +269,3 @@ class Loop:
             )
             (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
             self._before_commit()
-        self.checkpoints.publish_model(self.job.paths)

@@ -18,10 +18,11 @@ from training.attempts.fence import Fence
 from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.checkpoints.checkpoint_log import CheckpointLog
-from training.errors import DataError
+from training.errors import EvergreenError
 from training.records import ReplayOutcome
 from training.storage.record_files import write_record
 from training.trainers.accounting import Clock
+from training.trainers.long_work import LongWork
 from training.trainers.ranks import Ranks
 from training.trainers.replay_outcome import begun, different, equal, is_decided, read_outcome, unchecked
 from training.trainers.xgboost.boosting import Boosting, Round, content_of
@@ -49,6 +50,7 @@ class Replay:
 
     job: TrainingJob
     ranks: Ranks
+    long_work: LongWork
     boosting: Boosting
     checkpoints: CheckpointLog
     fence: Fence
@@ -96,8 +98,8 @@ class Replay:
         return read_outcome(self.job.paths) or unchecked(reason)
 
     def _check(self, start: int, content: bytes, result: Round) -> None:
+        self.long_work.on_first(self.checkpoints.wait)
         if self.ranks.is_first:
-            self.checkpoints.wait()
             self._write(begun(read_outcome(self.job.paths)))
         self.ranks.barrier()
         state = self._read(start)
@@ -117,9 +119,10 @@ class Replay:
         """The model in the checkpoint, or None on all ranks if any rank can't read it."""
         state = None
         try:
-            state = self.checkpoints.load_at(start)["booster"].numpy().tobytes()
-        except (DataError, OSError) as error:
-            log.warning("%s", error)
+            loaded = self.long_work.on_all(lambda: self.checkpoints.load_at(start))
+            state = loaded["booster"].numpy().tobytes()
+        except (EvergreenError, OSError) as error:  # all ranks skip the check, also when a store is away
+            log.warning("%s The replay check of this run is skipped.", error)
         return None if self.ranks.add_up(float(state is None))[0] else state
 
     def _compared(self, start: int, state: bytes, content: bytes, result: Round) -> ReplayOutcome:

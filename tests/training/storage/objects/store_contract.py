@@ -71,8 +71,11 @@ class StoreContract(ABC):
         source, target = tmp_path / "source", tmp_path / "target"
         for content in (b"", b"first", bytes(range(256)) * 40_000):
             source.write_bytes(content)
-            store.put_file("folder/file", source)
-            other.get_file("folder/file", target)
+            sent: list[int] = []
+            received: list[int] = []
+            store.put_file("folder/file", source, sent.append)
+            other.get_file("folder/file", target, received.append)
+            assert sum(sent) == sum(received) == len(content)
             assert target.read_bytes() == other.get("folder/file") == content
         assert store.keys("folder") == ["folder/file"]
 

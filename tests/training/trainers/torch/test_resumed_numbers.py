@@ -9,7 +9,7 @@ from crashes import points, settings
 from small_runs import job_for
 
 from training.checkpoints.checkpoint_log import Position
-from training.errors import TrainingError
+from training.errors import EvergreenError, TrainingError, TransientError
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import launch
@@ -30,6 +30,7 @@ def resumed(rank: int, world_size: int) -> Loop:
     loop.total_steps = 2
     loop.replica = SimpleNamespace(load=lambda _: None)  # type: ignore[assignment]
     loop.ranks = Ranks(rank, world_size, torch.device("cpu"), distributed=False)
+    loop.long_work = SimpleNamespace(on_all=lambda work: work())  # type: ignore[assignment]
     loop.carried = Sums()
     loop.resume()
     return loop
@@ -68,9 +69,17 @@ def test_the_learning_rate_of_a_point_is_that_of_the_step_before_it(
     assert shown == pytest.approx(dict(enumerate(used, start=1)))
 
 
-def test_workers_that_found_different_checkpoints_do_not_step() -> None:
+@pytest.mark.parametrize(
+    ("storage", "error"), [({}, TrainingError), ({"url": "file:///shared"}, TransientError)]
+)
+def test_workers_that_found_different_checkpoints_do_not_step(
+    home: Home, small_version: DatasetVersion, storage: dict[str, str], error: type[EvergreenError]
+) -> None:
+    """With an object store, another process may commit while the workers read: the next attempt reads again."""
     loop = Loop.__new__(Loop)
+    loop.job = job_for(home, small_version, settings(storage=storage))
     loop.checkpoints = SimpleNamespace(load_newest=lambda: None)  # type: ignore[assignment]
     loop.ranks = SimpleNamespace(all_equal=lambda _: False)  # type: ignore[assignment]
-    with pytest.raises(TrainingError, match="workers found different checkpoints"):
+    loop.long_work = SimpleNamespace(on_all=lambda work: work())  # type: ignore[assignment]
+    with pytest.raises(error, match="workers found different checkpoints"):
         loop.resume()

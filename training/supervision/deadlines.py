@@ -1,0 +1,49 @@
+"""Decides when the driver stops waiting for an attempt that does not return."""
+
+import logging
+import time
+
+from training.attempts.heartbeat import read_beats
+from training.attempts.job import TrainingJob
+from training.storage.paths import TRAINED
+
+log = logging.getLogger("evergreen.supervise")
+
+UNWIND_S = 60.0  # time for Ray Train to notice that its workers were killed, or that they finished
+
+
+class Deadlines:
+    """The time limits of one attempt: for its last checkpoint after a requested stop, and for its return at its end."""
+
+    def __init__(self, job: TrainingJob):
+        self.job = job
+        self.asked_at: float | None = None
+        self.done_at: float | None = None
+        self.moved = 0
+
+    def passed(self, asked: list[int]) -> bool:
+        """Whether a requested stop, or the return after the model was finished, has exceeded its time limit.
+
+        The time of a stop begins again when the workers have written or transferred bytes since the last call: a large
+        checkpoint on its way to a slow store is not given up.
+        """
+        now = time.monotonic()
+        if asked and (self._has_moved() or self.asked_at is None):
+            self.asked_at = now
+        if self.done_at is None and (self.job.paths.model / TRAINED).is_file():
+            self.done_at = now
+        if self.asked_at is not None and now - self.asked_at > self.job.settings.failure.stop_timeout_s:
+            log.warning(
+                "no last checkpoint, and no byte of it, within failure.stop_timeout_s; the one before it counts"
+            )
+            return True
+        if self.done_at is not None and now - self.done_at > UNWIND_S:
+            log.warning("the model is finished, but Ray Train does not return; going on without it")
+            return True
+        return False
+
+    def _has_moved(self) -> bool:
+        before = self.moved
+        beats = [beat for beat in read_beats(self.job.paths) if beat.attempt == self.job.attempt]
+        self.moved = sum(beat.moved for beat in beats)
+        return self.moved != before
