@@ -204,7 +204,7 @@ class FailureSettings(Section):
     )
     stop_timeout_s: PositiveFloat = Field(
         20.0,
-        description="Longest wait for a last checkpoint, or for its next bytes, after SIGTERM, Ctrl-C or a cancellation",
+        description="Longest wait for a last checkpoint, or its next bytes, after SIGTERM, Ctrl-C or a cancellation",
     )
     collective_timeout_s: PositiveFloat = Field(
         300.0,
