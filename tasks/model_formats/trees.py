@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from tasks.model_formats.ubj import read_ubj
 from training.errors import DataError
+from training.trainers.xgboost.objectives import OBJECTIVES
 
-OBJECTIVES = {"multi:softprob": "softmax_multiclass_param", "reg:squarederror": "reg_loss_param"}
+_RECORDS = {one.name: one.record for one in OBJECTIVES.values()}
 _FEATURE_TYPES = {"q", "c"}
 _NUMBER = re.compile(r"\d{1,9}")
 _SCORES = re.compile(r"\[?[-+\dE.,]{1,100000}\]?", re.ASCII)
@@ -81,10 +82,10 @@ def _sizes(parts: dict[str, Any]) -> tuple[int, int]:
 
 def _check_objective(objective: Any) -> None:
     name = objective.get("name") if isinstance(objective, dict) else None
-    if not isinstance(name, str) or name not in OBJECTIVES:
+    if not isinstance(name, str) or name not in _RECORDS:
         raise DataError(f"its objective is {name}")
-    found = _fields(objective, "objective", "name", OBJECTIVES[name])
-    if not all(isinstance(value, str) for value in found[OBJECTIVES[name]].values()):
+    found = _fields(objective, "objective", "name", _RECORDS[name])
+    if not all(isinstance(value, str) for value in found[_RECORDS[name]].values()):
         raise DataError("the parameters of its objective are no texts")
 
 

@@ -69,6 +69,7 @@ XGBOOST = {
     "trainers.xgboost.boosting",
     "trainers.xgboost.communicator",
     "trainers.xgboost.loop",
+    "trainers.xgboost.objectives",
     "trainers.xgboost.replay",
     "trainers.xgboost.trainer",
     "trainers.xgboost.worker",
@@ -274,6 +275,7 @@ sys.path.insert(0, {str(ROOMS.parent / "tests")!r})
 from pathlib import Path
 import small_runs
 from training.identity import code_of
+from training.seams import TRAINERS
 from training.data.sources.digits import Digits
 from training.storage.paths import Home
 home = Home(Path({str(tmp_path)!r}))
@@ -289,7 +291,7 @@ others = {{"training.data.row_kinds", "training.problems.base", "training.proble
 others.add("training.problems.probabilities")
 # Sections of settings, whose values are in the key themselves; a recipe chooses a trainer.
 others |= {{name for name in computing if name.endswith((".settings", ".choice"))}}
-others.add("training.trainers.xgboost")  # the package around a section; it holds no code
+others |= {{f"training.trainers.{{name}}" for name in TRAINERS}}  # packages around sections; they hold no code
 others |= {{name for name in computing if name.startswith(("training.data.sources.", "training.data.tables"))}}
 print(sorted(computing - counted - others))
 """

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-import xgboost
 
 from tasks.gate.outcomes import gate_of
 from tasks.report_page.sections import sections_of
@@ -136,20 +135,9 @@ class ProblemContract(ABC):
         with pytest.raises(TrainingError, match="test row 7"):
             self.scored(predictions)
 
-    def test_xgboost_s_results_are_loss_and_metric(self) -> None:
-        """The names are those under which XGBoost itself reports the evaluation metrics that the problem asks for."""
-        targets = self.targets()
-        rows = xgboost.DMatrix(np.arange(ROWS, dtype=np.float32)[:, None], targets)
-        parameters = {**self.problem().xgboost_parameters(self.version()), "verbosity": 0}
-        booster = xgboost.train(parameters, rows, num_boost_round=3)
-        text = booster.eval(rows, name="test").split("\t")[1:]
-        values = {
-            name.partition("-")[2]: float(value) for name, _, value in (one.rpartition(":") for one in text)
-        }
-        loss, metric = self.problem().xgboost_results(values)
-        measured = getattr(self.scored(booster.predict(rows)), self.problem().metric)
-        assert metric == pytest.approx(measured, rel=1e-4)
-        assert loss > 0
+    def test_its_loss_and_metric_have_names_by_which_trainers_know_them(self) -> None:
+        assert self.problem().loss.isidentifier()
+        assert self.problem().metric.isidentifier()
 
     def test_metrics_of_a_release_are_finite_and_named_by_the_metric(self) -> None:
         selected = EpochMetrics(

@@ -245,25 +245,6 @@ def test_a_problem_is_found_by_its_name_and_by_its_scores():
     assert isinstance(problem_of(scored([1, 2], [1, 2])), Regression)
 
 
-def test_xgboosts_results_are_loss_and_metric():
-    assert REGRESSION.xgboost_results({"rmse": 3.0}) == (9.0, 3.0)
-    loss, accuracy = Classification().xgboost_results({"mlogloss": 0.25, "merror": 0.1})
-    assert (loss, accuracy) == (0.25, pytest.approx(0.9))
-
-
-def test_xgboost_trains_with_these_parameters():
-    xgboost = pytest.importorskip("xgboost")
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(200, 3)).astype(np.float32)
-    targets = rows @ [3.0, -2, 1] + 5
-    data, results = xgboost.DMatrix(rows, targets), {}
-    xgboost.train(dict(REGRESSION.xgboost_parameters(version())), data, 5, [(data, "train")], evals_result=results, verbose_eval=False)  # fmt: skip  # noqa: E501
-    assert list(results["train"]) == ["rmse"]
-    loss, metric = REGRESSION.xgboost_results({name: values[-1] for name, values in results["train"].items()})
-    assert metric < results["train"]["rmse"][0]
-    assert loss == pytest.approx(metric**2)
-
-
 def test_the_metrics_of_a_release_have_their_names():
     row = EpochMetrics(
         epoch=1, step=1, train_loss=1.0, train_score=1.0, validation_loss=2.0, validation_score=3.0,

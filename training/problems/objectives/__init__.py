@@ -3,9 +3,8 @@
 Only these modules of a problem are in the run key: a change of how models are scored or described retrains nothing.
 """
 
-from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from training.records import DatasetVersion, ProblemName
 
@@ -17,7 +16,14 @@ class Objective(Protocol):
     """The objective of a training. `metric` names the number that a trainer reports beside the loss.
 
     `target` says how the target of a table is read: as one of some classes, or as a number.
+
+    A trainer of networks uses the operations below. Another trainer knows `loss` and `metric` by their names, as
+    `training/trainers/xgboost/objectives.py` does, and refuses an objective that it does not know.
     """
+
+    @property
+    def loss(self) -> str:
+        """Name of what a training minimises: "cross_entropy" over the classes, or "squared_error"."""
 
     @property
     def target(self) -> Literal["class", "number"]:
@@ -43,12 +49,6 @@ class Objective(Protocol):
 
     def reduced(self, total: float, rows: float) -> float:
         """The metric, from the sum over `rows` rows that :meth:`torch_sums` gave."""
-
-    def xgboost_parameters(self, version: DatasetVersion) -> Mapping[str, Any]:
-        """XGBoost's objective and evaluation metrics."""
-
-    def xgboost_results(self, values: Mapping[str, float]) -> tuple[float, float]:
-        """(loss, metric) of some rows, from XGBoost's evaluation metrics by name."""
 
 
 def objective_named(name: ProblemName) -> Objective:

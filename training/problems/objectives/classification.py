@@ -1,8 +1,7 @@
 """Objective of a classification: cross-entropy; the metric is the accuracy."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from training.records import DatasetVersion
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 class ClassificationObjective:
     """See :class:`training.problems.objectives.Objective`."""
 
+    loss: str = "cross_entropy"
     metric: str = "accuracy"
     target: Literal["class", "number"] = "class"
 
@@ -41,18 +41,6 @@ class ClassificationObjective:
     def reduced(self, total: float, rows: float) -> float:
         """Accuracy, from the number of hits."""
         return total / rows
-
-    def xgboost_parameters(self, version: DatasetVersion) -> Mapping[str, Any]:
-        """Softmax over the classes, also for two classes, so that each model gives (rows, classes)."""
-        return {
-            "objective": "multi:softprob",
-            "num_class": len(version.classes),
-            "eval_metric": ["mlogloss", "merror"],
-        }
-
-    def xgboost_results(self, values: Mapping[str, float]) -> tuple[float, float]:
-        """The loss is the log loss in nats, the metric is the accuracy."""
-        return values["mlogloss"], 1 - values["merror"]
 
 
 OBJECTIVE = ClassificationObjective()

@@ -1,9 +1,8 @@
 """Objective of a regression: the mean squared error; the metric is its root (RMSE), in the unit of the target."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from training.records import DatasetVersion
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 class RegressionObjective:
     """See :class:`training.problems.objectives.Objective`."""
 
+    loss: str = "squared_error"
     metric: str = "rmse"
     target: Literal["class", "number"] = "number"
 
@@ -49,15 +49,6 @@ class RegressionObjective:
     def reduced(self, total: float, rows: float) -> float:
         """Root mean squared error, from the sum of squared errors."""
         return math.sqrt(total / rows)
-
-    def xgboost_parameters(self, version: DatasetVersion) -> Mapping[str, Any]:
-        """Squared error; XGBoost reports its root, see :meth:`xgboost_results`."""
-        del version
-        return {"objective": "reg:squarederror", "eval_metric": ["rmse"]}
-
-    def xgboost_results(self, values: Mapping[str, float]) -> tuple[float, float]:
-        """The loss is the mean squared error, the metric its root."""
-        return values["rmse"] ** 2, values["rmse"]
 
 
 def _scale(version: DatasetVersion) -> tuple[float, float]:

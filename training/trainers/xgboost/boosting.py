@@ -15,10 +15,11 @@ import xgboost  # noqa: TID253 - imported by processes that train
 from training.data.dataset import Columns
 from training.data.sample_order import Rows, stream_key
 from training.errors import TrainingError
-from training.problems.objectives import Objective, objective_named
+from training.problems.objectives import objective_named
 from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.ranks import Ranks
+from training.trainers.xgboost.objectives import XGBoostObjective, objective_of
 
 ROUNDS_PER_BLOCK = 10
 _BLOCK = 7  # stream of random numbers, see training.data.sample_order
@@ -37,13 +38,14 @@ class Round:
 
 @dataclass(frozen=True)
 class Boosting:
-    """This worker's rows, and the parameters of the trees."""
+    """This worker's rows, and the parameters of the trees. `metric` is the name of the metric of each round."""
 
     learn: xgboost.DMatrix
     validate: xgboost.DMatrix
     parameters: dict[str, Any]
     seed: int
-    objective: Objective
+    objective: XGBoostObjective
+    metric: str
 
     def model(self, content: bytes, round_number: int) -> xgboost.Booster:
         """The model of the first `round_number` rounds from its bytes (none before the first round).
@@ -69,7 +71,7 @@ class Boosting:
             name, _, value = part.rpartition(":")
             rows, _, metric = name.partition("-")
             values[rows][metric] = float(value)
-        train, validation = (self.objective.xgboost_results(values[rows]) for rows in (_LEARN, _VALIDATE))
+        train, validation = (self.objective.results(values[rows]) for rows in (_LEARN, _VALIDATE))
         return Round(*train, *validation)
 
 
@@ -107,11 +109,11 @@ def build_boosting(
             f"scaling.num_workers: {ranks.world_size} workers need a row each to learn from and one for validation, "
             f"of {len(learn)} and {len(validate)} rows; use fewer workers or a larger data.validation_share."
         )
-    objective = objective_named(version.problem)
+    objective = objective_of(version)
     device = str(ranks.device) if device_of(ranks) == "cuda" else "cpu"
     chosen = settings.xgboost.model_dump(exclude={"trainer", "rounds", "select"})
     parameters = {
-        **objective.xgboost_parameters(version),
+        **objective.parameters(version),
         **chosen,
         "tree_method": "hist",
         "device": device,
@@ -127,6 +129,7 @@ def build_boosting(
         parameters=parameters,
         seed=settings.seed,
         objective=objective,
+        metric=objective_named(version.problem).metric,
     )
 
 

@@ -167,7 +167,7 @@ class Loop:
         return result
 
     def _values(self, row: EpochMetrics) -> dict[str, float]:
-        metric = self.boosting.objective.metric
+        metric = self.boosting.metric
         return {
             "train/loss": row.train_loss,
             f"train/{metric}": row.train_score,

@@ -10,6 +10,7 @@ from training.errors import SettingError
 from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.base import Promise
+from training.trainers.xgboost.objectives import objective_of
 
 if TYPE_CHECKING:
     from training.attempts.job import TrainingJob
@@ -58,9 +59,10 @@ def check_installed() -> None:
 
 
 def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if XGBoost is missing, or can't learn from images or by some names of columns."""
+    """Raise :class:`SettingError` if XGBoost is missing, or can't learn the problem, images, or some columns' names."""
     del settings
     check_installed()
+    objective_of(version)
     if version.table is None:
         raise SettingError(
             f"trainer xgboost needs a table, and the dataset {version.name} has images; use a source such as "
