@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from tasks.checks.model_checks import compare_transforms
 from tasks.comparison import comparison_now, find_evaluation, write_comparison
-from tasks.model_formats.base import format_of
 from tasks.preflight import check_shape
 from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, TRANSFORM_TAG, load_version, version_tags
 from tasks.registry.training_rows import training_rows_of
@@ -38,6 +37,7 @@ from training.records import DatasetVersion, Evaluation, Score, TableSchema, Tra
 from training.storage.files import atomic_file, atomic_folder
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
+from training.trainers.base import inspection_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -101,7 +101,7 @@ def compare(
     others = [one for one in (champion, anchor) if one is not None]
     compared = _rows_to_compare(plan, version, others)
     rows = test if compared.all() else test.selected(compared)
-    predict = format_of(plan.settings.trainer).predictor(
+    predict = inspection_of(plan.settings.trainer).predictor(
         reload(plan.recipe, plan.paths.recipe), version, trained
     )
     found = _measured(predict, rows.inputs)

@@ -110,6 +110,6 @@ def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> None:
 
 def check_format(plan: RunPlan, version: DatasetVersion) -> None:
     """Check that a model of the run's copy of the recipe could be registered, where its format asks for a check."""
-    check = getattr(format_of(plan.settings.trainer), "check_untrained", None)
+    check = getattr(format_of(plan.settings), "check_untrained", None)
     if check is not None:
         check(plan, lambda: reload(plan.recipe, plan.paths.recipe), version)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.gate import judge
-from tasks.model_formats.base import check_same, format_of, metadata_of
+from tasks.model_formats.base import check_same, format_name, format_of, metadata_of
 from tasks.registry.aliases import (
     CLASSES_TAG,
     DATASET_TAG,
@@ -48,6 +48,7 @@ from training.recipe import reload
 from training.records import DatasetVersion, Evaluation, Goodput, Release, TrainedModel, Verdict
 from training.storage.files import digest_file, digest_json
 from training.storage.paths import Home
+from training.trainers.base import inspection_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -74,8 +75,7 @@ def register(
     client = connect_patiently(plan)
     run_id = open_run(client, plan)
     recipe = reload(plan.recipe, plan.paths.recipe)
-    model_format = format_of(plan.settings.trainer)
-    predict = model_format.predictor(recipe, version, trained)
+    predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)
     inputs = open_columns(version, "test").inputs
     register_model(client, plan.model)
     describe_model(client, plan, recipe, version)
@@ -86,7 +86,8 @@ def register(
         if number is None:
             example = np.array(inputs[: max(2, min(4, len(inputs)))])
             record_training_rows(client, run_id, version)
-            uri = model_format.log_model(run_id, recipe, version, trained, example, metadata_of(version))
+            said = metadata_of(version, format_name(plan.settings))
+            uri = format_of(plan.settings).log_model(run_id, recipe, version, trained, example, said)
             number = create_version(lease, plan, version, trained, run_id, uri)
         link_logged_model(client, plan.model, number)
         check_same(predict, load_version(home, plan.model, number).predict, np.array(inputs[:64]))
@@ -150,7 +151,7 @@ def create_version(
         **reproducible_tags(trained),
         CLASSES_TAG: json.dumps(version.classes),
         **({TRANSFORM_TAG: version.transform} if version.transform else {}),
-        FILE_TAG: digest_of_logged(lease.client, model_id, format_of(plan.settings.trainer).MODEL_FILE),
+        FILE_TAG: digest_of_logged(lease.client, model_id, format_of(plan.settings).MODEL_FILE),
         **_weights_file_tag(plan, trained),
     }
     lease.check()
@@ -171,10 +172,9 @@ def create_version(
 
 def _weights_file_tag(plan: RunPlan, trained: TrainedModel) -> dict[str, str]:
     """The digest of the file of weights that is logged with the model, where the model is another file."""
-    weights = Path(trained.weights)
-    if format_of(plan.settings.trainer).MODEL_FILE.name == weights.name:
+    if format_of(plan.settings).WEIGHTS_FILE is None:
         return {}
-    return {WEIGHTS_FILE_TAG: digest_file(weights)}
+    return {WEIGHTS_FILE_TAG: digest_file(Path(trained.weights))}
 
 
 def reproducible_tags(trained: TrainedModel) -> dict[str, str]:

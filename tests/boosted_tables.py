@@ -1,6 +1,8 @@
 """Trainings of XGBoost on small real tables, and on a table with number, category and missing values."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -92,24 +94,29 @@ class RegisteredTrees(NamedTuple):
     trained: TrainedModel
 
 
-def registered_trees(home: Home, version: DatasetVersion, **training: Any) -> RegisteredTrees:
+def registered_trees(
+    home: Home, version: DatasetVersion, sections: Mapping[str, Any] = MappingProxyType({}), **training: Any
+) -> RegisteredTrees:
     """Train on `version`, and register the model in the home's own store, tagged with its digest."""
-    from tasks.model_formats import xgboost_ubj
-    from tasks.model_formats.base import metadata_of
+    from tasks.model_formats.base import format_name, format_of, metadata_of
     from tasks.registry.safe_loading import FILE_TAG, digest_of_logged
     from tasks.trackers.mlflow_run import connect
 
-    job = boosted_job(home, version, training=training)
+    job = boosted_job(home, version, training=training, **sections)
     trained = launch(job)
     client = connect(None, home)
     place = home.mlflow_artifacts / "boosted"
-    run = client.create_run(client.create_experiment("boosted", artifact_location=place.as_uri())).info.run_id
-    recipe = load(job.recipe.path)[0]
+    if (experiment := client.get_experiment_by_name("boosted")) is None:
+        client.create_registered_model("boosted")
+        client.create_experiment("boosted", artifact_location=place.as_uri())
+        experiment = client.get_experiment_by_name("boosted")
+    run = client.create_run(experiment.experiment_id).info.run_id
+    recipe, model_format = load(job.recipe.path)[0], format_of(job.settings)
     example = np.array(open_columns(version, "test").inputs[:4])
-    uri = xgboost_ubj.log_model(run, recipe, version, trained, example, metadata_of(version))
+    said = metadata_of(version, format_name(job.settings))
+    uri = model_format.log_model(run, recipe, version, trained, example, said)
     logged = uri.removeprefix("models:/")
-    client.create_registered_model("boosted")
-    tags = {FILE_TAG: digest_of_logged(client, logged, xgboost_ubj.MODEL_FILE)}
+    tags = {FILE_TAG: digest_of_logged(client, logged, model_format.MODEL_FILE)}
     client.create_model_version("boosted", uri, run, model_id=logged, tags=tags)
-    (file,) = place.rglob("model.ubj")
+    (file,) = place.rglob(model_format.MODEL_FILE.name)
     return RegisteredTrees(home, client, file.parent, version, trained)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tasks.model_formats.base import metadata_of
 from tasks.model_formats.logged_models import log, output_schema
 from training.records import DatasetVersion, TrainedModel
 
@@ -72,6 +73,13 @@ def log_program(
         extra_files=[weights],
         pip_requirements=["mlflow", "torch", "numpy"],
     )
+
+
+def metadata_before(version: DatasetVersion) -> dict[str, Any]:
+    """The metadata, which did not name the format."""
+    said = metadata_of(version, "")
+    del said["format"]
+    return said
 
 
 def encoded_signature(version: DatasetVersion) -> Any:

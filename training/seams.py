@@ -20,6 +20,14 @@ TRAINERS: dict[TrainerName, str] = {
     "torch": "training.trainers.torch.settings:TrainingSettings",
     "xgboost": "training.trainers.xgboost.settings:XGBoostSettings",
 }
+# Libraries of parts that are installed on request, by import name, and the extra of pyproject.toml for each.
+EXTRAS = {"xgboost": "boosting"}
+
+
+def install_command(library: str) -> str:
+    """The command that installs a library, by its import name."""
+    name = library.partition(".")[0]
+    return f'pip install "evergreen-ml[{EXTRAS[name]}]"' if name in EXTRAS else f"pip install {name}"
 
 
 def part_named(parts: Mapping[str, str], name: str) -> Any:

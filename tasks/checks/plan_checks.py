@@ -38,7 +38,7 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
         if expected.classes:  # otherwise the classes are known only after the rows have been prepared
             check_model(plan, lambda: recipe, expected.shape, len(expected.classes))
     elif version is not None:  # otherwise the categories, and so the model's inputs, are not known
-        check = getattr(format_of(plan.settings.trainer), "check_untrained", None)
+        check = getattr(format_of(plan.settings), "check_untrained", None)
         if check is not None:
             check(plan, lambda: recipe, version)
 

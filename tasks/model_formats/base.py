@@ -13,10 +13,11 @@ from training.errors import TrainingError
 from training.problems.base import Predict
 from training.recipe import Recipe
 from training.records import DatasetVersion, ProblemName, TableSchema, TrainedModel
-from training.settings.schema import TrainerName
+from training.settings.schema import Settings
 
 _SAME = 1e-4  # largest allowed difference between a prediction of the trained and of the registered model
 _TRIED_BATCHES = (1, 3, 64)
+_FORMAT = "format"
 
 
 class ModelFormat(Protocol):
@@ -30,12 +31,6 @@ class ModelFormat(Protocol):
     FLAVOR: str
     MODEL_FILE: Path
     WEIGHTS_FILE: Path | None
-
-    def predictor(self, recipe: Recipe, version: DatasetVersion, trained: TrainedModel) -> Predict:
-        """A function from inputs (:class:`training.data.columns.Columns`) to predictions, from a training's files.
-
-        Raises :class:`training.errors.DataError` if the files are not what the training wrote.
-        """
 
     def log_model(
         self,
@@ -83,25 +78,41 @@ class Registered:
     outputs: int
 
 
-_MODULES: dict[TrainerName, str] = {
-    "torch": "tasks.model_formats.torch_export",
-    "xgboost": "tasks.model_formats.xgboost_ubj",
+# The formats by name, one line each. Registered models name their format, so a name stays.
+FORMATS: dict[str, str] = {
+    "torch_export": "tasks.model_formats.torch_export",
+    "xgboost_ubj": "tasks.model_formats.xgboost_ubj",
 }
 
 
-def format_of(trainer: TrainerName) -> ModelFormat:
-    """The format of the models that a trainer makes."""
-    return cast(ModelFormat, import_module(_MODULES[trainer]))
+def format_named(name: str) -> ModelFormat:
+    """The format with this name in :data:`FORMATS`."""
+    return cast(ModelFormat, import_module(FORMATS[name]))
 
 
-def all_formats() -> list[ModelFormat]:
-    """All formats that Evergreen registers."""
-    return [cast(ModelFormat, import_module(module)) for module in _MODULES.values()]
+def format_name(settings: Settings) -> str:
+    """Name of the format in which a run registers its model: the trainer's first, unless the settings name another."""
+    return settings.tracking.model_format or settings.training.FORMATS[0]
 
 
-def metadata_of(version: DatasetVersion) -> dict[str, Any]:
-    """What a registered model says of its inputs and outputs, in its `MLmodel` file."""
-    said: dict[str, Any] = {"classes": list(version.classes), "problem": version.problem}
+def format_of(settings: Settings) -> ModelFormat:
+    """The format in which a run registers its model."""
+    return format_named(format_name(settings))
+
+
+def format_in(flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> ModelFormat | None:
+    """The format of a registered model, by the sections of these names of its `MLmodel` file, or None.
+
+    Models of earlier versions of Evergreen do not name their format: it is the first with their flavor.
+    """
+    said = metadata.get(_FORMAT)
+    names = FORMATS if said is None else [name for name in FORMATS if name == said]
+    return next((one for one in map(format_named, names) if one.FLAVOR in flavors), None)
+
+
+def metadata_of(version: DatasetVersion, model_format: str) -> dict[str, Any]:
+    """What a registered model says of its format, its inputs and its outputs, in its `MLmodel` file."""
+    said = {_FORMAT: model_format, "classes": list(version.classes), "problem": version.problem}
     return said | ({"table": version.table.model_dump(mode="json")} if version.table else {})
 
 

@@ -33,14 +33,6 @@ _LOADER = "mlflow.pytorch"
 _KEYS = frozenset({"config", "data", "env", "loader_module", "pickle_module_name", "python_version"})
 
 
-def predictor(recipe: Recipe, version: DatasetVersion, trained: TrainedModel) -> Predict:
-    """A function from inputs to predictions, from the weights of a finished training.
-
-    Raises :class:`DataError` if the weights file is not what training wrote.
-    """
-    return serving.predictor(serving.serving_module(recipe, version, trained))
-
-
 def check_untrained(plan: RunPlan, recipe: Callable[[], Recipe], version: DatasetVersion) -> None:
     """Try torch.export on an untrained model; see :func:`tasks.checks.model_checks.check_model`."""
     from tasks.checks.model_checks import check_model

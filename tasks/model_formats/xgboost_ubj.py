@@ -3,23 +3,21 @@
 Plain MLflow can load and serve the model without Evergreen. See :class:`tasks.model_formats.base.ModelFormat`.
 """
 
-import hashlib
 from collections.abc import Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from tasks.model_formats.logged_models import log, requirements, wrong_top
 from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, is_raw, wrong_code
 from tasks.model_formats.trees import check_trees
 from training.errors import DataError, EvergreenError, TrainingError
-from training.problems.base import Predict, Predictions
+from training.problems.base import Predict
 from training.recipe import Recipe
 from training.records import DatasetVersion, TrainedModel
-from training.trainers.xgboost.trainer import check_installed
+from training.trainers.xgboost.inspection import booster_of, predict_with
 
 FLAVOR = "xgboost"
 MODEL_FILE = Path("model.ubj")
@@ -29,24 +27,6 @@ _LOADER = "mlflow.xgboost"
 _CLASS = "xgboost.core.Booster"  # mlflow.xgboost imports and calls whatever class a model names
 _KEYS = frozenset({"data", "model_class", "model_format", "xgb_version"})
 _KEYS_OF_FUNCTION = frozenset({"data", "env", "loader_module", "python_version"})
-
-
-def predictor(recipe: Recipe, version: DatasetVersion, trained: TrainedModel) -> Predict:
-    """A function from inputs to predictions, from the model of a finished training.
-
-    Raises :class:`DataError` if the file is not what the training wrote, and :class:`training.errors.SettingError` if
-    XGBoost is not installed.
-    """
-    del recipe, version
-    return _predict(_booster(_content(trained)))
-
-
-def _predict(model: Any) -> Predict:
-    def predict(inputs: npt.NDArray[Any]) -> Predictions:
-        found: Predictions = model.inplace_predict(np.asarray(inputs, np.float32))
-        return found
-
-    return predict
 
 
 def log_model(
@@ -59,7 +39,7 @@ def log_model(
 ) -> str:
     """Log the trained model under the run; returns the model's URI. Raises :class:`TrainingError` when that fails."""
     del recipe, example
-    model = _booster(_content(trained))
+    model = booster_of(trained)
     import mlflow.xgboost
 
     flavor = TableFlavor(
@@ -80,7 +60,7 @@ def load(folder: Path) -> Predict:
     """Load the model of a folder in which :func:`find_foreign` found nothing."""
     import xgboost
 
-    return _predict(xgboost.Booster(model_file=folder / MODEL_FILE))
+    return predict_with(xgboost.Booster(model_file=folder / MODEL_FILE))
 
 
 def find_foreign(folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
@@ -118,24 +98,3 @@ def _wrong_model(folder: Path) -> str | None:
     except DataError as error:
         return f"{MODEL_FILE}: {error}"
     return None
-
-
-def _content(trained: TrainedModel) -> bytes:
-    """The bytes of the trained model. Raises :class:`DataError` if they are not what the training wrote."""
-    try:
-        content = Path(trained.weights).read_bytes()
-    except OSError as error:
-        raise DataError(f"{trained.weights}: can't be read ({error})") from error
-    if hashlib.sha256(content).hexdigest() != trained.weights_digest:
-        raise DataError(
-            f"{trained.weights}: not the file that training wrote (its digest differs). Remove its folder and run the "
-            "same command: training finishes again from its newest checkpoint."
-        )
-    return content
-
-
-def _booster(content: bytes) -> Any:
-    check_installed()
-    import xgboost
-
-    return xgboost.Booster(model_file=bytearray(content))

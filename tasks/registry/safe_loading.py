@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tasks.model_formats.base import ModelFormat, Registered, all_formats
+from tasks.model_formats.base import ModelFormat, Registered, format_in
 from tasks.registry.own_digests import kept_digest, record_of
 from tasks.trackers.mlflow_store import NO_PICKLE
 from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
 from training.records import ImageShape, ProblemName, TableSchema
+from training.seams import install_command
 from training.storage.files import digest_file, temporary_folder
 from training.storage.paths import Home
 
@@ -104,8 +105,8 @@ def _said_of(name: str, *believed: type[EvergreenError]) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise SettingError(
-            f"{name} is loaded by {error.name}, which is not installed here; install it, for XGBoost by "
-            '`pip install "evergreen-ml[boosting]"`'
+            f"{name} is loaded by {error.name}, which is not installed here; install it by "
+            f"`{install_command(error.name or '')}`"
         ) from error
     except Exception as error:
         known = classify(error)
@@ -168,22 +169,23 @@ def check_files(folder: Path, name: str, tags: Mapping[str, str]) -> ModelFormat
 
     described = Model.load(str(folder / "MLmodel"))
     flavors: dict[str, dict[str, Any]] = described.flavors
-    formats = [one for one in all_formats() if one.FLAVOR in flavors]
-    wrong = f"its flavors are {', '.join(flavors)}"
-    if len(formats) == 1:
-        wrong = formats[0].find_foreign(folder, flavors, described.metadata or {}) or ""
-    if wrong:
+    metadata: dict[str, Any] = described.metadata or {}
+    wrong: str | None = f"its flavors are {', '.join(flavors)}"
+    model_format = format_in(flavors, metadata)
+    if model_format is not None:
+        wrong = model_format.find_foreign(folder, flavors, metadata)
+    if model_format is None or wrong:
         raise DataError(
             f"{name} is not a model that Evergreen registered: {wrong}. Loading it could run code that comes with "
             "it, so it is not loaded. Register the model by retraining it."
         )
-    for file, sha256 in _digests_in(tags, formats[0]).items():
+    for file, sha256 in _digests_in(tags, model_format).items():
         if not (folder / file).is_file() or digest_file(folder / file) != sha256:
             raise DataError(
                 f"{name}: {file} is not the file that was registered (its digest differs), so it is not loaded. "
                 f"{_remedy(name.split()[1])}"
             )
-    return formats[0]
+    return model_format
 
 
 def _digests_in(tags: Mapping[str, str], form: ModelFormat) -> dict[Path, str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tasks.model_formats.base import check_same, format_of
+from tasks.model_formats.base import check_same
 from tasks.registry.aliases import (
     CHALLENGER,
     CHAMPION,
@@ -22,6 +22,7 @@ from tasks.verify.part_inputs import input_columns, inputs_of
 from training.data.manifest import read_parts
 from training.errors import DataError, EvergreenError
 from training.recipe import reload
+from training.trainers.base import inspection_of
 
 _ROWS = 64
 
@@ -89,7 +90,7 @@ def same_answers(run: Evidence) -> Outcome:
     number, inputs, store = run.release.version, _test_inputs(run), run.store
     try:
         recipe = reload(run.plan.recipe, run.paths.recipe)
-        predict = format_of(run.plan.settings.trainer).predictor(recipe, run.dataset, run.trained)
+        predict = inspection_of(run.plan.settings.trainer).predictor(recipe, run.dataset, run.trained)
     except EvergreenError as error:
         raise NoEvidence(f"the weights can't predict, see I1 and I7 ({error})") from error
     try:

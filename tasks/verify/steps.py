@@ -62,8 +62,9 @@ class Steps:
 
 def rows_of_epoch(settings: Settings, learn: Rows, epoch: int, steps: int) -> Rows:
     """The rows that the first `steps` steps of `epoch` (1 for the first) use with feed `memory`."""
-    if steps == trainer_named(settings.trainer).steps_per_epoch(settings, len(learn), 1):
+    trainer = trainer_named(settings.trainer)
+    if steps == trainer.steps_per_epoch(settings, len(learn), 1):
         return learn
-    order = SampleOrder(len(learn), settings.torch.global_batch_size, settings.seed)
+    order = SampleOrder(len(learn), trainer.rows_per_step(settings, len(learn)), settings.seed)
     taken: Rows = learn[np.concatenate([order.global_batch(epoch - 1, step) for step in range(steps)])]
     return taken

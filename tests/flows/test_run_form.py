@@ -16,6 +16,7 @@ from training.errors import SettingError
 from training.settings.overrides import describe, resolve
 from training.settings.schema import Settings
 from training.trainers.xgboost.choice import XGBoost
+from training.trainers.xgboost.own_settings import own_settings
 
 SCHEMA = parameter_schema(retrain).model_dump_for_openapi()
 DEFAULTS = Settings()
@@ -41,7 +42,8 @@ def test_each_field_stands_for_a_setting() -> None:
 def test_the_fields_fit_the_trainer_of_the_recipe() -> None:
     base = XGBoost(max_depth=4).adapted(DEFAULTS)
     found = resolve(base, nested({"epochs": 7, "learning_rate": 0.2, "batch_size": None}, "xgboost"))
-    assert (found.xgboost.rounds, found.xgboost.learning_rate, found.xgboost.max_depth) == (7, 0.2, 4)
+    own = own_settings(found)
+    assert (own.rounds, own.learning_rate, own.max_depth) == (7, 0.2, 4)
     with pytest.raises(SettingError, match="batch_size: trainer xgboost has no such setting"):
         nested({"batch_size": 64}, "xgboost")
 

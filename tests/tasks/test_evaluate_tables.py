@@ -33,6 +33,7 @@ from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.settings.overrides import resolve
 from training.storage.paths import Home
 from training.supervision.launch import launch, make_job
+from training.trainers.xgboost import inspection
 
 RECIPE = """
 from evergreen import Recipe, {problem}, Table, XGBoost
@@ -299,12 +300,12 @@ def test_predictions_that_are_not_finite_name_the_row_or_the_version(
     ):
         compare(one.plan, one.version, one.trained, champion, None, tmp_path)
 
-    class Format:
+    class Inspection:
         @staticmethod
         def predictor(*_: Any) -> Any:
             return predict
 
-    monkeypatch.setattr(tasks.evaluate, "format_of", lambda _: Format)
+    monkeypatch.setattr(tasks.evaluate, "inspection_of", lambda _: Inspection)
     with pytest.raises(TrainingError, match=r"test row 5: the model's prediction is not finite"):
         compare(one.plan, one.version, one.trained, None, None, tmp_path)
 
@@ -352,5 +353,5 @@ def test_a_champion_of_the_release_before_is_judged_predicted_with_and_rolled_ba
     written = pq.read_table(output)["prediction"].to_numpy()
     assert one.version.table is not None
     inputs = encode(typed_rows(pa.Table.from_pandas(rows), one.version.table).rows, one.version.table)
-    trained = xgboost_ubj.predictor(load(one.plan.recipe.path)[0], one.version, one.trained)
+    trained = inspection.predictor(load(one.plan.recipe.path)[0], one.version, one.trained)
     assert np.array_equal(written, trained(inputs))

@@ -60,6 +60,7 @@ DATASET = {
     "data.duplicates": "drop",
 }
 OTHERS = {
+    "tracking.model_format": "torch_export",
     "data.validation_split": "ignore",  # counts only for sources with a validation split
     "gate.error_control": "strict",
     "gate.horizon": 100,

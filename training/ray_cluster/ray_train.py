@@ -170,16 +170,16 @@ def _streams(
 
 
 def _say_batches(job: TrainingJob, workers: int) -> None:
-    if job.settings.trainer != "torch":
+    rows, passes = job.settings.training.rows_of_step, job.settings.training.passes_of_step
+    if rows is None:
         log.info("attempt %d: world size %d, trainer %s", job.attempt, workers, job.settings.trainer)
         return
-    options = job.settings.torch
     log.info(
         "attempt %d: world size %d, %d rows per worker and step, global batch %d%s, feed %s",
         job.attempt,
         workers,
-        options.global_batch_size // workers,
-        options.global_batch_size,
-        f" in {options.accumulation_steps} passes" if options.accumulation_steps > 1 else "",
+        rows // workers,
+        rows,
+        f" in {passes} passes" if passes > 1 else "",
         job.feed,
     )

@@ -5,7 +5,7 @@ Before any work starts, :mod:`training.settings.overrides` refuses unknown keys,
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Annotated, Literal, Self, Union, cast
 
 from pydantic import (
     AfterValidator,
@@ -22,12 +22,6 @@ from training.seams import TRAINERS, part_named
 from training.seams import TrainerName as TrainerName
 from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings
 from training.settings.sections import Section as Section
-
-if TYPE_CHECKING:
-    from training.trainers.torch.settings import TrainingSettings
-    from training.trainers.xgboost.settings import XGBoostSettings
-
-SectionT = TypeVar("SectionT", bound=TrainerSettings)
 
 
 def _named(rule: str, spelled: str) -> AfterValidator:
@@ -227,6 +221,11 @@ class TrackingSettings(Section):
     outage_s: NonNegativeFloat = Field(
         600.0, description="Longest wait for an MLflow server that is away; training itself does not wait"
     )
+    model_format: str | None = Field(
+        None,
+        description="Format in which a model is registered; none: the first of those of the trainer. A version keeps "
+        "its format",
+    )
     system_metrics: bool = Field(True, description="Record CPU, memory and GPU use with the run")
     also: Annotated[tuple[AlsoTracked, ...], BeforeValidator(_listed)] = Field(
         (),
@@ -315,20 +314,10 @@ class Settings(Section):
         """Name of the trainer that the section `training` is for."""
         return _trainer_of(self.training)
 
-    def section(self, kind: type[SectionT]) -> SectionT:
-        """The section `training` of one trainer; only for a run of that trainer."""
-        assert isinstance(self.training, kind)
+    def section_of(self, trainer: TrainerName) -> TrainerSettings:
+        """The section `training` of `trainer`; only for a run of that trainer."""
+        assert self.trainer == trainer
         return self.training
-
-    @property
-    def torch(self) -> "TrainingSettings":
-        """The section `training` of the PyTorch loop; only for a run of that trainer."""
-        return self.section(section_of_trainer("torch"))  # type: ignore[return-value]
-
-    @property
-    def xgboost(self) -> "XGBoostSettings":
-        """The section `training` of XGBoost; only for a run of that trainer."""
-        return self.section(section_of_trainer("xgboost"))  # type: ignore[return-value]
 
     @property
     def epochs(self) -> int:
@@ -349,6 +338,11 @@ class Settings(Section):
     def _no_contradictions(self) -> Self:
         _check_workers(self.scaling, self.data.feed)
         self.training.check(self)
+        if self.tracking.model_format not in (None, *self.training.FORMATS):
+            raise ValueError(
+                f"tracking.model_format: models of trainer {self.trainer} are registered as "
+                f"{' or '.join(self.training.FORMATS)}, not as {self.tracking.model_format}"
+            )
         if self.scaling.num_workers == 0 and self.data.feed == "stream":
             raise ValueError("data.feed: stream needs Ray; use scaling.num_workers >= 1, or data.feed=memory")
         if self.scaling.use_gpu == "no" and self.scaling.backend == "nccl":

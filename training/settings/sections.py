@@ -39,10 +39,12 @@ class TrainerSettings(Section):
 
     Plans store the section. Unless the trainer is `torch`, a field `trainer` names the trainer. `FORM` names the
     settings for fields of the run form that have another name with this trainer, or None for a field that the trainer
-    does not have.
+    does not have. `FORMATS` names the formats in which the trainer's models can be registered, the default first
+    (`FORMATS` of `tasks/model_formats/base.py`).
     """
 
     WORDS: ClassVar[TrainerWords]
+    FORMATS: ClassVar[tuple[str, ...]]
     FORM: ClassVar[Mapping[str, str | None]] = {}
 
     @property
@@ -59,6 +61,11 @@ class TrainerSettings(Section):
     def rows_of_step(self) -> int | None:
         """Rows of one step over all workers; None: all rows."""
         return None
+
+    @property
+    def passes_of_step(self) -> int:
+        """Passes into which each worker divides its rows of a step."""
+        return 1
 
     @property
     def uses_float16(self) -> bool:

@@ -10,11 +10,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from training.records import DatasetVersion
+from training.records import DatasetVersion, TrainedModel
 from training.settings.schema import Settings, TrainerName
 
 if TYPE_CHECKING:
     from training.attempts.job import TrainingJob
+    from training.problems.base import Predict
+    from training.recipe import Recipe
     from training.trainers.ranks import Ranks
 
 
@@ -66,6 +68,12 @@ class Trainer(Protocol):
 
 class Inspection(Protocol):
     """The module `training/trainers/<name>/inspection.py` has these functions. It is not in the run key."""
+
+    def predictor(self, recipe: "Recipe", version: DatasetVersion, trained: TrainedModel) -> "Predict":
+        """A function from inputs (:class:`training.data.columns.Columns`) to predictions, from a training's files.
+
+        Raises :class:`training.errors.DataError` if the files are not what the training wrote.
+        """
 
     def model_digest(self, state: Mapping[str, Any], epoch: int) -> str:
         """Digest of the model of an epoch in the state of a checkpoint, as the finished training records it."""

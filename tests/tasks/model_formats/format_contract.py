@@ -15,7 +15,7 @@ import yaml
 from bombs import armed
 from raw_predictions import predicted_elsewhere, raw_rows
 
-from tasks.model_formats.base import check_same, format_of, metadata_of
+from tasks.model_formats.base import check_same, format_named, metadata_of
 from tasks.model_formats.table_models import CODE_FOLDER, COLUMNS_FILE
 from tasks.registry.aliases import load_version
 from tasks.registry.safe_loading import FILE_TAG, check_files, digest_of_logged
@@ -26,19 +26,20 @@ from training.recipe import load
 from training.records import DatasetVersion, TrainedModel
 from training.settings.schema import TrainerName
 from training.storage.paths import Home
+from training.trainers.base import inspection_of
 
 MODEL = "every"
 # argv: recipe, version and training as JSON, a file for the predictions.
 _AGAIN = """
 import sys
 import numpy as np
-from tasks.model_formats.base import format_of
 from training.data.dataset import open_columns
 from training.recipe import load
 from training.records import DatasetVersion, TrainedModel
+from training.trainers.base import inspection_of
 trainer, recipe, version, trained, file = sys.argv[1:]
 version = DatasetVersion.model_validate_json(version)
-predict = format_of(trainer).predictor(load(recipe)[0], version, TrainedModel.model_validate_json(trained))
+predict = inspection_of(trainer).predictor(load(recipe)[0], version, TrainedModel.model_validate_json(trained))
 np.save(file, predict(np.array(open_columns(version, "test").inputs)))
 """
 
@@ -69,8 +70,12 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 class FormatContract(ABC):
-    """Tests of the format of a trainer's models, by a model on a table with columns of all kinds."""
+    """Tests of a format of a trainer's models, by a model on a table with columns of all kinds.
 
+    `name` is the format's name in `FORMATS` of :mod:`tasks.model_formats.base`.
+    """
+
+    name: str
     trainer: TrainerName
 
     @abstractmethod
@@ -89,11 +94,12 @@ class FormatContract(ABC):
     def stored(self, tmp_path_factory: pytest.TempPathFactory) -> Stored:
         home = Home(tmp_path_factory.mktemp("home"))
         recipe, version, trained = self.train(home)
-        model_format, client = format_of(self.trainer), connect(None, home)
+        model_format, client = format_named(self.name), connect(None, home)
         place = home.mlflow_artifacts / MODEL
         run = client.create_run(client.create_experiment(MODEL, artifact_location=place.as_uri())).info.run_id
         example = np.array(open_columns(version, "test").inputs[:4])
-        uri = model_format.log_model(run, load(recipe)[0], version, trained, example, metadata_of(version))
+        said = metadata_of(version, self.name)
+        uri = model_format.log_model(run, load(recipe)[0], version, trained, example, said)
         logged = uri.removeprefix("models:/")
         client.create_registered_model(MODEL)
         tags = {FILE_TAG: digest_of_logged(client, logged, model_format.MODEL_FILE)}
@@ -113,14 +119,14 @@ class FormatContract(ABC):
     def predict(self, stored: Stored) -> Any:
         """The predictor of the training."""
         recipe = load(stored.recipe)[0]
-        return format_of(self.trainer).predictor(recipe, stored.version, stored.trained)
+        return inspection_of(self.trainer).predictor(recipe, stored.version, stored.trained)
 
     def refused(self, stored: Stored, why: str) -> None:
         with pytest.raises(DataError, match=why):
             load_version(stored.home, MODEL, "1")
 
     def test_the_registered_model_has_the_bits_of_the_trained_one(self, stored: Stored) -> None:
-        model_format, weights = format_of(self.trainer), Path(stored.trained.weights)
+        model_format, weights = format_named(self.name), Path(stored.trained.weights)
         kept = stored.files / (model_format.WEIGHTS_FILE or model_format.MODEL_FILE)
         assert kept.read_bytes() == weights.read_bytes()
 
@@ -146,7 +152,7 @@ class FormatContract(ABC):
             )
 
     def test_one_changed_bit_of_the_registered_model_is_refused(self, changed: Stored) -> None:
-        file = changed.files / format_of(self.trainer).MODEL_FILE
+        file = changed.files / format_named(self.name).MODEL_FILE
         content = bytearray(file.read_bytes())
         content[len(content) // 2] ^= 1
         file.write_bytes(content)
@@ -160,7 +166,7 @@ class FormatContract(ABC):
 
     @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
     def test_a_truncated_model_is_refused(self, changed: Stored, share: float) -> None:
-        file = changed.files / format_of(self.trainer).MODEL_FILE
+        file = changed.files / format_named(self.name).MODEL_FILE
         content = file.read_bytes()
         file.write_bytes(content[: int(share * len(content))])
         self.refused(changed, "is not a model that Evergreen registered")
@@ -170,7 +176,7 @@ class FormatContract(ABC):
     ) -> None:
         mark = tmp_path / "executed"
         monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true")
-        (changed.files / format_of(self.trainer).MODEL_FILE).write_bytes(armed(mark))
+        (changed.files / format_named(self.name).MODEL_FILE).write_bytes(armed(mark))
         self.refused(changed, "is not a model that Evergreen registered")
         assert not mark.exists()
 

@@ -9,12 +9,11 @@ import pytest
 import safetensors.torch
 import torch
 from format_contract import FormatContract, Stored, edit
-from logged_before import log_program
+from logged_before import log_program, metadata_before
 from raw_predictions import every_kind
 from small_runs import job_for
 
 from tasks.model_formats import torch_export
-from tasks.model_formats.base import metadata_of
 from tasks.registry.aliases import load_version
 from tasks.registry.safe_loading import check_files
 from training.errors import DataError
@@ -57,6 +56,7 @@ recipe = Recipe(
 class TestProgramsKeepTheContract(FormatContract):
     """The promises of a format, kept by programs of torch.export."""
 
+    name = "torch_export"
     trainer = "torch"
 
     def train(self, home: Home) -> tuple[str, DatasetVersion, TrainedModel]:
@@ -70,7 +70,7 @@ class TestProgramsKeepTheContract(FormatContract):
     def log_before(self, run_id: str, stored: Stored) -> str:
         version, weights = stored.version, stored.trained.weights
         module = serving_module(load(stored.recipe)[0], version, stored.trained)
-        return log_program(module, run_id, version, weights, stored.inputs[:4], metadata_of(version))
+        return log_program(module, run_id, version, weights, stored.inputs[:4], metadata_before(version))
 
     def check_ties(self, stored: Stored) -> None:
         weights = safetensors.torch.load_file(stored.files / torch_export.WEIGHTS_FILE)

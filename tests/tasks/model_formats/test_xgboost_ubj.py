@@ -12,11 +12,10 @@ from boosted_tables import RegisteredTrees, boosted_job, bundled, mixed_table, r
 from format_contract import FormatContract, Stored
 from hypothesis import given
 from hypothesis import strategies as st
-from logged_before import log_trees
+from logged_before import log_trees, metadata_before
 from raw_predictions import every_kind
 
-from tasks.model_formats import xgboost_ubj
-from tasks.model_formats.base import check_same, metadata_of
+from tasks.model_formats.base import check_same
 from tasks.model_formats.trees import check_trees
 from tasks.model_formats.ubj import read_ubj
 from tasks.registry.aliases import load_version
@@ -28,6 +27,7 @@ from training.recipe import load
 from training.records import DatasetVersion, TrainedModel
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.xgboost import inspection
 
 
 @pytest.fixture(scope="module", params=["mixed", "regression"])
@@ -57,7 +57,7 @@ def test_the_registered_model_predicts_as_the_trained_one(registered: Registered
     connect(None, registered.home)
     inputs, version = inputs_of(registered), registered.version
     recipe = load(str(registered.home.root / "boosted.py"))[0]
-    trained = xgboost_ubj.predictor(recipe, version, registered.trained)
+    trained = inspection.predictor(recipe, version, registered.trained)
     loaded = load_version(registered.home, "boosted", "1")
     check_same(trained, loaded.predict, inputs)
     assert loaded.predict(inputs).dtype == np.float32
@@ -75,13 +75,14 @@ def test_the_booster_is_reachable_by_mlflow_xgboost(registered: RegisteredTrees)
     inputs = inputs_of(registered)
     booster = mlflow.xgboost.load_model(str(registered.files))
     recipe = load(str(registered.home.root / "boosted.py"))[0]
-    expected = xgboost_ubj.predictor(recipe, registered.version, registered.trained)(inputs)
+    expected = inspection.predictor(recipe, registered.version, registered.trained)(inputs)
     assert np.array_equal(booster.inplace_predict(inputs), expected)
 
 
 class TestTreesKeepTheContract(FormatContract):
     """The promises of a format, kept by boosted trees."""
 
+    name = "xgboost_ubj"
     trainer = "xgboost"
 
     def train(self, home: Home) -> tuple[str, DatasetVersion, TrainedModel]:
@@ -90,7 +91,7 @@ class TestTreesKeepTheContract(FormatContract):
         return job.recipe.path, version, launch(job)
 
     def log_before(self, run_id: str, stored: Stored) -> str:
-        metadata = metadata_of(stored.version)
+        metadata = metadata_before(stored.version)
         return log_trees(run_id, None, stored.version, stored.trained, stored.inputs[:4], metadata)
 
     def check_ties(self, stored: Stored) -> None:
@@ -111,7 +112,7 @@ def test_a_missing_file_of_the_training_is_refused(registered: RegisteredTrees, 
     recipe = load(str(registered.home.root / "boosted.py"))[0]
     trained = registered.trained.model_copy(update={"weights": str(tmp_path / "missing.ubj")})
     with pytest.raises(DataError, match=r"missing\.ubj"):
-        xgboost_ubj.predictor(recipe, registered.version, trained)
+        inspection.predictor(recipe, registered.version, trained)
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tasks.gate.verdict, "_choice", lambda *_: None
     )  # takes most of the time, but changes no decision
-    for name in ("reload", "check_same", "metadata_of", "log_final", "keep_digest"):
+    for name in ("reload", "check_same", "metadata_of", "format_name", "log_final", "keep_digest"):
         monkeypatch.setattr(tasks.register, name, lambda *_: None)
     for name in (
         "record_training_rows",
@@ -192,8 +192,11 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.register, "open_columns", lambda *_: SimpleNamespace(inputs=np.zeros(4)))
     monkeypatch.setattr(tasks.register, "load_version", lambda *_: SimpleNamespace(predict=None))
     logged = SimpleNamespace(
-        predictor=lambda *_: None, log_model=lambda *_: "models:/m", MODEL_FILE=Path("data/model.pt2")
+        log_model=lambda *_: "models:/m",
+        MODEL_FILE=Path("data/model.pt2"),
+        WEIGHTS_FILE=Path("extra_files/weights.safetensors"),
     )
+    monkeypatch.setattr(tasks.register, "inspection_of", lambda _: SimpleNamespace(predictor=lambda *_: None))
     monkeypatch.setattr(tasks.register, "format_of", lambda _: logged)
     monkeypatch.setattr(tasks.register, "digest_of_logged", lambda *_: "")
     monkeypatch.setattr(tasks.registry.aliases, "load_version", lambda *_: None)

@@ -6,6 +6,7 @@ from training.errors import SettingError
 from training.settings.overrides import describe, resolve
 from training.settings.schema import Settings
 from training.trainers.torch.settings import TrainingSettings
+from training.trainers.xgboost.own_settings import own_settings
 from training.trainers.xgboost.settings import XGBoostSettings
 
 BOOSTED = Settings(training=XGBoostSettings(rounds=50))
@@ -14,7 +15,7 @@ BOOSTED = Settings(training=XGBoostSettings(rounds=50))
 def test_overrides_keep_the_trainer() -> None:
     resolved = resolve(BOOSTED, {"training": {"max_depth": 3}})
     assert (resolved.trainer, resolved.epochs) == ("xgboost", 50)
-    assert resolved.xgboost.max_depth == 3
+    assert own_settings(resolved).max_depth == 3
 
 
 @pytest.mark.parametrize("training", [TrainingSettings(epochs=7), XGBoostSettings(rounds=7, subsample=0.5)])
@@ -49,6 +50,10 @@ def test_messages_name_the_settings_of_the_trainer(override: dict[str, object], 
     [
         ({"data": {"feed": "stream"}}, "data.feed: trainer xgboost"),
         ({"scaling": {"min_workers": 1}}, "scaling.min_workers:"),
+        (
+            {"tracking": {"model_format": "torch_export"}},
+            "tracking.model_format: models of trainer xgboost are registered as xgboost_ubj, not as torch_export",
+        ),
     ],
 )
 def test_what_the_trainer_can_t_do_is_refused(override: dict[str, object], message: str) -> None:
@@ -58,6 +63,6 @@ def test_what_the_trainer_can_t_do_is_refused(override: dict[str, object], messa
 
 def test_another_trainer_s_section_is_not_read_as_one_s_own() -> None:
     with pytest.raises(AssertionError):
-        _ = BOOSTED.torch
+        BOOSTED.section_of("torch")
     assert BOOSTED.max_steps is None
     assert not BOOSTED.uses_float16

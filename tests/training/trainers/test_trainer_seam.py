@@ -3,25 +3,26 @@
 import ast
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from named_parts import ROOT, asked_names, modules_outside
 
+from tasks.model_formats.base import format_name, format_of
 from training.seams import TRAINERS
-from training.settings.schema import Settings, section_of_trainer
+from training.settings.schema import Settings, TrackingSettings, section_of_trainer
 from training.trainers.base import inspection_of, trainer_named
 
+LINT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+HEAVY = set(LINT["flake8-tidy-imports"]["banned-module-level-imports"])
 ROOMS = ("training/trainers/", "training/recipes/")
-# The registry; the public API; formats by trainer; the log line of the loop's batches; `Torch`, the default of a
-# recipe; versions of libraries.
+# The registry; the public API; versions of libraries; `Torch`, the default of a recipe; loaders by MLflow's flavor.
 MAY_NAME = {
     "training/seams.py",
     "evergreen/__init__.py",
     "training/checkpoints/checkpoint_log.py",
     "training/recipe.py",
-    "tasks/model_formats/base.py",
     "tasks/model_formats/raw_table.py",
-    "training/ray_cluster/ray_train.py",
 }
 
 
@@ -36,6 +37,20 @@ def test_the_ways_to_ask_are_seen(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINERS)
+def test_a_trainer_does_not_know_the_others(name: str) -> None:
+    others = {f"training.trainers.{other}" for other in TRAINERS if other != name}
+    for file in (ROOT / "training" / "trainers" / name).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in getattr(node, "names", []) if isinstance(alias, ast.alias)]
+            module = getattr(node, "module", None) or ""
+            imported = {
+                ".".join(one.split(".")[:3])
+                for one in (module, *names, *(f"{module}.{one}" for one in names))
+            }
+            assert not imported & others, file
+
+
+@pytest.mark.parametrize("name", TRAINERS)
 def test_a_trainer_answers_for_itself(name: str) -> None:
     section = section_of_trainer(name)()
     settings = Settings(training=section)
@@ -45,6 +60,10 @@ def test_a_trainer_answers_for_itself(name: str) -> None:
     assert all(vars(section.WORDS).values())
     assert trainer_named(name).MODEL_FILE
     assert callable(inspection_of(name).model_digest)
+    assert section.FORMATS
+    assert section.FORMATS[0] == format_name(settings)
+    for chosen in section.FORMATS:
+        assert format_of(Settings(training=section, tracking=TrackingSettings(model_format=chosen))).FLAVOR
     names = {f"training.{field}" for field in type(section).model_fields}
     assert {setting for setting in section.FORM.values() if setting} <= names
 
@@ -55,7 +74,7 @@ def test_settings_and_trainer_import_no_heavy_library(name: str) -> None:
         "import sys; from training.trainers.base import trainer_named; "
         f"from training.settings.schema import section_of_trainer; trainer_named({name!r}); "
         f"section_of_trainer({name!r}); "
-        "print(sorted({'torch', 'ray', 'mlflow', 'xgboost', 'sklearn', 'pandas'} & set(sys.modules)))"
+        f"print(sorted({HEAVY!r} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -17,6 +17,7 @@ from training.settings.schema import Settings
 from training.trainers.generators import seed_generators
 from training.trainers.ranks import Ranks
 from training.trainers.rows import training_rows as training_rows
+from training.trainers.torch.own_settings import own_settings
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,7 @@ _DATASET = 5  # stream of random numbers, see training.data.sample_order
 
 def local_batch_size(settings: Settings) -> int:
     """Rows of one optimizer step on one worker."""
-    return settings.torch.global_batch_size // max(1, settings.scaling.num_workers)
+    return own_settings(settings).global_batch_size // max(1, settings.scaling.num_workers)
 
 
 @dataclass(frozen=True)

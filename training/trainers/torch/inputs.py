@@ -12,6 +12,7 @@ from training.errors import SettingError
 from training.recipe import Recipe
 from training.records import DatasetVersion, TableSchema
 from training.settings.schema import Settings
+from training.trainers.torch.own_settings import own_settings
 
 
 class Inputs(Protocol):
@@ -152,8 +153,8 @@ def inputs_of(recipe: Recipe, version: DatasetVersion, settings: Settings, devic
         _refuse_for_tables(recipe, version, settings)
         return TableInputs(encoder)
     black = encoder(torch.zeros((1, version.shape[0], 1, 1), dtype=torch.uint8, device=device))
-    augmentation = recipe.augmentation if settings.torch.augment else Augmentation()
-    return ImageInputs(encoder, black, augmentation, settings.seed, settings.torch.channels_last)
+    augmentation = recipe.augmentation if own_settings(settings).augment else Augmentation()
+    return ImageInputs(encoder, black, augmentation, settings.seed, own_settings(settings).channels_last)
 
 
 def _refuse_for_tables(recipe: Recipe, version: DatasetVersion, settings: Settings) -> None:
@@ -161,7 +162,7 @@ def _refuse_for_tables(recipe: Recipe, version: DatasetVersion, settings: Settin
         raise SettingError(
             f"recipe {recipe.name}: augmentation changes images, and the source is a table; remove it"
         )
-    if settings.torch.channels_last:
+    if own_settings(settings).channels_last:
         raise SettingError("training.channels_last: only images have channels; remove it for a table")
-    if settings.torch.label_smoothing and not version.classes:
+    if own_settings(settings).label_smoothing and not version.classes:
         raise SettingError("training.label_smoothing: a regression has no classes to smooth; remove it")

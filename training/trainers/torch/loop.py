@@ -26,6 +26,7 @@ from training.trainers.ranks import ControlConsensus, Ranks, device_name
 from training.trainers.requests import SAVE, STOP, Requests
 from training.trainers.torch.accumulators import Interval, Sums
 from training.trainers.torch.feeds import Feed
+from training.trainers.torch.own_settings import own_settings
 from training.trainers.torch.replay import Rebuild, Replay
 from training.trainers.torch.replica import Replica
 from training.trainers.torch.schedule import learning_rate
@@ -56,7 +57,7 @@ class Loop:
     def __post_init__(self) -> None:
         job, settings = self.job, self.job.settings
         self.metrics = MetricsFile(job.paths.metrics, self.total_steps, self.fence)
-        same_for_any_workers = settings.torch.virtual_shards is not None
+        same_for_any_workers = own_settings(settings).virtual_shards is not None
         self.checkpoints = open_checkpoints(
             job,
             self.fence,
@@ -206,7 +207,7 @@ class Loop:
         values = {
             "train/loss": sums.loss / sums.rows,
             f"train/{objective.metric}": objective.reduced(sums.scores, sums.rows),
-            "train/learning_rate": learning_rate(self.job.settings.torch, step - 1, self.total_steps),
+            "train/learning_rate": learning_rate(own_settings(self.job.settings), step - 1, self.total_steps),
             f"speed/{self.replica.inputs.unit}_per_s": since.share_here * sums.rows / seconds,
             "speed/data_wait_share": waited / seconds,
         }
@@ -233,7 +234,7 @@ class Loop:
             train_score=objective.reduced(sums.scores, sums.rows),
             validation_loss=loss,
             validation_score=score,
-            learning_rate=learning_rate(self.job.settings.torch, step - 1, self.total_steps),
+            learning_rate=learning_rate(own_settings(self.job.settings), step - 1, self.total_steps),
             images_per_s=rows_per_s,
             rows=int(sums.rows),
             checksum=int(sums.checksum),
@@ -273,7 +274,7 @@ class Loop:
         """
         self.metrics.check()
         chosen = self.history[-1]
-        if self.job.settings.torch.select == "best":
+        if own_settings(self.job.settings).select == "best":
             chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
         replay = self.replay.outcome()
         weights = self.checkpoints.load_step(chosen.step)["learner"]["model"]

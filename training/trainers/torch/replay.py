@@ -39,6 +39,7 @@ from training.trainers.replay_outcome import (
     unchecked,
 )
 from training.trainers.torch.feeds import Batch, Feed
+from training.trainers.torch.own_settings import own_settings
 from training.trainers.torch.replica import Replica
 from training.trainers.torch.unsaved_state import differing_globals, globals_of, unsaved_differences
 
@@ -94,7 +95,7 @@ class Replay:
         """Why the settings exclude this run from the check; empty if they do not."""
         if not self.job.settings.checkpoint.replay:
             return "checkpoint.replay is off"
-        if self.job.settings.torch.compile:
+        if own_settings(self.job.settings).compile:
             return "with training.compile, compiling a second model could displace the programs of the first"
         return ""
 

@@ -22,6 +22,7 @@ from training.trainers.generators import seed_generators
 from training.trainers.ranks import Ranks
 from training.trainers.torch.feeds import Batch
 from training.trainers.torch.inputs import example_inputs, inputs_of, model_shape
+from training.trainers.torch.own_settings import own_settings
 from training.trainers.torch.schedule import build_optimizer, learning_rate, set_learning_rate
 
 _INITIAL, _STEP = 3, 4  # streams of random numbers, see training.data.sample_order
@@ -54,15 +55,17 @@ class Replica:
         seed_generators(stream_key(settings.seed, _INITIAL), ranks.device.type == "cuda")
         outputs = self.objective.outputs(version)
         self.module = build_module(recipe, model_shape(version), outputs).to(ranks.device)
-        if settings.torch.channels_last:
+        if own_settings(settings).channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
-        if settings.torch.compile:
+        if own_settings(settings).compile:
             # One compiled program per input shape. With dynamic shapes, the program, and so the bits of a step, would
             # depend on which shape came first.
             self.module.compile(dynamic=False)
         self.inputs = inputs_of(recipe, version, settings, ranks.device)
-        self.optimizer = build_optimizer(settings.torch, self.module.parameters())
-        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=settings.torch.precision == "float16")
+        self.optimizer = build_optimizer(own_settings(settings), self.module.parameters())
+        self.scaler = torch.amp.GradScaler(
+            ranks.device.type, enabled=own_settings(settings).precision == "float16"
+        )
         self.model = self.wrap()
         if self.model is not self.module:
             self._rehearse()
@@ -84,7 +87,7 @@ class Replica:
         gradients. Without this pass, the first step after a resume would differ in its last bits.
         """
         buffers = [buffer.clone() for buffer in self.module.buffers()]
-        rows = 2 * self.settings.torch.accumulation_steps
+        rows = 2 * own_settings(self.settings).accumulation_steps
         inputs = example_inputs(self.version, rows).to(self.ranks.device)
         targets = torch.zeros(rows, dtype=torch.int64, device=self.ranks.device)
         self.add_gradients(Batch(inputs, targets, np.arange(rows), rows), 0, 0, 0, 0.0)
@@ -102,7 +105,7 @@ class Replica:
         world size, since DDP averages over ranks. So the gradient is that of the mean loss over the global batch,
         also with shares of unequal size and with accumulation.
         """
-        set_learning_rate(self.optimizer, learning_rate(self.settings.torch, step, self.total_steps))
+        set_learning_rate(self.optimizer, learning_rate(own_settings(self.settings), step, self.total_steps))
         weight = self.ranks.world_size / batch.global_rows
         losses, scores = self.add_gradients(batch, epoch, step, self.ranks.rank, weight)
         self.update()
@@ -115,7 +118,7 @@ class Replica:
 
         Adds the gradients of the sum of losses times `weight`; returns that sum, unweighted, and the sum of the metric.
         """
-        options = self.settings.torch
+        options = own_settings(self.settings)
         # Random numbers (such as for dropout) depend on (seed, step, part) alone: checkpoints hold no generators.
         seed_generators(stream_key(self.settings.seed, _STEP, step, part), self.ranks.device.type == "cuda")
         model_inputs = self.inputs.augmented(batch.inputs, batch.rows, epoch)
@@ -202,7 +205,7 @@ class Replica:
         self.scaler.load_state_dict(state["scaler"])
 
     def _autocast(self) -> AbstractContextManager[None]:
-        dtype = _DTYPES[self.settings.torch.precision]
+        dtype = _DTYPES[own_settings(self.settings).precision]
         return torch.autocast(self.ranks.device.type, dtype, enabled=dtype is not torch.float32)
 
     def _sync_only_if(self, last: bool) -> AbstractContextManager[None]:
@@ -218,9 +221,10 @@ class Replica:
     def update(self) -> None:
         """Apply the gradients with the optimizer, clipped if `training.clip_norm` is set, and clear them."""
         self.before_update()
-        if self.settings.torch.clip_norm is not None:
+        clip_norm = own_settings(self.settings).clip_norm
+        if clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.module.parameters(), self.settings.torch.clip_norm)
+            nn.utils.clip_grad_norm_(self.module.parameters(), clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)

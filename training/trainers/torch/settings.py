@@ -20,6 +20,7 @@ class TrainingSettings(TrainerSettings):
         kept="weights of epoch {}",
         section="How the weights are trained, of a recipe with build_model or trainer=Torch(...)",
     )
+    FORMATS: ClassVar[tuple[str, ...]] = ("torch_export",)
 
     epochs: PositiveInt = Field(5, description="Passes over the training rows")
     max_steps: PositiveInt | None = Field(None, description="End after this many optimizer steps, for trials")
@@ -74,6 +75,11 @@ class TrainingSettings(TrainerSettings):
     def rows_of_step(self) -> int | None:
         """See :class:`TrainerSettings`."""
         return self.global_batch_size
+
+    @property
+    def passes_of_step(self) -> int:
+        """See :class:`TrainerSettings`."""
+        return self.accumulation_steps
 
     @property
     def uses_float16(self) -> bool:

@@ -9,6 +9,7 @@ from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.base import Promise
 from training.trainers.torch.feeds import local_batch_size
+from training.trainers.torch.own_settings import own_settings
 
 if TYPE_CHECKING:
     from training.attempts.job import TrainingJob
@@ -37,7 +38,7 @@ def promise(settings: Settings) -> Promise:
     return Promise(
         resumes="step" if exact else "epoch",
         same_bits_after_kill=settings.data.feed != "stream",
-        any_workers=settings.torch.virtual_shards is not None,
+        any_workers=own_settings(settings).virtual_shards is not None,
     )
 
 
@@ -50,10 +51,10 @@ def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
         return rows // world_size // local_batch_size(settings)
     if settings.data.feed == "loader":  # each worker uses its whole share, padded to the largest share
         return math.ceil(math.ceil(rows / world_size) / local_batch_size(settings))
-    return SampleOrder(rows, settings.torch.global_batch_size, settings.seed).steps_per_epoch
+    return SampleOrder(rows, own_settings(settings).global_batch_size, settings.seed).steps_per_epoch
 
 
 def rows_per_step(settings: Settings, rows: int) -> int:
     """Rows of one optimizer step, over all workers."""
     del rows
-    return settings.torch.global_batch_size
+    return own_settings(settings).global_batch_size

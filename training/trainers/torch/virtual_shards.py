@@ -18,6 +18,7 @@ from training.data.dataset import Columns
 from training.data.sample_order import Rows
 from training.trainers.torch.feeds import Batch, shards_of
 from training.trainers.torch.ordered_sum import OrderedSum
+from training.trainers.torch.own_settings import own_settings
 from training.trainers.torch.replica import Replica
 from training.trainers.torch.schedule import learning_rate, set_learning_rate
 
@@ -34,13 +35,13 @@ class ShardedReplica(Replica):
     @property
     def shards(self) -> int:
         """Number of virtual shards of a step, over all workers."""
-        count = self.settings.torch.virtual_shards
+        count = own_settings(self.settings).virtual_shards
         assert count is not None
         return count
 
     def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one optimizer step. The first rank returns all workers' sums of loss and metric, the others zeros."""
-        set_learning_rate(self.optimizer, learning_rate(self.settings.torch, step, self.total_steps))
+        set_learning_rate(self.optimizer, learning_rate(own_settings(self.settings), step, self.total_steps))
         first = shards_of(self.shards, self.ranks.rank, self.ranks.world_size).start
         before = [buffer.clone() for buffer in self.module.buffers()]
         gradients, sums = self._gradients(), []

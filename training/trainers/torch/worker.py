@@ -23,6 +23,7 @@ from training.trainers.torch.feeds import (
     loader_feed,
     training_rows,
 )
+from training.trainers.torch.own_settings import own_settings
 
 if TYPE_CHECKING:
     from training.trainers.torch.replica import Replica
@@ -44,17 +45,20 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
         fence = Fence.enter(job.paths, job.attempt, job.driver)
     heartbeat = Heartbeat(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
     heartbeat.beat(0)
-    prepare_process(job.settings.scaling.threads_per_worker, job.settings.torch.deterministic)
+    prepare_process(job.settings.scaling.threads_per_worker, own_settings(job.settings).deterministic)
     recipe = import_recipe(job)
     with heartbeat.kept_beating(0):
         columns = open_columns(job.dataset, "train", check_images=False)
     learn, validate = training_rows(columns, job.settings)
     feed = build_feed(job, recipe, columns, learn, ranks)
-    total = min(feed.steps_per_epoch * job.settings.torch.epochs, job.settings.torch.max_steps or sys.maxsize)
+    total = min(
+        feed.steps_per_epoch * own_settings(job.settings).epochs,
+        own_settings(job.settings).max_steps or sys.maxsize,
+    )
     if not total:
         raise TrainingError(
             f"training.global_batch_size: {len(learn)} training rows give no whole batch of "
-            f"{job.settings.torch.global_batch_size} rows; lower it, or use data.feed=memory."
+            f"{own_settings(job.settings).global_batch_size} rows; lower it, or use data.feed=memory."
         )
     replica = build_replica(recipe, job, ranks, total)
 
@@ -92,7 +96,7 @@ def build_replica(recipe: Recipe, job: TrainingJob, ranks: Ranks, total_steps: i
     from training.trainers.torch.replica import Replica
     from training.trainers.torch.virtual_shards import ShardedReplica
 
-    kind = Replica if job.settings.torch.virtual_shards is None else ShardedReplica
+    kind = Replica if own_settings(job.settings).virtual_shards is None else ShardedReplica
     return kind(recipe, job.dataset, job.settings, ranks, total_steps)
 
 
@@ -103,8 +107,8 @@ def build_feed(job: TrainingJob, recipe: Recipe, columns: Columns, learn: Rows, 
     virtual shards.
     """
     if job.feed == "memory":
-        order = SampleOrder(len(learn), job.settings.torch.global_batch_size, job.settings.seed)
-        shards = job.settings.torch.virtual_shards
+        order = SampleOrder(len(learn), own_settings(job.settings).global_batch_size, job.settings.seed)
+        shards = own_settings(job.settings).virtual_shards
         start, stop = order.bounds(order.steps_per_epoch - 1)
         if stop - start < (shards or ranks.world_size):
             raise TrainingError(

@@ -20,6 +20,7 @@ from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.ranks import Ranks
 from training.trainers.xgboost.objectives import XGBoostObjective, objective_of
+from training.trainers.xgboost.own_settings import own_settings
 
 ROUNDS_PER_BLOCK = 10
 _BLOCK = 7  # stream of random numbers, see training.data.sample_order
@@ -111,7 +112,7 @@ def build_boosting(
         )
     objective = objective_of(version)
     device = str(ranks.device) if device_of(ranks) == "cuda" else "cpu"
-    chosen = settings.xgboost.model_dump(exclude={"trainer", "rounds", "select"})
+    chosen = own_settings(settings).model_dump(exclude={"trainer", "rounds", "select"})
     parameters = {
         **objective.parameters(version),
         **chosen,
@@ -120,7 +121,7 @@ def build_boosting(
         "nthread": settings.scaling.threads_per_worker,
     }
     mine = slice(ranks.rank, None, ranks.world_size)
-    threads, bins = settings.scaling.threads_per_worker, settings.xgboost.max_bin
+    threads, bins = settings.scaling.threads_per_worker, own_settings(settings).max_bin
     return Boosting(
         # Rows to learn from are stored as histogram bins, which take less memory than a DMatrix.
         learn=xgboost.QuantileDMatrix(**_data(version, columns, learn[mine], threads), max_bin=bins),

@@ -1,9 +1,59 @@
-"""What verification and report read from the files of XGBoost; see :class:`training.trainers.base.Inspection`."""
+"""What other steps read from the files of XGBoost; see :class:`training.trainers.base.Inspection`."""
 
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from training.errors import DataError
+from training.trainers.xgboost.trainer import check_installed
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from xgboost import Booster
+
+    from training.problems.base import Predict, Predictions
+    from training.recipe import Recipe
+    from training.records import DatasetVersion, TrainedModel
+
+
+def predictor(recipe: "Recipe", version: "DatasetVersion", trained: "TrainedModel") -> "Predict":
+    """A function from inputs to predictions, from the model of a finished training; see :func:`booster_of`."""
+    del recipe, version
+    return predict_with(booster_of(trained))
+
+
+def booster_of(trained: "TrainedModel") -> "Booster":
+    """The model of a finished training.
+
+    Raises :class:`DataError` if the file is not what the training wrote, and :class:`training.errors.SettingError` if
+    XGBoost is not installed.
+    """
+    check_installed()
+    from xgboost import Booster
+
+    try:
+        content = Path(trained.weights).read_bytes()
+    except OSError as error:
+        raise DataError(f"{trained.weights}: can't be read ({error})") from error
+    if sha256(content).hexdigest() != trained.weights_digest:
+        raise DataError(
+            f"{trained.weights}: not the file that training wrote (its digest differs). Remove its folder and run the "
+            "same command: training finishes again from its newest checkpoint."
+        )
+    return Booster(model_file=bytearray(content))
+
+
+def predict_with(model: "Booster") -> "Predict":
+    """A function from inputs to the predictions of `model`."""
+
+    def predict(inputs: "npt.NDArray[Any]") -> "Predictions":
+        found: Predictions = model.inplace_predict(np.asarray(inputs, np.float32))
+        return found
+
+    return predict
 
 
 def model_digest(state: Mapping[str, Any], epoch: int) -> str:

@@ -38,6 +38,7 @@ from training.trainers.xgboost.boosting import (
     device_of,
     first_rounds,
 )
+from training.trainers.xgboost.own_settings import own_settings
 from training.trainers.xgboost.replay import Block, Replay
 from training.trainers.xgboost.trainer import MODEL_FILE
 
@@ -62,7 +63,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         job, settings = self.job, self.job.settings
-        self.total = settings.xgboost.rounds
+        self.total = own_settings(settings).rounds
         self.checksum = checksum(self.learn)
         self.device = device_of(self.ranks)
         self.interval = metric_interval(settings, 1)
@@ -155,7 +156,7 @@ class Loop:
             train_score=result.train_score,
             validation_loss=result.validation_loss,
             validation_score=result.validation_score,
-            learning_rate=self.job.settings.xgboost.learning_rate,
+            learning_rate=own_settings(self.job.settings).learning_rate,
             images_per_s=len(self.learn) / (time.perf_counter() - began),
             rows=len(self.learn),
             checksum=self.checksum,
@@ -246,7 +247,7 @@ class Loop:
         """
         self.metrics.check()
         chosen = self.history[-1]
-        if self.job.settings.xgboost.select == "best":
+        if own_settings(self.job.settings).select == "best":
             chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
         content = first_rounds(end.content, chosen.epoch)
         replay = self.replay.outcome()

@@ -26,6 +26,7 @@ from training.trainers.long_work import LongWork
 from training.trainers.ranks import Ranks
 from training.trainers.replay_outcome import begun, different, equal, is_decided, read_outcome, unchecked
 from training.trainers.xgboost.boosting import Boosting, Round, content_of
+from training.trainers.xgboost.own_settings import own_settings
 
 log = logging.getLogger("evergreen.replay")
 
@@ -70,7 +71,7 @@ class Replay:
 
     def needs_checkpoint(self, end: int) -> bool:
         """Whether to save at round `end`, the first end of a block in this attempt."""
-        return self._wanted and self._start is None and end < self.job.settings.xgboost.rounds
+        return self._wanted and self._start is None and end < own_settings(self.job.settings).rounds
 
     def saved(self, block: Block, end: int) -> None:
         """Called on all ranks when `block` is being saved; the block after it ends at round `end`."""

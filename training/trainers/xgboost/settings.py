@@ -21,6 +21,7 @@ class XGBoostSettings(TrainerSettings):
         kept="trees of the first {} rounds",
         section="How the trees are grown, of a recipe with trainer=XGBoost(...)",
     )
+    FORMATS: ClassVar[tuple[str, ...]] = ("xgboost_ubj",)
     FORM: ClassVar[Mapping[str, str | None]] = {"epochs": "training.rounds", "batch_size": None}
 
     trainer: Literal["xgboost"] = Field("xgboost", description="The trainer that these settings are for")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from training.errors import SettingError
 from training.records import DatasetVersion
+from training.seams import install_command
 from training.settings.schema import Settings
 from training.trainers.base import Promise
 from training.trainers.xgboost.objectives import objective_of
@@ -54,7 +55,7 @@ def check_installed() -> None:
     """Raise :class:`SettingError` if XGBoost is not installed."""
     if find_spec("xgboost") is None:
         raise SettingError(
-            'trainer xgboost: XGBoost is not installed; install it by `pip install "evergreen-ml[boosting]"`'
+            f"trainer xgboost: XGBoost is not installed; install it by `{install_command('xgboost')}`"
         )
 
 

@@ -169,7 +169,8 @@ def test_the_command_that_installs_xgboost_is_named(
 
 def test_planning_imports_no_xgboost() -> None:
     program = (
-        "import sys; from training.trainers.base import trainer_named; from tasks.model_formats.base import format_of; "
-        "trainer_named('xgboost'); format_of('xgboost'); sys.exit('xgboost' in sys.modules)"
+        "import sys; from training.trainers.base import trainer_named; "
+        "from tasks.model_formats.base import format_named; "
+        "trainer_named('xgboost'); format_named('xgboost_ubj'); sys.exit('xgboost' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
