@@ -155,6 +155,7 @@ IMPORTED_FROM_OUTSIDE = {
     "code_closure": {"code_digests"},
     "machine": {"available_cpus"},
     "recipe": {"BuildModel", "Recipe", "modules_set_aside", "reload"},
+    "seams": {"install_command"},
     "storage.files": {
         "atomic_file",
         "atomic_folder",
