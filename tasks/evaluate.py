@@ -26,8 +26,8 @@ from tasks.step import step
 from tasks.trackers.mlflow_run import connect_patiently
 from training.data.dataset import Columns, open_columns
 from training.data.manifest import read_parts
+from training.data.preprocessing.applying import model_inputs
 from training.data.row_digests import Digests, row_digests, rows_among
-from training.data.tables.encoding import encode
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
 from training.problems import problem_named
@@ -235,16 +235,19 @@ def _inputs_of(
     """
     if champion.table is None or version.table is None or same_inputs(champion.table, version.table):
         return rows.inputs
-    columns = [f"{_FEATURE}{column.name}" for column in champion.table.columns]
-    parts = [encode(part, champion.table, _FEATURE) for part in read_parts(version, "test", columns)]
+    columns = [f"{_FEATURE}{column.name}" for column in champion.table.raw.columns]
+    parts = [model_inputs(part, champion.table, _FEATURE) for part in read_parts(version, "test", columns)]
     return np.concatenate(parts)[compared]
 
 
 def same_inputs(one: TableSchema, other: TableSchema) -> bool:
     """Whether both schemas encode each row in the same way."""
-    return [(column.name, column.kind, column.categories) for column in one.columns] == [
-        (column.name, column.kind, column.categories) for column in other.columns
-    ]
+
+    def meaning(table: TableSchema) -> Any:
+        columns = [(column.name, column.kind, column.categories) for column in table.raw.columns]
+        return columns, table.preprocessing and table.preprocessing.made
+
+    return bool(meaning(one) == meaning(other))
 
 
 def _loaded(

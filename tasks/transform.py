@@ -5,10 +5,12 @@ Fails with DataError that names the rows which break a rule; then nothing is lef
 
 import logging
 import shutil
+from functools import partial
 from pathlib import Path
 
 from tasks.step import step
 from training.data.preparation.prepare import make_version
+from training.data.preprocessing.preparation import check_declared, make_preprocessed_version
 from training.data.sources.wording import counted
 from training.plan import RunPlan
 from training.ray_cluster.capacity import others_see_this_disk
@@ -26,18 +28,22 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
     home = Home(Path(plan.home))
     place = home.dataset(plan.recipe.name, plan.fingerprint)
     set_damaged_aside(place)
-    version = make_version(
+    make = partial(
+        make_version,
         plan.recipe.name,
         plan.fingerprint,
         plan.files,
         raw,
         plan.settings.data,
-        place,
         with_ray=plan.settings.scaling.num_workers > 0 and others_see_this_disk(plan.settings),
         listing=home.refused_rows(plan.recipe.name, plan.fingerprint),
         problem=plan.recipe.problem,
         function=recipe_function(plan.recipe, plan.paths.recipe),
     )
+    steps = plan.recipe.preprocessors
+    if steps and not plan.recipe.transform:  # otherwise the columns are known after the function ran
+        check_declared(steps, plan.files)
+    version = make_preprocessed_version(steps, plan.settings.data, place, make) if steps else make(place)
     shutil.rmtree(raw_folder, ignore_errors=True)
     log.info(
         "dataset %s: %s train and %s %s",

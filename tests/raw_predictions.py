@@ -30,7 +30,13 @@ for number, count in enumerate((1, 3, len(rows))):
 
 
 def every_kind(home: Home, problem: ProblemName, rows: int = 400) -> DatasetVersion:
-    """A dataset version of random rows with a column of each kind, with missing values and text that is not ASCII."""
+    """A dataset version of the rows of :func:`write_every_kind`."""
+    file = write_every_kind(home.root / "every.csv", problem, rows)
+    return prepared(home, Table(file, "price"), "every", problem=problem)
+
+
+def write_every_kind(file: Path, problem: ProblemName, rows: int = 400) -> Path:
+    """A CSV of random rows with a column of each kind, with missing values and text that is not ASCII."""
     random = np.random.default_rng(0)
     weight, town = random.uniform(0, 12, rows).round(3), random.choice(["Köln", "Ōsaka", "Ulm"], rows)
     fragile = random.random(rows) < 0.3
@@ -52,15 +58,15 @@ def every_kind(home: Home, problem: ProblemName, rows: int = 400) -> DatasetVers
     for number, name in enumerate(("weight", "town", "fragile", "sent")):
         table.loc[number::11, name] = None
     table["price"] = price if problem == "regression" else np.where(price > 20, "dear", "cheap")
-    home.root.mkdir(parents=True, exist_ok=True)
-    table.to_csv(home.root / "every.csv", index=False)
-    return prepared(home, Table(home.root / "every.csv", "price"), "every", problem=problem)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(file, index=False)
+    return file
 
 
 def raw_rows(version: DatasetVersion) -> pd.DataFrame:
     """The features of the test rows, with the types of part files."""
     assert version.table is not None
-    names = [column.name for column in version.table.columns]
+    names = [column.name for column in version.table.raw.columns]
     parts = pa.concat_tables(read_parts(version, "test", [f"feature.{name}" for name in names]))
     found: pd.DataFrame = parts.rename_columns(names).to_pandas()
     return found

@@ -1,5 +1,6 @@
 """The run key: a hash of everything that the weights depend on; and which ingredients differ between two runs."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,12 @@ from pydantic import BaseModel
 
 from training.code_closure import code_digests
 from training.data import dataset
+from training.data.row_kinds import PREPROCESSING_MODULES
 from training.libraries import library_versions
 from training.problems.objectives import objective_module
 from training.recipe import RecipeRef
 from training.records import ProblemName, SourceFiles
-from training.settings.schema import Settings, TrainerName
+from training.settings.schema import DataSettings, Settings, TrainerName
 from training.storage.files import digest_json
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
@@ -21,15 +23,37 @@ from training.trainers.base import trainer_module, trainer_named
 # The number of workers and threads sets the order in which gradients are summed; other settings of `scaling` do not
 # change the weights.
 _SCALING = {"num_workers", "threads_per_worker"}
-_NOT_THERE = {"versions.": "not recorded", "code.": "not used"}
+_STEPS = "preprocessors"  # an ingredient of recipes that declare preprocessors
+_NOT_THERE = {"versions.": "not recorded", "code.": "not used", f"{_STEPS}.": "none"}
+_DIGEST = re.compile(r"[0-9a-f]{21,}")
 Ingredients = dict[str, Any]
 
 
+def data_fingerprint(ref: RecipeRef, files: SourceFiles, settings: DataSettings) -> str:
+    """Identifies the dataset version that a recipe makes of source files; see :func:`dataset.fingerprint`.
+
+    Raises :class:`training.errors.SettingError` for settings, a problem or preprocessors that this kind of source does
+    not have.
+    """
+    found = dataset.fingerprint(files, settings, ref.problem, ref.transform)
+    if not ref.preprocessors:
+        return found
+    from training.data.preprocessing.preparation import preprocessed_fingerprint
+
+    return preprocessed_fingerprint(found, ref.preprocessors, files, settings)
+
+
 def code_of(
-    files: SourceFiles, trainer: TrainerName = "torch", problem: ProblemName = "classification"
+    files: SourceFiles,
+    trainer: TrainerName = "torch",
+    problem: ProblemName = "classification",
+    preprocessed: bool = False,
 ) -> dict[str, str]:
     """Digests of Evergreen's modules that compute the weights from these source files, by module name."""
-    return code_digests(trainer_module(trainer), objective_module(problem), *dataset.transform_modules(files))
+    further = PREPROCESSING_MODULES if preprocessed else ()
+    return code_digests(
+        trainer_module(trainer), objective_module(problem), *dataset.transform_modules(files), *further
+    )
 
 
 def ingredients(
@@ -57,6 +81,8 @@ def ingredients(
         "code": dict(code),
         "versions": library_versions(recipe, trainer_named(settings.trainer).DISTRIBUTIONS),
     }
+    if recipe.preprocessors:
+        made[_STEPS] = {str(number): str(step) for number, step in enumerate(recipe.preprocessors, 1)}
     return made | ({"forced": nonce} if nonce else {})
 
 
@@ -113,7 +139,8 @@ def changes(before: Ingredients, after: Ingredients, prefix: str = "") -> list[s
     found = []
     absent = _NOT_THERE.get(prefix)
     for name in sorted(before.keys() | after.keys()):
-        old, new = before.get(name, absent), after.get(name, absent)
+        default: Any = {} if prefix + name == _STEPS else absent
+        old, new = before.get(name, default), after.get(name, default)
         if isinstance(old, dict) and isinstance(new, dict):
             found += changes(old, new, f"{prefix}{name}.")
         elif isinstance(old, dict) or isinstance(new, dict):
@@ -124,4 +151,4 @@ def changes(before: Ingredients, after: Ingredients, prefix: str = "") -> list[s
 
 
 def _short(value: Any) -> str:
-    return f"{value[:12]}…" if isinstance(value, str) and len(value) > 20 else str(value)
+    return f"{value[:12]}…" if isinstance(value, str) and _DIGEST.fullmatch(value) else str(value)

@@ -61,8 +61,8 @@ def identify(
     `force` gives the run a new run key even if nothing changed; an unfinished forced run with the same ingredients is
     resumed instead.
     """
-    fingerprint = dataset.fingerprint(files, settings.data, ref.problem, ref.transform)
-    code = identity.code_of(files, settings.trainer, ref.problem)
+    fingerprint = identity.data_fingerprint(ref, files, settings.data)
+    code = identity.code_of(files, settings.trainer, ref.problem, preprocessed=bool(ref.preprocessors))
     parts = identity.ingredients(ref, settings, fingerprint, code)
     if force:
         nonce = identity.unfinished_force(home, ref.name, parts) or secrets.token_hex(8)

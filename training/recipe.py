@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +22,17 @@ from training.data.images.augmentation import Augmentation as Augmentation
 from training.data.sources import Source
 from training.data.sources.table import Table
 from training.errors import SettingError
+from training.preprocessors import declared_steps
 from training.problems.base import Problem
 from training.problems.classification import Classification
 from training.records import DatasetVersion, ProblemName, Record, Split
 from training.records import ImageShape as ImageShape
 from training.settings.schema import Settings
 from training.storage.files import atomic_folder, digest_json
+from training.table_records import DeclaredStep
 
 if TYPE_CHECKING:
+    from ray.data.preprocessor import Preprocessor
     from torch import nn
     from torch.utils.data import Dataset
 
@@ -84,7 +87,13 @@ class Recipe:
     and maybe other columns. Each row's result must depend on that row alone. `predict` calls the function as well. The
     file that defines the function, and the files that this file imports, are part of the dataset's identity.
 
-    Raises :class:`SettingError` for a recipe without source or trainer, and for settings of another trainer.
+    `preprocessors`, for a table, are unfitted preprocessors of `ray.data.preprocessors`, applied in this order, after
+    `transform_rows`. Evergreen fits them on the training rows, without validation rows. The registered model contains
+    them, and takes the columns before them. :data:`training.preprocessors.SUPPORTED` lists the classes; a Chain is
+    taken, too.
+
+    Raises :class:`SettingError` for a recipe without source or trainer, for settings of another trainer, and for a
+    preprocessor that is fitted already or not supported.
     """
 
     name: str
@@ -98,6 +107,7 @@ class Recipe:
     dataset: Callable[[DatasetVersion, Split], "Dataset[Any]"] | None = None
     files: tuple[str, ...] = ()
     transform_rows: TransformRows | None = None
+    preprocessors: "Preprocessor | Sequence[Preprocessor]" = ()
 
     def __post_init__(self) -> None:
         if self.source is None:
@@ -112,6 +122,7 @@ class Recipe:
         if isinstance(trainer, Torch):
             object.__setattr__(self, "build_model", trainer.build_model)
         object.__setattr__(self, "settings", trainer.adapted(self.settings))
+        declared_steps(self.name, self.preprocessors)  # refuses what is not supported
 
 
 class RecipeRef(Record):
@@ -123,6 +134,7 @@ class RecipeRef(Record):
     digest: str
     problem: ProblemName = "classification"
     transform: str = ""  # digest of the code of `transform_rows`; empty: the recipe has no such function
+    preprocessors: tuple[DeclaredStep, ...] = ()
 
 
 _loaded: dict[Path, tuple[Recipe, RecipeRef]] = {}  # by the path of the recipe file
@@ -176,6 +188,7 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
         digest=_digest(files),
         problem=recipe.problem.name,
         transform=_digest_of(recipe.transform_rows, files),
+        preprocessors=declared_steps(recipe.name, recipe.preprocessors),
     )
     _loaded[path] = recipe, ref
     return recipe, ref

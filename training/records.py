@@ -3,21 +3,18 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny
+from pydantic import AliasChoices, BeforeValidator, Field, SerializeAsAny
 
+from training.record_base import Record as Record
 from training.redaction import Redacted
 from training.seams import PROBLEMS, part_named
 from training.seams import ProblemName as ProblemName
+from training.table_records import ColumnKind as ColumnKind
+from training.table_records import TableColumn as TableColumn
+from training.table_records import TableSchema as TableSchema
 
 Split = Literal["train", "test"]
 ImageShape = tuple[int, int, int]  # channels, height, width
-ColumnKind = Literal["number", "category", "boolean", "date"]
-
-
-class Record(BaseModel):
-    """Base class of all records: immutable, unknown fields refused, convertible to and from JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class SourceFiles(Record):
@@ -52,46 +49,6 @@ class PartFile(Record):
     rows: int
     bytes: int
     sha256: str
-
-
-class TableColumn(Record):
-    """A feature column of a table: its type, and statistics of its values over the train split.
-
-    `mean`, `std`, `least` and `most` are over the rows with a value, of the numbers by which
-    :mod:`training.data.tables.encoding` stands for the values (booleans 0 and 1, dates in days since 1970); they are 0
-    for a category column. `std` is 1 for a column whose values are all equal.
-    """
-
-    name: str
-    kind: ColumnKind
-    mean: float = 0.0
-    std: float = 1.0
-    least: float = 0.0
-    most: float = 0.0
-    missing: int = Field(0, description="train rows without a value")
-    categories: tuple[str, ...] = Field(
-        (), description="values of a category column in the train split, sorted"
-    )
-    counts: tuple[int, ...] = Field((), description="train rows of each category")
-
-
-class TableSchema(Record):
-    """The columns of a table: the features in the order in which a model takes them, and the target.
-
-    `target_mean` and `target_std` are over the train split of a regression; `target_std` is 1 if all are equal.
-    """
-
-    target: str
-    columns: tuple[TableColumn, ...]
-    target_mean: float = 0.0
-    target_std: float = 1.0
-    given: dict[str, ColumnKind] = Field(
-        {},
-        description="columns of the source and their kinds, where a function of the recipe made `columns` of them",
-    )
-    warnings: tuple[str, ...] = Field(
-        (), description="columns and rows that make a model look better than it is, for people"
-    )
 
 
 class DatasetVersion(Record):

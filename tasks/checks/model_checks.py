@@ -81,7 +81,7 @@ _ANOTHER_NAME = "so the two can't be compared. Register under another name with 
 
 def _different_columns(theirs: TableSchema, ours: TableSchema) -> str:
     """How the columns of two tables differ in name or kind, in any order; empty if they do not."""
-    before, now = ({one.name: one.kind for one in table.columns} for table in (theirs, ours))
+    before, now = ({one.name: one.kind for one in table.raw.columns} for table in (theirs, ours))
     changed = [name for name in before if name in now and before[name] != now[name]]
     if missing := [name for name in before if name not in now]:
         return f"column {missing[0]!r} is missing"

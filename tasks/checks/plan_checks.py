@@ -10,6 +10,7 @@ from tasks.model_formats.base import format_of
 from tasks.trackers.embedded_store import champion_tags
 from training.data.manifest import read_manifest
 from training.data.preparation.source_check import check_not_refused, check_source
+from training.data.preprocessing.preparation import check_declared
 from training.data.tables.table_check import check_table
 from training.errors import DataError
 from training.plan import RunPlan
@@ -55,6 +56,8 @@ def _expected_version(home: Home, plan: RunPlan) -> DatasetVersion:
         check_not_refused(plan.files, refused)
         table = check_table(plan.files, plan.settings.data, plan.recipe.problem)
         shape = (len(table.columns),)
+        if plan.recipe.preprocessors and not plan.recipe.transform:
+            check_declared(plan.recipe.preprocessors, plan.files)
     else:
         shape = check_source(plan.files, plan.settings.data, refused)
     return DatasetVersion(

@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 
 from tasks.inference.inputs import Batch, Chunk, Unit, input_files, parquet_chunks, with_suffix
 from training.data.preparation.row_function import RowFunction
+from training.data.preprocessing.applying import model_inputs
 from training.data.sources.parquet_index import readable
 from training.data.sources.plain_files import check_plain
 from training.data.tables.changed_features import changed_features
-from training.data.tables.encoding import encode, typed_rows
+from training.data.tables.encoding import encoded_values, typed_rows
 from training.data.tables.reading import CSV, PARQUET, blocks, column_types
 from training.errors import DataError
 from training.records import TableColumn, TableSchema
@@ -90,7 +91,7 @@ class Tables:
     def _read(self) -> TableSchema:
         """The columns to read from the files."""
         if self.function is None:
-            return self.table
+            return self.table.raw
         given = tuple(TableColumn(name=name, kind=kind) for name, kind in self.table.given.items())
         return TableSchema(target=self.table.target, columns=given)
 
@@ -142,30 +143,31 @@ class Tables:
             for number, error in zip(numbers, typed.errors, strict=True)
         ]
         features = self._features(typed.rows, f"{file} row {first}")
-        inputs = encode(features, self.table)
+        inputs = model_inputs(features, self.table)
         return {
             "where": np.array([f"{name}:{number}" for number in numbers], object),
             "error": np.array(errors, object),
             "inputs": inputs,
-            "unknown": self._unknown(features, inputs),
+            "unknown": self._unknown(features),
         }
 
     def _features(self, rows: pa.Table, first: str) -> pa.Table:
         if self.function is None:
             return rows
-        wanted = {column.name: column.kind for column in self.table.columns}
+        wanted = {column.name: column.kind for column in self.table.raw.columns}
         return pa.table(changed_features(self.function, rows, wanted, first))
 
-    def _unknown(self, typed: pa.Table, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.object_]:
-        """For each row, "" or the new categories as a JSON object, by column: values whose encoding is NaN."""
+    def _unknown(self, typed: pa.Table) -> npt.NDArray[np.object_]:
+        """For each row, "" or the new categories as a JSON object, by column."""
         found: dict[int, dict[str, str]] = {}
-        for number, column in enumerate(self.table.columns):
+        for column in self.table.raw.columns:
             if column.kind != "category":
                 continue
             values = typed[column.name]
-            for row in np.flatnonzero(np.isnan(inputs[:, number]) & values.is_valid().to_numpy()).tolist():
+            is_new = np.isnan(encoded_values(values, column.kind, column)) & values.is_valid().to_numpy()
+            for row in np.flatnonzero(is_new).tolist():
                 found.setdefault(row, {})[column.name] = values[row].as_py()
-        texts = np.full(len(inputs), "", object)
+        texts = np.full(len(typed), "", object)
         for row, values in found.items():
             texts[row] = json.dumps(values)
         return texts

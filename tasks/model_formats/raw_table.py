@@ -4,9 +4,9 @@ Evergreen stores a copy of this file in the folder `code` of each model on a tab
 the copy, so the model takes raw columns in an environment without Evergreen. This file therefore imports NumPy, pandas
 and the library of the model alone. Evergreen runs no copy: :mod:`tasks.registry.safe_loading` loads the model itself.
 
-The file `columns.json` in the model's folder lists the columns. The encoding has the same bits as that of
-:mod:`training.data.tables.encoding`, which `tests/tasks/model_formats/test_raw_table.py` compares. After a change of
-this file, the digest of the file before the change goes to `EARLIER` in :mod:`tasks.model_formats.table_models`.
+The file `columns.json` in the model's folder lists the columns and their preprocessing. The matrix has the same bits as
+that of :mod:`training.data.preprocessing.applying`, which `tests/tasks/model_formats/test_raw_table.py` compares. After
+a change of this file, its digest before the change goes to `EARLIER` in :mod:`tasks.model_formats.table_models`.
 """
 
 import json
@@ -22,10 +22,11 @@ import numpy.typing as npt
 import pandas as pd  # noqa: TID253 - MLflow imports this file, and it has imported pandas
 
 COLUMNS_FILE = "columns.json"
-ENCODING = (
-    1  # number of the rules below; a file `columns.json` with another number needs another copy of this file
-)
+# Numbers of the rules below, without and with preprocessing; a file `columns.json` with another number needs another
+# copy of this file.
+ENCODING, WITH_PREPROCESSING = 1, 2
 
+_UNKNOWN = -1.0  # an unknown category, until all operations are done
 _LARGEST = float(np.finfo(np.float32).max)  # models compute with 32-bit numbers
 _US_PER_DAY = 86_400_000_000
 _US_PER_MINUTE = 60_000_000
@@ -57,38 +58,91 @@ class Column(TypedDict):
     categories: list[str]
 
 
+class MadeColumn(TypedDict):
+    """A column that preprocessing makes of the column `source`: the operations to apply, in order."""
+
+    source: str
+    operations: list[dict[str, Any]]
+    kind: str
+
+
 class TableModel:
     """Predicts from a data frame with raw columns."""
 
-    def __init__(self, columns: Sequence[Column], predict: Callable[[Matrix], Matrix]) -> None:
-        self._columns, self._predict = columns, predict
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        made: Sequence[MadeColumn] | None,
+        predict: Callable[[Matrix], Matrix],
+    ) -> None:
+        self._columns, self._made, self._predict = columns, made, predict
 
     def predict(self, rows: pd.DataFrame) -> Matrix:
         """Probabilities of shape (rows, classes), or numbers of shape (rows,) in the unit of the target.
 
         Raises :class:`ValueError` for a missing column, and for a value that is not of its column's kind.
         """
-        return self._predict(encoded(rows, self._columns))
+        return self._predict(encoded(rows, self._columns, self._made))
 
 
-def encoded(rows: pd.DataFrame, columns: Sequence[Column]) -> Matrix:
+def encoded(
+    rows: pd.DataFrame, columns: Sequence[Column], made: Sequence[MadeColumn] | None = None
+) -> Matrix:
     """The matrix that the model takes, of shape (rows, columns); further columns of `rows` are ignored.
 
     A category is its position in the column's list, a boolean 0 or 1, and a date the days since 1970-01-01. A missing
-    value is NaN, and so is a category that the column's list does not have. Raises :class:`ValueError` as
-    :meth:`TableModel.predict` does.
+    value is NaN, and so is a category that the column's list does not have. With preprocessing, the columns are those
+    of `made`. Raises :class:`ValueError` as :meth:`TableModel.predict` does.
     """
-    matrix = np.empty((len(rows), len(columns)), np.float32)
-    for number, column in enumerate(columns):
+    for column in columns:
         if list(rows.columns).count(column["name"]) != 1:
             raise ValueError(
                 f"the rows need exactly one column {column['name']!r}, with which the model was trained"
             )
+    if made is not None:
+        return _preprocessed(rows, columns, made)
+    matrix = np.empty((len(rows), len(columns)), np.float32)
+    for number, column in enumerate(columns):
         matrix[:, number] = _encoded_column(rows[column["name"]], column)
     return matrix
 
 
-def _encoded_column(values: "pd.Series[Any]", column: Column) -> Numbers:
+def _preprocessed(rows: pd.DataFrame, columns: Sequence[Column], made: Sequence[MadeColumn]) -> Matrix:
+    start = {
+        column["name"]: _encoded_column(rows[column["name"]], column, unknown=_UNKNOWN) for column in columns
+    }
+    matrix = np.empty((len(rows), len(made)), np.float32)
+    for number, one in enumerate(made):
+        values = start[one["source"]]
+        for operation in one["operations"]:
+            values = _OPERATIONS[operation["does"]](values, operation)
+        with np.errstate(over="ignore"):
+            matrix[:, number] = np.where(values < 0, np.nan, values) if one["kind"] == "category" else values
+    return matrix
+
+
+def _fill(values: Numbers, operation: dict[str, Any]) -> Numbers:
+    return np.where(np.isnan(values), operation["value"], values)
+
+
+def _scale(values: Numbers, operation: dict[str, Any]) -> Numbers:
+    if operation["divisor"] == 0:
+        return np.zeros_like(values)
+    scaled: Numbers = (values - operation["shift"]) / operation["divisor"]
+    return scaled
+
+
+def _position(values: Numbers, operation: dict[str, Any]) -> Numbers:
+    positions = {value: float(position) for position, value in enumerate(operation["values"])}
+    return np.array([positions.get(value, np.nan) for value in values.tolist()], np.float64)
+
+
+def _equal(values: Numbers, operation: dict[str, Any]) -> Numbers:
+    return np.where(values == operation["value"], 1.0, 0.0)
+
+
+def _encoded_column(values: "pd.Series[Any]", column: Column, unknown: float = np.nan) -> Numbers:
+    """The numbers that stand for the values of a column; `unknown` stands for an unknown category."""
     kind = column["kind"]
     if kind == "number" and isinstance(values.dtype, np.dtype) and values.dtype.kind in "iuf":
         numbers = values.to_numpy(np.float64)
@@ -96,7 +150,7 @@ def _encoded_column(values: "pd.Series[Any]", column: Column) -> Numbers:
     elif kind == "date" and values.dtype.kind == "M":
         return _days(values)
     else:
-        numbers, wrong = _one_by_one(values, column)
+        numbers, wrong = _one_by_one(values, column, unknown)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise ValueError(
@@ -118,7 +172,9 @@ def _days(values: "pd.Series[Any]") -> Numbers:
     return np.where(np.isnat(times), np.nan, cut / _US_PER_DAY)
 
 
-def _one_by_one(values: "pd.Series[Any]", column: Column) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+def _one_by_one(
+    values: "pd.Series[Any]", column: Column, unknown: float
+) -> tuple[Numbers, npt.NDArray[np.bool_]]:
     """The number of each value, NaN for a missing value, and a mask of the values that are not of the kind."""
     known = {name: float(position) for position, name in enumerate(column["categories"])}
     number_of = _NUMBER_OF[column["kind"]]
@@ -140,7 +196,7 @@ def _one_by_one(values: "pd.Series[Any]", column: Column) -> tuple[Numbers, npt.
         if found is None:
             wrong[row] = True
         else:
-            numbers[row] = found
+            numbers[row] = unknown if np.isnan(found) else found
     return numbers, wrong
 
 
@@ -238,14 +294,18 @@ _NUMBER_OF: dict[str, Callable[[Any, dict[str, float]], float | None]] = {
     "date": _date,
     "category": _category,
 }
+_OPERATIONS: dict[str, Callable[[Numbers, dict[str, Any]], Numbers]] = {
+    "fill": _fill,
+    "scale": _scale,
+    "position": _position,
+    "equal": _equal,
+}
 _MODELS = {"xgboost": _trees, "pytorch": _program}
 
 
 def _load_pyfunc(folder: str) -> TableModel:
     """Load the model in `folder`; `mlflow.pyfunc.load_model` calls this function."""
     described = json.loads((Path(folder) / COLUMNS_FILE).read_text(encoding="utf-8"))
-    if described["encoding"] != ENCODING:
-        raise ValueError(
-            f"{COLUMNS_FILE}: encoding {described['encoding']}, and this code is for encoding {ENCODING}"
-        )
-    return TableModel(described["columns"], _MODELS[described["flavor"]](Path(folder)))
+    if described["encoding"] != (known := WITH_PREPROCESSING if "made" in described else ENCODING):
+        raise ValueError(f"{COLUMNS_FILE}: encoding {described['encoding']}, and this code is for {known}")
+    return TableModel(described["columns"], described.get("made"), _MODELS[described["flavor"]](Path(folder)))

@@ -16,11 +16,12 @@ import numpy as np
 
 from tasks.model_formats.logged_models import MLFLOW_FILES, output_schema
 from training.data.manifest import read_parts
-from training.data.tables.encoding import encode
+from training.data.preprocessing.applying import model_inputs
 from training.data.tables.values import FEATURE
 from training.errors import SettingError, TrainingError
 from training.records import DatasetVersion, TableSchema
 from training.storage.files import digest_file, temporary_folder
+from training.table_records import Preprocessing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,7 @@ CODE_FOLDER = "code"
 RAW_PARTS = (COLUMNS_FILE, CODE_FOLDER)
 # sha256 of the files raw_table.py of earlier versions of Evergreen, whose models are trusted as well. After a change of
 # the file, tests/tasks/model_formats/test_raw_table.py fails and says which digest to add.
-EARLIER: frozenset[str] = frozenset()
+EARLIER: frozenset[str] = frozenset({"e4d9986b8fd85f58547c42e55d40409503c9472f71549bafff2a24daa0e18c35"})
 
 # A file of this name beside the code: where Python finds a file, it neither stores nor runs compiled code.
 _NO_COMPILED_CODE = "__pycache__"
@@ -39,7 +40,7 @@ _NO_COMPILED_CODE_TEXT = (
     b"This file keeps Python from running compiled code in place of the code in this folder.\n"
 )
 _SOURCE = Path(__file__).with_name("raw_table.py")
-_ENCODING = 1  # as ENCODING in that file
+_ENCODING, _WITH_PREPROCESSING = 1, 2  # as in that file
 _KEYS = frozenset({CODE_FOLDER, "env", "loader_module", "python_version"})
 _EXAMPLE_ROWS = 4
 _COMPARED_ROWS = 256
@@ -48,7 +49,7 @@ _LONGEST = 64 << 20  # bytes of columns.json
 # change what the model takes.
 KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
 # `given` are the columns before a recipe's function `transform_rows`; the registered model takes those after it.
-KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings", "given"}
+KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings", "given", "preprocessing"}
 
 
 class TableFlavor:
@@ -109,7 +110,7 @@ class TableFlavor:
 
 
 def raw_signature(version: DatasetVersion) -> "ModelSignature":
-    """The signature of a model on a table: its raw columns by name.
+    """The signature of a model on a table: its raw columns by name, before any preprocessing.
 
     Their type is `any`, because each other type of MLflow stands for one dtype of pandas: MLflow refuses a column of
     int64 for `double`, a category column or one without any value for `string`, and text for `datetime`.
@@ -119,7 +120,7 @@ def raw_signature(version: DatasetVersion) -> "ModelSignature":
     from mlflow.types.schema import AnyType
 
     assert version.table is not None
-    inputs = Schema([ColSpec(AnyType(), column.name) for column in version.table.columns])
+    inputs = Schema([ColSpec(AnyType(), column.name) for column in version.table.raw.columns])
     return ModelSignature(inputs=inputs, outputs=output_schema(version))
 
 
@@ -129,7 +130,7 @@ def columns_text(table: TableSchema, flavor: str) -> str:
     Raises :class:`SettingError` for a table with statistics that the copied file does not apply.
     """
     unknown = table.model_dump(exclude_defaults=True).keys() - KNOWN_OF_TABLE
-    for column in table.columns:
+    for column in (*table.columns, *table.raw.columns):
         unknown |= column.model_dump(exclude_defaults=True).keys() - KNOWN_OF_COLUMN
     if unknown:
         raise SettingError(
@@ -138,10 +139,18 @@ def columns_text(table: TableSchema, flavor: str) -> str:
         )
     columns = [
         {"name": column.name, "kind": column.kind, "categories": list(column.categories)}
-        for column in table.columns
+        for column in table.raw.columns
     ]
     described = {"encoding": _ENCODING, "flavor": flavor, "columns": columns}
+    if table.preprocessing is not None:
+        described |= {"encoding": _WITH_PREPROCESSING, "made": _made(table, table.preprocessing)}
     return json.dumps(described, ensure_ascii=False, indent=1) + "\n"
+
+
+def _made(table: TableSchema, preprocessing: Preprocessing) -> list[dict[str, Any]]:
+    """How the copied file computes each column of the model."""
+    pairs = zip(table.columns, preprocessing.made, strict=True)
+    return [made.model_dump(mode="json") | {"kind": column.kind} for column, made in pairs]
 
 
 def code_name(sha256: str) -> str:
@@ -202,7 +211,7 @@ def _wrong_columns(file: Path, table: Any, flavor: str) -> str | None:
         wanted = columns_text(schema, flavor)
     except (ValueError, SettingError) as error:
         return f"its metadata describe no table ({error})"
-    if len({column.name for column in schema.columns}) < len(schema.columns):
+    if any(len({one.name for one in table.columns}) < len(table.columns) for table in (schema, schema.raw)):
         return "its metadata have two columns of one name"
     if file.read_bytes() != wanted.encode():
         return f"{file.name} has other columns than the metadata"
@@ -218,7 +227,7 @@ def _copied_source(aside: Path) -> Path:
 def _raw_rows(version: DatasetVersion) -> "pa.Table":
     """The features of the first test rows, with the types of part files."""
     assert version.table is not None
-    names = [column.name for column in version.table.columns]
+    names = [column.name for column in version.table.raw.columns]
     part = next(read_parts(version, "test", [f"{FEATURE}{name}" for name in names]))
     return part.slice(0, _COMPARED_ROWS).rename_columns(names)
 
@@ -228,8 +237,9 @@ def _check_encoding(rows: "pa.Table", version: DatasetVersion, columns: str) -> 
     from tasks.model_formats.raw_table import encoded
 
     assert version.table is not None
-    ours = encode(rows, version.table)
-    theirs = encoded(rows.to_pandas(), json.loads(columns)["columns"])
+    ours = model_inputs(rows, version.table)
+    described = json.loads(columns)
+    theirs = encoded(rows.to_pandas(), described["columns"], described.get("made"))
     different = np.flatnonzero(((ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))).any(0))
     if len(different):
         name = version.table.columns[int(different[0])].name

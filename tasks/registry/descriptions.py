@@ -32,7 +32,8 @@ def _purpose(version: DatasetVersion) -> str:
     names = f": {', '.join(version.classes)}" if len(version.classes) <= _FEW else ""
     if version.table is not None:
         of = f" of {len(version.classes)} classes{names}" if version.classes else " as a number"
-        return f"Predicts {version.table.target}{of}, from {counted(len(version.table.columns), 'column')} of a table"
+        columns = counted(len(version.table.raw.columns), "column")
+        return f"Predicts {version.table.target}{of}, from {columns} of a table"
     channels, height, width = version.image_shape
     colour = {1: "grey ", 3: "colour "}.get(channels, "")
     return (

@@ -1,5 +1,6 @@
 """How the report shows rows and data: images as pictures, rows of a table as text. :func:`view_of` chooses."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -93,7 +94,7 @@ class ImageView:
 
 @dataclass(frozen=True)
 class TableView:
-    """A dataset of rows of a table."""
+    """A dataset of rows of a table. The columns that are shown are those before preprocessing."""
 
     mistakes_template = "mistake_rows.html.j2"
     version: DatasetVersion
@@ -112,15 +113,15 @@ class TableView:
     def data(self) -> dict[str, Any]:
         """See :class:`DataView`."""
         schema, classes, rows = self.schema, self.version.classes, self.version.rows("train")
-        count = len(schema.columns)
+        count = len(schema.raw.columns)
         target = (
             (schema.target, f"one of {len(classes)} classes") if classes else (schema.target, _target(schema))
         )
         return {
             "data_sentence": f"{count} feature {'column' if count == 1 else 'columns'}, target {schema.target}",
             "data_caption": "Rows and target",
-            "data_rows": [(f"Target {target[0]}", target[1])],
-            "table_columns": [column_facts(column, rows) for column in schema.columns],
+            "data_rows": [(f"Target {target[0]}", target[1]), *_preprocessing(schema)],
+            "table_columns": [column_facts(column, rows) for column in schema.raw.columns],
             "table_warnings": list(schema.warnings),
         }
 
@@ -128,8 +129,8 @@ class TableView:
         """See :class:`DataView`."""
         shown = self._shown(inputs)
         return {
-            "example_columns": [self.schema.columns[at].name for at in shown],
-            "more_columns": len(self.schema.columns) - len(shown),
+            "example_columns": [self.schema.raw.columns[at].name for at in shown],
+            "more_columns": len(self.schema.raw.columns) - len(shown),
         }
 
     def examples(self, inputs: ReportInputs, records: Sequence[Any]) -> list[tuple[Any, list[str]]]:
@@ -140,10 +141,19 @@ class TableView:
 
     def _shown(self, inputs: ReportInputs) -> list[int]:
         """Places of at most 12 columns: those by which a tree model gained most, else the first."""
-        order = range(len(self.schema.columns))
-        gain = inputs.importances
-        chosen = sorted(order, key=lambda at: -gain.get(self.schema.columns[at].name, 0.0))[:_SHOWN_COLUMNS]
+        columns = self.schema.raw.columns
+        gain = self._gains(inputs.importances)
+        chosen = sorted(range(len(columns)), key=lambda at: -gain[columns[at].name])[:_SHOWN_COLUMNS]
         return sorted(chosen)
+
+    def _gains(self, importances: dict[str, float]) -> dict[str, float]:
+        """The gain of each column, with preprocessing that of all columns that are made of it."""
+        if self.schema.preprocessing is None:
+            return defaultdict(float, importances)
+        gains: dict[str, float] = defaultdict(float)
+        for column, made in zip(self.schema.columns, self.schema.preprocessing.made, strict=True):
+            gains[made.source] += importances.get(column.name, 0.0)
+        return gains
 
 
 @dataclass(frozen=True)
@@ -161,6 +171,20 @@ def column_facts(column: TableColumn, rows: int) -> ColumnFacts:
     missing = f"{column.missing:,}" if column.missing else "none"
     values = "no values" if rows and column.missing == rows else _SPELLED[column.kind](column)
     return ColumnFacts(column.name, column.kind, values, missing)
+
+
+def _preprocessing(schema: TableSchema) -> list[tuple[str, str]]:
+    """The steps in order, and the columns that a model gets of them."""
+    if schema.preprocessing is None:
+        return []
+    columns = len(schema.columns)
+    return [
+        *(
+            (f"Preprocessing, step {number}", str(step))
+            for number, step in enumerate(schema.preprocessing.declared, 1)
+        ),
+        ("Columns after preprocessing", f"{columns:,}"),
+    ]
 
 
 def _target(schema: TableSchema) -> str:

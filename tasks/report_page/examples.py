@@ -34,7 +34,7 @@ def texts_of(version: DatasetVersion, rows: Sequence[int]) -> tuple[tuple[str, .
     """
     if version.table is None or not rows:
         return ()
-    names = [f"{FEATURE}{column.name}" for column in version.table.columns]
+    names = [f"{FEATURE}{column.name}" for column in version.table.raw.columns]
     found: dict[int, tuple[str, ...]] = {}
     first = 0
     for part in read_parts(version, "test", names):

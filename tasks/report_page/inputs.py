@@ -31,7 +31,7 @@ class ReportInputs:
 
     The examples are the rows of `evaluation.examples`, in that order. For images,
     `mistakes` holds their uint8 arrays of (channels, height, width). For a table, `example_rows` holds for each the
-    values of the feature columns as text, in the order of `dataset.table.columns`.
+    values of the feature columns as text, in the order of `dataset.table.raw.columns`.
 
     `predicted` is given for a problem that predicts numbers. `importances` maps columns to their share of what all
     splits of a tree model gained; it is empty for other models.

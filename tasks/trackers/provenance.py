@@ -88,7 +88,7 @@ def _schema(version: DatasetVersion) -> dict[str, Any]:
 
     columns: list[Any] = [ColSpec(DataType.binary, "image"), ColSpec(DataType.integer, "label")]
     if version.table is not None:
-        features = version.table.columns
+        features = version.table.raw.columns
         columns = [
             ColSpec(DataType[_TYPES[one.kind]], one.name, required=not one.missing) for one in features
         ]
@@ -105,7 +105,9 @@ def _profile(version: DatasetVersion, split: Split) -> dict[str, Any]:
         channels, height, width = version.image_shape
         profile["image"] = f"uint8, {channels} x {height} x {width} (channels, height, width)"
     elif split == "train":
-        profile["missing_values"] = {one.name: one.missing for one in version.table.columns if one.missing}
+        profile["missing_values"] = {
+            one.name: one.missing for one in version.table.raw.columns if one.missing
+        }
     if version.classes:
         profile["rows_by_class"] = dict(zip(version.classes, version.label_counts[split], strict=True))
     return profile

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from training.data.dataset import binary_to_numpy
-from training.data.tables.encoding import encode
+from training.data.preprocessing.applying import model_inputs
 from training.records import DatasetVersion
 
 _FEATURE = "feature."  # beginning of the names of the feature columns of a table's part files
@@ -17,7 +17,7 @@ def input_columns(version: DatasetVersion) -> list[str]:
     """Names of the columns of a part file that hold the inputs."""
     if version.table is None:
         return ["image"]
-    return [f"{_FEATURE}{column.name}" for column in version.table.columns]
+    return [f"{_FEATURE}{column.name}" for column in version.table.raw.columns]
 
 
 def inputs_of(part: pa.Table, version: DatasetVersion) -> npt.NDArray[Any]:
@@ -25,4 +25,4 @@ def inputs_of(part: pa.Table, version: DatasetVersion) -> npt.NDArray[Any]:
     if version.table is None:
         images: npt.NDArray[Any] = binary_to_numpy(part["image"], np.uint8).reshape(-1, *version.shape)
         return images
-    return encode(part, version.table, _FEATURE)
+    return model_inputs(part, version.table, _FEATURE)

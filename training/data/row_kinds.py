@@ -1,7 +1,8 @@
 """What differs between datasets of images and of tables, and is called by code that serves both.
 
 :mod:`training.code_closure` does not follow this module's imports, so that a change of the code for tables retrains no
-model of images. :func:`training.data.dataset.transform_modules` names :data:`TABLE_MODULES` for a table.
+model of images. :func:`training.data.dataset.transform_modules` names :data:`TABLE_MODULES` for a table. A recipe with
+preprocessors has the code of :data:`PREPROCESSING_MODULES` in its run key, and the other recipes have not.
 """
 
 from pathlib import Path
@@ -12,6 +13,7 @@ from training.records import DatasetVersion, ProblemName, SourceFiles, Split
 from training.settings.schema import DataSettings
 
 TABLE_MODULES = ("training.data.tables.preparation", "training.data.tables.unpacking")
+PREPROCESSING_MODULES = ("training.data.preprocessing.preparation",)
 
 _OF_IMAGES = ("image_size", "channels", "duplicates")
 
@@ -42,7 +44,12 @@ def make_table_version(*arguments: Any, **options: Any) -> DatasetVersion:
 
 
 def unpack_table(version: DatasetVersion, split: Split, folder: Path) -> None:
-    """See :func:`training.data.tables.unpacking.unpack_table`."""
+    """See :func:`training.data.tables.unpacking.unpack_table`; with preprocessing, `inputs.npy` is preprocessed."""
+    if version.table is not None and version.table.preprocessing is not None:
+        from training.data.preprocessing.preparation import unpack_preprocessed
+
+        unpack_preprocessed(version, split, folder)
+        return
     from training.data.tables import unpacking
 
     unpacking.unpack_table(version, split, folder)

@@ -1,6 +1,7 @@
 """The encoding that goes with a registered model has the bits of Evergreen's own encoding, for all kinds of values."""
 
 import datetime
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tasks.model_formats import raw_table
@@ -21,10 +22,12 @@ from tasks.model_formats.table_models import (
     code_name,
     columns_text,
 )
+from training.data.preprocessing.applying import model_inputs
 from training.data.tables.encoding import encode, typed_rows
 from training.errors import SettingError
 from training.records import ColumnKind, TableColumn, TableSchema
 from training.storage.files import digest_file
+from training.table_records import Equal, Fill, MadeColumn, Operation, Position, Preprocessing, Scale
 
 SOURCE = Path(raw_table.__file__)
 # sha256 of each version of the file, the present one last. Entries stay: models with that code are registered.
@@ -113,6 +116,49 @@ def test_both_encodings_have_the_same_bits_and_refuse_the_same_values(
         found, ours = encoded(rows, columns), encode(wanted.rows, schema)
         assert (found.dtype, found.shape) == (ours.dtype, ours.shape)
         assert np.array_equal(found, ours, equal_nan=True), (found.tolist(), ours.tolist())
+
+
+NUMBERS = st.integers(-2, 11).map(float) | st.floats(-1e6, 1e6)
+FILLS = st.integers(0, 9).map(lambda value: Fill(value=value))
+OPERATIONS = st.one_of(
+    FILLS,
+    st.builds(Scale, shift=NUMBERS, divisor=st.just(0.0) | st.floats(1e-3, 1e6)),
+    st.builds(Position, values=st.lists(NUMBERS, min_size=1, max_size=4, unique=True)),
+    st.builds(Equal, value=NUMBERS),
+)
+
+
+@pytest.mark.parametrize("kind", ["number", "category", "boolean", "date"])
+@given(values=SERIES, operations=st.lists(OPERATIONS, max_size=4), fill=FILLS)
+def test_preprocessing_has_the_same_bits(
+    kind: ColumnKind, values: "pd.Series[Any]", operations: list[Operation], fill: Fill
+) -> None:
+    raw, columns = columns_of(kind)
+    wanted = typed_rows(pa.table({"x": pa.array(values, from_pandas=True)}), raw)
+    assume(not any(wanted.errors))
+    made = [MadeColumn(source="x", operations=tuple(one)) for one in (operations, [fill])]
+    schema = raw.model_copy(
+        update={
+            "columns": (TableColumn(name="a", kind="number"), TableColumn(name="b", kind=kind)),
+            "preprocessing": Preprocessing(declared=(), columns=raw.columns, made=tuple(made)),
+        }
+    )
+    described = json.loads(columns_text(schema, "xgboost"))
+    assert described["columns"] == columns
+    found, ours = (
+        encoded(pd.DataFrame({"x": values}), columns, described["made"]),
+        model_inputs(wanted.rows, schema),
+    )
+    assert (found.dtype, found.shape) == (ours.dtype, ours.shape)
+    assert np.array_equal(found, ours, equal_nan=True), (found.tolist(), ours.tolist())
+
+
+def test_a_model_without_preprocessing_has_the_files_of_the_release_before() -> None:
+    schema, _ = columns_of("number")
+    assert list(json.loads(columns_text(schema, "xgboost"))) == ["encoding", "flavor", "columns"]
+    assert "preprocessing" not in schema.model_dump(mode="json", exclude={"given"})
+    assert digest_file(Path(raw_table.__file__)) not in EARLIER
+    assert "e4d9986b8fd85f58547c42e55d40409503c9472f71549bafff2a24daa0e18c35" in EARLIER
 
 
 def test_each_kind_of_value_has_its_number() -> None:

@@ -1,0 +1,79 @@
+"""The matrix that a model takes, with the preprocessing of its table: encoded columns, then fitted operations.
+
+The numbers are 64-bit until all operations are done, as in Ray Data, and are then rounded to 32 bits.
+`tasks/model_formats/raw_table.py` does the same for plain MLflow, with the same bits.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from training.data.tables.encoding import Rows, encode, encoded_values
+from training.data.tables.values import plain
+from training.records import TableColumn, TableSchema
+from training.table_records import Equal, Fill, Operation, Position, Scale
+
+Numbers = npt.NDArray[np.float64]
+_UNKNOWN = -1.0  # stands for a category that the column does not have
+
+
+def model_inputs(rows: Rows, schema: TableSchema, prefix: str = "") -> npt.NDArray[np.float32]:
+    """What a model on the table takes: float32 (rows, columns of the schema).
+
+    `rows` has the columns of part files, named `prefix` + name. Raises :class:`training.errors.DataError` for a column
+    that is missing.
+    """
+    if schema.preprocessing is None:
+        return encode(rows, schema, prefix)
+    encode(rows.slice(0, 0), schema.raw, prefix)  # checks the names of the columns
+    columns = {column.name: column for column in schema.raw.columns}
+    numbers: dict[str, Numbers] = {}
+    matrix = np.empty((rows.num_rows, len(schema.columns)), np.float32)
+    for place, (column, made) in enumerate(zip(schema.columns, schema.preprocessing.made, strict=True)):
+        if made.source not in numbers:
+            numbers[made.source] = start_of(rows[prefix + made.source], columns[made.source])
+        found = applied(numbers[made.source], made.operations)
+        if column.kind == "category":
+            found = np.where(found < 0, np.nan, found)
+        with np.errstate(over="ignore"):
+            matrix[:, place] = found
+    return matrix
+
+
+def start_of(values: "pa.Array | pa.ChunkedArray", column: TableColumn) -> Numbers:
+    """The 64-bit numbers to which operations apply: NaN for a missing value, -1 for an unknown category."""
+    array = plain(values)
+    numbers = encoded_values(array, column.kind, column)
+    if column.kind == "category":
+        numbers = np.where(np.isnan(numbers) & np.asarray(array.is_valid()), _UNKNOWN, numbers)
+    return numbers
+
+
+def applied(numbers: Numbers, operations: Sequence[Operation]) -> Numbers:
+    """The numbers after the operations."""
+    for operation in operations:
+        numbers = _applied(numbers, operation)
+    return numbers
+
+
+def _applied(numbers: Numbers, operation: Operation) -> Numbers:
+    match operation:
+        case Fill(value=value):
+            return np.where(np.isnan(numbers), value, numbers)
+        case Scale(divisor=0.0):
+            return np.zeros_like(numbers)
+        case Scale(shift=shift, divisor=divisor):
+            return (numbers - shift) / divisor
+        case Position(values=values):
+            return _positions(numbers, np.array(values))
+        case Equal(value=value):
+            return np.where(numbers == value, 1.0, 0.0)
+
+
+def _positions(numbers: Numbers, values: Numbers) -> Numbers:
+    """The position of each number in `values`, which are distinct, in any order; NaN for other numbers."""
+    order = np.argsort(values)
+    near = np.minimum(np.searchsorted(values[order], numbers), len(values) - 1)
+    return np.where(values[order][near] == numbers, order[near], np.nan)

@@ -1,0 +1,170 @@
+"""The columns of a table on their way through preprocessors, and their values in the training rows."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from training.data.preprocessing.applying import applied
+from training.data.tables.encoding import encoded_values, nearest
+from training.data.tables.statistics import moments
+from training.data.tables.values import text_of, typed
+from training.errors import SettingError
+from training.records import ColumnKind, TableColumn, TableSchema
+from training.table_records import MadeColumn, Operation
+
+Numbers = npt.NDArray[np.float64]
+ReadColumn = Callable[[TableColumn], Numbers]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column on its way through the steps: operations on a column of the data.
+
+    `is_ready`: a network takes the numbers as they are, because a step scaled or one-hot encoded them.
+    """
+
+    name: str
+    source: str
+    kind: ColumnKind
+    operations: tuple[Operation, ...] = ()
+    is_ready: bool = False
+
+    def after(self, name: str, operation: Operation, kind: ColumnKind, is_ready: bool = False) -> "Feature":
+        """The column that an operation makes of this one."""
+        return replace(
+            self, name=name, operations=(*self.operations, operation), kind=kind, is_ready=is_ready
+        )
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Columns that steps of Ray handle as one column, under one name: those of a OneHotEncoder or a Concatenator."""
+
+    features: tuple[Feature, ...]
+    by: str
+
+
+class Features:
+    """The columns of a table after the steps so far; `read` gives a column's encoded numbers in the training rows."""
+
+    def __init__(self, schema: TableSchema, read: ReadColumn) -> None:
+        self._schema, self._read = schema, read
+        self._raw = {column.name: column for column in schema.columns}
+        self._now: dict[str, Feature | Vector] = {
+            column.name: Feature(column.name, column.name, column.kind) for column in schema.columns
+        }
+
+    def __iter__(self) -> Iterator[Feature]:
+        """The columns in the order in which a model takes them."""
+        return (feature for found in self._now.values() for feature in parts_of(found))
+
+    def named(self, name: str) -> Feature | Vector:
+        """A column or vector by its name. Raises :class:`SettingError` if there is none."""
+        if name == self._schema.target:
+            raise SettingError(
+                f"column {name!r} is the target, which preprocessors do not change. Remove it."
+            )
+        if name not in self._now:
+            raise SettingError(
+                f"the table has no column {name!r} at this step; {nearest(name, list(self._now))}"
+            )
+        return self._now[name]
+
+    def single(self, name: str) -> Feature:
+        """A column by its name. Raises :class:`SettingError` for a vector."""
+        found = self.named(name)
+        if isinstance(found, Vector):
+            raise SettingError(
+                f"column {name!r} is a vector, made by {found.by}, and this step takes numbers or text."
+            )
+        return found
+
+    def replace(self, gone: tuple[str, ...], made: Mapping[str, Feature | Vector]) -> None:
+        """Remove columns and vectors, and add others: in the place of one of the same name, else at the end.
+
+        Raises :class:`SettingError` when two columns would have the same name.
+        """
+        for name in gone:
+            del self._now[name]
+        self._now |= made
+        counts = Counter(feature.name for feature in self)
+        name, count = counts.most_common(1)[0]
+        if count > 1:
+            raise SettingError(
+                f"two columns would be named {name!r}. Rename one of them by output_columns=[...]."
+            )
+
+    def check_free(self, output: str) -> None:
+        """Raise :class:`SettingError` if a column that is not replaced has the name `output`."""
+        if output in (*self._now, self._schema.target):
+            raise SettingError(f"output column {output!r} exists already. Choose another name for it.")
+
+    def numbers(self, feature: Feature) -> Numbers:
+        """The numbers of a column in the training rows, NaN for a missing value."""
+        return applied(self._read(self._raw[feature.source]), feature.operations)
+
+    def present(self, feature: Feature) -> Numbers:
+        """The numbers of a column without missing values. Raises :class:`SettingError` when there is none."""
+        numbers = self.numbers(feature)
+        found = numbers[~np.isnan(numbers)]
+        if not len(found):
+            raise SettingError(
+                f"column {feature.name!r} has no value in the training rows. Remove it from the step, or leave it out "
+                "of the table by drop=."
+            )
+        return found
+
+    def text(self, feature: Feature, value: float) -> str:
+        """A number as people read it: a category, true or false, or the number."""
+        if feature.kind == "category":
+            return self._raw[feature.source].categories[int(value)]
+        return text_of(bool(value)) if feature.kind == "boolean" else text_of(value)
+
+    def number_of(self, feature: Feature, value: bool | float | str) -> float:
+        """The number of a value of a column's kind; a new category is added to the column."""
+        found, wrong = typed(pa.array([value]), feature.kind)
+        if wrong.any() or found.null_count:
+            raise SettingError(
+                f"fill_value={value!r} is no value of column {feature.name!r}, a {feature.kind}."
+            )
+        if feature.kind != "category":
+            return float(encoded_values(found, feature.kind)[0])
+        raw, text = self._raw[feature.source], str(found[0].as_py())
+        if text not in raw.categories:
+            counts = (*raw.counts, 0) if raw.counts else ()
+            raw = raw.model_copy(update={"categories": (*raw.categories, text), "counts": counts})
+            self._raw[raw.name] = raw
+        return float(raw.categories.index(text))
+
+    def described(self, feature: Feature) -> TableColumn:
+        """A column of the model, with statistics over the training rows; of an unchanged column, those it had."""
+        raw = self._raw[feature.source]
+        if not feature.operations:
+            return raw.model_copy(update={"name": feature.name})
+        numbers = self.numbers(feature)
+        missing = int(np.isnan(numbers).sum())
+        if feature.kind == "category":
+            codes = numbers[~np.isnan(numbers)].astype(np.int64)
+            counts = np.bincount(codes, minlength=len(raw.categories)).tolist()
+            return raw.model_copy(update={"name": feature.name, "missing": missing, "counts": tuple(counts)})
+        found = moments([numbers])
+        if feature.is_ready:
+            found = found._replace(mean=0.0, std=1.0)
+        return TableColumn(name=feature.name, kind=feature.kind, missing=missing, **found._asdict())
+
+    def raw(self) -> tuple[TableColumn, ...]:
+        """The columns of the data, with the categories that the steps added."""
+        return tuple(self._raw.values())
+
+    def made(self) -> tuple[MadeColumn, ...]:
+        """How each column is made of those of the data."""
+        return tuple(MadeColumn(source=one.source, operations=one.operations) for one in self)
+
+
+def parts_of(found: Feature | Vector) -> tuple[Feature, ...]:
+    """The columns of a vector, or the column itself."""
+    return (found,) if isinstance(found, Feature) else found.features

@@ -1,0 +1,158 @@
+"""Records of a table's columns, and of the preprocessing between the columns of the data and those of a model."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from training.record_base import Record
+
+ColumnKind = Literal["number", "category", "boolean", "date"]
+PreprocessorName = Literal[
+    "SimpleImputer",
+    "StandardScaler",
+    "MinMaxScaler",
+    "MaxAbsScaler",
+    "RobustScaler",
+    "OneHotEncoder",
+    "OrdinalEncoder",
+    "Concatenator",
+]
+
+
+class TableColumn(Record):
+    """A feature column of a table: its type, and statistics of its values over the train split.
+
+    `mean`, `std`, `least` and `most` are over the rows with a value, of the numbers by which
+    :mod:`training.data.tables.encoding` stands for the values (booleans 0 and 1, dates in days since 1970); they are 0
+    for a category column. `std` is 1 for a column whose values are all equal.
+    """
+
+    name: str
+    kind: ColumnKind
+    mean: float = 0.0
+    std: float = 1.0
+    least: float = 0.0
+    most: float = 0.0
+    missing: int = Field(0, description="train rows without a value")
+    categories: tuple[str, ...] = Field(
+        (), description="values of a category column in the train split, sorted"
+    )
+    counts: tuple[int, ...] = Field((), description="train rows of each category")
+
+
+class DeclaredStep(Record):
+    """A preprocessor of Ray Data as a recipe declares it: its class and its arguments, without statistics.
+
+    `outputs` has a name for each of `columns`, or a single name for a Concatenator. Arguments that the class does not
+    have keep their defaults.
+    """
+
+    preprocessor: PreprocessorName
+    columns: tuple[str, ...]
+    outputs: tuple[str, ...]
+    strategy: Literal["mean", "most_frequent", "constant"] | None = None
+    fill_value: bool | int | float | str | None = None
+    max_categories: dict[str, int] = Field({})
+    quantile_range: tuple[float, float] | None = None
+
+    def __str__(self) -> str:
+        """The step as a recipe writes it; the output columns are left out if they replace the columns."""
+        said: dict[str, Any] = {"columns": list(self.columns)}
+        if self.outputs != self.columns:
+            said["output_columns"] = list(self.outputs)
+        further = self.model_dump(exclude_defaults=True, exclude={"preprocessor", "columns", "outputs"})
+        arguments = ", ".join(f"{name}={value!r}" for name, value in (said | further).items())
+        return f"{self.preprocessor}({arguments})"
+
+
+class Fill(Record):
+    """Replaces missing values by `value`."""
+
+    does: Literal["fill"] = "fill"
+    value: float
+
+
+class Scale(Record):
+    """(number - `shift`) / `divisor`; a `divisor` of 0 makes every number 0, as Ray's RobustScaler does."""
+
+    does: Literal["scale"] = "scale"
+    shift: float
+    divisor: float
+
+
+class Position(Record):
+    """The position of a number in `values`; missing for any other number."""
+
+    does: Literal["position"] = "position"
+    values: tuple[float, ...]
+
+
+class Equal(Record):
+    """1 for the number `value`, and 0 for any other number and a missing value."""
+
+    does: Literal["equal"] = "equal"
+    value: float
+
+
+Operation = Annotated[Fill | Scale | Position | Equal, Field(discriminator="does")]
+
+
+class MadeColumn(Record):
+    """How preprocessing computes a column: the operations to apply, in order, to a column of the data.
+
+    The operations apply to the 64-bit numbers by which :mod:`training.data.tables.encoding` stands for the values of
+    `source`, but a category that the column does not have is -1 there.
+    """
+
+    source: str
+    operations: tuple[Operation, ...] = ()
+
+
+class Preprocessing(Record):
+    """Fitted preprocessors: what a model's columns are made of.
+
+    `columns` are those of the part files, and `made` has an entry for each column of the model, in order. The
+    statistics in the operations are over the training rows, without validation rows.
+    """
+
+    declared: tuple[DeclaredStep, ...]
+    columns: tuple[TableColumn, ...]
+    made: tuple[MadeColumn, ...]
+
+
+class TableSchema(Record):
+    """The columns of a table: the features in the order in which a model takes them, and the target.
+
+    `target_mean` and `target_std` are over the train split of a regression; `target_std` is 1 if all are equal.
+
+    With `preprocessing`, `columns` are those that the preprocessors make. A column that is made of a number by scaling
+    or by one-hot encoding has mean 0 and deviation 1 here, so that a network takes its numbers as they are.
+    """
+
+    target: str
+    columns: tuple[TableColumn, ...]
+    target_mean: float = 0.0
+    target_std: float = 1.0
+    given: dict[str, ColumnKind] = Field(
+        {},
+        description="columns of the source and their kinds, where a function of the recipe made `columns` of them",
+    )
+    warnings: tuple[str, ...] = Field(
+        (), description="columns and rows that make a model look better than it is, for people"
+    )
+    preprocessing: Preprocessing | None = None
+
+    @property
+    def raw(self) -> "TableSchema":
+        """The table before preprocessing: its columns are those of the part files."""
+        if self.preprocessing is None:
+            return self
+        return self.model_copy(update={"columns": self.preprocessing.columns, "preprocessing": None})
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A table without preprocessing has no field of that name, as in the records of earlier versions."""
+        fields: dict[str, Any] = write(self)
+        if self.preprocessing is None:
+            fields.pop("preprocessing", None)
+        return fields
