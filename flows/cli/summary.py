@@ -213,7 +213,7 @@ def print_prediction(summary: "PredictionSummary") -> None:
         if value is not None:
             _row(table, f"{name} prediction", f"{value:.6g}")
     for column, count in summary.unknown_categories.items():
-        _row(table, "new category", f"{count} rows in column {column}, scored as rows without a value")
+        _row(table, "new category", f"{count} rows in column {column}, scored as an unknown category")
     console.print(table)
 
 

@@ -35,7 +35,7 @@ class NewCategories:
             named = ", ".join(map(repr, values))
             log.warning(
                 "column %r: %d rows have a category that the model did not learn, such as %s; they were scored as rows "
-                "without a value. If they are no misspellings, retrain with rows of these categories.",
+                "of an unknown category. If they are no misspellings, retrain with rows of these categories.",
                 column,
                 self.rows[column],
                 named,

@@ -22,10 +22,8 @@ import numpy.typing as npt
 import pandas as pd  # noqa: TID253 - MLflow imports this file, and it has imported pandas
 
 COLUMNS_FILE = "columns.json"
-# Numbers of the rules below, without and with preprocessing; a file `columns.json` with another number needs another
-# copy of this file.
+# Numbers of the rules below, without and with preprocessing; other numbers need another copy of this file.
 ENCODING, WITH_PREPROCESSING = 1, 2
-
 _UNKNOWN = -1.0  # an unknown category, until all operations are done
 _LARGEST = float(np.finfo(np.float32).max)  # models compute with 32-bit numbers
 _US_PER_DAY = 86_400_000_000
@@ -48,6 +46,7 @@ _WANTED = {
 }
 Numbers = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
 
 
 class Column(TypedDict):
@@ -66,15 +65,13 @@ class MadeColumn(TypedDict):
     kind: str
 
 
+Made = Sequence[MadeColumn] | None
+
+
 class TableModel:
     """Predicts from a data frame with raw columns."""
 
-    def __init__(
-        self,
-        columns: Sequence[Column],
-        made: Sequence[MadeColumn] | None,
-        predict: Callable[[Matrix], Matrix],
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], made: Made, predict: Callable[[Matrix], Matrix]) -> None:
         self._columns, self._made, self._predict = columns, made, predict
 
     def predict(self, rows: pd.DataFrame) -> Matrix:
@@ -85,9 +82,7 @@ class TableModel:
         return self._predict(encoded(rows, self._columns, self._made))
 
 
-def encoded(
-    rows: pd.DataFrame, columns: Sequence[Column], made: Sequence[MadeColumn] | None = None
-) -> Matrix:
+def encoded(rows: pd.DataFrame, columns: Sequence[Column], made: Made = None) -> Matrix:
     """The matrix that the model takes, of shape (rows, columns); further columns of `rows` are ignored.
 
     A category is its position in the column's list, a boolean 0 or 1, and a date the days since 1970-01-01. A missing
@@ -108,9 +103,7 @@ def encoded(
 
 
 def _preprocessed(rows: pd.DataFrame, columns: Sequence[Column], made: Sequence[MadeColumn]) -> Matrix:
-    start = {
-        column["name"]: _encoded_column(rows[column["name"]], column, unknown=_UNKNOWN) for column in columns
-    }
+    start = {one["name"]: _encoded_column(rows[one["name"]], one, _UNKNOWN) for one in columns}
     matrix = np.empty((len(rows), len(made)), np.float32)
     for number, one in enumerate(made):
         values = start[one["source"]]
@@ -128,8 +121,7 @@ def _fill(values: Numbers, operation: dict[str, Any]) -> Numbers:
 def _scale(values: Numbers, operation: dict[str, Any]) -> Numbers:
     if operation["divisor"] == 0:
         return np.zeros_like(values)
-    scaled: Numbers = (values - operation["shift"]) / operation["divisor"]
-    return scaled
+    return np.asarray((values - operation["shift"]) / operation["divisor"])
 
 
 def _position(values: Numbers, operation: dict[str, Any]) -> Numbers:
@@ -172,9 +164,7 @@ def _days(values: "pd.Series[Any]") -> Numbers:
     return np.where(np.isnat(times), np.nan, cut / _US_PER_DAY)
 
 
-def _one_by_one(
-    values: "pd.Series[Any]", column: Column, unknown: float
-) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+def _one_by_one(values: "pd.Series[Any]", column: Column, unknown: float) -> tuple[Numbers, Mask]:
     """The number of each value, NaN for a missing value, and a mask of the values that are not of the kind."""
     known = {name: float(position) for position, name in enumerate(column["categories"])}
     number_of = _NUMBER_OF[column["kind"]]
@@ -268,8 +258,7 @@ def _trees(folder: Path) -> Callable[[Matrix], Matrix]:
     model = xgboost.Booster(model_file=folder / "model.ubj")
 
     def predict(inputs: Matrix) -> Matrix:
-        found: Matrix = model.inplace_predict(inputs)
-        return found
+        return np.asarray(model.inplace_predict(inputs))
 
     return predict
 
@@ -282,8 +271,7 @@ def _program(folder: Path) -> Callable[[Matrix], Matrix]:
 
     def predict(inputs: Matrix) -> Matrix:
         with torch.no_grad():
-            found: Matrix = program(torch.from_numpy(inputs)).numpy()
-        return found
+            return np.asarray(program(torch.from_numpy(inputs)).numpy())
 
     return predict
 
