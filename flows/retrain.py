@@ -17,6 +17,7 @@ from flows.local.prefect_signals import sigterm_ends_flow
 from flows.prepare import prepare
 from flows.run_form import form_of, nested
 from flows.stopwatch import Stopwatch
+from tasks.checks.storage_check import check_storage
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.flow_retries import retried_if_transient
@@ -101,6 +102,7 @@ def _retrain(recipe: str, settings: dict[str, Any], fields: dict[str, Any], forc
     clock = Stopwatch()
     chosen, ref = load(recipe)
     resolved = resolve_here(chosen.settings, settings, nested(fields, chosen.settings.trainer))
+    check_storage(resolved)
     place = home()
     with run_lock(place, ref.name):
         close_killed(place, ref.name)

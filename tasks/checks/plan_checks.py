@@ -6,6 +6,7 @@ Checks that need the rows of all images are part of the data preparation, which 
 from pathlib import Path
 
 from tasks.checks.model_checks import check_model, compare_champion, compare_transforms
+from tasks.checks.storage_check import check_storage_reads
 from tasks.model_formats.base import format_of
 from tasks.trackers.embedded_store import champion_tags
 from training.data.manifest import read_manifest
@@ -30,7 +31,10 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
     """
     home = Home(Path(plan.home))
-    if finished(plan.paths, plan.run_key) is not None or _is_proven(plan, recipe):
+    if finished(plan.paths, plan.run_key) is not None:
+        return
+    check_storage_reads(plan.settings)
+    if _is_proven(plan, recipe):
         return
     expected = version or _expected_version(home, plan)
     trainer_named(plan.settings.trainer).check_dataset(plan.settings, expected)

@@ -16,7 +16,7 @@ from training.ray_cluster.stored_datasets import publish
 from training.recipe import RecipeRef, keep_copy
 from training.records import DatasetVersion, Goodput, TrainedModel
 from training.settings.schema import ScalingSettings, Settings
-from training.storage.objects.base import check_put_new, open_store
+from training.storage.objects.base import open_store
 from training.storage.paths import TRAINED, RunPaths
 from training.storage.record_files import find_record, set_aside
 from training.supervision.supervise import train_until_done
@@ -77,7 +77,6 @@ def _upload_dataset(job: TrainingJob) -> None:
     if job.settings.storage.url is None:
         return
     store = open_store(job.settings.storage.url)
-    check_put_new(store)
     if job.settings.scaling.num_workers:
         publish(job.dataset, store)
 

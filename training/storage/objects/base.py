@@ -88,18 +88,29 @@ def open_store(url: str) -> ObjectStore:
     return store
 
 
-def check_put_new(store: ObjectStore) -> None:
-    """Create an object twice; raises :class:`ResourceError` when the store lets the second overwrite the first.
+def check_store(store: ObjectStore) -> None:
+    """Try each kind of access that a run needs, with a small object under `probes/`, which is then deleted.
 
-    Some servers that speak the S3 protocol ignore the condition of a write.
+    Creates the object twice: some servers that speak the S3 protocol ignore the condition of a write. Raises
+    :class:`ResourceError` when the store lets the second overwrite the first, and the errors of :class:`ObjectStore`.
     """
     key = f"probes/{uuid.uuid4().hex}"
+    if not store.put_new(key, b"1"):
+        raise _unfit(store, "does not create a new object")
     try:
-        store.put_new(key, b"1")
         if store.put_new(key, b"2") or store.get(key) != b"1":
-            raise ResourceError(
-                f"storage.url: {store.url} overwrites objects that a conditional write must not overwrite (header "
-                "If-None-Match of S3). Commits need this condition: use another store, or a newer version of it."
+            raise _unfit(
+                store,
+                "overwrites objects that a conditional write must not overwrite (header If-None-Match of S3)",
             )
+        if key not in store.keys("probes"):
+            raise _unfit(store, "does not list an object that was created just before")
     finally:
         store.delete([key])
+
+
+def _unfit(store: ObjectStore, what: str) -> ResourceError:
+    return ResourceError(
+        f"storage.url: {store.url} {what}. Checkpoints can't be committed there: use another store, or a newer "
+        "version of its server."
+    )

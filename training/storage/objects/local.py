@@ -37,7 +37,9 @@ def _explained(call: Callable[P, R]) -> Callable[P, R]:
         except PermissionError as error:
             raise SettingError(f"storage.url: {error}. Give this user access to the folder.") from error
         except OSError as error:
-            raise TransientError(f"storage.url: {error}") from error
+            raise TransientError(
+                f"storage.url: {error}. Check the folder and its file system, and run the same command again."
+            ) from error
 
     return explained
 

@@ -16,6 +16,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _PRECONDITION_FAILED = 412
+_LONGEST_REASON = 300  # characters
+_DOING = {
+    "get": "read an object",
+    "get_file": "download an object",
+    "put_file": "upload an object",
+    "put_new": "create an object",
+    "keys": "list objects",
+    "delete": "delete objects",
+}
 
 
 def open_store(url: str) -> "RemoteStore":
@@ -30,6 +39,8 @@ def open_store(url: str) -> "RemoteStore":
 def _explained(call: Callable[P, R]) -> Callable[P, R]:
     """Raise the errors of fsspec and of the libraries below as errors with a message for the user."""
 
+    doing = _DOING[call.__name__]
+
     @wraps(call)
     def explained(*args: P.args, **kwargs: P.kwargs) -> R:
         url = args[0].url  # type: ignore[attr-defined]  # the first argument is the store
@@ -40,17 +51,26 @@ def _explained(call: Callable[P, R]) -> Callable[P, R]:
         except FileNotFoundError:
             if call.__name__.startswith("get"):
                 raise
-            raise SettingError(f"storage.url: {url}: there is no such bucket; create it first.") from None
+            raise SettingError(
+                f"storage.url: {url}: there is no such bucket. Create it, or correct the URL."
+            ) from None
         except Exception as error:
             if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):  # this machine's disk is full
                 raise
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST_REASON]}"
+            if type(error).__name__ == "ParamValidationError":  # botocore's, before it asks the server
+                raise SettingError(
+                    f"storage.url: {url} is no URL of a bucket ({reason}). Correct the URL."
+                ) from error
             if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
                 raise SettingError(
-                    f"storage.url: {url} refuses access ({reason}). Set the credentials in the environment of the "
-                    "driver and of every Ray node."
+                    f"storage.url: {url} refuses to {doing} ({reason}). Set credentials that allow it in the "
+                    "environment of the driver and of every Ray node."
                 ) from error
-            raise TransientError(f"storage.url: {url} does not answer as it should ({reason})") from error
+            raise TransientError(
+                f"storage.url: {url} does not answer the request to {doing} ({reason}). Check the address and the "
+                "server, and run the same command again."
+            ) from error
 
     return explained
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from training.storage.objects.base import ObjectStore, check_put_new, open_store
+from training.storage.objects.base import ObjectStore, check_store, open_store
 
 
 class StoreContract(ABC):
@@ -79,8 +79,8 @@ class StoreContract(ABC):
             assert target.read_bytes() == other.get("folder/file") == content
         assert store.keys("folder") == ["folder/file"]
 
-    def test_conditional_writes_are_confirmed(self, store: ObjectStore) -> None:
-        check_put_new(store)
+    def test_every_access_is_confirmed(self, store: ObjectStore) -> None:
+        check_store(store)
         assert store.keys("probes") == []
 
     def test_pyarrow_reads_the_objects(self, store: ObjectStore) -> None:

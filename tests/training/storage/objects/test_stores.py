@@ -7,7 +7,7 @@ from s3_server import S3Server
 from store_contract import StoreContract
 
 from training.errors import ResourceError, SettingError, TransientError
-from training.storage.objects.base import check_put_new, check_url, open_store
+from training.storage.objects.base import check_store, check_url, open_store
 from training.storage.objects.remote import RemoteStore
 
 
@@ -53,7 +53,7 @@ def test_a_store_that_ignores_the_condition_is_refused(s3_server: S3Server) -> N
     store._files.pipe_file = lambda path, data, **_mode: pipe(path, data)  # a server without If-None-Match
     try:
         with pytest.raises(ResourceError, match="If-None-Match"):
-            check_put_new(store)
+            check_store(store)
     finally:
         store._files.pipe_file = pipe
     assert store.keys("probes") == []
@@ -71,7 +71,7 @@ def test_a_server_that_does_not_name_the_condition_is_understood(
     store = open_store(s3_server.new_bucket())
     assert store.put_new("key", b"1")
     assert not store.put_new("key", b"2")
-    check_put_new(store)
+    check_store(store)
 
 
 def test_a_missing_package_is_named() -> None:
@@ -81,7 +81,7 @@ def test_a_missing_package_is_named() -> None:
 
 def test_a_missing_bucket_is_explained(s3_server: S3Server, tmp_path: Path) -> None:
     store = open_store("s3://evergreen-no-such-bucket")
-    with pytest.raises(SettingError, match="evergreen-no-such-bucket: there is no such bucket; create it"):
+    with pytest.raises(SettingError, match=r"evergreen-no-such-bucket: there is no such bucket\. Create it"):
         store.put_new("key", b"")
 
 
