@@ -5,26 +5,35 @@ A writer reads the newest entry, checks that no other attempt superseded its own
 fails if the number is taken, so of two writers one has to read again and finds the other's entry: a superseded attempt
 can't commit, on any clock and after any pause. Files lie under a prefix of their own for each upload,
 `files/<attempt>.<group>-<random>/`, and count only once an entry names them.
+
+A damaged newest entry costs what it committed: the next attempt continues from the entry before it. A worker can't know
+whether the damaged entry superseded its attempt, so the worker commits nothing after it.
 """
 
 import logging
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from training.attempts.fence import Fence, RivalDriverError, SupersededError
 from training.errors import DataError, TransientError
 from training.records import Record
 from training.storage.files import atomic_file, digest_file
 from training.storage.objects.base import ObjectStore, ignored
-from training.storage.record_files import parse_record, record_text
+from training.storage.record_files import DamagedError, parse_record, record_text
 
 log = logging.getLogger("evergreen.checkpoint")
 
 _TRIES = 5
+_ENTRY = re.compile(r"\d{9}\.json")
+
+
+class DamagedEntryError(DataError):
+    """An entry of the log is not what was written, or is missing."""
 
 
 class StoredFile(Record):
@@ -67,14 +76,40 @@ class StoredRun:
     _known: dict[int, RunState] = field(default_factory=dict)
 
     def state(self) -> RunState:
-        """The newest entry of the log. Raises :class:`training.storage.record_files.DamagedError`."""
-        keys = self.store.keys(f"{self.prefix}/log")
-        if not keys:
-            return RunState()
-        number = int(Path(keys[-1]).stem)
-        if number not in self._known:  # an entry never changes
-            self._known = {number: self._read(number)}
-        return self._known[number]
+        """The newest entry of the log that is not damaged, with the number of the newest entry.
+
+        Raises :class:`DataError` when all entries are damaged, or the newest was written by another version.
+        """
+        damage: list[DamagedEntryError] = []
+        for number in reversed(numbers := self._numbers()):
+            try:
+                state = self._entry(number)
+            except DamagedEntryError as error:
+                damage.append(error)
+                continue
+            for error in damage:
+                log.warning(
+                    "%s The run continues from the entry before it; what it committed is computed again.",
+                    error,
+                )
+            return state.model_copy(update={"number": numbers[-1]})
+        if damage:
+            raise DataError(
+                f"{damage[0]} All entries before it are damaged, too. Delete {self.store.url}/{self.prefix} and run "
+                "again: the training begins again."
+            )
+        return RunState()
+
+    def _undamaged_state(self) -> RunState:
+        """The newest entry of the log. Raises :class:`TransientError` when the newest entry is damaged."""
+        numbers = self._numbers()
+        try:
+            return self._entry(numbers[-1]) if numbers else RunState()
+        except DamagedEntryError as error:
+            raise TransientError(
+                f"{error} It may tell of a newer attempt, so nothing is committed. Run the same command again: the run "
+                "continues from the entry before it."
+            ) from error
 
     def begin(self, driver: str, at_least: int) -> int:
         """Enter a new attempt of `driver` into the log, with a number of `at_least` or more; returns the number.
@@ -96,7 +131,7 @@ class StoredRun:
         fence = self.fence
         assert fence is not None
         while True:
-            before = self.state()
+            before = self._undamaged_state()
             if (before.attempt, before.driver) != (fence.number, fence.driver) or before.group >= fence.group:
                 raise SupersededError(f"attempt {fence.number} was superseded by attempt {before.attempt}")
             if self._created(before, before.model_copy(update={"group": fence.group})):
@@ -110,7 +145,7 @@ class StoredRun:
         fence = self.fence
         assert fence is not None
         while True:
-            before = self.state()
+            before = self._undamaged_state()
             if (before.attempt, before.group, before.driver) != (fence.number, fence.group, fence.driver):
                 raise SupersededError(
                     f"attempt {fence.number}.{fence.group} of the run in {self.store.url}/{self.prefix} was "
@@ -184,7 +219,7 @@ class StoredRun:
             try:
                 created = self.store.put_new(f"{self.prefix}/log/{name}", content)
                 # A library may have sent the request twice: then the second finds what the first has written.
-                created = created or self._read(entry.number).writer == writer
+                created = created or self._is_of(writer, entry.number)
             except TransientError:
                 if not tries_left:
                     raise
@@ -194,12 +229,36 @@ class StoredRun:
             return created
         raise AssertionError
 
+    def _is_of(self, writer: str, number: int) -> bool:
+        try:
+            return self._entry(number).writer == writer
+        except DamagedEntryError:
+            return False
+
+    def _numbers(self) -> list[int]:
+        """Numbers of the log's entries, in order."""
+        names = [key.rpartition("/")[2] for key in self.store.keys(f"{self.prefix}/log")]
+        return sorted(int(name.removesuffix(".json")) for name in names if _ENTRY.fullmatch(name))
+
+    def _entry(self, number: int) -> RunState:
+        """One entry. Raises :class:`DamagedEntryError`, and :class:`DataError` for an entry of another version."""
+        if number not in self._known:  # an entry never changes
+            self._known = {number: self._read(number)}
+        return self._known[number]
+
     def _read(self, number: int) -> RunState:
         key = f"{self.prefix}/log/{_name(number)}"
-        remedy = f"Delete {self.store.url}/{self.prefix} and run again: the training begins again."
-        return parse_record(
-            self.store.get(key), Path(f"{self.store.url}/{key}"), RunState, self.prefix, remedy
-        )
+        try:
+            return parse_record(self.store.get(key), Path(_name(number)), RunState, self.prefix)
+        except FileNotFoundError:
+            raise DamagedEntryError(f"{self.store.url}/{key}: missing.") from None
+        except DamagedError as error:
+            if isinstance(error.__cause__, ValidationError):  # the checksum is right
+                raise DataError(
+                    f"{self.store.url}/{key}: not readable ({error.what}). Continue with the version of Evergreen that "
+                    f"wrote it, or delete {self.store.url}/{self.prefix}: the training begins again."
+                ) from error
+            raise DamagedEntryError(f"{self.store.url}/{key}: damaged ({error.what}).") from error
 
     def _delete_unused(self, attempt: int) -> None:
         state = self.state()

@@ -10,7 +10,7 @@ from training.attempts.fence import Fence, RivalDriverError, SupersededError
 from training.checkpoints.stored_run import RunState, StoredCheckpoint, StoredRun
 from training.errors import DataError, TransientError
 from training.storage.objects.base import ObjectStore, open_store
-from training.storage.record_files import DamagedError
+from training.storage.record_files import record_text
 
 PREFIX = "runs/digits/0123456789abcdef"
 
@@ -191,10 +191,73 @@ def test_what_a_killed_attempt_uploaded_is_deleted_and_what_counts_is_kept(
     assert store.keys(f"{PREFIX}/files") == [files[0].key]
 
 
-def test_a_damaged_entry_names_itself_and_the_remedy(store: ObjectStore, tmp_path: Path) -> None:
+def damaged(store: ObjectStore, number: int, folder: Path) -> None:
+    key = f"{PREFIX}/log/{number:09d}.json"
+    (folder / "bad").write_bytes(store.get(key).replace(b'"attempt": ', b'"attempt": 7'))
+    store.put_file(key, folder / "bad")
+
+
+def test_the_next_attempt_continues_from_the_entry_before_a_damaged_one(
+    store: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = begun(store)
+    worker.commit(with_step(1))
+    worker.commit(with_step(2))
+    damaged(store, 4, tmp_path)
+    assert steps(store) == [1]
+    assert f"{store.url}/{PREFIX}/log/000000004.json: damaged (its checksum is not" in caplog.text
+    assert "The run continues from the entry before it" in caplog.text
+    following = begun(store)
+    following.commit(with_step(3))
+    assert steps(store) == [1, 3]
+    with pytest.raises(SupersededError):
+        worker.commit(with_step(4))
+
+
+def test_no_worker_commits_after_a_damaged_entry_which_may_tell_of_a_newer_attempt(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    worker = begun(store)
+    StoredRun(store, PREFIX).begin("there", at_least=1)
+    damaged(store, 3, tmp_path)
+    with pytest.raises(
+        TransientError, match=r"log/000000003\.json: damaged .*nothing is committed\. Run the same"
+    ):
+        worker.commit(with_step(1))
+    with pytest.raises(TransientError):
+        run(store, 1, group=2).enter()
+    assert worker.fence is not None
+    worker.check_driver(worker.fence)
+    assert len(store.keys(f"{PREFIX}/log")) == 3
+    begun(store).commit(with_step(2))
+    assert steps(store) == [2]
+
+
+def test_a_log_of_damaged_entries_names_the_remedy(store: ObjectStore, tmp_path: Path) -> None:
     begun(store)
-    (key,) = store.keys(f"{PREFIX}/log")[-1:]
-    (tmp_path / "bad").write_bytes(store.get(key).replace(b'"attempt": 1', b'"attempt": 7'))
-    store.put_file(key, tmp_path / "bad")
-    with pytest.raises(DamagedError, match=r"log/000000002\.json: damaged .*Delete .* and run again"):
+    for number in (1, 2):
+        damaged(store, number, tmp_path)
+    with pytest.raises(DataError, match=r"log/000000002\.json: damaged .*Delete .* and run again"):
         StoredRun(store, PREFIX).state()
+
+
+def test_an_entry_of_another_version_is_not_damage(store: ObjectStore) -> None:
+    class Later(RunState):
+        """The entry of a version that records more."""
+
+        more: int = 1
+
+    begun(store)
+    name = "000000003.json"
+    store.put_new(f"{PREFIX}/log/{name}", record_text(name, Later(number=3), PREFIX).encode())
+    with pytest.raises(
+        DataError, match=rf"log/{name}: not readable .*the version of Evergreen that wrote it"
+    ):
+        StoredRun(store, PREFIX).state()
+
+
+def test_foreign_objects_in_the_log_do_not_count(store: ObjectStore) -> None:
+    worker = begun(store)
+    store.put_new(f"{PREFIX}/log/notes.txt", b"")
+    worker.commit(with_step(1))
+    assert steps(store) == [1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
-from crashes import outcome
+from crashes import crashed, outcome
 from s3_server import S3Server
 from slow_runs import send, slow_job, when_at_step
 
@@ -162,6 +162,22 @@ def test_of_two_homes_with_one_store_the_older_ends_and_the_newer_is_not_disturb
         launch(job)
     assert stored.state().driver == "another/1/a"
     assert len(read_attempts(job.paths)) == 1
+
+
+def test_a_damaged_newest_entry_costs_a_checkpoint(
+    home: Home, small_version: DatasetVersion, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = in_process(home, small_version, f"file://{tmp_path}/store")
+    crashed(job, 9)
+    store = open_store(f"file://{tmp_path}/store")
+    newest = max(key for key in store.keys("runs") if "/log/" in key)
+    file = tmp_path / "store" / newest
+    file.write_bytes(file.read_bytes()[:-20])
+    again = launch(job)
+    assert f"{newest}: damaged" in caplog.text
+    calm = in_process(Home(tmp_path / "calm"), small_version, f"file://{tmp_path}/other")
+    assert outcome(job, again) == outcome(calm, launch(calm))
+    assert [attempt.first_step for attempt in read_attempts(job.paths)] == [0, 6]  # not 8
 
 
 @pytest.mark.slow
