@@ -87,10 +87,10 @@ class StoredRun:
             except DamagedEntryError as error:
                 damage.append(error)
                 continue
-            for error in damage:
+            for skipped in damage:
                 log.warning(
                     "%s The run continues from the entry before it; what it committed is computed again.",
-                    error,
+                    skipped,
                 )
             return state.model_copy(update={"number": numbers[-1]})
         if damage:
