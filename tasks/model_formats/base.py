@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -13,6 +12,7 @@ from training.errors import TrainingError
 from training.problems.base import Predict
 from training.recipe import Recipe
 from training.records import DatasetVersion, ProblemName, TableSchema, TrainedModel
+from training.seams import FORMATS, part_named
 from training.settings.schema import Settings
 
 _SAME = 1e-4  # largest allowed difference between a prediction of the trained and of the registered model
@@ -78,16 +78,9 @@ class Registered:
     outputs: int
 
 
-# The formats by name, one line each. Registered models name their format, so a name stays.
-FORMATS: dict[str, str] = {
-    "torch_export": "tasks.model_formats.torch_export",
-    "xgboost_ubj": "tasks.model_formats.xgboost_ubj",
-}
-
-
 def format_named(name: str) -> ModelFormat:
-    """The format with this name in :data:`FORMATS`."""
-    return cast(ModelFormat, import_module(FORMATS[name]))
+    """The format with this name in :data:`training.seams.FORMATS`."""
+    return cast(ModelFormat, part_named(FORMATS, name))
 
 
 def format_name(settings: Settings) -> str:

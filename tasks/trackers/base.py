@@ -1,19 +1,18 @@
 """Trackers in addition to MLflow: programs that show the metric points of a run, such as TensorBoard.
 
 MLflow always gets the points of every run, because the registry and `evergreen verify` rely on MLflow. The setting
-`tracking.also` names further trackers. To add a tracker: one file here, one line in :data:`TRACKERS`, the name in
-`tracking.also`, and a test file that runs the contract of `tests/tasks/trackers/tracker_contract.py`.
+`tracking.also` names further trackers. To add a tracker: one file here, one line in :data:`training.seams.TRACKERS`, and
+a test file that runs the contract of `tests/tasks/trackers/tracker_contract.py`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
 from training.attempts.metrics import Point
+from training.seams import TRACKERS, part_named
 
-TRACKERS = {"tensorboard": "tasks.trackers.tensorboard:TensorBoard"}
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 
@@ -48,7 +47,6 @@ class Tracker(Protocol):
 
 
 def new_tracker(name: str) -> Tracker:
-    """Create the tracker `name` of :data:`TRACKERS`; the tracker's library is imported only by `begin`."""
-    module, _, kind = TRACKERS[name].partition(":")
-    made: Tracker = getattr(import_module(module), kind)()
+    """Create the tracker with this name; the tracker's library is imported only by `begin`."""
+    made: Tracker = part_named(TRACKERS, name)()
     return made

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from training.redaction import SecretUrl
-from training.seams import TRAINERS, part_named
+from training.seams import STORES, TRACKERS, TRAINERS, part_named
 from training.seams import TrainerName as TrainerName
 from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings
 from training.settings.sections import Section as Section
@@ -39,7 +39,10 @@ ModelName = Annotated[str, _named(r"\w[\w .-]{0,199}", "letters, digits, spaces 
 ExperimentName = Annotated[str, _named(r"/?\w[\w ./@-]{0,199}", "letters, digits, spaces and `_./@-`")]
 
 
-AlsoTracked = Literal["tensorboard"]
+if TYPE_CHECKING:
+    AlsoTracked = str
+else:
+    AlsoTracked = Literal[tuple(TRACKERS)]
 
 
 def _listed(value: object) -> object:
@@ -229,7 +232,7 @@ class TrackingSettings(Section):
     system_metrics: bool = Field(True, description="Record CPU, memory and GPU use with the run")
     also: Annotated[tuple[AlsoTracked, ...], BeforeValidator(_listed)] = Field(
         (),
-        description="Further trackers that get the metric points: tensorboard (event files in the run's folder)",
+        description=f"Further trackers that get the metric points: {', '.join(TRACKERS)}",
     )
 
 
@@ -244,8 +247,8 @@ class StorageSettings(Section):
 
     url: Annotated[str, AfterValidator(_checked_url)] | None = Field(
         None,
-        description="s3://bucket/folder, gs://, abfs:// or file:///folder; none: EVERGREEN_HOME, which all workers "
-        "must share",
+        description=f"URL that begins with {', '.join(f'{scheme}://' for scheme in STORES)}, such as s3://bucket/folder; "
+        "none: EVERGREEN_HOME, which all workers must share",
     )
     node_cache: str | None = Field(
         None, description="Folder on each node for datasets from storage.url; none: among the temporary files"

@@ -40,7 +40,7 @@ class TrainerSettings(Section):
     Plans store the section. Unless the trainer is `torch`, a field `trainer` names the trainer. `FORM` names the
     settings for fields of the run form that have another name with this trainer, or None for a field that the trainer
     does not have. `FORMATS` names the formats in which the trainer's models can be registered, the default first
-    (`FORMATS` of `tasks/model_formats/base.py`).
+    (:data:`training.seams.FORMATS`).
     """
 
     WORDS: ClassVar[TrainerWords]

@@ -72,7 +72,7 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 class FormatContract(ABC):
     """Tests of a format of a trainer's models, by a model on a table with columns of all kinds.
 
-    `name` is the format's name in `FORMATS` of :mod:`tasks.model_formats.base`.
+    `name` is the format's name in :data:`training.seams.FORMATS`.
     """
 
     name: str

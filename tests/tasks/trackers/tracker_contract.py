@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.trackers.base import TRACKERS, RunInfo, Tracker, new_tracker
+from tasks.trackers.base import RunInfo, Tracker, new_tracker
 from training.attempts.metrics import Point
+from training.seams import TRACKERS
 
 Shown = dict[str, list[tuple[int, float, float]]]  # by metric: (step, value, seconds since 1970)
 

@@ -5,12 +5,12 @@ Keys are relative paths with `/`. There is no rename, no append and no folder: a
 
 import uuid
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from training.errors import ResourceError, SettingError
+from training.seams import STORES, part_named
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -57,20 +57,11 @@ class ObjectStore(Protocol):
         """The store as a file system of pyarrow, in which paths are keys: for Ray Data's readers."""
 
 
-# A scheme is listed if its file system creates an object atomically: `put_new` would lose commits otherwise.
-_MODULES = {
-    "file": "training.storage.objects.local",
-    "s3": "training.storage.objects.remote",
-    "gs": "training.storage.objects.remote",
-    "abfs": "training.storage.objects.remote",
-}
-
-
 def check_url(url: str) -> str:
     """The URL without a slash at its end. Raises ValueError for a URL that no object store has."""
     parts = urlsplit(url)
-    if parts.scheme not in _MODULES:
-        raise ValueError(f"a URL that begins with {', '.join(f'{scheme}://' for scheme in _MODULES)}")
+    if parts.scheme not in STORES:
+        raise ValueError(f"a URL that begins with {', '.join(f'{scheme}://' for scheme in STORES)}")
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("a URL without user, password, `?` and `#`; credentials come from the environment")
     if (parts.scheme == "file") == bool(parts.netloc) or (parts.scheme == "file" and len(parts.path) < 2):
@@ -80,7 +71,7 @@ def check_url(url: str) -> str:
 
 def open_store(url: str) -> ObjectStore:
     """The store at a URL. Raises :class:`SettingError` when the package for its scheme is not installed."""
-    module = import_module(_MODULES[urlsplit(url).scheme])
+    module = part_named(STORES, urlsplit(url).scheme)
     try:
         store: ObjectStore = module.open_store(url)
     except ImportError as error:
