@@ -1,4 +1,4 @@
-"""The parts behind Evergreen's seams, by name: one line for each problem, trainer, model format, tracker and object store.
+"""The parts behind Evergreen's seams by name: a line for each problem, trainer, model format, tracker and object store.
 
 This module imports none of the parts, so that every other module may import it. It is not in the run key: a further
 part retrains nothing. docs/extending.md says what else a part needs.

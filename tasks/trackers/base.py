@@ -1,8 +1,8 @@
 """Trackers in addition to MLflow: programs that show the metric points of a run, such as TensorBoard.
 
 MLflow always gets the points of every run, because the registry and `evergreen verify` rely on MLflow. The setting
-`tracking.also` names further trackers. To add a tracker: one file here, one line in :data:`training.seams.TRACKERS`, and
-a test file that runs the contract of `tests/tasks/trackers/tracker_contract.py`.
+`tracking.also` names further trackers. To add a tracker: one file here, one line in :data:`training.seams.TRACKERS`,
+and a test file that runs the contract of `tests/tasks/trackers/tracker_contract.py`.
 """
 
 from collections.abc import Sequence

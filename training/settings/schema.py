@@ -247,7 +247,7 @@ class StorageSettings(Section):
 
     url: Annotated[str, AfterValidator(_checked_url)] | None = Field(
         None,
-        description=f"URL that begins with {', '.join(f'{scheme}://' for scheme in STORES)}, such as s3://bucket/folder; "
+        description=f"URL with one of {', '.join(f'{scheme}://' for scheme in STORES)}, such as s3://bucket/folder; "
         "none: EVERGREEN_HOME, which all workers must share",
     )
     node_cache: str | None = Field(
