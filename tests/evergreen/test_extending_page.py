@@ -1,0 +1,28 @@
+"""docs/extending.md and ARCHITECTURE.md name files and names that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import evergreen
+
+ROOT = Path(evergreen.__file__).parents[1]
+PAGES = ("docs/extending.md", "ARCHITECTURE.md")
+FILE = re.compile(r"`([a-z_]+/[\w./]*)`")
+NAME = re.compile(r"`(\w+)(?:\(\))?` (?:of|in) `([a-z_]+/[\w./]+\.py)`")
+
+
+def test_every_file_that_the_page_names_exists() -> None:
+    named = set(FILE.findall((ROOT / PAGES[0]).read_text()))
+    assert len(named) > 40
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_name_that_the_page_gives_of_a_file_is_in_the_file(page: str) -> None:
+    named = set(NAME.findall((ROOT / page).read_text()))
+    assert len(named) > 5
+    assert not [
+        (name, file) for name, file in named if not re.search(rf"\b{name}\b", (ROOT / file).read_text())
+    ]
