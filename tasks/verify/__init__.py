@@ -28,6 +28,7 @@ from tasks.verify import (
     residue,
     rows,
     states,
+    stored,
     weights,
 )
 from tasks.verify.evidence import Evidence
@@ -59,6 +60,7 @@ _CHECKS: tuple[_Check, ...] = (
     ("I7", "dataset", files.dataset),
     ("I7", "unpacked columns", files.columns),
     ("I7", "recipe's copy", files.recipe),
+    ("I7", "objects in the store", stored.objects),
     ("I7", "nothing half done", files.nothing_half_done),
     ("I8", "processes", residue.processes),
     ("I8", "locks", residue.locks),

@@ -12,11 +12,18 @@ from training.errors import TrainingError, TransientError
 from training.storage.objects.base import open_store
 
 
+def prefix_of_run(recipe: str, name: str) -> str:
+    """The prefix of the keys of a run's objects, given its recipe and the name of its folder."""
+    return f"runs/{recipe}/{name}"
+
+
 def stored_run(job: TrainingJob) -> StoredRun | None:
     """The job's run in its object store; None when the settings name no store."""
     if job.settings.storage.url is None:
         return None
-    return StoredRun(open_store(job.settings.storage.url), f"runs/{job.recipe.name}/{job.paths.root.name}")
+    return StoredRun(
+        open_store(job.settings.storage.url), prefix_of_run(job.recipe.name, job.paths.root.name)
+    )
 
 
 def open_checkpoints(

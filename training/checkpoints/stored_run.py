@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from training.attempts.fence import Fence, RivalDriverError, SupersededError
 from training.errors import DataError, TransientError
 from training.records import Record
-from training.storage.files import atomic_file, digest_file
+from training.storage.files import atomic_file, digest_file, temporary_folder
 from training.storage.objects.base import ObjectStore, ignored
 from training.storage.record_files import DamagedError, parse_record, record_text
 
@@ -100,11 +100,15 @@ class StoredRun:
             )
         return RunState()
 
+    def newest_entry(self) -> RunState:
+        """The newest entry of the log. Raises :class:`DataError` when it is damaged."""
+        numbers = self._numbers()
+        return self._entry(numbers[-1]) if numbers else RunState()
+
     def _undamaged_state(self) -> RunState:
         """The newest entry of the log. Raises :class:`TransientError` when the newest entry is damaged."""
-        numbers = self._numbers()
         try:
-            return self._entry(numbers[-1]) if numbers else RunState()
+            return self.newest_entry()
         except DamagedEntryError as error:
             raise TransientError(
                 f"{error} It may tell of a newer attempt, so nothing is committed. Run the same command again: the run "
@@ -198,6 +202,17 @@ class StoredRun:
                     raise DataError(f"{self.store.url}/{file.key}: missing.") from None
                 if digest_file(aside) != file.sha256:
                     raise DataError(f"{self.store.url}/{file.key}: not the bytes that were uploaded.")
+
+    def damage(self, files: tuple[StoredFile, ...]) -> list[str]:
+        """Download each of `files`; returns what is wrong with objects that are missing or not what was uploaded."""
+        problems = []
+        for file in files:
+            with temporary_folder("verify") as folder:
+                try:
+                    self.download((file,), {file.name: folder / "object"})
+                except DataError as error:
+                    problems.append(str(error))
+        return problems
 
     def delete(self, files: tuple[StoredFile, ...]) -> None:
         """Delete files that the newest entry does not name."""

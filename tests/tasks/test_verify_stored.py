@@ -1,0 +1,59 @@
+"""`evergreen verify` reads a run's objects in its store, and names a damaged one with a remedy."""
+
+from pathlib import Path
+
+from small_runs import prepared, tiny_settings
+
+from tasks.train import keep_plan
+from tasks.verify import verify
+from tasks.verify.evidence import Evidence
+from tasks.verify.stored import objects
+from training.data.sources.digits import Digits
+from training.plan import identify
+from training.recipe import load
+from training.storage.objects.base import open_store
+from training.storage.paths import Home
+from training.supervision.launch import launch, make_job
+
+
+def trained(home: Home, url: str | None) -> Evidence:
+    """A training of the digits in this process, without its evaluation and registration."""
+    _, ref = load("digits")
+    options = tiny_settings(training={"epochs": 1}, storage={"url": url}, data={"max_train_rows": 300})
+    plan = keep_plan(identify(home, ref, options, Digits().fetch(home.sources / "digits")))
+    version = prepared(home, data={"max_train_rows": 300})
+    launch(make_job(plan.run_key, plan.paths, ref, plan.settings, version))
+    return Evidence(plan.paths, home)
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_flipped_byte_in_the_store_is_found_and_named(home: Home, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store"
+    run = trained(home, url)
+    assert objects(run).ok, objects(run).detail
+    assert "the finished training, checkpoints of" in objects(run).detail
+    keys = open_store(url).keys("runs")
+    (weights,) = [key for key in keys if key.endswith("weights.safetensors")]
+    flip(tmp_path / "store" / weights)
+    (found,) = [one for one in verify(run.paths, home) if one.name == "objects in the store"]
+    assert (found.invariant, found.ok) == ("I7", False)
+    assert f"{url}/{weights}: not the bytes that were uploaded" in found.detail
+    assert "Restore the objects, or delete" in found.detail
+    flip(tmp_path / "store" / weights)
+    (tmp_path / "store" / weights).rename(tmp_path / "away")
+    assert f"{weights}: missing" in objects(run).detail
+    (tmp_path / "away").rename(tmp_path / "store" / weights)
+    assert objects(run).ok
+    newest = max(key for key in keys if "/log/" in key)
+    flip(tmp_path / "store" / newest)
+    assert not objects(run).ok
+    assert f"{url}/{newest}: damaged" in objects(run).detail
+
+
+def test_a_run_without_a_store_has_no_objects(home: Home) -> None:
+    assert objects(trained(home, None)) == (True, "the run uses no object store")
