@@ -111,13 +111,13 @@ def _fill_value(given: Any) -> dict[str, Any]:
     return {"fill_value": value}
 
 
-def _most(step: str, given: Any, columns: tuple[str, ...]) -> dict[str, int]:
+def _most(step: str, given: Any, columns: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     most = {str(name): int(number) for name, number in given.items()}
     if unknown := [name for name in most if name not in columns]:
         raise SettingError(f"{step}: max_categories names {unknown[0]!r}, which is not among its columns.")
     if few := [name for name, number in most.items() if number < 1]:
         raise SettingError(f"{step}: max_categories of {few[0]!r} must be at least 1.")
-    return most
+    return tuple(most.items())
 
 
 def _check_dtype(dtype: Any) -> None:

@@ -1,8 +1,8 @@
 """Records of a table's columns, and of the preprocessing between the columns of the data and those of a model."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from training.record_base import Record
 
@@ -52,7 +52,7 @@ class DeclaredStep(Record):
     outputs: tuple[str, ...]
     strategy: Literal["mean", "most_frequent", "constant"] | None = None
     fill_value: bool | int | float | str | None = None
-    max_categories: dict[str, int] = Field({})
+    max_categories: tuple[tuple[str, int], ...] = ()  # pairs, because a recipe's reference is hashed
     quantile_range: tuple[float, float] | None = None
 
     def __str__(self) -> str:
@@ -61,6 +61,8 @@ class DeclaredStep(Record):
         if self.outputs != self.columns:
             said["output_columns"] = list(self.outputs)
         further = self.model_dump(exclude_defaults=True, exclude={"preprocessor", "columns", "outputs"})
+        if self.max_categories:
+            further["max_categories"] = dict(self.max_categories)
         arguments = ", ".join(f"{name}={value!r}" for name, value in (said | further).items())
         return f"{self.preprocessor}({arguments})"
 
@@ -84,7 +86,7 @@ class Position(Record):
     """The position of a number in `values`; missing for any other number."""
 
     does: Literal["position"] = "position"
-    values: tuple[float, ...]
+    values: tuple[float, ...] = Field(min_length=1)
 
 
 class Equal(Record):
@@ -148,6 +150,15 @@ class TableSchema(Record):
         if self.preprocessing is None:
             return self
         return self.model_copy(update={"columns": self.preprocessing.columns, "preprocessing": None})
+
+    @model_validator(mode="after")
+    def _has_preprocessing_of_its_columns(self) -> Self:
+        found = self.preprocessing
+        if found is not None:
+            unknown = {made.source for made in found.made} - {column.name for column in found.columns}
+            if unknown or len(found.made) != len(self.columns):
+                raise ValueError("the table's preprocessing does not make its columns")
+        return self
 
     @model_serializer(mode="wrap")
     def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -46,6 +46,7 @@ def test_a_chain_and_a_sequence_declare_the_same_steps() -> None:
         "RobustScaler(columns=['a'], output_columns=['b'], quantile_range=(0.1, 0.9))",
         "OneHotEncoder(columns=['c'], max_categories={'c': 3})",
     ]
+    assert len({*found, *found}) == 3  # a reference to a recipe is hashed
     assert [DeclaredStep.model_validate_json(step.model_dump_json()) for step in found] == list(found)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from training.data.preprocessing.applying import applied
 from training.data.tables.encoding import encoded_values, nearest
-from training.data.tables.statistics import moments
+from training.data.tables.statistics import Moments, moments
 from training.data.tables.values import text_of, typed
 from training.errors import SettingError
 from training.records import ColumnKind, TableColumn, TableSchema
@@ -151,9 +151,11 @@ class Features:
             codes = numbers[~np.isnan(numbers)].astype(np.int64)
             counts = np.bincount(codes, minlength=len(raw.categories)).tolist()
             return raw.model_copy(update={"name": feature.name, "missing": missing, "counts": tuple(counts)})
-        found = moments([numbers])
         if feature.is_ready:
-            found = found._replace(mean=0.0, std=1.0)
+            present = numbers[~np.isnan(numbers)]
+            found = Moments(0.0, 1.0, float(present.min()), float(present.max()))
+        else:
+            found = moments([numbers])
         return TableColumn(name=feature.name, kind=feature.kind, missing=missing, **found._asdict())
 
     def raw(self) -> tuple[TableColumn, ...]:

@@ -143,7 +143,7 @@ def _distinct(features: Features, step: DeclaredStep, feature: Feature) -> list[
     pairs = list(zip(values.tolist(), counts.tolist(), strict=True))
     if feature.kind == "category":
         pairs.sort(key=lambda pair: features.text(feature, pair[0]))
-    if most := step.max_categories.get(feature.name):
+    if most := dict(step.max_categories).get(feature.name):
         # The sort is stable: of equally frequent values, the first ones are kept.
         kept = set(sorted(pairs, key=lambda pair: -pair[1])[:most])
         pairs = [pair for pair in pairs if pair in kept]

@@ -81,10 +81,14 @@ def make_preprocessed_version(
 
 
 class _TrainingRows:
-    """Reads columns of the train split without validation rows; memory use is one column."""
+    """Reads columns of the train split without validation rows; memory use is two columns.
+
+    The last column is kept: many columns of a one-hot encoding are made of one column.
+    """
 
     def __init__(self, version: DatasetVersion, share: float) -> None:
         self._folder, self._parts = Path(version.path), version.parts["train"]
+        self._last: tuple[TableColumn, npt.NDArray[np.float64]] | None = None
         self._kept = [self._kept_rows(version, share, part.path) for part in self._parts]
 
     def _kept_rows(self, version: DatasetVersion, share: float, part: str) -> npt.NDArray[np.bool_]:
@@ -97,6 +101,11 @@ class _TrainingRows:
         return ~is_validation(digests, share)
 
     def __call__(self, column: TableColumn) -> npt.NDArray[np.float64]:
+        if self._last is None or self._last[0] != column:
+            self._last = column, self._read(column)
+        return self._last[1]
+
+    def _read(self, column: TableColumn) -> npt.NDArray[np.float64]:
         values = part_columns(self._folder, self._parts, f"{FEATURE}{column.name}")
         found = [
             encoded_values(one.filter(pa.array(kept)), column.kind, column)

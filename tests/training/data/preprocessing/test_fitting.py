@@ -161,3 +161,12 @@ def test_statistics_of_the_columns_are_over_the_rows_to_fit_on(rows: Rows) -> No
     }
     assert by_name["town"].missing == 0
     assert schema.raw == rows.schema
+
+
+def test_a_record_whose_preprocessing_does_not_make_its_columns_is_refused(rows: Rows) -> None:
+    schema = rows.fitted(StandardScaler(["size"]))
+    said = schema.model_dump(mode="json")
+    assert type(schema).model_validate(said) == schema
+    for change in ({"made": said["preprocessing"]["made"][1:]}, {"columns": []}):
+        with pytest.raises(ValueError, match="preprocessing does not make its columns"):
+            type(schema).model_validate(said | {"preprocessing": said["preprocessing"] | change})
