@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.storage.files import append_line
 from training.termination import no_repeated_sigterm
 
 if TYPE_CHECKING:
@@ -197,19 +196,14 @@ class TrainControllerHost:
         """Answer a liveness check."""
         return True
 
-    async def run(self, reserved: Path, start_timeout_s: float, own_ray: bool, given: dict[str, Any]) -> Any:
+    async def run(self, start_timeout_s: float, own_ray: bool, given: dict[str, Any]) -> Any:
         """Run a controller with the arguments `given` and return Ray Train's result.
 
         Its workers have `start_timeout_s` seconds to start. With `own_ray`, the workers inherit Ray's environment.
-        The ids of the placement groups that the controller reserves for the workers are appended to the file
-        `reserved`: Ray does not release them when this process dies, or when workers die during the rendezvous.
         """
         from ray.train.v2._internal.execution.controller import TrainController
 
         os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(start_timeout_s)
-        given["callbacks"].insert(
-            0, _record_placement_groups(reserved)
-        )  # before the callback of the rendezvous
         _disable_synchronization_actor()
         controller = TrainController(**given)
         if own_ray:
@@ -255,17 +249,6 @@ def hooked_trainer(
             return [one for one in callbacks if not isinstance(one, left_out)]
 
     return Trainer
-
-
-def _record_placement_groups(reserved: Path) -> Any:
-    from ray.train.v2._internal.execution.callback import WorkerGroupCallback
-
-    class Reserved(WorkerGroupCallback):
-        def after_worker_group_start(self, worker_group: Any) -> None:
-            handle = worker_group.get_worker_group_state().placement_group_handle
-            append_line(reserved, handle.placement_group.id.hex())
-
-    return Reserved()
 
 
 def _inheriting_worker_group() -> Any:

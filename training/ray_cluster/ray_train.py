@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.attempts.job import TrainingJob
@@ -41,13 +40,12 @@ def fit(job: TrainingJob) -> None:
     workers, share = capacity_for_workers(settings, job.feed, job.use_gpu)
     _say_batches(job, workers)
     datasets, data_config = _streams(job)
-    reserved = job.paths.ray / f"reserved-{job.attempt}"
     asks_for_nodes = bool(settings.ray.address or settings.scaling.min_workers or datasets)
     timeout_s = settings.failure.worker_start_timeout_s
     # The controller gets this limit as an argument; in this process, the message of Ray's error reads the variable.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(timeout_s)
     with driver_link(job) as link:
-        trainer = _trainer(reserved, bool(datasets), asks_for_nodes, timeout_s, own_ray)(
+        trainer = _trainer(bool(datasets), asks_for_nodes, timeout_s, own_ray)(
             run_ray_worker,
             train_loop_config={"job": job.model_dump_json(), "link": link},
             scaling_config=_scaling(job, workers, share),
@@ -65,7 +63,7 @@ def fit(job: TrainingJob) -> None:
             datasets=datasets,
             dataset_config=data_config,
         )
-        here = connection()
+        here, reserved = connection(), _reserved()
         try:
             trainer.fit()
         except BaseException:
@@ -76,7 +74,7 @@ def fit(job: TrainingJob) -> None:
 
 
 def _trainer(
-    reserved: Path, with_datasets: bool, asks_for_nodes: bool, start_timeout_s: float, own_ray: bool
+    with_datasets: bool, asks_for_nodes: bool, start_timeout_s: float, own_ray: bool
 ) -> "Callable[..., Any]":
     """Ray's trainer: its public class, or with hooks a class whose controller runs in a process that is kept."""
     if not patches.active():
@@ -90,22 +88,34 @@ def _trainer(
         import ray
 
         with controller_host(own_ray) as host:
-            return ray.get(host.run.remote(reserved, start_timeout_s, own_ray, given))
+            return ray.get(host.run.remote(start_timeout_s, own_ray, given))
 
     return patches.hooked_trainer(run_controller, with_datasets, asks_for_nodes)
 
 
-def _release(reserved: Path) -> None:
-    """Release the placement groups that a controller reserved for its workers and did not release."""
-    from ray import PlacementGroupID
-    from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+def _reserved() -> set[str]:
+    """Ids of the placement groups that this Ray job has reserved, and not released. An id ends with that of its job."""
+    import ray
+    from ray.util.placement_group import placement_group_table
 
-    for name in reserved.read_text(errors="replace").split() if reserved.is_file() else []:
-        with suppress(Exception):  # Ray is ending as well, or the name is damaged
-            group = PlacementGroup(PlacementGroupID(bytes.fromhex(name)))
-            if placement_group_table(group).get("state") != "REMOVED":
-                log.info("releasing what was reserved for the workers")
-                remove_placement_group(group)
+    job = ray.get_runtime_context().get_job_id()
+    table: dict[str, dict[str, Any]] = placement_group_table()
+    return {name for name, group in table.items() if name.endswith(job) and group["state"] != "REMOVED"}
+
+
+def _release(kept: set[str]) -> None:
+    """Release the placement groups of this Ray job that are not in `kept`.
+
+    Ray Train's controller releases its workers' placement group, unless the controller died. Ray Train's detached actor
+    does so after the controller's death, but needs the API of Ray's dashboard, which does not run by default.
+    """
+    from ray import PlacementGroupID
+    from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+    for name in _reserved() - kept:
+        with suppress(Exception):  # Ray is ending as well
+            log.info("releasing what was reserved for the workers")
+            remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(name))))
 
 
 def _scaling(job: TrainingJob, workers: int, cpus: float) -> "ScalingConfig":

@@ -84,7 +84,10 @@ class Watchdog:
         limit = _STARTS * self.job.settings.failure.worker_start_timeout_s
         since = max([self._began, *(life.at for life in self._seen.values())])
         if now - since > limit:
-            raise TransientError(f"Ray did not start the workers within {limit:.0f} s")
+            raise TransientError(
+                f"Ray did not start the workers within {limit:.0f} s, {_STARTS} times "
+                "failure.worker_start_timeout_s. Raise the setting on a slow or busy machine."
+            )
 
     def _give_up(self, lives: "list[_Life]", who: str, silent: "_Life", now: float) -> None:
         for life in lives:
