@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from training.data.images.augmentation import Augmentation
     from training.data.sources.cifar import Cifar10
     from training.data.sources.digits import Digits
-    from training.data.sources.folder import ImageFolder
+    from training.data.sources.folder_targets import ImageFolder
     from training.data.sources.idx import IdxFiles
     from training.data.sources.parquet import ParquetImages
     from training.data.sources.sklearn_tables import BundledTable
@@ -88,7 +88,7 @@ _MODULES = {
     "Digits": "training.data.sources.digits",
     "EvergreenError": "training.errors",
     "IdxFiles": "training.data.sources.idx",
-    "ImageFolder": "training.data.sources.folder",
+    "ImageFolder": "training.data.sources.folder_targets",
     "ImageShape": "training.records",
     "ParquetImages": "training.data.sources.parquet",
     "Recipe": "training.recipe",

@@ -49,7 +49,7 @@ def report(
     write_text(plan.paths.report, render(inputs))
     plan.paths.figures.mkdir(exist_ok=True)
     pictures = figures(inputs, plan.paths.figures)
-    if version.table is None:
+    if version.has_images and version.classes:
         pictures.append(predicted(version, evaluation, plan.paths.figures))
     client = connect_patiently(plan)
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))

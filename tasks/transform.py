@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from tasks.step import step
-from training.data.preparation.prepare import make_version
 from training.data.preprocessing.preparation import check_declared, make_preprocessed_version
 from training.data.sources.wording import counted
+from training.data.versions import make_version
 from training.plan import RunPlan
 from training.ray_cluster.capacity import others_see_this_disk
 from training.recipe_function import recipe_function
@@ -49,7 +49,7 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
         "dataset %s: %s train and %s %s",
         version.fingerprint[:12],
         f"{version.rows('train'):,}",
-        counted(version.rows("test"), "test image" if version.table is None else "test row"),
+        counted(version.rows("test"), "test image" if version.has_images else "test row"),
         _content(version),
     )
     return version
@@ -57,7 +57,7 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
 
 def _content(version: DatasetVersion) -> str:
     """The end of a log line: the shape of the rows, and the classes if there are any."""
-    if version.table is None:
+    if version.table is None or version.has_images:
         shape = "of {}x{}x{}".format(*version.shape)
     else:
         shape = f"of {counted(len(version.table.columns), 'feature')}"

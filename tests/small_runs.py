@@ -5,8 +5,8 @@ from typing import Any
 
 from training import identity
 from training.attempts.job import TrainingJob
-from training.data import dataset
-from training.data.preparation.prepare import make_version, plan_shards, write_raw
+from training.data import versions
+from training.data.preparation.prepare import plan_shards, write_raw
 from training.data.sources import Source
 from training.data.sources.digits import Digits
 from training.recipe import load
@@ -59,12 +59,12 @@ def prepared_from(
     problem: ProblemName = "classification",
 ) -> DatasetVersion:
     """Prepare a dataset version from fetched files in this process."""
-    identity_of_data = dataset.fingerprint(files, settings, problem)
+    identity_of_data = versions.fingerprint(files, settings, problem)
     raw_folder = home.raw_rows(name, identity_of_data)
     raw = [write_raw(files, shard, settings, raw_folder) for shard in plan_shards(files, settings)]
     place = home.dataset(name, identity_of_data)
     listing = home.refused_rows(name, identity_of_data)
-    return make_version(
+    return versions.make_version(
         name, identity_of_data, files, raw, settings, place, with_ray=False, listing=listing, problem=problem
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from training.code_closure import code_digests
-from training.data import dataset
+from training.data import versions
 from training.data.row_kinds import PREPROCESSING_MODULES
 from training.libraries import library_versions
 from training.problems.objectives import objective_module
@@ -30,12 +30,12 @@ Ingredients = dict[str, Any]
 
 
 def data_fingerprint(ref: RecipeRef, files: SourceFiles, settings: DataSettings) -> str:
-    """Identifies the dataset version that a recipe makes of source files; see :func:`dataset.fingerprint`.
+    """Identifies the dataset version that a recipe makes of source files; see :func:`versions.fingerprint`.
 
     Raises :class:`training.errors.SettingError` for settings, a problem or preprocessors that this kind of source does
     not have.
     """
-    found = dataset.fingerprint(files, settings, ref.problem, ref.transform)
+    found = versions.fingerprint(files, settings, ref.problem, ref.transform)
     if not ref.preprocessors:
         return found
     from training.data.preprocessing.preparation import preprocessed_fingerprint
@@ -52,7 +52,7 @@ def code_of(
     """Digests of Evergreen's modules that compute the weights from these source files, by module name."""
     further = PREPROCESSING_MODULES if preprocessed else ()
     return code_digests(
-        trainer_module(trainer), objective_module(problem), *dataset.transform_modules(files), *further
+        trainer_module(trainer), objective_module(problem), *versions.transform_modules(files), *further
     )
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from training import identity
 from training.data import dataset
 from training.data.sources import Source
-from training.data.sources.locate import open_path
+from training.data.sources.locate import open_path, with_numbers
+from training.problems.objectives import objective_named
 from training.recipe import BUILT_IN, Recipe, RecipeRef
 from training.records import DatasetVersion, Record, SourceFiles
 from training.settings.schema import Settings
@@ -46,11 +47,15 @@ class RunPlan(Record):
 
 
 def choose_source(recipe: Recipe, settings: Settings, home: Home) -> Source:
-    """The source at `data.path` if that is set, else the recipe's own source."""
-    if settings.data.path is None:
-        return recipe.source
-    classes = getattr(recipe.source, "classes", ())
-    return open_path(Path(settings.data.path).expanduser(), home.sources, classes, recipe.source)
+    """The source at `data.path` if that is set, else the recipe's own source.
+
+    Raises :class:`training.errors.SettingError` for a source of classes if the recipe's problem predicts numbers.
+    """
+    source = recipe.source
+    if settings.data.path is not None:
+        classes = getattr(source, "classes", ())
+        source = open_path(Path(settings.data.path).expanduser(), home.sources, classes, source)
+    return with_numbers(source) if objective_named(recipe.problem.name).target == "number" else source
 
 
 def identify(

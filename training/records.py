@@ -21,7 +21,8 @@ class SourceFiles(Record):
     """Source files on this machine, complete and checked (the result of `download`)."""
 
     kind: str = Field(
-        description="which reader understands them: digits, idx, cifar, folder, parquet or table"
+        description="which reader understands them: digits, idx, cifar, folder, parquet, folder-targets, "
+        "parquet-targets or table"
     )
     root: str = Field(description="folder that holds them")
     origin: Redacted = Field(description="where they came from, for people: a URL, a path or a package")
@@ -31,6 +32,7 @@ class SourceFiles(Record):
     classes: tuple[str, ...] = Field(
         (), description="class names in label order, where the source knows them"
     )
+    target: str = Field("", description="of images with numbers to predict, the column of the numbers")
 
 
 class RawShard(Record):
@@ -58,7 +60,7 @@ class DatasetVersion(Record):
     channel, of pixel/255 over the train split. `label_counts[split][k]` is the number of rows of class `classes[k]`.
 
     For a table, `table` describes the columns, `shape` is (number of feature columns,), and `mean` and `std` are empty.
-    For a regression, `classes` and the counts are empty.
+    For a regression, `classes` and the counts are empty; `table` describes the target of images, too.
     """
 
     name: str
@@ -84,6 +86,11 @@ class DatasetVersion(Record):
     table: TableSchema | None = None
     transform: str = Field("", description="digest of the recipe's function `transform_rows`; empty: none")
     format: int = 1
+
+    @property
+    def has_images(self) -> bool:
+        """Whether the rows are images, and not rows of a table."""
+        return len(self.shape) == 3  # channels, height, width
 
     @property
     def image_shape(self) -> ImageShape:

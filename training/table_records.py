@@ -125,7 +125,8 @@ class Preprocessing(Record):
 class TableSchema(Record):
     """The columns of a table: the features in the order in which a model takes them, and the target.
 
-    `target_mean` and `target_std` are over the train split of a regression; `target_std` is 1 if all are equal.
+    `target_mean` and `target_std` are over the train split of a regression; `target_std` is 1 if all are equal. Images
+    with numbers to predict have this schema with the target alone, and no `columns`.
 
     With `preprocessing`, `columns` are those that the preprocessors make. A column that is made of a number by scaling
     or by one-hot encoding has mean 0 and deviation 1 here, so that a network takes its numbers as they are.

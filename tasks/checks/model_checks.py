@@ -45,16 +45,18 @@ def compare_champion(
         raise SettingError(
             f"{champion} is a model for {problem}, the recipe's problem is {version.problem}, {_ANOTHER_NAME}"
         )
-    if (table is None) != (version.table is None):
-        kinds = ("a table", "images") if version.table is None else ("images", "a table")
+    if (table is None or not table.columns) != version.has_images:
+        kinds = ("a table", "images") if version.has_images else ("images", "a table")
         raise SettingError(f"{champion} takes {kinds[0]}, the data are {kinds[1]}, {_ANOTHER_NAME}")
-    if table is None or version.table is None:
+    if version.has_images:
         compare_shapes(model, number, shape, version.shape)
-    elif table.target != version.table.target:
+    if table is None or version.table is None:
+        return
+    if table.target != version.table.target:
         raise SettingError(
             f"{champion} predicts {table.target!r}, the recipe's target is {version.table.target!r}, {_ANOTHER_NAME}"
         )
-    elif different := _different_columns(table, version.table):
+    if different := _different_columns(table, version.table):
         raise SettingError(f"{champion} takes other columns than the table has: {different}, {_ANOTHER_NAME}")
 
 

@@ -15,6 +15,7 @@ from training.data.preprocessing.preparation import check_declared
 from training.data.tables.table_check import check_table
 from training.errors import DataError
 from training.plan import RunPlan
+from training.problems import problem_named
 from training.recipe import Recipe, is_built_in
 from training.records import DatasetVersion, TableSchema
 from training.storage.paths import Home
@@ -39,9 +40,10 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     expected = version or _expected_version(home, plan)
     trainer_named(plan.settings.trainer).check_dataset(plan.settings, expected)
     _check_champion(home, plan, expected)
-    if expected.table is None:
-        if expected.classes:  # otherwise the classes are known only after the rows have been prepared
-            check_model(plan, lambda: recipe, expected.shape, len(expected.classes))
+    if expected.has_images:
+        outputs = problem_named(expected.problem).outputs(expected)
+        if outputs:  # otherwise the classes are known only after the rows have been prepared
+            check_model(plan, lambda: recipe, expected.shape, outputs)
     elif version is not None:  # otherwise the categories, and so the model's inputs, are not known
         check = getattr(format_of(plan.settings), "check_untrained", None)
         if check is not None:
@@ -64,6 +66,8 @@ def _expected_version(home: Home, plan: RunPlan) -> DatasetVersion:
             check_declared(plan.recipe.preprocessors, plan.files)
     else:
         shape = check_source(plan.files, plan.settings.data, refused)
+        if plan.files.target:
+            table = TableSchema(target=plan.files.target, columns=())
     return DatasetVersion(
         name=plan.recipe.name,
         fingerprint=plan.fingerprint,

@@ -59,7 +59,7 @@ def open_served(
 
 
 def _reader_of(registered: Registered, function: RowFunction | None) -> Reader:
-    if registered.table is not None:
+    if registered.table is not None and registered.table.columns:
         return Tables(registered.table, function)
     channels, height, width = registered.shape
     images = Images((channels, height, width))

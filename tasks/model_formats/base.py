@@ -66,8 +66,9 @@ class ModelFormat(Protocol):
 class Registered:
     """A registered version that was checked and loaded: its predictions, and what its metadata says of its inputs.
 
-    `predict` takes inputs as in :class:`training.data.columns.Columns`. `table` describes the columns of a table, and
-    `shape` is the shape of one row of inputs. `outputs` is the number of values that the model predicts for a row.
+    `predict` takes inputs as in :class:`training.data.columns.Columns`. `table` describes the columns of a table, or
+    the target of images with numbers to predict. `shape` is the shape of one row of inputs. `outputs` is the number of
+    values that the model predicts for a row.
     """
 
     predict: Predict

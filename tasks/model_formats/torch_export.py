@@ -83,7 +83,7 @@ def log_serving_model(
         "extra_files": [weights] if weights else None,
     }
     try:
-        if version.table is None:
+        if version.has_images:
             needed = requirements("torch", "numpy")
             return log(
                 run_id, version, mlflow.pytorch, _LOADER, metadata, pip_requirements=needed, **exported
@@ -129,7 +129,7 @@ def _tensor_signature(version: DatasetVersion) -> "ModelSignature":
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    kind = np.dtype("uint8") if version.table is None else np.dtype("float32")
+    kind = np.dtype("uint8") if version.has_images else np.dtype("float32")
     return ModelSignature(
         inputs=Schema([TensorSpec(kind, (-1, *version.shape))]), outputs=output_schema(version)
     )

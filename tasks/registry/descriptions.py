@@ -30,15 +30,16 @@ def model_description(recipe: Recipe, version: DatasetVersion) -> str:
 def _purpose(version: DatasetVersion) -> str:
     """What the model does, as a clause: from which inputs it predicts what."""
     names = f": {', '.join(version.classes)}" if len(version.classes) <= _FEW else ""
-    if version.table is not None:
+    if version.table is not None and not version.has_images:
         of = f" of {len(version.classes)} classes{names}" if version.classes else " as a number"
         columns = counted(len(version.table.raw.columns), "column")
         return f"Predicts {version.table.target}{of}, from {columns} of a table"
     channels, height, width = version.image_shape
     colour = {1: "grey ", 3: "colour "}.get(channels, "")
-    return (
-        f"Classifies {colour}images of {width} x {height} pixels into {len(version.classes)} classes{names}"
-    )
+    images = f"{colour}images of {width} x {height} pixels"
+    if version.table is not None:
+        return f"Predicts {version.table.target} as a number, from {images}"
+    return f"Classifies {images} into {len(version.classes)} classes{names}"
 
 
 def version_description(

@@ -61,7 +61,7 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
             described = Model.load(str(folder))
             said = _said_in(described.metadata)
     signature = described.signature
-    shape = image_shape(signature, name) if said.table is None else (len(said.table.columns),)
+    shape = _shape_of_table(said.table) or image_shape(signature, name)
     return Registered(
         predict=predict,
         problem=said.problem,
@@ -119,7 +119,7 @@ def _said_of(name: str, *believed: type[EvergreenError]) -> Iterator[None]:
 def registered_inputs(model: str, number: str) -> tuple[tuple[int, ...], ProblemName, TableSchema | None]:
     """(shape of a row, problem, table) of a version, read from its signature and metadata alone.
 
-    `table` is None for images. Raises :class:`SettingError` when the version takes another input, and
+    `table` is None for images with classes. Raises :class:`SettingError` when the version takes another input, and
     :class:`DataError` when its signature or metadata can't be read.
     """
     import mlflow.models
@@ -128,15 +128,19 @@ def registered_inputs(model: str, number: str) -> tuple[tuple[int, ...], Problem
     with _said_of(name, EvergreenError):
         info = mlflow.models.get_model_info(f"models:/{model}/{number}")
         said = _said_in(info.metadata)
-    if said.table is None:
-        return image_shape(info.signature, name), said.problem, None
-    return (len(said.table.columns),), said.problem, said.table
+    shape = _shape_of_table(said.table) or image_shape(info.signature, name)
+    return shape, said.problem, said.table
+
+
+def _shape_of_table(table: TableSchema | None) -> tuple[int, ...]:
+    """(columns,) of the rows of a table; empty for images, whose schema describes at most the target."""
+    return (len(table.columns),) if table is not None and table.columns else ()
 
 
 def image_shape(signature: "ModelSignature | None", name: str) -> ImageShape:
     """(channels, height, width) of the images that a signature takes.
 
-    Raises :class:`SettingError` when the signature is not a batch of uint8 images in, probabilities out.
+    Raises :class:`SettingError` when the signature is not a batch of uint8 images in, tensors out.
     """
     if signature is not None and signature.outputs is not None and signature.inputs.is_tensor_spec():
         spec = signature.inputs.inputs[0]
@@ -144,9 +148,9 @@ def image_shape(signature: "ModelSignature | None", name: str) -> ImageShape:
             channels, height, width = map(int, spec.shape[1:])
             return channels, height, width
     raise SettingError(
-        f"{name}: its signature is not uint8 images (rows, channels, height, width) to probabilities. Only models "
-        "that Evergreen registered can be scored and compared with; register under another name (tracking.model), or "
-        "take one of those."
+        f"{name}: its signature is not uint8 images (rows, channels, height, width) to probabilities or numbers. Only "
+        "models that Evergreen registered can be scored and compared with; register under another name "
+        "(tracking.model), or take one of those."
     )
 
 

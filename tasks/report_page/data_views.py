@@ -27,6 +27,9 @@ class DataView(Protocol):
     def examples(self, inputs: ReportInputs, records: Sequence[Any]) -> list[tuple[Any, list[str]]]:
         """`records` (mistakes or largest errors), each with the values of the columns that are shown."""
 
+    def pictures(self, inputs: ReportInputs) -> list[dict[str, Any]]:
+        """The pictures of the examples: `source`, a data URI, and `pixelated`; empty for rows of a table."""
+
     def example_columns(self, inputs: ReportInputs) -> dict[str, Any]:
         """`example_columns`, the names of the columns that examples show, and `more_columns`, the number of others."""
 
@@ -48,17 +51,15 @@ class ImageView:
 
     def mistakes(self, inputs: ReportInputs) -> dict[str, Any]:
         """See :class:`DataView`."""
-        pairs = zip(inputs.evaluation.mistakes, inputs.mistakes, strict=True)
-        return {
-            "mistakes": [
-                {
-                    "record": record,
-                    "source": data_uri(pixels),
-                    "pixelated": max(pixels.shape[1:]) <= _PIXELATED_UP_TO_PX,
-                }
-                for record, pixels in list(pairs)[:_SHOWN_MISTAKES]
-            ]
-        }
+        shown = zip(inputs.evaluation.mistakes, self.pictures(inputs), strict=False)
+        return {"mistakes": [{"record": record, **picture} for record, picture in shown]}
+
+    def pictures(self, inputs: ReportInputs) -> list[dict[str, Any]]:
+        """See :class:`DataView`."""
+        return [
+            {"source": data_uri(pixels), "pixelated": max(pixels.shape[1:]) <= _PIXELATED_UP_TO_PX}
+            for pixels in inputs.mistakes[:_SHOWN_MISTAKES]
+        ]
 
     def examples(self, inputs: ReportInputs, records: Sequence[Any]) -> list[tuple[Any, list[str]]]:
         """`records` without values: an image has no columns."""
@@ -75,17 +76,20 @@ class ImageView:
         channels, height, width = self.version.image_shape
         noun = "channel" if channels == 1 else "channels"
         pixels = zip(self.version.mean, self.version.std, strict=False)
+        table = self.version.table
+        learned = f"{len(self.version.classes)} classes" if table is None else f"target {table.target}"
         return {
-            "data_sentence": (
-                f"{len(self.version.classes)} classes, images of {height} × {width} pixels with {channels} {noun}"
-            ),
+            "data_sentence": f"{learned}, images of {height} × {width} pixels with {channels} {noun}",
             "data_caption": "Rows and pixel statistics",
             "data_rows": [
-                (
-                    f"Pixels, channel {number}" if len(self.version.mean) > 1 else "Pixels",
-                    f"mean {mean:.4f}, standard deviation {std:.4f}",
-                )
-                for number, (mean, std) in enumerate(pixels, start=1)
+                *([] if table is None else [(f"Target {table.target}", _target(table))]),
+                *(
+                    (
+                        f"Pixels, channel {number}" if len(self.version.mean) > 1 else "Pixels",
+                        f"mean {mean:.4f}, standard deviation {std:.4f}",
+                    )
+                    for number, (mean, std) in enumerate(pixels, start=1)
+                ),
             ],
             "table_columns": [],
             "table_warnings": [],
@@ -109,6 +113,11 @@ class TableView:
             ],
             **self.example_columns(inputs),
         }
+
+    def pictures(self, inputs: ReportInputs) -> list[dict[str, Any]]:
+        """See :class:`DataView`."""
+        del inputs
+        return []
 
     def data(self) -> dict[str, Any]:
         """See :class:`DataView`."""
@@ -227,4 +236,6 @@ _SPELLED = {"number": _numbers, "category": _categories, "boolean": _share_true,
 
 def view_of(version: DatasetVersion) -> DataView:
     """The view of a dataset's rows."""
-    return ImageView(version) if version.table is None else TableView(version, version.table)
+    if version.table is None or version.has_images:
+        return ImageView(version)
+    return TableView(version, version.table)

@@ -21,7 +21,7 @@ _LONGEST = 40  # characters of a value
 
 def pictures_of(version: DatasetVersion, rows: Sequence[int]) -> tuple[Picture, ...]:
     """The test images with these row numbers, uint8 (channels, height, width); empty for a table."""
-    if version.table is not None:
+    if not version.has_images:
         return ()
     images = open_columns(version, "test").inputs
     return tuple(np.array(images[row]) for row in rows)
@@ -32,7 +32,7 @@ def texts_of(version: DatasetVersion, rows: Sequence[int]) -> tuple[tuple[str, .
 
     Raises :class:`training.errors.DataError` for a damaged part file.
     """
-    if version.table is None or not rows:
+    if version.table is None or version.has_images or not rows:
         return ()
     names = [f"{FEATURE}{column.name}" for column in version.table.raw.columns]
     found: dict[int, tuple[str, ...]] = {}

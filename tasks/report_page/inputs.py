@@ -56,8 +56,8 @@ class ReportInputs:
 
     def __post_init__(self) -> None:
         """Check that each example has a picture or a row; otherwise examples would get the captions of others."""
-        shown = self.example_rows if self.dataset.table is not None else self.mistakes
-        noun = "rows" if self.dataset.table is not None else "pictures"
+        shown = self.mistakes if self.dataset.has_images else self.example_rows
+        noun = "pictures" if self.dataset.has_images else "rows"
         examples = self.evaluation.examples
         if len(shown) != len(examples):
             raise ValueError(

@@ -87,7 +87,9 @@ def _schema(version: DatasetVersion) -> dict[str, Any]:
     from mlflow.types import ColSpec, DataType, Schema
 
     columns: list[Any] = [ColSpec(DataType.binary, "image"), ColSpec(DataType.integer, "label")]
-    if version.table is not None:
+    if version.has_images and version.table is not None:
+        columns[1] = ColSpec(DataType.double, version.table.target)
+    elif version.table is not None:
         features = version.table.raw.columns
         columns = [
             ColSpec(DataType[_TYPES[one.kind]], one.name, required=not one.missing) for one in features
@@ -101,7 +103,7 @@ def _profile(version: DatasetVersion, split: Split) -> dict[str, Any]:
     """Rows and values of a split; of a table, also the values that are missing in the train split, by column."""
     rows = version.rows(split)
     profile: dict[str, Any] = {"num_rows": rows, "num_elements": rows * math.prod(version.shape)}
-    if version.table is None:
+    if version.table is None or version.has_images:
         channels, height, width = version.image_shape
         profile["image"] = f"uint8, {channels} x {height} x {width} (channels, height, width)"
     elif split == "train":

@@ -15,14 +15,14 @@ _FEATURE = "feature."  # beginning of the names of the feature columns of a tabl
 
 def input_columns(version: DatasetVersion) -> list[str]:
     """Names of the columns of a part file that hold the inputs."""
-    if version.table is None:
+    if version.table is None or version.has_images:
         return ["image"]
     return [f"{_FEATURE}{column.name}" for column in version.table.raw.columns]
 
 
 def inputs_of(part: pa.Table, version: DatasetVersion) -> npt.NDArray[Any]:
     """The inputs of a part file's rows, as in :class:`training.data.columns.Columns`."""
-    if version.table is None:
+    if version.table is None or version.has_images:
         images: npt.NDArray[Any] = binary_to_numpy(part["image"], np.uint8).reshape(-1, *version.shape)
         return images
     return model_inputs(part, version.table, _FEATURE)

@@ -11,7 +11,11 @@ from training.errors import SettingError
 from training.records import DatasetVersion, TableSchema
 
 VERSION = described(values())
+INK = TableSchema(target="ink", columns=())
 IMAGES = VERSION.model_copy(update={"table": None, "shape": (1, 8, 8), "mean": (0.0,), "std": (1.0,)})
+
+
+NUMBERS = IMAGES.model_copy(update={"table": INK, "problem": "regression"})
 
 
 def compared(champion: DatasetVersion, version: DatasetVersion) -> None:
@@ -37,6 +41,7 @@ def test_other_statistics_categories_and_order_of_columns_are_no_reason() -> Non
     compared(changed(0, mean=7.0), VERSION)
     compared(with_columns(*VERSION.table.columns[::-1]), VERSION)
     compared(IMAGES, IMAGES)
+    compared(NUMBERS, NUMBERS)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +58,13 @@ def test_other_statistics_categories_and_order_of_columns_are_no_reason() -> Non
         (VERSION, IMAGES, "takes a table, the data are images"),
         (described(values(), np.arange(40.0)), VERSION, "is a model for regression, .* is classification"),
         (IMAGES.model_copy(update={"shape": (3, 8, 8)}), IMAGES, r"takes images of \(3, 8, 8\)"),
+        (NUMBERS.model_copy(update={"shape": (3, 8, 8)}), NUMBERS, r"takes images of \(3, 8, 8\)"),
+        (NUMBERS, described(values(), np.arange(40.0)), "takes images, the data are a table"),
+        (
+            NUMBERS,
+            NUMBERS.model_copy(update={"table": INK.model_copy(update={"target": "age"})}),
+            "predicts 'ink', the recipe's target is 'age'",
+        ),
     ],
 )
 def test_a_champion_that_can_not_be_compared_is_refused_with_the_remedy(

@@ -288,10 +288,10 @@ from training.supervision.launch import launch
 launch(small_runs.job_for(home, version, small_runs.tiny_settings(training={{"epochs": 1}})))
 computing = {{name for name in sys.modules if name.startswith({COMPUTING!r})}}
 counted = set(code_of(Digits().fetch(home.sources)))
-# Sources of every kind are imported to choose one; row_kinds finds the code for tables; a recipe names its problem, of
-# which a training uses the objective.
-others = {{"training.data.row_kinds", "training.problems.base", "training.problems.classification"}}
-others.add("training.problems.probabilities")
+# Sources of every kind are imported to choose one; row_kinds and versions find the code for tables and for numbers of
+# images; a recipe names its problem, of which a training uses the objective.
+others = {{"training.data.row_kinds", "training.data.versions"}}
+others |= {{f"training.problems.{{name}}" for name in ("base", "classification", "probabilities")}}
 # Sections of settings, whose values are in the key themselves; a recipe chooses a trainer.
 others |= {{name for name in computing if name.endswith((".settings", ".choice"))}}
 others |= {{f"training.trainers.{{name}}" for name in TRAINERS}}  # packages around sections; they hold no code

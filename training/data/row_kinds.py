@@ -1,19 +1,25 @@
 """What differs between datasets of images and of tables, and is called by code that serves both.
 
-:mod:`training.code_closure` does not follow this module's imports, so that a change of the code for tables retrains no
-model of images. :func:`training.data.dataset.transform_modules` names :data:`TABLE_MODULES` for a table. A recipe with
-preprocessors has the code of :data:`PREPROCESSING_MODULES` in its run key, and the other recipes have not.
+:mod:`training.code_closure` does not follow this module's imports, so that a change of the code for tables, or for
+images with numbers to predict, retrains no image classifier. :func:`training.data.versions.transform_modules` names
+:data:`TABLE_MODULES` or :data:`TARGET_MODULES` where they are used. A recipe with preprocessors has the code of
+:data:`PREPROCESSING_MODULES` in its run key, and the other recipes have not.
 """
 
 from pathlib import Path
 from typing import Any
 
 from training.errors import SettingError
+from training.problems.objectives import objective_named
 from training.records import DatasetVersion, ProblemName, SourceFiles, Split
 from training.settings.schema import DataSettings
 
 TABLE_MODULES = ("training.data.tables.preparation", "training.data.tables.unpacking")
 PREPROCESSING_MODULES = ("training.data.preprocessing.preparation",)
+
+TARGET_MODULES = ("training.data.image_targets.preparation", "training.data.image_targets.unpacking")
+# Kinds of SourceFiles that are images with numbers to predict.
+TARGET_KINDS = frozenset({"folder-targets", "parquet-targets"})
 
 _OF_IMAGES = ("image_size", "channels", "duplicates")
 
@@ -21,10 +27,7 @@ _OF_IMAGES = ("image_size", "channels", "duplicates")
 def check_settings(files: SourceFiles, settings: DataSettings, problem: ProblemName) -> None:
     """Raises :class:`SettingError` for a problem or settings that this kind of source does not have."""
     if files.kind != "table":
-        if problem != "classification":
-            raise SettingError(
-                f"recipe: a {problem} needs a table, as source=Table(...); {files.origin} has images, with classes"
-            )
+        _check_target(files, problem)
         return
     defaults = DataSettings()
     for name in _OF_IMAGES:
@@ -36,6 +39,21 @@ def check_settings(files: SourceFiles, settings: DataSettings, problem: ProblemN
         raise SettingError("data.feed: a table is read from memory; use data.feed=memory")
 
 
+def _check_target(files: SourceFiles, problem: ProblemName) -> None:
+    """Raises :class:`SettingError` for images without what the problem predicts: classes, or numbers."""
+    has_numbers = files.kind in TARGET_KINDS
+    if has_numbers and objective_named(problem).target == "class":
+        raise SettingError(
+            f"recipe: {files.origin} has a number for each image, in column {files.target!r}, and a {problem} needs "
+            "classes. Use problem=Regression(), or ImageFolder(path) with one folder for each class."
+        )
+    if not has_numbers and objective_named(problem).target == "number":
+        raise SettingError(
+            f"recipe: a {problem} needs a number for each row; {files.origin} has images, with classes. Use a source "
+            "such as ImageFolder(path, target=...), ParquetImages(path, label=...) or Table(path, target=...)."
+        )
+
+
 def make_table_version(*arguments: Any, **options: Any) -> DatasetVersion:
     """See :func:`training.data.tables.preparation.make_table_version`."""
     from training.data.tables import preparation
@@ -44,12 +62,19 @@ def make_table_version(*arguments: Any, **options: Any) -> DatasetVersion:
 
 
 def unpack_table(version: DatasetVersion, split: Split, folder: Path) -> None:
-    """See :func:`training.data.tables.unpacking.unpack_table`; with preprocessing, `inputs.npy` is preprocessed."""
+    """See :func:`training.data.tables.unpacking.unpack_table`; with preprocessing, `inputs.npy` is preprocessed.
+
+    Of images with numbers to predict, see :func:`training.data.image_targets.unpacking.unpack_images`.
+    """
     if version.table is not None and version.table.preprocessing is not None:
         from training.data.preprocessing.preparation import unpack_preprocessed
 
         unpack_preprocessed(version, split, folder)
-        return
-    from training.data.tables import unpacking
+    elif version.has_images:
+        from training.data.image_targets.unpacking import unpack_images
 
-    unpacking.unpack_table(version, split, folder)
+        unpack_images(version, split, folder)
+    else:
+        from training.data.tables import unpacking
+
+        unpacking.unpack_table(version, split, folder)

@@ -41,7 +41,7 @@ class RegressionScore(Score):
 
 @dataclass(frozen=True)
 class Regression(RegressionObjective):
-    """Predict a number from a row of a table; see :class:`training.problems.base.Problem`."""
+    """Predict a number from an image or a row of a table; see :class:`training.problems.base.Problem`."""
 
     name: ProblemName = "regression"
     greater_is_better: bool = False

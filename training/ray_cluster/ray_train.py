@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from training.attempts.job import TrainingJob
-from training.data.dataset import ray_dataset
+from training.data.versions import ray_dataset
 from training.ray_cluster import patches
 from training.ray_cluster.capacity import capacity_for_workers
 from training.ray_cluster.cluster import connection, head_is_gone

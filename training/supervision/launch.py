@@ -128,16 +128,16 @@ def _say_memory(settings: Settings, version: DatasetVersion) -> None:
     """Warn when the memory-mapped training rows do not fit into memory: each batch may then wait for the disk."""
     import psutil
 
-    values = 1 if version.table is None else _BYTES_OF_FLOAT
+    values = 1 if version.has_images else _BYTES_OF_FLOAT
     needed = version.rows("train") * math.prod(version.shape) * values
     memory: int = psutil.virtual_memory().total
     if settings.data.feed == "memory" and needed > _MEMORY_SHARE * memory:
         log.warning(
             "%.1f GB of training %s on a machine with %.1f GB of memory: batches may wait for the disk.%s",
             needed / 1e9,
-            "images" if version.table is None else "rows",
+            "images" if version.has_images else "rows",
             memory / 1e9,
-            " data.feed=stream reads them in order instead." if version.table is None else "",
+            " data.feed=stream reads them in order instead." if version.has_images else "",
         )
 
 

@@ -1,11 +1,12 @@
-"""Pictures of a regression: predicted against true numbers, and the distribution of the errors."""
+"""Pictures of a regression: predicted against true numbers, the distribution of the errors, and the worst images."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.problems.regression import plots
-from tasks.report_page.drawing import ACCENT, LINE, SOFT, new_figure, save, set_title
-from tasks.report_page.inputs import Predicted
+from tasks.report_page.drawing import ACCENT, LINE, SOFT, new_figure, picture_grid, save, set_title
+from tasks.report_page.inputs import Predicted, ReportInputs
+from tasks.report_page.wording import number
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -39,6 +40,13 @@ def error_histogram(predicted: Predicted, target: str, path: Path) -> Path:
     axes.grid(axis="y", color=LINE)
     set_title(axes, f"{target}, errors on {len(predicted.truth):,} rows")
     return save(figure, path)
+
+
+def error_grid(inputs: ReportInputs, path: Path) -> Path:
+    """Draw the images with the largest errors, each with its true and its predicted number."""
+    errors = inputs.evaluation.largest_errors
+    truths, guesses = [number(one.truth) for one in errors], [number(one.predicted) for one in errors]
+    return picture_grid(inputs.mistakes, truths, guesses, [False] * len(errors), path)
 
 
 def _shades() -> "Colormap":

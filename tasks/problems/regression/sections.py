@@ -58,7 +58,8 @@ def agreement(evaluation: Evaluation) -> list[tuple[str, str, int]]:
 def context(inputs: ReportInputs) -> dict[str, Any]:
     """See :class:`tasks.report_page.sections.Sections`."""
     target = _target(inputs)
-    examples = view_of(inputs.dataset).examples(inputs, inputs.evaluation.largest_errors)
+    view = view_of(inputs.dataset)
+    examples = view.examples(inputs, inputs.evaluation.largest_errors)
     errors = [
         {
             "row": record.row,
@@ -82,7 +83,8 @@ def context(inputs: ReportInputs) -> dict[str, Any]:
         ),
         "score": candidate_of(inputs.evaluation),
         "errors": errors,
-        **view_of(inputs.dataset).example_columns(inputs),
+        "error_pictures": view.pictures(inputs),
+        **view.example_columns(inputs),
     }
 
 
@@ -96,14 +98,17 @@ def said(inputs: ReportInputs) -> str:
 
 
 def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
-    """Draw predicted against true numbers, and the distribution of the errors."""
+    """Draw predicted against true numbers, the distribution of the errors, and the images with the largest errors."""
     if inputs.predicted is None:
         return []
     target = _target(inputs)
-    return [
+    drawn = [
         pictures.predicted_against_true(inputs.predicted, target, folder / "predicted_against_true.png"),
         pictures.error_histogram(inputs.predicted, target, folder / "errors.png"),
     ]
+    if inputs.mistakes:
+        drawn.append(pictures.error_grid(inputs, folder / "largest_errors.png"))
+    return drawn
 
 
 def _target(inputs: ReportInputs) -> str:

@@ -31,7 +31,7 @@ def check_source(files: SourceFiles, settings: DataSettings, refused: Path) -> I
     Raises :class:`DataError` for rows that preparation would refuse, and as :func:`check_not_refused`.
     """
     check_not_refused(files, refused)
-    if files.kind == "folder" and settings.duplicates == "refuse":
+    if files.kind in ("folder", "folder-targets") and settings.duplicates == "refuse":
         _check_listing(files, settings)
     return _check_images(files, settings)
 
@@ -79,7 +79,7 @@ def _shape(files: SourceFiles, settings: DataSettings, batches: list[pa.RecordBa
 
 
 def _check_listing(files: SourceFiles, settings: DataSettings) -> None:
-    """Raises :class:`DataError` when files with equal content are in two splits or two classes."""
+    """Raises :class:`DataError` when files with equal content are in two splits, or have two classes or targets."""
     if settings.max_train_rows or settings.max_test_rows:
         return  # the copies may be outside the subset of rows
     table = pa.Table.from_batches([read_listing(files)])
@@ -98,7 +98,7 @@ def _check_listing(files: SourceFiles, settings: DataSettings) -> None:
     shown = [" and ".join(sorted(one)) for one in sorted(paths.values())[:_SHOWN]]
     raise DataError(
         f"{files.origin}: {counted(len(paths), 'image file is', 'image files are')} in more than one split or "
-        "class:\n  "
+        f"{'target' if files.target else 'class'}:\n  "
         + "\n  ".join(shown)
         + "\nRemove the copies, or set data.duplicates=drop. `evergreen retrain` writes a list of all copies."
     )

@@ -5,18 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from training.data.sources import Source, cifar, folder_listing, idx
+from training.data.sources import Source, cifar, folder, folder_listing, folder_targets, idx, parquet_targets
 from training.data.sources.archives import SUFFIXES, is_archive
 from training.data.sources.cifar import Cifar10
 from training.data.sources.digits import Digits
-from training.data.sources.folder import ImageFolder
+from training.data.sources.folder_targets import ImageFolder
 from training.data.sources.idx import IdxFiles
 from training.data.sources.packed import Packed, unpacked
 from training.data.sources.parquet import ParquetImages
+from training.data.sources.parquet_targets import ParquetTargets
 from training.data.sources.places import given_path
 from training.data.sources.splits import NAMES
 from training.data.sources.table import Table
-from training.errors import DataError
+from training.errors import DataError, SettingError
 from training.records import SourceFiles
 
 log = logging.getLogger("evergreen.sources")
@@ -34,7 +35,12 @@ def open_path(path: Path, folder: Path, classes: tuple[str, ...] = (), own: Sour
     """
     place = given_path(path, "this source")
     inside = unpacked(place, folder) if place.is_file() and is_archive(place) else place
-    source, kind = _table(inside, own) if isinstance(own, Table) else _recognise(inside, classes)
+    if isinstance(own, Table):
+        source, kind = _own_files(inside, own), "a table"
+    elif isinstance(own, ImageFolder) and own.target is not None:
+        source, kind = _own_files(inside, own), "a folder of images with a table of targets"
+    else:
+        source, kind = _recognise(inside, classes)
     log.info("%s: recognised as %s", place, kind)
     if type(own) is type(source):
         source = replace(cast(Any, own), path=cast(Any, source).path)
@@ -50,8 +56,10 @@ def reader(files: SourceFiles) -> Source:
         "digits": Digits(),
         "idx": IdxFiles(Path(files.root).parent.name),
         "cifar": Cifar10(),
-        "folder": ImageFolder(),
+        "folder": folder.ImageFolder(),
         "parquet": ParquetImages(),
+        folder_targets.KIND: ImageFolder(),
+        parquet_targets.KIND: ParquetTargets(),
         "table": Table(files.root, target="any"),  # only `fetch` uses the options
     }
     if files.kind not in readers:
@@ -61,14 +69,37 @@ def reader(files: SourceFiles) -> Source:
     return readers[files.kind]
 
 
-def _table(place: Path, own: Table) -> tuple[Source, str]:
-    """The table of a recipe with its files at `place`, or in the only folder there."""
+def with_numbers(source: Source) -> Source:
+    """`source` as a problem that predicts numbers reads it.
+
+    Raises :class:`SettingError` for a source that has classes only.
+    """
+    if isinstance(source, Packed):
+        return replace(source, source=with_numbers(source.source))
+    if isinstance(source, ParquetImages):
+        if source.classes:
+            raise SettingError("ParquetImages(classes=...): numbers to predict have no classes; remove it")
+        return ParquetTargets(source.path, source.image, source.label)
+    if isinstance(source, Digits | IdxFiles | Cifar10) or (
+        isinstance(source, ImageFolder) and source.target is None
+    ):
+        raise SettingError(
+            f"recipe: {type(source).__name__} has images with classes, and a regression needs a number for each image. "
+            "Give ImageFolder(path, target='age') and a table metadata.csv in the folder, with the columns file_name "
+            "and age; or ParquetImages(path, label='age') with a column of numbers; or a table, as Table(path, "
+            "target='age')."
+        )
+    return source
+
+
+def _own_files(place: Path, own: "Table | ImageFolder") -> Source:
+    """The source of a recipe with its files at `place`, or in the only folder there."""
     for _ in range(_MAX_DEPTH):
         inner = _only_folder(place)
         if inner is None or inner.name in NAMES:
             break
         place = inner
-    return replace(own, path=place), "a table"
+    return replace(own, path=place)
 
 
 def _recognise(place: Path, classes: tuple[str, ...]) -> tuple[Source, str]:

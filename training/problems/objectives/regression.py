@@ -55,7 +55,7 @@ def _scale(version: DatasetVersion) -> tuple[float, float]:
     """Mean and standard deviation of the target over the train split."""
     if version.table is None:
         raise ValueError(
-            f"dataset {version.name}: a regression needs a table, whose schema describes the target"
+            f"dataset {version.name}: a regression needs the mean and deviation of a target, and it has classes"
         )
     return version.table.target_mean, version.table.target_std
 

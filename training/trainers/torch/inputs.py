@@ -116,9 +116,9 @@ class TableEncoder(nn.Module):
 
 def encoder_of(version: DatasetVersion) -> nn.Module:
     """The module that converts a batch of inputs to what the model takes: a part of the exported program."""
-    if version.table is not None:
-        return TableEncoder(version.table)
-    return normaliser(version.mean, version.std)
+    if version.table is None or version.has_images:
+        return normaliser(version.mean, version.std)
+    return TableEncoder(version.table)
 
 
 def model_shape(version: DatasetVersion) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def model_shape(version: DatasetVersion) -> tuple[int, ...]:
 
     Raises :class:`SettingError` for a table without any feature.
     """
-    if version.table is None:
+    if version.table is None or version.has_images:
         return version.shape
     width = TableEncoder(version.table).width
     if not width:
@@ -139,30 +139,30 @@ def model_shape(version: DatasetVersion) -> tuple[int, ...]:
 
 def example_inputs(version: DatasetVersion, rows: int) -> torch.Tensor:
     """Inputs of zeros: black images, or rows of a table."""
-    kind = torch.uint8 if version.table is None else torch.float32
+    kind = torch.uint8 if version.has_images else torch.float32
     return torch.zeros((rows, *version.shape), dtype=kind)
 
 
 def inputs_of(recipe: Recipe, version: DatasetVersion, settings: Settings, device: torch.device) -> Inputs:
     """How the inputs of this dataset reach the recipe's model, on `device`.
 
-    Raises :class:`SettingError` if the recipe or the settings ask for something that only images have.
+    Raises :class:`SettingError` if the recipe or the settings ask for something that only images or classes have.
     """
+    if own_settings(settings).label_smoothing and not version.classes:
+        raise SettingError("training.label_smoothing: a regression has no classes to smooth; remove it")
     encoder = encoder_of(version).to(device)
-    if version.table is not None:
-        _refuse_for_tables(recipe, version, settings)
+    if not version.has_images:
+        _refuse_for_tables(recipe, settings)
         return TableInputs(encoder)
     black = encoder(torch.zeros((1, version.shape[0], 1, 1), dtype=torch.uint8, device=device))
     augmentation = recipe.augmentation if own_settings(settings).augment else Augmentation()
     return ImageInputs(encoder, black, augmentation, settings.seed, own_settings(settings).channels_last)
 
 
-def _refuse_for_tables(recipe: Recipe, version: DatasetVersion, settings: Settings) -> None:
+def _refuse_for_tables(recipe: Recipe, settings: Settings) -> None:
     if recipe.augmentation != Augmentation():
         raise SettingError(
             f"recipe {recipe.name}: augmentation changes images, and the source is a table; remove it"
         )
     if own_settings(settings).channels_last:
         raise SettingError("training.channels_last: only images have channels; remove it for a table")
-    if own_settings(settings).label_smoothing and not version.classes:
-        raise SettingError("training.label_smoothing: a regression has no classes to smooth; remove it")

@@ -28,7 +28,7 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
 
 def check_dataset(settings: Settings, version: DatasetVersion) -> None:
     """Raise :class:`SettingError` for rows of a table with feed `stream`, which reads images."""
-    if version.table is not None and settings.data.feed == "stream":
+    if not version.has_images and settings.data.feed == "stream":
         raise SettingError("data.feed: stream reads images; rows of a table need data.feed=memory")
 
 

@@ -64,7 +64,7 @@ def check_dataset(settings: Settings, version: DatasetVersion) -> None:
     del settings
     check_installed()
     objective_of(version)
-    if version.table is None:
+    if version.table is None or version.has_images:
         raise SettingError(
             f"trainer xgboost needs a table, and the dataset {version.name} has images; use a source such as "
             "Table(path, target=...), or the trainer Torch(build_model)"

@@ -1,0 +1,181 @@
+"""Find the images of a folder and the number that a table gives for each, and hash the images.
+
+The table is CSV or Parquet with a column `file_name`, as Hugging Face's `imagefolder` has it. Order and digest depend
+only on each image's split, number and content. Renaming or touching an image file, or moving the whole folder, changes
+neither.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from training.data.sources.folder_listing import (
+    IMAGE_SUFFIXES,
+    ImageFile,
+    _hashed,  # making it public would change the digest of its module, and so the identity of image folders
+    visible,
+)
+from training.data.sources.plain_files import check_plain
+from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
+from training.data.sources.target_numbers import check_kind, target_texts
+from training.data.sources.wording import counted
+from training.data.tables.encoding import nearest
+from training.data.tables.reading import CSV, PARQUET, blocks, column_types, is_csv
+from training.errors import DataError
+
+FILE_NAME = "file_name"
+
+
+class _Entry(NamedTuple):
+    """A row of a table: the image that it names, relative to the root, its number as text, and file and row."""
+
+    name: str
+    number: str
+    where: str
+
+
+def list_with_targets(root: Path, table: str, target: str) -> list[ImageFile]:
+    """All images under `root`, each with its number from column `target` of the table as text in `label`.
+
+    The table is `table` in `root`, or in each of `train/`, `test/` and `val/`. Raises :class:`DataError` that names the
+    first file or row which breaks a rule.
+    """
+    tables = _find_tables(root, table, target)
+    images = set(_images(root))
+    entries: dict[str, _Entry] = {}
+    for file in tables:
+        for entry in _entries(root, file, target):
+            if entry.name in entries:
+                raise DataError(
+                    f"{entry.where}: names the image {entry.name}, which {entries[entry.name].where} names, too. "
+                    "Keep one of the two rows."
+                )
+            if entry.name not in images:
+                raise DataError(_absent(root, entry))
+            entries[entry.name] = entry
+    if without := sorted(images - entries.keys()):
+        raise DataError(
+            f"{root / without[0]}: has no row in {' or '.join(map(str, tables))}, so no target; "
+            f"{counted(len(without), 'image has', 'images have')} none. Add a row with its path in {FILE_NAME!r} and "
+            f"its {target!r}, or move the image elsewhere."
+        )
+    divided = _has_splits(root)
+    found = [
+        (_split(root, entry.name) if divided else "", entry.number, str(root / entry.name))
+        for entry in entries.values()
+    ]
+    _check_splits(root, {split for split, *_ in found})
+    # By content, not by number: training with data.feed=stream reads neighbours together.
+    return sorted(_hashed(found), key=lambda one: (one.split, one.sha256, one.label, one.path))
+
+
+def _find_tables(root: Path, name: str, target: str) -> list[Path]:
+    """The table in `root`, or those in its folders of splits."""
+    own, inner = root / name, [file for split in NAMES if (file := root / split / name).is_file()]
+    if own.is_file() and inner:
+        raise DataError(f"{inner[0]}: a second table of targets beside {own}. Keep one of them.")
+    tables = [own] if own.is_file() else inner
+    if not tables:
+        raise DataError(
+            f"{own}: no such table of targets. Write a CSV or Parquet file with the columns {FILE_NAME!r} and "
+            f"{target!r} there, or one in train/ and one in test/; ImageFolder(targets=...) gives the table another "
+            "name."
+        )
+    for file in tables:
+        if file.suffix.lower() not in (*CSV, *PARQUET):
+            raise DataError(f"{file}: the table of targets must end in {' or '.join((*CSV, *PARQUET))}.")
+        check_plain(file)
+    return tables
+
+
+def _images(root: Path) -> Iterator[str]:
+    """Paths of all image files at any depth, relative to `root`; links to folders are not followed."""
+    waiting = [("", root)]
+    while waiting:
+        prefix, folder = waiting.pop()
+        for entry in visible(folder):
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append((f"{prefix}{entry.name}/", Path(entry.path)))
+            elif _is_image(entry.name) and entry.is_file():
+                yield f"{prefix}{entry.name}"
+
+
+def _is_image(name: str) -> bool:
+    return PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES
+
+
+def _entries(root: Path, file: Path, target: str) -> Iterator[_Entry]:
+    _check_columns(file, target)
+    folder = file.parent.relative_to(root).as_posix()
+    for rows, first in blocks(file, [FILE_NAME, target]):
+
+        def where(row: int, first: int = first) -> str:
+            return f"{file} row {first + row}"
+
+        numbers = target_texts(rows[target], target, where)
+        for row, (name, number) in enumerate(zip(rows[FILE_NAME].to_pylist(), numbers, strict=True)):
+            if not name:
+                raise DataError(
+                    f"{where(row)}: column {FILE_NAME!r} is empty. Give the image's path, or remove the row."
+                )
+            path = os.path.normpath(f"{folder}/{name}")
+            if name.startswith("/") or path.split("/")[0] == "..":
+                raise DataError(
+                    f"{where(row)}: {name!r} leads out of {root}. Paths are relative to the table, and images lie "
+                    "inside the image folder."
+                )
+            yield _Entry(path, number, where(row))
+
+
+def _check_columns(file: Path, target: str) -> None:
+    types = column_types(file)
+    for name, remedy in (
+        (FILE_NAME, "It holds each image's path, relative to the table."),
+        (target, "ImageFolder(target=...) names the column of numbers."),
+    ):
+        if name not in types:
+            raise DataError(f"{file}: no column {name!r}; {nearest(name, list(types))} {remedy}")
+    if not is_csv(file):
+        check_kind(types[target], target, file)
+
+
+def _absent(root: Path, entry: _Entry) -> str:
+    """Message text for an entry that names no image of the folder."""
+    if (root / entry.name).is_file() and not _is_image(entry.name):
+        return (
+            f"{entry.where}: {entry.name} is not an image file ({', '.join(sorted(IMAGE_SUFFIXES))}). Convert it, or "
+            "remove the row."
+        )
+    return (
+        f"{entry.where}: no image {root / entry.name}. Correct the path in {FILE_NAME!r}, or remove the row."
+    )
+
+
+def _has_splits(root: Path) -> bool:
+    """Whether `root` has the folders train/ and test/. Raises :class:`DataError` if it has one of them alone."""
+    present = [name for name in NEEDED if (root / name).is_dir()]
+    if len(present) == 1:
+        missing = next(name for name in NEEDED if name not in present)
+        raise DataError(
+            f"{root / missing}: missing, though there is {present[0]}/. Add it, or rename {present[0]}/ and let "
+            "data.test_share divide the images."
+        )
+    return bool(present)
+
+
+def _split(root: Path, name: str) -> str:
+    split = split_named(name.partition("/")[0])
+    if not split:
+        raise DataError(
+            f"{root / name}: in none of train/, val/ and test/, so it would not be used. Move it elsewhere, with its "
+            "row."
+        )
+    return split
+
+
+def _check_splits(root: Path, splits: set[str]) -> None:
+    if not splits:
+        raise DataError(f"{root}: no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
+    if not is_divided(splits):
+        raise DataError(f"{root}: no images in {' and '.join(one for one in NEEDED if one not in splits)}/.")

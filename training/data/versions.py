@@ -1,0 +1,68 @@
+"""Identity and preparation of dataset versions of any kind of rows: chooses the code for images, their numbers, tables.
+
+Not in the run key, so that a further kind of rows retrains nothing.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from training.code_closure import code_digests
+from training.data import dataset
+from training.data.row_kinds import TARGET_KINDS, TARGET_MODULES
+from training.records import DatasetVersion, ProblemName, RawShard, SourceFiles, Split
+from training.settings.schema import DataSettings
+from training.storage.files import digest_json
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+    from ray.data import Dataset
+
+    from training.data.preparation.row_function import RowFunction
+
+
+def fingerprint(
+    files: SourceFiles,
+    settings: DataSettings,
+    problem: ProblemName = "classification",
+    transform: str = "",
+) -> str:
+    """See :func:`training.data.dataset.fingerprint`."""
+    made = dataset.fingerprint(files, settings, problem, transform)
+    if files.kind not in TARGET_KINDS:
+        return made
+    return digest_json({"images": made, "target": files.target, "code": code_digests(*TARGET_MODULES)})
+
+
+def transform_modules(files: SourceFiles) -> tuple[str, ...]:
+    """See :func:`training.data.dataset.transform_modules`."""
+    further = TARGET_MODULES if files.kind in TARGET_KINDS else ()
+    return (*dataset.transform_modules(files), *further)
+
+
+def make_version(
+    name: str,
+    identity: str,
+    files: SourceFiles,
+    raw: list[RawShard],
+    settings: DataSettings,
+    place: Path,
+    with_ray: bool,
+    listing: Path | None = None,
+    problem: ProblemName = "classification",
+    function: "RowFunction | None" = None,
+) -> DatasetVersion:
+    """See :func:`training.data.preparation.prepare.make_version`."""
+    if files.kind in TARGET_KINDS:
+        from training.data.image_targets.preparation import make_version
+    else:
+        from training.data.preparation.prepare import make_version
+    return make_version(name, identity, files, raw, settings, place, with_ray, listing, problem, function)
+
+
+def ray_dataset(version: DatasetVersion, split: Split, files: "FileSystem | None" = None) -> "Dataset":
+    """See :func:`training.data.dataset.ray_dataset`."""
+    if version.table is not None and version.has_images:
+        from training.data.image_targets import unpacking
+
+        return unpacking.ray_dataset(version, split, files)
+    return dataset.ray_dataset(version, split, files)
