@@ -287,10 +287,10 @@ def _of_outputs(shape: tuple[int, ...], output: tuple[int, ...], outputs: int) -
             f"two rows gave an output of shape {output}; {outputs} outputs need (2, {outputs}). Size the last layer "
             "by the `outputs` that build_model is given."
         )
-    needs = f"{outputs} classes need" if outputs > 1 else "a number for each image needs"
+    needs = f"{outputs} classes need" if outputs > 1 else "a number needs"
     return (
-        f"two images gave an output of shape {output}; {needs} (2, {outputs}). Size the last layer by the second argument "
-        "that build_model is given."
+        f"two images gave an output of shape {output}; {needs} (2, {outputs}). Size the last layer by the `classes` "
+        "or `outputs` that build_model is given."
     )
 
 
