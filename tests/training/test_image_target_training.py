@@ -10,10 +10,12 @@ from small_runs import job_for, prepared
 
 from evergreen import ImageFolder
 from training.attempts.job import TrainingJob
-from training.errors import SettingError
+from training.errors import SettingError, TrainingError
+from training.recipe import load
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.torch.replica import build_module
 
 RECIPE = """
 from torch import nn
@@ -70,3 +72,11 @@ def test_augmentation_changes_the_weights(tmp_path: Path, scans: DatasetVersion)
 def test_numbers_have_no_labels_to_smooth(tmp_path: Path, scans: DatasetVersion) -> None:
     with pytest.raises(SettingError, match="a regression has no classes to smooth"):
         launch(job_of(tmp_path / "home", scans, training={"label_smoothing": 0.1}))
+
+
+def test_a_model_gives_one_number_for_each_image(tmp_path: Path, scans: DatasetVersion) -> None:
+    job_of(tmp_path / "home", scans)
+    recipe = tmp_path / "home" / "ink.py"
+    recipe.write_text(recipe.read_text().replace("4 * 36, outputs", "4 * 36, 10"))
+    with pytest.raises(TrainingError, match=r"shape \(2, 10\); a number needs \(2, 1\)"):
+        build_module(load(str(recipe))[0], scans.shape, 1)

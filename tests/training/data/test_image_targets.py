@@ -192,6 +192,26 @@ def test_a_manifest_of_classes_has_no_new_field(digits_version: DatasetVersion) 
 
 
 @pytest.mark.usefixtures("ray_session")
+def test_ray_writes_the_same_bytes(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "_SHARD_ROWS", 50)
+    files = ImageFolder(write_folder(tmp_path / "scans", ROWS), target=TARGET).fetch(tmp_path)
+    settings = DataSettings()
+    made = []
+    for with_ray in (False, True):
+        folder = tmp_path / str(with_ray)
+        raw = [
+            prepare.write_raw(files, shard, settings, folder)
+            for shard in prepare.plan_shards(files, settings)
+        ]
+        place = home.dataset("scans", f"{with_ray}")
+        made.append(
+            versions.make_version("scans", "0", files, raw, settings, place, with_ray, problem="regression")
+        )
+    assert len(made[0].parts["train"]) > 1
+    assert made[0].model_copy(update={"path": ""}) == made[1].model_copy(update={"path": ""})
+
+
+@pytest.mark.usefixtures("ray_session")
 def test_ray_reads_the_numbers(scans: DatasetVersion) -> None:
     rows = versions.ray_dataset(scans, "train").take_all()
     columns = open_columns(scans, "train")

@@ -230,9 +230,9 @@ def test_predictions_can_be_exported():
     assert torch.equal(program.module()(torch.cat([rows, rows])), module(torch.cat([rows, rows])))
 
 
-def test_a_dataset_without_a_table_is_refused():
+def test_a_dataset_without_a_number_to_predict_is_refused():
     images = version().model_copy(update={"table": None})
-    with pytest.raises(ValueError, match=r"prices: a regression needs a table"):
+    with pytest.raises(ValueError, match=r"prices: a regression needs the mean and deviation of a target"):
         REGRESSION.torch_predictions(torch.zeros(2, 1), images)
 
 

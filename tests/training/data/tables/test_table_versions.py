@@ -467,7 +467,7 @@ def test_settings_and_problems_that_a_source_does_not_have(home: Home, tmp_path:
     for data in ({"image_size": 8}, {"channels": 1}, {"duplicates": "drop"}, {"feed": "stream"}):
         with pytest.raises(SettingError, match=f"data.{next(iter(data))}: .*table"):
             fingerprint(files, DataSettings.model_validate(data), "regression")
-    with pytest.raises(SettingError, match="a regression needs a table"):
+    with pytest.raises(SettingError, match="a regression needs a number for each row"):
         prepared(home, Digits(), problem="regression")
 
 
