@@ -83,7 +83,7 @@ check-dead-code: $(READY)
 
 lock: $(UV) ## Write requirements.lock from pyproject.toml: make lock [ARGS="--upgrade"]
 	@echo "Resolving into requirements.lock"
-	@$(UV) pip compile pyproject.toml --extra dev --extra boosting --extra s3 --python-version 3.11 \
+	@$(UV) pip compile pyproject.toml --all-extras --python-version 3.11 \
 		--python-platform x86_64-manylinux_2_28 --generate-hashes --no-header --no-annotate --quiet $(ARGS) --output-file requirements.lock
 	@sed -i '1i # What Evergreen runs on: Linux x86-64, Python 3.11 or 3.12. Written by `make lock` from pyproject.toml.' \
 		requirements.lock

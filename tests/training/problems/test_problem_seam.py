@@ -47,5 +47,5 @@ def test_the_ways_to_ask_are_seen(text: str) -> None:
 
 
 def test_a_name_that_this_version_does_not_know() -> None:
-    with pytest.raises(DataError, match="problem 'ranking' is not known to this version of Evergreen"):
-        problem_named("ranking")
+    with pytest.raises(DataError, match="problem 'of-tomorrow' is not known to this version of Evergreen"):
+        problem_named("of-tomorrow")
