@@ -15,6 +15,7 @@ from tasks import predict as step
 from tasks.registry.aliases import load_version
 from training.data.dataset import open_columns
 from training.data.manifest import read_manifest
+from training.errors import DataError
 from training.records import DatasetVersion, ProblemName, Release
 from training.storage.paths import HOME_VARIABLE, Home
 
@@ -133,6 +134,13 @@ def _is_validation(raw: Any) -> Any:
     return np.array([number % 2**24 < 0.1 * 2**24 for number in numbers])
 
 
+def _model_of(trained: Trained) -> Path:
+    """The folder of the registered model."""
+    files = trained.home.root.rglob("MLmodel")
+    (folder,) = (file.parent for file in files if trained.release.mlflow_run_id in file.read_text())
+    return folder
+
+
 def test_predict_and_plain_mlflow_take_raw_columns(
     trained: Trained, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,11 +157,7 @@ def test_predict_and_plain_mlflow_take_raw_columns(
     )
     is_regression = trained.version.problem == "regression"
     ours = np.asarray(found["prediction"]) if is_regression else np.stack(found["probabilities"].to_numpy())
-    (model,) = (
-        path.parent
-        for path in trained.home.root.rglob("MLmodel")
-        if trained.release.mlflow_run_id in path.read_text()
-    )
+    model = _model_of(trained)
     theirs = predicted_elsewhere(model, rows, tmp_path)
     assert np.allclose(theirs[2], ours, rtol=1e-6, atol=1e-6)
     described = json.loads((model / "columns.json").read_text())
@@ -169,6 +173,18 @@ def test_the_registered_model_and_the_report_name_the_steps(trained: Trained) ->
     assert "SimpleImputer(columns=[&#39;weight&#39;], strategy=&#39;mean&#39;)" in page
     if trained.version.problem == "regression":
         assert "town_" in page or "sent_share" in page
+
+
+def test_a_changed_statistic_of_the_registered_model_is_refused(trained: Trained) -> None:
+    file = _model_of(trained) / "columns.json"
+    text = file.read_text()
+    try:
+        file.write_text(text.replace('"shift": ', '"shift": 1', 1))
+        with pytest.raises(DataError, match=r"columns\.json has other columns than the metadata"):
+            load_version(trained.home, trained.recipe.stem, "1")
+    finally:
+        file.write_text(text)
+    load_version(trained.home, trained.recipe.stem, "1")
 
 
 def test_the_second_run_changes_nothing_and_another_step_retrains(trained: Trained) -> None:

@@ -137,6 +137,20 @@ def test_steps_and_the_validation_share_are_part_of_the_datas_identity(home: Hom
     assert found(_scaler()) == others[0]
 
 
+def test_changes_name_each_step_that_was_added_changed_or_removed() -> None:
+    without: dict[str, Any] = {"data": "a"}
+    with_steps = without | {"preprocessors": {"1": str(declared_steps("r", _scaler())[0]), "2": "B"}}
+    scaled = "StandardScaler(columns=['bmi'])"
+    added = [f"preprocessors.1: none -> {scaled}", "preprocessors.2: none -> B"]
+    assert identity.changes(without, with_steps) == added
+    fewer = without | {"preprocessors": {"1": "B"}}
+    assert identity.changes(with_steps, fewer) == [
+        f"preprocessors.1: {scaled} -> B",
+        "preprocessors.2: B -> none",
+    ]
+    assert identity.changes(fewer, without) == ["preprocessors.1: B -> none"]
+
+
 def test_recipes_without_preprocessors_import_neither_ray_nor_the_code_of_preprocessing() -> None:
     code = (
         "import sys; from training.recipe import load; load('diabetes')\n"

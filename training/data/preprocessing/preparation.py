@@ -119,6 +119,7 @@ def unpack_preprocessed(version: DatasetVersion, split: Split, folder: Path) -> 
     schema = version.table
     assert schema is not None
     raw = schema.raw
+    # Targets, digests and marks are those of the table without preprocessing; its inputs are replaced.
     unpack_table(version.model_copy(update={"table": raw, "shape": (len(raw.columns),)}), split, folder)
     names = [f"{FEATURE}{column.name}" for column in raw.columns]
     with (folder / "inputs.npy").open("wb") as inputs:
