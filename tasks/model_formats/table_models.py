@@ -45,18 +45,24 @@ _KEYS = frozenset({CODE_FOLDER, "env", "loader_module", "python_version"})
 _EXAMPLE_ROWS = 4
 _COMPARED_ROWS = 256
 _LONGEST = 64 << 20  # bytes of columns.json
-# Fields of the records that the encoding reads, and those that other code reads: a schema with a further field could
-# change what the model takes.
+# All fields of TableColumn and of TableSchema: those that raw_table.py applies to the raw columns, and those of which the
+# model's inputs do not depend. A model with another field set is refused: raw_table.py would ignore the field, and
+# encode the raw columns to other numbers than those the model was trained with.
 KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
 # `given` are the columns before a recipe's function `transform_rows`; the registered model takes those after it.
 KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings", "given", "preprocessing"}
 
 
 class TableFlavor:
-    """A module as `mlflow.xgboost`, for `Model.log`: saves a model on a table in a flavor and as a Python function.
+    """Saves a model on a table twice in one folder: in MLflow's own flavor, and as a Python function of raw columns.
 
-    `flavor` is the name of MLflow's flavor, and `inner` its module; `options` are further arguments of its
-    `save_model`. `files` are the names of the files and folders to keep of what that function writes.
+    `Model.log` of MLflow takes this object in place of a module such as `mlflow.xgboost`, and calls its `save_model`.
+    The own flavor takes encoded columns (`mlflow.xgboost.load_model`); the Python function takes raw columns
+    (`mlflow.pyfunc.load_model`), encodes them by a copy of raw_table.py, and calls the model in the own flavor.
+
+    `flavor` is the name of the own flavor, such as "xgboost", and `inner` is MLflow's module of it; `options` are
+    arguments of the `save_model` of `inner`, such as the model. `files` are the files and folders to keep of those
+    that `inner` writes.
     """
 
     def __init__(
@@ -162,7 +168,11 @@ def code_name(sha256: str) -> str:
 
 
 def is_raw(function: Mapping[str, Any]) -> bool:
-    """Whether a model's Python function, a section of its `MLmodel`, is said to be a copy of that file."""
+    """Whether a model says that its Python function is a copy of raw_table.py, and so takes raw columns.
+
+    `function` is the section `python_function` of the model's `MLmodel` file. :func:`wrong_code` checks the claim.
+    Models of earlier versions of Evergreen, and models on images, say otherwise: MLflow's own loader loads them.
+    """
     return str(function.get("loader_module")).startswith(code_name(""))
 
 

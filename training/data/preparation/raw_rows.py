@@ -21,7 +21,11 @@ class ShardInput(Protocol):
 
     @property
     def batch_rows(self) -> int:
-        """Rows of a batch. Batches decide about row groups of part files, so the number depends on the data alone."""
+        """Number of raw rows that the transform reads and writes at once, so that memory stays bounded.
+
+        Row groups of part files end with a batch. The number therefore depends on the data alone, not on the machine:
+        the same data give part files with the same bytes everywhere.
+        """
 
 
 def raw_batches(

@@ -42,7 +42,7 @@ class ShardPlan(Record):
 
     @property
     def batch_rows(self) -> int:
-        """Number of raw rows to transform at once."""
+        """See :class:`training.data.preparation.raw_rows.ShardInput`: fewer rows for larger images."""
         return _rows_per_batch(math.prod(self.shape))
 
 

@@ -60,10 +60,7 @@ def make_table_version(
         heavy=function is not None,
     )
     check_bad_rows(outcomes, settings.max_dropped_share, listing)
-    parts: dict[Split, tuple[PartFile, ...]] = {
-        split: tuple(outcome.parts[split] for outcome in outcomes if split in outcome.parts)
-        for split in SPLITS
-    }
+    parts = _part_files(outcomes)
     _check_splits(parts, files.origin)
     schema = table_schema(
         staging, parts["train"], notes.target, plans[0].features, with_target=classes is None
@@ -78,10 +75,7 @@ def make_table_version(
         classes=classes or (),
         shape=(len(schema.columns),),
         parts=parts,
-        label_counts={
-            split: tuple(map(sum, zip(*(outcome.label_counts[split] for outcome in outcomes), strict=True)))
-            for split in SPLITS
-        },
+        label_counts=_label_counts(outcomes),
         mean=(),
         std=(),
         source_digest=files.digest,
@@ -92,6 +86,22 @@ def make_table_version(
         table=schema,
         transform="" if function is None else function.digest,
     )
+
+
+def _part_files(outcomes: Sequence[TableOutcome]) -> dict[Split, tuple[PartFile, ...]]:
+    """The part files of each split, in the order of the shards."""
+    return {
+        split: tuple(outcome.parts[split] for outcome in outcomes if split in outcome.parts)
+        for split in SPLITS
+    }
+
+
+def _label_counts(outcomes: Sequence[TableOutcome]) -> dict[Split, tuple[int, ...]]:
+    """Rows of each class, by split."""
+    return {
+        split: tuple(map(sum, zip(*(outcome.label_counts[split] for outcome in outcomes), strict=True)))
+        for split in SPLITS
+    }
 
 
 def _plans(

@@ -45,7 +45,7 @@ class TablePlan(Record):
 
     @property
     def batch_rows(self) -> int:
-        """Number of raw rows to transform at once."""
+        """See :class:`training.data.preparation.raw_rows.ShardInput`."""
         return _BATCH_ROWS
 
     @property

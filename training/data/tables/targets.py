@@ -1,4 +1,8 @@
-"""The target of a table: whether a problem can learn it, and its classes if it is one of some classes."""
+"""Checks the target column of a table against the problem, and lists the classes of a classification.
+
+A regression needs numbers. A classification needs at least two different values, and few enough of them to be classes;
+the values, as text, are the names of the classes.
+"""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,11 +19,11 @@ from training.records import ProblemName
 def check_target(
     distinct: pa.Array, notes: Notes, origin: str, problem: ProblemName, rows: int
 ) -> tuple[str, ...] | None:
-    """The class names in order; None for a problem that predicts numbers.
+    """Names of the classes, in the order of their numbers 0, 1, ...; None for a problem that predicts numbers.
 
-    `distinct` holds the different values of the target, without missing values, of `rows` rows. Class names are sorted
-    as numbers if the target is a number, else as text. Raises :class:`DataError` for a target that the problem can't
-    learn.
+    `distinct` holds each value of the target once, without missing values; `rows` is the number of rows of the table.
+    `notes` names the target and its kind, and `origin` the source in messages. Classes that are numbers are sorted as
+    numbers, others as text. Raises :class:`DataError` for a target that the problem can't learn.
     """
     name = notes.target
     if not len(distinct):
