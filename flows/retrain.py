@@ -63,8 +63,8 @@ def retrain(
     Args:
         recipe: Name of a recipe that comes with Evergreen, or path of a recipe file.
         force: Train again even if nothing changed; an interrupted forced run is resumed.
-        epochs: Passes over the training rows; boosting rounds of XGBoost. Empty: the recipe's value.
-        batch_size: Rows of one optimizer step, over all workers; not for XGBoost. Empty: the recipe's value.
+        epochs: Passes over the training rows; boosting rounds of trees. Empty: the recipe's value.
+        batch_size: Rows of one optimizer step, over all workers; trees have none. Empty: the recipe's value.
         learning_rate: Peak learning rate. Empty: the recipe's value.
         seed: Seed of order, augmentation and initial weights. Empty: the recipe's value.
         data_path: Folder or archive to read instead of the recipe's source. Empty: the recipe's value.

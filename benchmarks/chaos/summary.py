@@ -13,8 +13,8 @@ from benchmarks.chaos.faults import NOT_INJECTED, Fault
 from benchmarks.chaos.record import Outcome, of_fault
 from benchmarks.chaos.workloads import WORKLOADS
 from training.settings.schema import TrainerName
+from training.trainers.base import trainer_named
 
-_LIBRARIES = ("torch", "xgboost", "ray", "prefect", "mlflow")
 _COLUMNS = (
     "fault",
     "trainer",
@@ -45,7 +45,9 @@ def write_summary(file: Path, faults: Sequence[Fault], outcomes: Sequence[Outcom
 def _head(outcomes: Sequence[Outcome], seed: int) -> list[str]:
     memory = psutil.virtual_memory().total / 2**30
     packages = packages_distributions()  # the package xgboost is of the distribution xgboost or xgboost-cpu
-    versions = ", ".join(f"{name} {version(packages[name][0])}" for name in _LIBRARIES if name in packages)
+    of_trainers = [name for trainer in WORKLOADS for name in trainer_named(trainer).DISTRIBUTIONS]
+    libraries = [name for name in (*of_trainers, "ray", "prefect", "mlflow") if name in packages]
+    versions = ", ".join(f"{name} {version(packages[name][0])}" for name in libraries)
     codes = sorted({one.code for one in outcomes})
     days = sorted({one.at[:10] for one in outcomes})
     return [

@@ -45,9 +45,9 @@ _KEYS = frozenset({CODE_FOLDER, "env", "loader_module", "python_version"})
 _EXAMPLE_ROWS = 4
 _COMPARED_ROWS = 256
 _LONGEST = 64 << 20  # bytes of columns.json
-# All fields of TableColumn and of TableSchema: those that raw_table.py applies to the raw columns, and those of which the
-# model's inputs do not depend. A model with another field set is refused: raw_table.py would ignore the field, and
-# encode the raw columns to other numbers than those the model was trained with.
+# All fields of TableColumn and of TableSchema: those that raw_table.py applies to the raw columns, and those that do not
+# change the model's inputs. A table with a further field is refused: raw_table.py would ignore the field, and encode
+# the raw columns to other numbers than those the model was trained with.
 KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
 # `given` are the columns before a recipe's function `transform_rows`; the registered model takes those after it.
 KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings", "given", "preprocessing"}
