@@ -45,7 +45,7 @@ _KEYS = frozenset({CODE_FOLDER, "env", "loader_module", "python_version"})
 _EXAMPLE_ROWS = 4
 _COMPARED_ROWS = 256
 _LONGEST = 64 << 20  # bytes of columns.json
-# All fields of TableColumn and of TableSchema: those that raw_table.py applies to the raw columns, and those that do not
+# All fields of TableColumn and of TableSchema: those that raw_table.py applies to the raw columns, and those that don't
 # change the model's inputs. A table with a further field is refused: raw_table.py would ignore the field, and encode
 # the raw columns to other numbers than those the model was trained with.
 KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
