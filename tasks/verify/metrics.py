@@ -7,13 +7,9 @@ from itertools import pairwise
 from tasks.verify.contract import changed_on_the_way, check_same_contract
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
+from training.attempts.metrics import AT_EPOCH_ENDS, AT_INTERVALS, SPEEDS
 from training.problems import problem_named
 
-_AT_INTERVALS = ("train/loss", "train/{metric}", "train/learning_rate")
-_SPEEDS = {"speed/images_per_s", "speed/rows_per_s"}  # a training writes one of both, by what its rows are
-_AT_EPOCH_ENDS = ("validation/loss", "validation/{metric}", "epoch")
-# Numbers of a release that do not depend on its model alone.
-_CIRCUMSTANTIAL = ("latency_ms", "champion_accuracy", "champion_rmse")
 _SAME = 1e-6
 
 At = tuple[str, int]  # a metric's name and a step
@@ -58,7 +54,7 @@ def final_numbers(run: Evidence) -> Outcome:
             problems.append(f"{name} is not in MLflow")
         elif any(one.value == other.value for one, other in pairwise(there)):
             problems.append(f"{name} is in MLflow {len(there)} times")
-        elif name not in _CIRCUMSTANTIAL and not _is_close(value, float(there[-1].value)):
+        elif not _is_circumstantial(name) and not _is_close(value, float(there[-1].value)):
             problems.append(f"{name} is {there[-1].value} in MLflow and {value} in release.json")
     return judged(problems, f"{len(run.release.metrics)} numbers")
 
@@ -108,10 +104,13 @@ def _planned(run: Evidence, found: set[str]) -> set[At]:
     """The points of a whole training, for the metrics that every run has and for others with the same prefixes."""
     metric = problem_named(run.plan.recipe.problem).metric
     at_intervals, at_epoch_ends = (
-        {name.format(metric=metric) for name in names} for names in (_AT_INTERVALS, _AT_EPOCH_ENDS)
+        {name.format(metric=metric) for name in names} for names in (AT_INTERVALS, AT_EPOCH_ENDS)
     )
-    by_clock = {"speed/data_wait_share", *(found & _SPEEDS or _SPEEDS)}
-    often = {*at_intervals, *by_clock, *(name for name in found if name.startswith(("train/", "speed/")))}
+    often = {
+        *at_intervals,
+        *(found & SPEEDS or SPEEDS),
+        *(name for name in found if name.startswith(("train/", "speed/"))),
+    }
     seldom = {*at_epoch_ends, *(name for name in found if name.startswith("validation/"))}
     steps = run.steps
     return {(name, step) for name in often for step in steps.metric_points} | {
@@ -137,7 +136,12 @@ def _by_model(run: Evidence) -> dict[At, float]:
 
 def _final_by_model(run: Evidence) -> dict[str, float]:
     numbers = run.release.metrics if run.is_finished else {}
-    return {name: value for name, value in numbers.items() if name not in _CIRCUMSTANTIAL}
+    return {name: value for name, value in numbers.items() if not _is_circumstantial(name)}
+
+
+def _is_circumstantial(name: str) -> bool:
+    """Whether a number of a release depends on more than its model: on the machine, or on the champion."""
+    return name == "latency_ms" or name.startswith("champion_")
 
 
 def _different(ours: dict[At, float], theirs: dict[At, float], where: str) -> list[str]:

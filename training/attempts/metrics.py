@@ -23,6 +23,12 @@ from training.storage.record_files import (
     write_records,
 )
 
+# The metrics that every trainer writes, with the name of the problem's metric in place of {metric}. `evergreen verify`
+# looks for them.
+AT_INTERVALS = ("train/loss", "train/{metric}", "train/learning_rate", "speed/data_wait_share")
+SPEEDS = {"speed/images_per_s", "speed/rows_per_s"}  # at intervals, too: one of both, by what the rows are
+AT_EPOCH_ENDS = ("validation/loss", "validation/{metric}", "epoch")
+
 
 class Point(Record):
     """Metric values after optimizer step `step` of `total_steps`; `at` is the time in seconds since 1970."""

@@ -47,6 +47,9 @@ class Trainer(Protocol):
     def run_worker(self, job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
         """Train to the end, as one worker; the first rank writes the finished model to `job.paths.model`.
 
+        The first rank writes the metric points that :mod:`training.attempts.metrics` lists, at the intervals of
+        :func:`training.trainers.accounting.metric_interval` and at the ends of epochs.
+
         Raises :class:`training.errors.TrainingError` if the training can't succeed.
         """
 

@@ -13,10 +13,11 @@ from training.attempts.fence import Fence, SupersededError
 from training.attempts.heartbeat import Heartbeat
 from training.attempts.history import read_attempts
 from training.attempts.job import TrainingJob
-from training.attempts.metrics import MetricsFile
+from training.attempts.metrics import AT_EPOCH_ENDS, AT_INTERVALS, SPEEDS, MetricsFile
 from training.checkpoints.checkpoint_log import STATE
 from training.data.dataset import open_columns
 from training.errors import StopRequestedError
+from training.problems.objectives import objective_named
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
 from training.trainers.base import inspection_of, trainer_named
@@ -87,6 +88,14 @@ class TrainerContract(ABC):
             (point.step, name) for point in MetricsFile(job.paths.metrics).read() for name in point.values
         ]
         assert len(points) == len(set(points))
+
+    def test_the_metric_points_that_verify_expects_are_written(self, home: Home) -> None:
+        job = self.job(home)
+        launch(job)
+        names = {name for point in MetricsFile(job.paths.metrics).read() for name in point.values}
+        metric = objective_named(job.dataset.problem).metric
+        assert {name.format(metric=metric) for name in (*AT_INTERVALS, *AT_EPOCH_ENDS)} <= names
+        assert len(names & SPEEDS) == 1
 
     def test_a_training_that_crashed_keeps_the_trainer_s_promise(
         self, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
