@@ -47,25 +47,23 @@ class Replica:
     def __init__(
         self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks, total_steps: int
     ):
-        self.settings, self.ranks, self.total_steps = settings, ranks, total_steps
-        self.version, self.objective = version, objective_named(version.problem)
+        self.settings, self.options, self.total_steps = settings, own_settings(settings), total_steps
+        self.ranks, self.version, self.objective = ranks, version, objective_named(version.problem)
         self.communication = CommunicationClock()
         self.before_update: Callable[[], None] = lambda: None
         self._forward_keeps_weights: bool | None = None  # measured in the first pass
         seed_generators(stream_key(settings.seed, _INITIAL), ranks.device.type == "cuda")
         outputs = self.objective.outputs(version)
         self.module = build_module(recipe, model_shape(version), outputs).to(ranks.device)
-        if own_settings(settings).channels_last:
+        if self.options.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
-        if own_settings(settings).compile:
+        if self.options.compile:
             # One compiled program per input shape. With dynamic shapes, the program, and so the bits of a step, would
             # depend on which shape came first.
             self.module.compile(dynamic=False)
         self.inputs = inputs_of(recipe, version, settings, ranks.device)
-        self.optimizer = build_optimizer(own_settings(settings), self.module.parameters())
-        self.scaler = torch.amp.GradScaler(
-            ranks.device.type, enabled=own_settings(settings).precision == "float16"
-        )
+        self.optimizer = build_optimizer(self.options, self.module.parameters())
+        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.options.precision == "float16")
         self.model = self.wrap()
         if self.model is not self.module:
             self._rehearse()
@@ -87,7 +85,7 @@ class Replica:
         gradients. Without this pass, the first step after a resume would differ in its last bits.
         """
         buffers = [buffer.clone() for buffer in self.module.buffers()]
-        rows = 2 * own_settings(self.settings).accumulation_steps
+        rows = 2 * self.options.accumulation_steps
         inputs = example_inputs(self.version, rows).to(self.ranks.device)
         targets = torch.zeros(rows, dtype=torch.int64, device=self.ranks.device)
         self.add_gradients(Batch(inputs, targets, np.arange(rows), rows), 0, 0, 0, 0.0)
@@ -105,7 +103,7 @@ class Replica:
         world size, since DDP averages over ranks. So the gradient is that of the mean loss over the global batch,
         also with shares of unequal size and with accumulation.
         """
-        set_learning_rate(self.optimizer, learning_rate(own_settings(self.settings), step, self.total_steps))
+        set_learning_rate(self.optimizer, learning_rate(self.options, step, self.total_steps))
         weight = self.ranks.world_size / batch.global_rows
         losses, scores = self.add_gradients(batch, epoch, step, self.ranks.rank, weight)
         self.update()
@@ -118,7 +116,6 @@ class Replica:
 
         Adds the gradients of the sum of losses times `weight`; returns that sum, unweighted, and the sum of the metric.
         """
-        options = own_settings(self.settings)
         # Random numbers (such as for dropout) depend on (seed, step, part) alone: checkpoints hold no generators.
         seed_generators(stream_key(self.settings.seed, _STEP, step, part), self.ranks.device.type == "cuda")
         model_inputs = self.inputs.augmented(batch.inputs, batch.rows, epoch)
@@ -127,8 +124,8 @@ class Replica:
         scores: Any = 0
         chunks = list(
             zip(
-                model_inputs.chunk(options.accumulation_steps),
-                batch.targets.chunk(options.accumulation_steps),
+                model_inputs.chunk(self.options.accumulation_steps),
+                batch.targets.chunk(self.options.accumulation_steps),
                 strict=True,
             )
         )
@@ -137,7 +134,7 @@ class Replica:
                 with self._autocast():
                     output = self.model(inputs)
                 loss, score = self.objective.torch_sums(
-                    output, targets, self.version, options.label_smoothing
+                    output, targets, self.version, self.options.label_smoothing
                 )
                 self._backward(loss * weight)
             losses += loss.detach()
@@ -205,7 +202,7 @@ class Replica:
         self.scaler.load_state_dict(state["scaler"])
 
     def _autocast(self) -> AbstractContextManager[None]:
-        dtype = _DTYPES[own_settings(self.settings).precision]
+        dtype = _DTYPES[self.options.precision]
         return torch.autocast(self.ranks.device.type, dtype, enabled=dtype is not torch.float32)
 
     def _sync_only_if(self, last: bool) -> AbstractContextManager[None]:
@@ -221,10 +218,9 @@ class Replica:
     def update(self) -> None:
         """Apply the gradients with the optimizer, clipped if `training.clip_norm` is set, and clear them."""
         self.before_update()
-        clip_norm = own_settings(self.settings).clip_norm
-        if clip_norm is not None:
+        if self.options.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.module.parameters(), clip_norm)
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.options.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
