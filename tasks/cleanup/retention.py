@@ -20,6 +20,7 @@ from pydantic import Field
 
 from tasks.cleanup.abandoned_claims import abandoned_claims, remove_claim
 from tasks.cleanup.abandoned_folders import abandoned_folders
+from tasks.cleanup.stored_objects import ABANDONED_AFTER_S, unneeded_objects
 from tasks.registry.lock import registry_lock
 from tasks.registry.reign import is_anchor
 from tasks.trackers.embedded_store import store_file
@@ -39,9 +40,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.retention")
 
-ABANDONED_AFTER_S = 30 * 86400.0
 Kind = Literal[
-    "run", "checkpoints", "dataset", "raw rows", "version", "lock", "Ray session", "temporary files"
+    "run",
+    "checkpoints",
+    "dataset",
+    "raw rows",
+    "version",
+    "lock",
+    "Ray session",
+    "temporary files",
+    "stored run",
+    "stored uploads",
+    "stored checkpoints",
+    "stored dataset",
 ]
 
 
@@ -135,7 +146,25 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
             yield _folder(
                 home, recipe, "run", run.paths.root, f"finished, not in service, older than the newest {keep}"
             )
-    yield from _data(home, recipe, {run.plan.fingerprint[:16] for run in kept})
+    used = {run.plan.fingerprint[:16] for run in kept}
+    yield from _data(home, recipe, used)
+    yield from _stored(recipe, runs, kept, used)
+
+
+def _stored(recipe: str, runs: list[_Run], kept: list[_Run], used: set[str]) -> Iterator[_Work]:
+    """Objects in the stores that the runs' settings name."""
+    known = {run.paths.root.name: run in kept for run in runs}
+    urls = {run.plan.settings.storage.url for run in runs}
+    for url in sorted(url for url in urls if url is not None):
+        for found in unneeded_objects(url, recipe, known, used):
+            removal = Removal(
+                recipe=recipe,
+                kind=found.what,
+                name=f"{url}/{found.prefix}",
+                bytes=sum(one.bytes for one in found.objects),
+                why=found.why,
+            )
+            yield removal, found.delete
 
 
 def _claims(recipe: str, runs: list[_Run]) -> Iterator[_Work]:

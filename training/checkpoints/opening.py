@@ -9,6 +9,7 @@ from training.checkpoints.checkpoint_log import CheckpointLog
 from training.checkpoints.stored_checkpoints import StoredCheckpointLog
 from training.checkpoints.stored_run import StoredRun
 from training.errors import TrainingError, TransientError
+from training.records import DatasetVersion
 from training.storage.objects.base import open_store
 
 
@@ -17,12 +18,18 @@ def prefix_of_run(recipe: str, name: str) -> str:
     return f"runs/{recipe}/{name}"
 
 
+def prefix_of_dataset(version: DatasetVersion) -> str:
+    """The prefix of the keys of a dataset version."""
+    return f"datasets/{version.name}/{version.fingerprint[:16]}"
+
+
 def stored_run(job: TrainingJob) -> StoredRun | None:
     """The job's run in its object store; None when the settings name no store."""
     if job.settings.storage.url is None:
         return None
+    store = open_store(job.settings.storage.url)
     return StoredRun(
-        open_store(job.settings.storage.url), prefix_of_run(job.recipe.name, job.paths.root.name)
+        store, prefix_of_run(job.recipe.name, job.paths.root.name), dataset=prefix_of_dataset(job.dataset)
     )
 
 

@@ -12,6 +12,7 @@ whether the damaged entry superseded its attempt, so the worker commits nothing 
 
 import logging
 import re
+import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ log = logging.getLogger("evergreen.checkpoint")
 
 _TRIES = 5
 _ENTRY = re.compile(r"\d{9}\.json")
+_UPLOAD = re.compile(r"(\d+)\.(\d+)-")
 
 
 class DamagedEntryError(DataError):
@@ -60,6 +62,7 @@ class RunState(Record):
     attempt: int = 0
     group: int = 0
     driver: str = ""
+    dataset: str = Field("", description="prefix of the dataset that the run learns; empty: not recorded")
     checkpoints: tuple[StoredCheckpoint, ...] = ()
     model: tuple[StoredFile, ...] = Field(
         (), description="files of the finished training; none: not finished"
@@ -73,6 +76,7 @@ class StoredRun:
     store: ObjectStore
     prefix: str
     fence: Fence | None = None
+    dataset: str = ""
     _known: dict[int, RunState] = field(default_factory=dict)
 
     def state(self) -> RunState:
@@ -123,11 +127,12 @@ class StoredRun:
         before = self.state()
         while True:
             number = max(before.attempt + 1, at_least)
-            entry = before.model_copy(update={"attempt": number, "group": 0, "driver": driver})
+            update = {"attempt": number, "group": 0, "driver": driver, "dataset": self.dataset}
+            entry = before.model_copy(update=update)
             if self._created(before, entry):
                 break
             before = self.state()
-        self._delete_unused(number)
+        self.store.delete(self.unused(entry))
         return number
 
     def enter(self) -> None:
@@ -275,21 +280,32 @@ class StoredRun:
                 ) from error
             raise DamagedEntryError(f"{self.store.url}/{key}: damaged ({error.what}).") from error
 
-    def _delete_unused(self, attempt: int) -> None:
-        state = self.state()
-        used = {file.key for found in state.checkpoints for file in found.files} | {
-            file.key for file in state.model
-        }
-        self.store.delete(
+    def unused(self, state: RunState) -> list[str]:
+        """Keys of files that `state` does not name, and that an earlier attempt or group than its own uploaded.
+
+        No later entry can name them, as only the newest attempt and group can commit.
+        """
+        used = {file.key for found in state.checkpoints for file in found.files}
+        used |= {file.key for file in state.model}
+        files = f"{self.prefix}/files/"
+        return [
             key
-            for key in self.store.keys(f"{self.prefix}/files")
-            if key not in used and _attempt_of(key.removeprefix(f"{self.prefix}/files/")) < attempt
-        )
+            for key in self.store.keys(files.rstrip("/"))
+            if key not in used and _uploaded_by(key.removeprefix(files)) < (state.attempt, state.group)
+        ]
+
+    def drop_checkpoints(self) -> None:
+        """Append an entry without checkpoints, and delete their files: for a run that is finished."""
+        before = self.newest_entry()
+        if before.model and self._created(before, before.model_copy(update={"checkpoints": ()})):
+            self.delete(tuple(file for found in before.checkpoints for file in found.files))
 
 
 def _name(number: int) -> str:
     return f"{number:09d}.json"
 
 
-def _attempt_of(key: str) -> int:
-    return int(key.partition(".")[0])
+def _uploaded_by(key: str) -> tuple[int, int]:
+    """Attempt and group of workers that uploaded a file, from its key below `files/`; of a foreign object, the last."""
+    found = _UPLOAD.match(key)
+    return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)

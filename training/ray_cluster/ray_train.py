@@ -15,7 +15,7 @@ from training.ray_cluster.controller import controller_host, start_host
 from training.ray_cluster.driver_link import driver_link
 from training.ray_cluster.ray_worker import run_ray_worker
 from training.ray_cluster.rendezvous import process_group
-from training.ray_cluster.stored_datasets import files_of
+from training.ray_cluster.stored_datasets import files_of, publish
 from training.storage.objects.base import open_store
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def fit(job: TrainingJob) -> None:
     Raises :class:`training.ray_cluster.capacity.NoCapacityError` when the workers do not fit the cluster.
     """
     settings = job.settings
+    if settings.storage.url is not None:
+        publish(job.dataset, open_store(settings.storage.url))
     own_ray = not settings.ray.address
     start_host(own_ray)  # the host imports Ray Train at the same time as this process
     from ray.train import FailureConfig, RunConfig

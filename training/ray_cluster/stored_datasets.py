@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from training.checkpoints.opening import prefix_of_dataset as prefix
 from training.data.manifest import MANIFEST, check_parts, read_manifest
 from training.errors import DataError, ResourceError, TransientError
 from training.records import DatasetVersion
@@ -29,11 +30,6 @@ log = logging.getLogger("evergreen.dataset")
 _KEPT = 2  # versions of a dataset that a node keeps
 
 
-def prefix(version: DatasetVersion) -> str:
-    """The prefix of a version's keys."""
-    return f"datasets/{version.name}/{version.fingerprint[:16]}"
-
-
 def files_of(version: DatasetVersion, store: ObjectStore) -> "FileSystem":
     """The uploaded version as a file system of pyarrow, whose root is the version's folder."""
     from pyarrow.fs import SubTreeFileSystem
@@ -42,12 +38,16 @@ def files_of(version: DatasetVersion, store: ObjectStore) -> "FileSystem":
 
 
 def publish(version: DatasetVersion, store: ObjectStore) -> None:
-    """Upload a version, unless the store has this version."""
+    """Upload a version, unless the store has this version.
+
+    The manifest is uploaded in any case: its time tells `evergreen gc` of another home that the version is in use.
+    """
     keys = set(store.keys(prefix(version)))
     files = [part.path for split in version.parts.values() for part in split] + [MANIFEST]
     if {f"{prefix(version)}/{file}" for file in files} <= keys:
-        return
-    log.info("uploading the dataset to %s", store.url)
+        files = [MANIFEST]
+    else:
+        log.info("uploading the dataset to %s", store.url)
     for file in files:
         store.put_file(f"{prefix(version)}/{file}", Path(version.path) / file)
 

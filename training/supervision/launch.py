@@ -12,11 +12,9 @@ from training.checkpoints.stored_checkpoints import download_model
 from training.errors import DataError, SettingError, TrainingError, TransientError
 from training.ray_cluster.capacity import workers_with_gpus
 from training.ray_cluster.ray_train import fit
-from training.ray_cluster.stored_datasets import publish
 from training.recipe import RecipeRef, keep_copy
 from training.records import DatasetVersion, Goodput, TrainedModel
 from training.settings.schema import ScalingSettings, Settings
-from training.storage.objects.base import open_store
 from training.storage.paths import TRAINED, RunPaths
 from training.storage.record_files import find_record, set_aside
 from training.supervision.supervise import train_until_done
@@ -46,7 +44,6 @@ def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
     if (done := finished(job.paths, job.run_key)) is not None:
         log.info("training of run %s is finished already, in %s", job.run_key[:12], job.settings.storage.url)
         return done
-    _upload_dataset(job)
     before = len(read_attempts(job.paths))
     began = time.time()
     if job.settings.scaling.num_workers:
@@ -70,15 +67,6 @@ def _download_finished(job: TrainingJob) -> None:
         download_model(stored, job.paths)
     except DataError as error:
         log.warning("%s The training is finished again from its newest checkpoint.", error)
-
-
-def _upload_dataset(job: TrainingJob) -> None:
-    """Upload the dataset to the run's object store, if there is one, for workers on other nodes."""
-    if job.settings.storage.url is None:
-        return
-    store = open_store(job.settings.storage.url)
-    if job.settings.scaling.num_workers:
-        publish(job.dataset, store)
 
 
 def _train_here(job: TrainingJob) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from training.checkpoints.opening import prefix_of_dataset as prefix
 from training.data.manifest import MANIFEST
 from training.errors import TransientError
-from training.ray_cluster.stored_datasets import fetch, node_cache, prefix, publish
+from training.ray_cluster.stored_datasets import fetch, node_cache, publish
 from training.records import DatasetVersion
 from training.storage.objects.base import ObjectStore, open_store
 

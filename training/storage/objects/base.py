@@ -6,7 +6,7 @@ Keys are relative paths with `/`. There is no rename, no append and no folder: a
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from training.errors import ResourceError, SettingError
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 def ignored(_moved: int) -> None:
     """For a caller that does not ask how far an upload or a download is."""
+
+
+class StoredObject(NamedTuple):
+    """An object in a listing: `changed` is when it was written, in seconds since 1970 by the store's clock."""
+
+    key: str
+    bytes: int
+    changed: float
 
 
 class ObjectStore(Protocol):
@@ -49,6 +57,9 @@ class ObjectStore(Protocol):
 
     def keys(self, prefix: str) -> list[str]:
         """All keys that begin with `prefix` and a `/`, sorted; never from a cache."""
+
+    def listing(self, prefix: str) -> list[StoredObject]:
+        """The objects of :meth:`keys`, with size and time."""
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; keys without an object are ignored."""

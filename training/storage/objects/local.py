@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from training.errors import SettingError, TransientError
 from training.storage.files import atomic_file, sync_folder
-from training.storage.objects.base import ignored
+from training.storage.objects.base import StoredObject, ignored
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -82,6 +82,11 @@ class LocalStore:
             for file in found
             if not (file.name.startswith(".") and file.name.endswith(".tmp")) and file.is_file()
         )
+
+    @_explained
+    def listing(self, prefix: str) -> list[StoredObject]:
+        found = [(key, (self._folder / key).stat()) for key in self.keys(prefix)]
+        return [StoredObject(key, status.st_size, status.st_mtime) for key, status in found]
 
     @_explained
     def delete(self, keys: Iterable[str]) -> None:

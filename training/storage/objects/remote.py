@@ -1,13 +1,15 @@
 """Objects in a bucket, by a file system of fsspec: S3 and stores that speak its protocol, Google Cloud, Azure."""
 
 import errno
+import time
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from training.errors import EvergreenError, SettingError, TransientError
-from training.storage.objects.base import ignored
+from training.storage.objects.base import StoredObject, ignored
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -22,7 +24,7 @@ _DOING = {
     "get_file": "download an object",
     "put_file": "upload an object",
     "put_new": "create an object",
-    "keys": "list objects",
+    "listing": "list objects",
     "delete": "delete objects",
 }
 
@@ -110,10 +112,16 @@ class RemoteStore:
             raise
         return True
 
-    @_explained
     def keys(self, prefix: str) -> list[str]:
-        found = self._files.find(self._path(prefix))
-        return sorted(str(path).removeprefix(f"{self._root}/") for path in found)
+        return [one.key for one in self.listing(prefix)]
+
+    @_explained
+    def listing(self, prefix: str) -> list[StoredObject]:
+        found = self._files.find(self._path(prefix), detail=True)
+        return [
+            StoredObject(str(path).removeprefix(f"{self._root}/"), int(entry["size"]), _changed(entry))
+            for path, entry in sorted(found.items())
+        ]
 
     @_explained
     def delete(self, keys: Iterable[str]) -> None:
@@ -127,6 +135,12 @@ class RemoteStore:
         from pyarrow.fs import FSSpecHandler, PyFileSystem, SubTreeFileSystem
 
         return SubTreeFileSystem(self._root, PyFileSystem(FSSpecHandler(self._files)))
+
+
+def _changed(entry: dict[str, Any]) -> float:
+    """When an object was written; now, if this file system does not say so in a known way: then it counts as new."""
+    times = (entry.get(name) for name in ("LastModified", "last_modified", "mtime"))
+    return next((one.timestamp() for one in times if isinstance(one, datetime)), time.time())
 
 
 def _callback(moved: Callable[[int], None]) -> Any:

@@ -1,0 +1,136 @@
+"""Objects under `storage.url` that no run needs: for `evergreen gc`.
+
+In: a recipe, what this home knows of its runs, and the store's listing. Out: objects that can be deleted. Other homes
+may use the same store, and only the store's logs and times tell of them. So these stay, whoever wrote them: runs that
+are not finished and changed within 30 days, with their datasets; finished trainings of runs that this home does not
+know; datasets that a training used within a week. A registered model does not need the store.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from training.checkpoints.opening import prefix_of_run
+from training.checkpoints.stored_run import RunState, StoredRun
+from training.errors import DataError, EvergreenError
+from training.storage.objects.base import ObjectStore, StoredObject, open_store
+
+log = logging.getLogger("evergreen.retention")
+
+ABANDONED_AFTER_S = 30 * 86400.0
+QUIET_S = 7 * 86400.0
+_NOT_KEPT_S = 86400.0
+
+
+class Unneeded(NamedTuple):
+    """Objects under one prefix that can be deleted; `checkpoints_of` is the run whose log names them, if one does."""
+
+    what: str
+    prefix: str
+    objects: tuple[StoredObject, ...]
+    why: str
+    store: ObjectStore
+    checkpoints_of: StoredRun | None = None
+
+    def delete(self) -> None:
+        """Delete the objects; for checkpoints, a new entry of the run's log comes first."""
+        if self.checkpoints_of is not None:
+            self.checkpoints_of.drop_checkpoints()
+        else:
+            self.store.delete(one.key for one in self.objects)
+
+
+@dataclass
+class _Stored:
+    """A run in the store: its objects, and the newest entry of its log (None: not readable)."""
+
+    name: str
+    run: StoredRun
+    objects: list[StoredObject] = field(default_factory=list)
+    state: RunState | None = None
+
+    @property
+    def changed(self) -> float:
+        return max(one.changed for one in self.objects)
+
+    def under(self, keys: Iterable[str]) -> tuple[StoredObject, ...]:
+        chosen = set(keys)
+        return tuple(one for one in self.objects if one.key in chosen)
+
+
+def unneeded_objects(
+    url: str, recipe: str, kept: Mapping[str, bool], fingerprints: set[str]
+) -> Iterator[Unneeded]:
+    """Find what nobody needs of a recipe in the store at `url`; a store that can't be read gives a warning.
+
+    `kept` says of each run that this home knows, by the name of its folder, whether the home keeps it. `fingerprints`
+    are the first 16 characters of the datasets of the kept runs.
+    """
+    try:
+        store = open_store(url)
+        runs = list(_runs(store, recipe))
+        for run in runs:
+            yield from _of_run(store, run, kept.get(run.name))
+        yield from _datasets(store, recipe, runs, fingerprints)
+    except EvergreenError as error:
+        log.warning("%s Nothing of recipe %s is removed from the store.", error, recipe)
+
+
+def _runs(store: ObjectStore, recipe: str) -> Iterator[_Stored]:
+    found: dict[str, _Stored] = {}
+    for one in store.listing(prefix_of_run(recipe, "").rstrip("/")):
+        name = one.key.split("/")[2]
+        run = found.setdefault(name, _Stored(name, StoredRun(store, prefix_of_run(recipe, name))))
+        run.objects.append(one)
+    for run in found.values():
+        try:
+            run.state = run.run.newest_entry()
+        except DataError as error:
+            log.warning("%s Nothing of this run is removed from the store.", error)
+        yield run
+
+
+def _of_run(store: ObjectStore, run: _Stored, is_kept: bool | None) -> Iterator[Unneeded]:
+    """`is_kept` is None for a run that this home does not know."""
+    quiet_s = time.time() - run.changed
+    if run.state is None:
+        return
+    abandoned = not run.state.model and quiet_s > ABANDONED_AFTER_S
+    if (is_kept is None and abandoned) or (is_kept is False and quiet_s > _NOT_KEPT_S):
+        why = f"{'not finished' if abandoned else 'not kept here'}, no change for {quiet_s / 86400:.0f} days"
+        yield Unneeded("stored run", run.run.prefix, tuple(run.objects), why, store)
+        return
+    left = run.under(run.run.unused(run.state))
+    if left:
+        why = "uploads of attempts that have ended, which no checkpoint names"
+        yield Unneeded("stored uploads", f"{run.run.prefix}/files", left, why, store)
+    if run.state.model and run.state.checkpoints and quiet_s > QUIET_S:
+        named = run.under(file.key for one in run.state.checkpoints for file in one.files)
+        yield Unneeded(
+            "stored checkpoints", f"{run.run.prefix}/files", named, "the model is finished", store, run.run
+        )
+
+
+def _datasets(
+    store: ObjectStore, recipe: str, runs: list[_Stored], fingerprints: set[str]
+) -> Iterator[Unneeded]:
+    live = [run for run in runs if _may_be_live(run)]
+    if any(run.state is None or not run.state.dataset for run in live):  # their datasets are not known
+        return
+    used = {run.state.dataset for run in live if run.state is not None}
+    used |= {f"datasets/{recipe}/{fingerprint}" for fingerprint in fingerprints}
+    found: dict[str, list[StoredObject]] = {}
+    for one in store.listing(f"datasets/{recipe}"):
+        found.setdefault("/".join(one.key.split("/")[:3]), []).append(one)
+    for prefix, objects in found.items():
+        quiet_s = time.time() - max(one.changed for one in objects)
+        if prefix not in used and quiet_s > QUIET_S:
+            why = f"no run that may resume uses it, no change for {quiet_s / 86400:.0f} days"
+            yield Unneeded("stored dataset", prefix, tuple(objects), why, store)
+
+
+def _may_be_live(run: _Stored) -> bool:
+    unfinished = run.state is None or not run.state.model
+    return unfinished and time.time() - run.changed < ABANDONED_AFTER_S

@@ -1,0 +1,157 @@
+"""`evergreen gc` in an object store that several homes share: what a live run of any home needs stays."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from small_runs import prepared, tiny_settings
+
+from tasks.cleanup.retention import collect
+from tasks.cleanup.stored_objects import Unneeded, unneeded_objects
+from tasks.train import keep_plan
+from training.attempts.fence import Fence
+from training.attempts.job import TrainingJob
+from training.checkpoints.stored_run import RunState, StoredCheckpoint, StoredRun
+from training.data.sources.digits import Digits
+from training.plan import identify
+from training.recipe import load
+from training.storage.objects.base import ObjectStore, open_store
+from training.storage.paths import Home
+from training.supervision.launch import launch, make_job
+
+DAY_S = 86400.0
+NAME = "0123456789abcdef"
+PREFIX = f"runs/digits/{NAME}"
+DATASET = "datasets/digits/aaaa"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return open_store(f"file://{tmp_path}/store")
+
+
+def make_old(folder: Path, days: float) -> None:
+    then = time.time() - days * DAY_S
+    for file in folder.rglob("*"):
+        os.utime(file, (then, then))
+
+
+def found(store: ObjectStore, is_kept: bool | None = None) -> list[Unneeded]:
+    kept = {} if is_kept is None else {NAME: is_kept}
+    return list(unneeded_objects(store.url, "digits", kept, set()))
+
+
+def kinds(store: ObjectStore, is_kept: bool | None = None) -> list[str]:
+    return [one.what for one in found(store, is_kept)]
+
+
+def run_with_checkpoint(store: ObjectStore, folder: Path, finished: bool) -> StoredRun:
+    """A run of another home in its second attempt; the first was killed during an upload. Its dataset is stored."""
+    (folder / "file").write_bytes(b"content")
+    store.put_file(f"{DATASET}/manifest.json", folder / "file")
+    run = StoredRun(store, PREFIX, dataset=DATASET)
+    run.begin("there/1/a", at_least=1)
+    run.fence = Fence(Path("unused"), 2, 1, "there/1/b")
+    StoredRun(store, PREFIX, Fence(Path("unused"), 1, 1, "there/1/a")).upload({"killed": folder / "file"})
+    entry = run.state().model_copy(update={"attempt": 2, "driver": "there/1/b", "number": 1})
+    assert run._created(run.state(), entry)
+    run.enter()
+    files = run.upload({"step/state.pt": folder / "file"})
+    made = StoredCheckpoint(step=1, score=None, files=files)
+    run.commit(lambda state: state.model_copy(update={"checkpoints": (made,)}))
+    run.upload({"step/unfinished": folder / "file"})  # not committed yet
+    if finished:
+        model = run.upload({"model/weights": folder / "file"})
+        run.commit(lambda state: state.model_copy(update={"model": model}))
+    return run
+
+
+def test_a_run_of_another_home_loses_only_what_no_attempt_can_commit(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    run_with_checkpoint(store, tmp_path, finished=False)
+    make_old(tmp_path / "store", 29)
+    (left,) = found(store)
+    assert (left.what, [one.key.rpartition("/")[2] for one in left.objects]) == ("stored uploads", ["killed"])
+    left.delete()
+    assert found(store) == []
+    assert {key.rpartition("/")[2] for key in store.keys(f"{PREFIX}/files")} == {"state.pt", "unfinished"}
+    assert store.keys(DATASET)
+
+
+def test_a_run_without_change_for_30_days_is_abandoned_with_its_dataset(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    run_with_checkpoint(store, tmp_path, finished=False)
+    make_old(tmp_path / "store", 31)
+    assert kinds(store, is_kept=True) == ["stored uploads", "stored dataset"]
+    abandoned, dataset = found(store)
+    assert (abandoned.what, abandoned.why) == ("stored run", "not finished, no change for 31 days")
+    abandoned.delete()
+    dataset.delete()
+    assert store.keys("") == []
+
+
+def test_a_finished_training_of_another_home_stays_and_its_checkpoints_go(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    run = run_with_checkpoint(store, tmp_path, finished=True)
+    assert kinds(store) == ["stored uploads"]
+    make_old(tmp_path / "store", 8)
+    _, checkpoints, dataset = found(store)
+    assert (checkpoints.what, dataset.what) == ("stored checkpoints", "stored dataset")
+    checkpoints.delete()
+    state = StoredRun(store, PREFIX).state()
+    assert (state.checkpoints, len(state.model)) == ((), 1)
+    assert run.damage(state.model) == []
+    assert not any(key.endswith("state.pt") for key in store.keys(PREFIX))
+    make_old(tmp_path / "store", 400)
+    assert "stored run" not in kinds(store)
+    assert "stored run" in kinds(store, is_kept=False)
+
+
+def test_a_run_that_does_not_say_what_it_learns_keeps_all_datasets(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    """Runs of the version before recorded no dataset."""
+    run_with_checkpoint(store, tmp_path, finished=True)
+    make_old(tmp_path / "store", 8)
+    StoredRun(store, "runs/digits/older").begin("there/1/c", at_least=1)
+    assert "stored dataset" not in kinds(store)
+
+
+def test_a_damaged_log_keeps_its_run(
+    store: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_with_checkpoint(store, tmp_path, finished=False)
+    newest = tmp_path / "store" / store.keys(f"{PREFIX}/log")[-1]
+    newest.write_bytes(newest.read_bytes()[:-9])
+    make_old(tmp_path / "store", 90)
+    assert kinds(store, is_kept=False) == ["stored dataset"]
+    assert "damaged" in caplog.text
+
+
+def job_in(home: Home, url: str) -> TrainingJob:
+    _, ref = load("digits")
+    few = {"max_train_rows": 300}
+    options = tiny_settings(training={"epochs": 2}, storage={"url": url}, data=few)
+    plan = keep_plan(identify(home, ref, options, Digits().fetch(home.sources / "digits")))
+    return make_job(plan.run_key, plan.paths, ref, plan.settings, prepared(home, data=few))
+
+
+def test_gc_cleans_the_stores_of_its_runs_and_a_dry_run_changes_nothing(
+    home: Home, store: ObjectStore, tmp_path: Path
+) -> None:
+    job = job_in(home, store.url)
+    digest = launch(job).weights_digest
+    make_old(tmp_path / "store", 8)
+    before = store.listing("")
+    planned = collect(home, keep=1, dry_run=True)
+    assert [one.kind for one in planned.removals if one.kind.startswith("stored")] == ["stored checkpoints"]
+    assert store.listing("") == before
+    assert collect(home, keep=1) == planned
+    assert not any(one.kind.startswith("stored") for one in collect(home, keep=1).removals)
+    assert StoredRun(store, f"runs/digits/{job.paths.root.name}").state() != RunState()
+    other = job_in(Home(tmp_path / "other"), store.url)
+    assert launch(other).weights_digest == digest  # from the store
