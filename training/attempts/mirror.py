@@ -5,7 +5,6 @@ the run's folder. :class:`Outbox` finds what the worker has written since the la
 these changes to the run's folder on the driver's machine, and answers with the driver's requests and the fence.
 """
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from training.storage.paths import RunPaths
 
 _OF_RANK = ("beats/rank-{}.json", "logs/rank-{}.jsonl", "stacks/rank-{}.txt", "replay.json")
 _OF_FIRST = ("metrics.jsonl", "attempts.jsonl")
+_TAIL = 4096  # bytes; a whole heartbeat, or some 20 metric points
 CLOSED = "0.0"  # content of the file `fence` that no attempt has
 
 
@@ -41,35 +41,46 @@ class Outbox:
     """The files of one worker in the folder `root` that the driver gets.
 
     `fence` is the content of the run's file `fence` that the worker knows of.
+
+    A file has grown if the bytes before its sent end are those that were sent: the last `_TAIL` are compared, which
+    hold whole lines with their numbers and times. An inode would not tell, as a replacement may get the inode of the
+    file before it.
     """
 
     root: Path
     rank: int
     fence: str
-    _sent: dict[str, tuple[int, int]] = field(default_factory=dict)  # inode and bytes sent, by name
+    _sent: dict[str, tuple[int, bytes]] = field(
+        default_factory=dict
+    )  # number of bytes sent and the last of them
+    _given: dict[str, bytes] = field(
+        default_factory=dict
+    )  # heartbeats of older attempts, which the worker restores
 
     def __post_init__(self) -> None:
         of_first = _OF_FIRST if self.rank == 0 else ()
         self._names = [name.format(self.rank) for name in (*_OF_RANK, *of_first)]
-        self.changes()  # what is there already came from the driver
+        # What is there already came from the driver.
+        self._given = {one.name: one.content for one in self.changes() if one.name.startswith("beats/")}
 
     def changes(self) -> list[Change]:
         """What the worker has written since the last call, in the order in which it must be applied."""
         return [change for name in self._names if (change := self._change(name)) is not None]
 
     def _change(self, name: str) -> Change | None:
-        inode, sent = self._sent.get(name, (0, 0))
+        sent, tail = self._sent.get(name, (0, b""))
         try:
             with (self.root / name).open("rb") as stream:
-                found = os.fstat(stream.fileno())
-                appended = found.st_ino == inode and found.st_size >= sent
-                if appended and found.st_size == sent:
-                    return None
+                stream.seek(sent - len(tail))
+                appended = name in self._sent and stream.read(len(tail)) == tail
                 stream.seek(sent if appended else 0)
                 content = stream.read()
-                self._sent[name] = found.st_ino, stream.tell()
         except FileNotFoundError:
             return None
+        if (appended and not content) or (not appended and content == self._given.get(name)):
+            return None
+        known = tail + content if appended else content
+        self._sent[name] = (sent if appended else 0) + len(content), known[-_TAIL:]
         return Change(name, content, appended)
 
     def heed(self, reply: Reply) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from training.attempts.fence import Fence, SupersededError
-from training.attempts.heartbeat import Heartbeat, furthest_step
+from training.attempts.heartbeat import Heartbeat, furthest_step, read_beats
 from training.attempts.metrics import MetricsFile
 from training.attempts.mirror import DriverSide, Outbox
 from training.storage.paths import RunPaths
@@ -130,3 +130,51 @@ def test_a_superseded_worker_changes_nothing(driver: RunPaths, worker: RunPaths)
     assert [point.values for point in MetricsFile(driver.metrics).read()] == [{"loss": 1.0}]
     with pytest.raises(SupersededError):
         Fence.enter(worker, 1, "here")
+
+
+def test_a_replaced_file_is_recognised_when_its_inode_is_used_again(
+    driver: RunPaths, worker: RunPaths
+) -> None:
+    """A file system gives the inode of a removed file to a new file, so an inode says nothing about the content."""
+    outbox = begin(driver, worker, Fence.begin(driver, "here"))
+    worker.metrics.write_bytes(b"first line\nsecond line\n")
+    exchange(driver, outbox)
+    with worker.metrics.open("r+b") as same_inode:
+        same_inode.write(b"FIRST LINE\nother line!\nthird line\n")
+    (change,) = outbox.changes()
+    assert (change.appended, change.content) == (False, worker.metrics.read_bytes())
+    with worker.metrics.open("r+b") as same_inode:
+        same_inode.write(b"again")  # the same length
+    assert [change.name for change in outbox.changes()] == ["metrics.jsonl"]
+    assert outbox.changes() == []
+
+
+def test_long_files_are_not_sent_again(driver: RunPaths, worker: RunPaths) -> None:
+    outbox = begin(driver, worker, Fence.begin(driver, "here"))
+    metrics = MetricsFile(worker.metrics)
+    for step in range(1, 200):
+        metrics.append(step, 1, {"loss": float(step)})
+    exchange(driver, outbox)
+    size = worker.metrics.stat().st_size
+    assert size > 10_000
+    metrics.append(200, 1, {"loss": 1.0})
+    (change,) = outbox.changes()
+    assert (change.appended, len(change.content)) == (True, worker.metrics.stat().st_size - size)
+
+
+def test_heartbeats_that_the_driver_gave_are_not_sent_back_in_place_of_newer_ones(
+    driver: RunPaths, worker: RunPaths
+) -> None:
+    """A worker restores the heartbeats of older attempts after its dataset has arrived: it reads how far these came."""
+    Heartbeat(driver.beats / "rank-0.json", 1, 0, "old node").beat(40)
+    old = (driver.beats / "rank-0.json").read_bytes()
+    outbox = begin(driver, worker, Fence.begin(driver, "here", 2))
+    Heartbeat(worker.beats / "rank-0.json", 2, 0, "node").beat(0)  # while the dataset arrives
+    exchange(driver, outbox)
+    (worker.beats / "rank-0.json").write_bytes(old)
+    exchange(driver, outbox)
+    assert [(beat.attempt, beat.step) for beat in read_beats(driver)] == [(2, 0)]
+    assert furthest_step(worker) == 40
+    Heartbeat(worker.beats / "rank-0.json", 2, 0, "node").beat(1)
+    exchange(driver, outbox)
+    assert [(beat.attempt, beat.step) for beat in read_beats(driver)] == [(2, 1)]
