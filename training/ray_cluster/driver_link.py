@@ -17,8 +17,9 @@ from training.attempts.job import TrainingJob
 from training.attempts.mirror import CLOSED, DriverSide, Outbox, Reply
 from training.ray_cluster.stored_datasets import fetch, node_cache
 from training.records import DatasetVersion
-from training.storage.files import temporary_folder, write_text
+from training.storage.files import write_text
 from training.storage.objects.base import open_store
+from training.storage.scratch import scratch_folder
 from training.trainers.long_work import LongWork
 from training.trainers.ranks import Ranks
 
@@ -50,14 +51,14 @@ def driver_link(job: TrainingJob) -> Iterator[Any]:
 def node_run(job: TrainingJob, ranks: Ranks, node: str, actor: Any) -> Iterator[TrainingJob]:
     """Within the block, the job in a folder on this node, with its dataset; yields `job` itself when `actor` is None.
 
-    After the block, the folder is removed.
+    After the block, the folder is removed; folders that killed workers left on this node are removed first.
     """
     if actor is None:
         yield job
         return
     import ray
 
-    with temporary_folder("worker") as folder:
+    with scratch_folder("worker") as folder:
         root = folder / job.paths.root.name
         files, fence = ray.get(actor.begin.remote(ranks.rank, job.attempt, job.driver))
         _write(files, root)

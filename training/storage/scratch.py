@@ -1,0 +1,45 @@
+"""Folders of worker processes among a node's temporary files, and removal of those that killed workers left.
+
+A process holds a lock on a file in its folder. The operating system frees the lock when the process dies, also in
+another container, where process ids say nothing.
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from training.storage.files import TEMPORARY_PREFIX, temporary_folder
+
+log = logging.getLogger("evergreen.scratch")
+
+_HELD = ".held"
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """Yield a temporary folder as :func:`temporary_folder`; first removes those of this purpose without owner."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}{purpose}-*"):
+        with suppress(OSError):  # removed meanwhile, or of another user
+            if _is_abandoned(folder):
+                log.info("removing %s, which a killed process left", folder)
+                shutil.rmtree(folder, ignore_errors=True)
+    with temporary_folder(purpose) as folder, (folder / _HELD).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield folder
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether no process holds the folder. A folder without a lock (FileNotFoundError) is left to `evergreen gc`."""
+    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+        return False
+    with (folder / _HELD).open() as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
