@@ -64,3 +64,10 @@ def test_bytes_of_an_earlier_attempt_do_not_count(limits: Deadlines) -> None:
     beating.add_moved(1)
     beating.beat(8)
     assert limits.passed(ASKED)
+
+
+def test_a_driver_that_gets_no_heartbeats_does_not_wait_longer(limits: Deadlines) -> None:
+    """As when the link to the workers is down: bytes that the driver does not hear of do not count."""
+    heartbeat(limits).beat(7)
+    assert not limits.passed(ASKED)
+    assert passes(limits)

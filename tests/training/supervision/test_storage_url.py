@@ -3,6 +3,7 @@
 import re
 import shutil
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from training.attempts.job import TrainingJob
 from training.checkpoints.opening import stored_run
 from training.checkpoints.stored_run import StoredRun
 from training.errors import StopRequestedError, TransientError
+from training.ray_cluster.stored_datasets import publish
 from training.records import DatasetVersion
 from training.storage.objects.base import open_store
 from training.storage.paths import Home
@@ -47,8 +49,10 @@ def test_a_killed_worker_and_a_lost_home_change_nothing(
 ) -> None:
     job = slow_job(home, small_version, storage=storage)
     opened: list[str] = []
+    left: list[int] = []
 
     def kill(beats: list[Beat]) -> None:
+        left.extend(beat.pid for beat in beats)
         opened.extend(files_in(home.root, beats) + files_in(Path(small_version.path), beats))
         send(1, signal.SIGKILL)(beats)
 
@@ -56,6 +60,8 @@ def test_a_killed_worker_and_a_lost_home_change_nothing(
     trained = launch(job)
     hit.join()
     assert opened == []
+    temporary = Path(tempfile.gettempdir())
+    assert not [folder for pid in left for folder in temporary.glob(f"evergreen-worker-{pid}-*")]
     assert outcome(job, trained) == calm
     first, second = read_attempts(job.paths)
     assert (first.number, second.number) == (1, 2)
@@ -98,6 +104,24 @@ def test_a_stopped_training_continues_in_another_home(
     (attempt,) = read_attempts(other.paths)
     assert attempt.number == 2
     assert attempt.first_step >= 20
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_stream_of_images_comes_from_the_store(
+    home: Home, small_version: DatasetVersion, storage: dict[str, str], tmp_path: Path
+) -> None:
+    """The driver's disk holds only the manifest: rows come from the store, to the workers and to Ray Data."""
+    here = Path(shutil.copytree(small_version.path, tmp_path / "version"))
+    version = small_version.model_copy(update={"path": str(here)})
+    publish(version, open_store(storage["url"]))
+    for folder in [one for one in here.iterdir() if one.is_dir()]:
+        shutil.rmtree(folder)
+    job = slow_job(home, version, workers=2, storage=storage, data={"feed": "stream"}, training={"epochs": 2})
+    trained = launch(job)
+    assert (trained.attempts, trained.world_size) == (1, 2)
+    assert [row.epoch for row in trained.history] == [1, 2]
+    assert all(row.rows == trained.steps // 2 * 48 for row in trained.history)
+    assert any(key.endswith("weights.safetensors") for key in open_store(storage["url"]).keys("runs"))
 
 
 def in_process(home: Home, version: DatasetVersion, url: str, **sections: Any) -> TrainingJob:
