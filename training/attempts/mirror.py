@@ -52,10 +52,10 @@ class Outbox:
     fence: str
     _sent: dict[str, tuple[int, bytes]] = field(
         default_factory=dict
-    )  # number of bytes sent and the last of them
+    )  # size that was sent, and its last bytes
     _given: dict[str, bytes] = field(
         default_factory=dict
-    )  # heartbeats of older attempts, which the worker restores
+    )  # heartbeats of older attempts, which may be restored
 
     def __post_init__(self) -> None:
         of_first = _OF_FIRST if self.rank == 0 else ()
