@@ -23,6 +23,7 @@ class Beat(Record):
     `gap_s` is the mean number of seconds between two calls of :meth:`Heartbeat.beat`, about one call a step.
     `started` is the start time of the worker's process, which distinguishes it from a later process with this pid.
     `moved` is the number of bytes of checkpoints, datasets and models that the worker has written and transferred.
+    `finished`: the worker has committed the finished model.
     """
 
     attempt: int
@@ -34,6 +35,7 @@ class Beat(Record):
     step: int
     gap_s: float
     moved: int = 0
+    finished: bool = False
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Heartbeat:
     node: str
     interval_s: float = 1.0
     moved: int = 0  # bytes, see Beat
+    finished: bool = False
     _began: float = 0.0
     _beats: int = 0
     _written: float = 0.0
@@ -69,6 +72,12 @@ class Heartbeat:
         """Record that `count` bytes were written or transferred: the worker does not hang."""
         self.moved += count
 
+    def finish(self, step: int) -> None:
+        """Record at once that the finished model is committed."""
+        with self._lock:
+            self.finished, self._written = True, -self.interval_s
+            self._beat(step)
+
     def beat(self, step: int) -> None:
         """Record that `step` steps are done."""
         with self._lock:
@@ -83,7 +92,9 @@ class Heartbeat:
             return
         self._written = now
         gap = (now - self._began) / max(1, self._beats - 2)
-        beat = Beat.model_validate({**self._identity, "step": step, "gap_s": gap, "moved": self.moved})
+        beat = Beat.model_validate(
+            {**self._identity, "step": step, "gap_s": gap, "moved": self.moved, "finished": self.finished}
+        )
         aside = self.file.with_suffix(".tmp")
         aside.write_text(record_text(self.file.name, beat, _run_of(self.file)), encoding="utf-8")
         aside.replace(self.file)

@@ -3,7 +3,7 @@
 import logging
 import time
 
-from training.attempts.heartbeat import read_beats
+from training.attempts.heartbeat import Beat, read_beats
 from training.attempts.job import TrainingJob
 from training.storage.paths import TRAINED
 
@@ -30,7 +30,7 @@ class Deadlines:
         now = time.monotonic()
         if asked and (self._has_moved() or self.asked_at is None):
             self.asked_at = now
-        if self.done_at is None and (self.job.paths.model / TRAINED).is_file():
+        if self.done_at is None and self._is_finished():
             self.done_at = now
         if self.asked_at is not None and now - self.asked_at > self.job.settings.failure.stop_timeout_s:
             log.warning(
@@ -43,7 +43,12 @@ class Deadlines:
         return False
 
     def _has_moved(self) -> bool:
-        before = self.moved
-        beats = [beat for beat in read_beats(self.job.paths) if beat.attempt == self.job.attempt]
-        self.moved = sum(beat.moved for beat in beats)
+        before, self.moved = self.moved, sum(beat.moved for beat in self._beats())
         return self.moved != before
+
+    def _is_finished(self) -> bool:
+        """Whether the model is in the run's folder, or in the object store, as a heartbeat says then."""
+        return (self.job.paths.model / TRAINED).is_file() or any(beat.finished for beat in self._beats())
+
+    def _beats(self) -> list[Beat]:
+        return [beat for beat in read_beats(self.job.paths) if beat.attempt == self.job.attempt]

@@ -10,6 +10,7 @@ from small_runs import job_for
 from training.attempts.heartbeat import Heartbeat
 from training.records import DatasetVersion
 from training.storage.paths import Home
+from training.supervision import deadlines
 from training.supervision.deadlines import Deadlines
 
 ASKED = [signal.SIGTERM]
@@ -71,3 +72,19 @@ def test_a_driver_that_gets_no_heartbeats_does_not_wait_longer(limits: Deadlines
     heartbeat(limits).beat(7)
     assert not limits.passed(ASKED)
     assert passes(limits)
+
+
+def test_a_model_that_is_finished_in_a_store_is_not_waited_for_without_end(
+    limits: Deadlines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `storage.url`, the model reaches the run's folder only after the attempt."""
+    monkeypatch.setattr(deadlines, "UNWIND_S", 0.2)
+    beating = heartbeat(limits)
+    beating.beat(7)
+    assert not limits.passed([])
+    time.sleep(0.3)
+    assert not limits.passed([])
+    beating.finish(8)
+    assert not limits.passed([])
+    time.sleep(0.3)
+    assert limits.passed([])

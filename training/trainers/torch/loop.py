@@ -297,3 +297,4 @@ class Loop:
             (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
             self._before_commit()
         self.checkpoints.publish_model(self.job.paths)
+        self.heartbeat.finish(self.total_steps)

@@ -119,8 +119,12 @@ class Loop:
             self.long_work.on_first(self.checkpoints.wait)
             if self.ranks.is_first:
                 self._finish(block)
-            self.long_work.on_first(lambda: self.checkpoints.publish_model(self.job.paths))
+            self.long_work.on_first(self._publish)
             self.ranks.barrier()
+
+    def _publish(self) -> None:
+        self.checkpoints.publish_model(self.job.paths)
+        self.heartbeat.finish(self.total)
 
     def _run_block(self, start: Block) -> Block:
         """Run the rounds of the block that begins at `start`, and save if a checkpoint is due; return its end."""
