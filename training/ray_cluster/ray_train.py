@@ -106,7 +106,7 @@ def _reserved() -> set[str]:
 
 
 def _release(kept: set[str]) -> None:
-    """Release the placement groups of this Ray job that are not in `kept`.
+    """Release the placement groups of this Ray job that are not in `kept`. A Ray job runs one training at a time.
 
     Ray Train's controller releases its workers' placement group, unless the controller died. Ray Train's detached actor
     does so after the controller's death, but needs the API of Ray's dashboard, which does not run by default.
@@ -114,8 +114,8 @@ def _release(kept: set[str]) -> None:
     from ray import PlacementGroupID
     from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-    for name in _reserved() - kept:
-        with suppress(Exception):  # Ray is ending as well
+    with suppress(Exception):  # Ray is ending as well: the training's error counts
+        for name in _reserved() - kept:
             log.info("releasing what was reserved for the workers")
             remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(name))))
 
