@@ -8,7 +8,7 @@ from training.data.sources import folder as class_folders
 # Making these public would change the digest of their module, and so the identity of every dataset of class folders.
 from training.data.sources.folder import _LISTING, _write_listing
 from training.data.sources.folder_listing import listing_digest
-from training.data.sources.image_targets import list_with_targets
+from training.data.sources.image_targets import FILE_NAME, list_with_targets
 from training.data.sources.places import given_path, listing_folder
 from training.errors import DataError, SettingError
 from training.records import SourceFiles
@@ -45,6 +45,11 @@ class ImageFolder(class_folders.ImageFolder):
             raise SettingError(
                 f"ImageFolder(target={self.target!r}, classes=...): a target is a number, which has no classes; "
                 "give one of the two"
+            )
+        if self.target == FILE_NAME:
+            raise SettingError(
+                f"ImageFolder(target={FILE_NAME!r}): this column has the images' paths; name the column of numbers, "
+                "as target='age'"
             )
         table = PurePosixPath(self.targets)
         if table.is_absolute() or ".." in table.parts:

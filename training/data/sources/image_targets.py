@@ -16,15 +16,17 @@ from training.data.sources.folder_listing import (
     _hashed,  # making it public would change the digest of its module, and so the identity of image folders
     visible,
 )
-from training.data.sources.plain_files import check_plain
+from training.data.sources.plain_files import NotPlainError, check_plain
 from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
 from training.data.sources.target_numbers import check_kind, target_texts
 from training.data.sources.wording import counted
 from training.data.tables.encoding import nearest
 from training.data.tables.reading import CSV, PARQUET, blocks, column_types, is_csv
+from training.data.tables.values import kind_of
 from training.errors import DataError
 
 FILE_NAME = "file_name"
+_LONGEST_NAME = 255  # bytes of a file's name, on all common file systems
 
 
 class _Entry(NamedTuple):
@@ -52,7 +54,7 @@ def list_with_targets(root: Path, table: str, target: str) -> list[ImageFile]:
                     "Keep one of the two rows."
                 )
             if entry.name not in images:
-                raise DataError(_absent(root, entry))
+                raise DataError(_absent(root, entry, images))
             entries[entry.name] = entry
     if without := sorted(images - entries.keys()):
         raise DataError(
@@ -67,7 +69,7 @@ def list_with_targets(root: Path, table: str, target: str) -> list[ImageFile]:
     ]
     _check_splits(root, {split for split, *_ in found})
     # By content, not by number: training with data.feed=stream reads neighbours together.
-    return sorted(_hashed(found), key=lambda one: (one.split, one.sha256, one.label, one.path))
+    return sorted(_read(found), key=lambda one: (one.split, one.sha256, one.label, one.path))
 
 
 def _find_tables(root: Path, name: str, target: str) -> list[Path]:
@@ -90,15 +92,40 @@ def _find_tables(root: Path, name: str, target: str) -> list[Path]:
 
 
 def _images(root: Path) -> Iterator[str]:
-    """Paths of all image files at any depth, relative to `root`; links to folders are not followed."""
-    waiting = [("", root)]
+    """Paths of all image files at any depth, relative to `root`; links are followed, as in folders of classes.
+
+    Raises :class:`DataError` for a link to nothing, and for one to a folder above it.
+    """
+    waiting: list[tuple[str, Path, frozenset[tuple[int, int]]]] = [("", root, frozenset())]
     while waiting:
-        prefix, folder = waiting.pop()
+        prefix, folder, above = waiting.pop()
+        status = folder.stat()
+        place = (status.st_dev, status.st_ino)
+        if place in above:
+            raise DataError(
+                f"{folder}: a link to a folder above it, so the images have no end. Remove the link."
+            )
         for entry in visible(folder):
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append((f"{prefix}{entry.name}/", Path(entry.path)))
-            elif _is_image(entry.name) and entry.is_file():
+            if entry.is_symlink() and not (link := Path(entry.path)).exists():
+                raise DataError(
+                    f"{link}: a link to {link.readlink()}, which leads to no file. Correct or remove the link."
+                )
+            if entry.is_dir():
+                waiting.append((f"{prefix}{entry.name}/", Path(entry.path), above | {place}))
+            elif _is_image(entry.name):
                 yield f"{prefix}{entry.name}"
+
+
+def _read(found: list[tuple[str, str, str]]) -> list[ImageFile]:
+    """The images with their digests. Raises :class:`DataError` for a file that is empty, not plain, or too large."""
+    try:
+        return list(_hashed(found))
+    except DataError as error:
+        if not isinstance(error.__cause__, NotPlainError):
+            raise
+        # The remedy for an image of a class; here an image has a row.
+        reason = str(error).removesuffix("Remove it from the class folder.")
+        raise DataError(f"{reason}Remove it and its row, or put a plain image file in its place.") from error
 
 
 def _is_image(name: str) -> bool:
@@ -136,13 +163,31 @@ def _check_columns(file: Path, target: str) -> None:
     ):
         if name not in types:
             raise DataError(f"{file}: no column {name!r}; {nearest(name, list(types))} {remedy}")
-    if not is_csv(file):
-        check_kind(types[target], target, file)
+    if is_csv(file):
+        return
+    check_kind(types[target], target, file)
+    if kind_of(types[FILE_NAME]) != "category":
+        raise DataError(
+            f"{file}: column {FILE_NAME!r} is of type {types[FILE_NAME]}, and an image's path is text. Write the "
+            "column as strings, with each image's path relative to the table."
+        )
 
 
-def _absent(root: Path, entry: _Entry) -> str:
-    """Message text for an entry that names no image of the folder."""
-    if (root / entry.name).is_file() and not _is_image(entry.name):
+def _absent(root: Path, entry: _Entry, images: set[str]) -> str:
+    """Message text for an entry that names none of `images`."""
+    longest = max(entry.name.split("/"), key=lambda part: len(part.encode()))
+    if (size := len(longest.encode())) > _LONGEST_NAME:
+        return (
+            f"{entry.where}: column {FILE_NAME!r} has {longest[:40] + '…'!r} of {size:,} bytes, and a file's name has "
+            f"at most {_LONGEST_NAME}. Give the image's path, relative to the table, or remove the row."
+        )
+    if spaced := next((image for image in sorted(images) if _trimmed(image) == _trimmed(entry.name)), None):
+        return (
+            f"{entry.where}: no image {root / entry.name}, but {str(root / spaced)!r}. Spaces around a value of a "
+            "table are ignored, so rename the image."
+        )
+    is_file = os.path.isfile(root / entry.name)  # noqa: PTH113 - Path.is_file raises OSError for some names
+    if is_file and not _is_image(entry.name):
         return (
             f"{entry.where}: {entry.name} is not an image file ({', '.join(sorted(IMAGE_SUFFIXES))}). Convert it, or "
             "remove the row."
@@ -150,6 +195,11 @@ def _absent(root: Path, entry: _Entry) -> str:
     return (
         f"{entry.where}: no image {root / entry.name}. Correct the path in {FILE_NAME!r}, or remove the row."
     )
+
+
+def _trimmed(path: str) -> str:
+    """A path without spaces around the name of each folder and of the file."""
+    return "/".join(part.strip() for part in path.split("/"))
 
 
 def _has_splits(root: Path) -> bool:

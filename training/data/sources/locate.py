@@ -93,10 +93,14 @@ def with_numbers(source: Source) -> Source:
 
 
 def _own_files(place: Path, own: "Table | ImageFolder") -> Source:
-    """The source of a recipe with its files at `place`, or in the only folder there."""
+    """The source of a recipe with its files at `place`, or in the only folder there.
+
+    A folder that has the recipe's table of targets, also in a sub-folder, is the folder of images.
+    """
     for _ in range(_MAX_DEPTH):
         inner = _only_folder(place)
-        if inner is None or inner.name in NAMES:
+        has_targets = isinstance(own, ImageFolder) and (place / own.targets).is_file()
+        if inner is None or inner.name in NAMES or has_targets:
             break
         place = inner
     return replace(own, path=place)

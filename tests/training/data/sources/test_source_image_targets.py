@@ -1,5 +1,6 @@
 """Images with a number for each, in a folder with a table or in Parquet: what is read, and what is refused."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,15 @@ BROKEN = {
     ),
     "a path that leads out": (lambda t: [*t, "../0.png,7,x"], "row 13: '../0.png' leads out of"),
     "an absolute path": (lambda t: [*t, "/0.png,7,x"], "row 13: '/0.png' leads out of"),
+    "text for a path": (
+        lambda t: [*t, f"{'é' * 200},7,x"],
+        f"metadata.csv row 13: column 'file_name' has '{'é' * 40}…' of 400 bytes, and a file's name has at most 255",
+    ),
+    "a path that is too long": (lambda t: [*t, f"{'0/' * 3000}0.png,7,x"], "row 13: no image"),
+    "an integer that float64 rounds": (
+        lambda t: [*t[:-1], "1/0011.png,9007199254740993,x"],
+        "row 12: column 'ink' has 9007199254740993, an integer that a float64 does not hold",
+    ),
     "no path": (lambda t: [*t, ",7,x"], "row 13: column 'file_name' is empty"),
     "text": (
         lambda t: [*t[:-1], "1/0011.png,much,x"],
@@ -124,6 +134,72 @@ def test_text_in_a_parquet_table_is_refused_by_type(tmp_path: Path) -> None:
         ImageFolder(root, target=TARGET, targets="ages.parquet").fetch(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("names", "kind"), [(pa.array([b"0/0000.png"]), "binary"), (pa.array([0]), "int64")], ids=str
+)
+def test_paths_in_a_parquet_table_are_text(tmp_path: Path, names: pa.Array, kind: str) -> None:
+    root = write_folder(tmp_path / "scans")
+    pq.write_table(pa.table({"file_name": names, TARGET: [7]}), root / "ages.parquet")
+    with pytest.raises(
+        DataError,
+        match=rf"ages.parquet: column 'file_name' is of type {kind}, .* Write the column as strings",
+    ):
+        ImageFolder(root, target=TARGET, targets="ages.parquet").fetch(tmp_path)
+
+
+def test_links_to_folders_and_images_are_followed(tmp_path: Path) -> None:
+    """As in folders of classes."""
+    disk, root = tmp_path / "disk", tmp_path / "scans"
+    for split in ("train", "test"):
+        write_folder(disk / split)
+    shutil.copytree(disk / "test", root / "test")
+    (root / "train").symlink_to(disk / "train")
+    image = root / "test/0/0000.png"
+    image.unlink()
+    image.symlink_to(disk / "test/0/0000.png")
+    linked, known = (ImageFolder(one, target=TARGET).fetch(tmp_path / "home") for one in (root, disk))
+    assert linked.digest == known.digest
+
+
+@pytest.mark.parametrize(
+    ("link", "to", "message"),
+    [
+        ("0/link.png", "nowhere.png", "0/link.png: a link to nowhere.png, which leads to no file. Correct"),
+        ("0/link.png", "link.png", "0/link.png: a link to link.png, which leads to no file. Correct"),
+        ("more", "/nowhere/more", "more: a link to /nowhere/more, which leads to no file. Correct"),
+        ("0/up", "..", "0/up: a link to a folder above it, so the images have no end. Remove the link"),
+    ],
+)
+def test_a_link_without_end_is_refused(tmp_path: Path, link: str, to: str, message: str) -> None:
+    root = write_folder(tmp_path / "scans")
+    (root / link).symlink_to(to)
+    with pytest.raises(DataError) as caught:
+        ImageFolder(root, target=TARGET).fetch(tmp_path / "home")
+    assert f"{root}/{message}" in str(caught.value)
+
+
+def test_an_image_that_is_no_plain_file_is_refused(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "scans")
+    (root / "0/0000.png").unlink()
+    os.mkfifo(root / "0/0000.png")
+    with pytest.raises(
+        DataError, match=r"0/0000\.png: is a pipe, not a plain file\. Remove it and its row"
+    ) as caught:
+        ImageFolder(root, target=TARGET).fetch(tmp_path / "home")
+    assert "class" not in str(caught.value)
+
+
+def test_a_name_with_spaces_around_it_is_refused(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "scans")
+    (root / "1/0011.png").rename(root / " 0011.png")
+    table = root / "metadata.csv"
+    table.write_text(table.read_text().replace("1/0011.png", '" 0011.png"'))
+    with pytest.raises(
+        DataError, match=r"row 12: no image .*, but '.*/ 0011\.png'\. Spaces .* rename the image"
+    ):
+        ImageFolder(root, target=TARGET).fetch(tmp_path / "home")
+
+
 def test_a_folder_that_is_not_divided_whole_is_refused(tmp_path: Path) -> None:
     def refusal(root: Path) -> str:
         with pytest.raises(DataError) as caught:
@@ -147,6 +223,7 @@ def test_a_folder_that_is_not_divided_whole_is_refused(tmp_path: Path) -> None:
     [
         ({"targets": "ages.csv"}, "name the column of numbers"),
         ({"target": "age", "classes": ("a",)}, "which has no classes"),
+        ({"target": "file_name"}, "this column has the images' paths"),
         ({"target": "age", "targets": "../ages.csv"}, "lies inside the image folder"),
         ({"target": "age", "targets": "/ages.csv"}, "lies inside the image folder"),
     ],
@@ -185,6 +262,11 @@ def test_numbers_in_parquet(tmp_path: Path, labels: pa.Array, rows_of) -> None:
         (pa.array([1.0, np.inf]), "row 1: column 'label' has inf, not a finite number"),
         (pa.array(["1", "2"]), "column 'label', the target, is of type string"),
         (pa.array([True, False]), "column 'label', the target, is of type bool"),
+        (
+            pa.array([1, 2**53 + 1], pa.uint64()),
+            f"row 1: column 'label' has {2**53 + 1}, an integer that a float64 does not hold. Subtract",
+        ),
+        (pa.array([2**53, -(2**53) - 1]), f"row 1: column 'label' has {-(2**53) - 1}, an integer"),
         (pa.array([], pa.float64()), "has no rows"),
     ],
 )
@@ -228,3 +310,15 @@ def test_an_archive_replaces_the_folder(tmp_path: Path, rows_of) -> None:
     plain = with_numbers(open_path(root, tmp_path / "home", (), own)).fetch(tmp_path / "home")
     assert packed.digest == plain.digest
     assert numbers_of(rows_of(packed, "")) == numbers_of(rows_of(plain, ""))
+
+
+@pytest.mark.parametrize("targets", ["images/labels.csv", "labels.csv"])
+def test_a_table_beside_its_images_in_the_only_folder(tmp_path: Path, targets: str) -> None:
+    """The recipe's path of the table decides which folder is meant."""
+    root = tmp_path / "scans"
+    write_folder(root / "images", table="labels.csv")
+    own = ImageFolder("elsewhere", target=TARGET, targets=targets)
+    found = with_numbers(open_path(root, tmp_path / "home", (), own)).fetch(tmp_path / "home")
+    place = root if "/" in targets else root / "images"
+    assert found.origin == str(place)
+    assert found.digest == ImageFolder(place, target=TARGET, targets=targets).fetch(tmp_path / "home").digest
