@@ -85,6 +85,7 @@ SERIES = st.one_of(
     series(st.floats(width=32), "float32"),
     series(optional(st.sampled_from([0.0, 1.0, 0.5])), "Float64"),
     series(optional(st.decimals(-1000, 1000, places=3)), object),
+    series(optional(st.decimals(-1000, 1000, places=1)), object),
     series(st.booleans(), "bool"),
     series(optional(st.booleans()), "boolean"),
     series(optional(st.booleans()), object),
@@ -154,6 +155,22 @@ def test_preprocessing_has_the_same_bits(
     )
     assert (found.dtype, found.shape) == (ours.dtype, ours.shape)
     assert np.array_equal(found, ours, equal_nan=True), (found.tolist(), ours.tolist())
+
+
+def test_a_decimal_is_the_same_category_in_both() -> None:
+    values = pd.Series([Decimal("2.3"), Decimal("0.7")], dtype=object)
+    raw, columns = columns_of("number")
+    made = tuple(MadeColumn(source="x", operations=(Equal(value=value),)) for value in (2.3, 0.7))
+    schema = raw.model_copy(
+        update={
+            "columns": (TableColumn(name="a", kind="boolean"), TableColumn(name="b", kind="boolean")),
+            "preprocessing": Preprocessing(declared=(), columns=raw.columns, made=made),
+        }
+    )
+    described = json.loads(columns_text(schema, "xgboost"))
+    ours = model_inputs(typed_rows(pa.table({"x": pa.array(values)}), raw).rows, schema)
+    assert ours.tolist() == encoded(pd.DataFrame({"x": values}), columns, described["made"]).tolist()
+    assert ours.tolist() == [[1, 0], [0, 1]]
 
 
 def test_a_model_without_preprocessing_has_the_files_of_the_release_before() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pictures_with_numbers import TARGET, ink_of, pixels_of, write_folder, write
 
 from evergreen import Cifar10, Digits, IdxFiles, ImageFolder, ParquetImages, Table
 from training.data.sources.locate import open_path, with_numbers
+from training.data.sources.target_numbers import target_texts
 from training.errors import DataError, SettingError
 from training.records import SourceFiles
 
@@ -51,6 +53,11 @@ def test_folders_of_splits_have_a_table_each_or_one_above_them(tmp_path: Path, r
     assert list(one.splits(files)) == ["train", "val", "test"]
     assert numbers_of(rows_of(files, "val")) == numbers_of(rows_of(files, "train"))
     assert two.fetch(tmp_path).digest == files.digest
+
+
+def test_a_decimal_is_the_number_that_its_text_is() -> None:
+    values = pa.array([Decimal("2.3"), Decimal("-0.7")], pa.decimal128(4, 2))
+    assert target_texts(values, TARGET, str) == ["2.3", "-0.7"]
 
 
 def test_only_content_counts(tmp_path: Path) -> None:
