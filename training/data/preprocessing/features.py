@@ -14,7 +14,7 @@ from training.data.tables.statistics import Moments, moments
 from training.data.tables.values import text_of, typed
 from training.errors import SettingError
 from training.records import ColumnKind, TableColumn, TableSchema
-from training.table_records import MadeColumn, Operation
+from training.table_records import Equal, MadeColumn, Operation
 
 Numbers = npt.NDArray[np.float64]
 ReadColumn = Callable[[TableColumn], Numbers]
@@ -33,6 +33,11 @@ class Feature:
     operations: tuple[Operation, ...] = ()
     is_ready: bool = False
 
+    @property
+    def is_named_by_value(self) -> bool:
+        """Whether a OneHotEncoder made the column: its name ends with a value of the training rows."""
+        return bool(self.operations) and isinstance(self.operations[-1], Equal)
+
     def after(self, name: str, operation: Operation, kind: ColumnKind, is_ready: bool = False) -> "Feature":
         """The column that an operation makes of this one."""
         return replace(
@@ -49,10 +54,13 @@ class Vector:
 
 
 class Features:
-    """The columns of a table after the steps so far; `read` gives a column's encoded numbers in the training rows."""
+    """The columns of a table after the steps so far; `read` gives a column's encoded numbers in the training rows.
 
-    def __init__(self, schema: TableSchema, read: ReadColumn) -> None:
-        self._schema, self._read = schema, read
+    Without `values_known`, the numbers are examples: names of columns that a OneHotEncoder makes of them may repeat.
+    """
+
+    def __init__(self, schema: TableSchema, read: ReadColumn, values_known: bool = True) -> None:
+        self._schema, self._read, self._values_known = schema, read, values_known
         self._raw = {column.name: column for column in schema.columns}
         self._now: dict[str, Feature | Vector] = {
             column.name: Feature(column.name, column.name, column.kind) for column in schema.columns
@@ -91,12 +99,12 @@ class Features:
         for name in gone:
             del self._now[name]
         self._now |= made
-        counts = Counter(feature.name for feature in self)
-        name, count = counts.most_common(1)[0]
-        if count > 1:
-            raise SettingError(
-                f"two columns would be named {name!r}. Rename one of them by output_columns=[...]."
-            )
+        named = [feature.name for feature in self if self._values_known or not feature.is_named_by_value]
+        for name, count in Counter(named).most_common(1):
+            if count > 1:
+                raise SettingError(
+                    f"two columns would be named {name!r}. Rename one of them by output_columns=[...]."
+                )
 
     def check_free(self, output: str) -> None:
         """Raise :class:`SettingError` if a column that is not replaced has the name `output`."""

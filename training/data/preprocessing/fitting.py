@@ -30,15 +30,19 @@ def fitted(steps: Sequence[DeclaredStep], schema: TableSchema, read: ReadColumn)
     `read` gives the encoded numbers of a column in the training rows, NaN for a missing value. Raises
     :class:`SettingError` for a step that its columns can't have.
     """
-    features = Features(schema, read)
+    features = _after(steps, Features(schema, read))
+    columns = tuple(features.described(feature) for feature in features)
+    preprocessing = Preprocessing(declared=tuple(steps), columns=features.raw(), made=features.made())
+    return schema.model_copy(update={"columns": columns, "preprocessing": preprocessing})
+
+
+def _after(steps: Sequence[DeclaredStep], features: Features) -> Features:
     for number, step in enumerate(steps, 1):
         try:
             (_concatenate if step.preprocessor == "Concatenator" else _add)(features, step)
         except SettingError as error:
             raise SettingError(f"preprocessors: step {number}, {step.preprocessor}: {error}") from None
-    columns = tuple(features.described(feature) for feature in features)
-    preprocessing = Preprocessing(declared=tuple(steps), columns=features.raw(), made=features.made())
-    return schema.model_copy(update={"columns": columns, "preprocessing": preprocessing})
+    return features
 
 
 def check_steps(steps: Sequence[DeclaredStep], target: str, columns: Mapping[str, ColumnKind]) -> None:
@@ -46,13 +50,12 @@ def check_steps(steps: Sequence[DeclaredStep], target: str, columns: Mapping[str
     two = np.array([0.0, 1.0])
     schema = TableSchema(
         target=target,
-        # Names of categories that no column's name can end with.
         columns=tuple(
-            TableColumn(name=name, kind=kind, categories=("\0", "\1") if kind == "category" else ())
+            TableColumn(name=name, kind=kind, categories=("a", "b") if kind == "category" else ())
             for name, kind in columns.items()
         ),
     )
-    fitted(steps, schema, lambda _: two)
+    _after(steps, Features(schema, lambda _: two, values_known=False))
 
 
 def _add(features: Features, step: DeclaredStep) -> None:

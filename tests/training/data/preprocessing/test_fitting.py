@@ -113,6 +113,27 @@ def test_a_step_that_values_rule_out_is_refused(rows: Rows, make: Callable[[], A
     assert message in str(caught.value)
 
 
+def test_a_column_may_have_a_name_that_an_encoder_could_make_of_other_values() -> None:
+    """Before the rows are read, the values of `zone` are unknown; in the second table, they make a column `zone_1`."""
+    steps, kinds = [OneHotEncoder(["zone"])], {"zone": "number", "zone_1": "number"}
+    check_steps(declared_steps("r", steps), "price", kinds)
+    for values, names in (([2, 3, 4], ["zone_2", "zone_3", "zone_4", "zone_1"]), ([1, 2, 3], None)):
+        table = pa.table({"zone": pa.array(values, pa.float64()), "zone_1": pa.array([0.5, 1, 2])})
+        rows = described(table, table, target="price")
+        if names is not None:
+            assert [column.name for column in rows.fitted(steps).columns] == names
+        else:
+            with pytest.raises(SettingError, match="two columns would be named 'zone_1'"):
+                rows.fitted(steps)
+
+
+def test_a_name_that_two_steps_give_is_refused_before_rows_are_read() -> None:
+    """The vector `all` has the column `size`."""
+    steps = [Concatenator(["size"], "all"), MaxAbsScaler(["weight"], output_columns=["size"])]
+    with pytest.raises(SettingError, match="two columns would be named 'size'"):
+        check_steps(declared_steps("r", steps), "price", {"size": "number", "weight": "number"})
+
+
 def test_a_constant_may_be_a_new_category_which_later_rows_may_have(rows: Rows) -> None:
     """Also after the fill, an unknown category is in no column of a one-hot encoding."""
     schema = rows.fitted(
