@@ -149,6 +149,9 @@ class ProblemContract(ABC):
         assert all(map(np.isfinite, made.values()))
         assert made[f"validation_{self.problem().metric}"] == 0.25
         assert made[self.problem().metric] == made[f"champion_{self.problem().metric}"]
+        # The command's summary finds the problem and its interval by these names.
+        assert {f"{self.problem().metric}_low", f"{self.problem().metric}_high"} <= made.keys()
+        assert problem_with_metric(made).name == self.problem().name
 
     def test_neither_the_problem_nor_its_objective_imports_torch(self) -> None:
         modules = (type(self.problem()).__module__, objective_module(self.problem().name))
