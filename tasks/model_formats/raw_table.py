@@ -109,8 +109,9 @@ def _preprocessed(rows: pd.DataFrame, columns: Sequence[Column], made: Sequence[
         values = start[one["source"]]
         for operation in one["operations"]:
             values = _OPERATIONS[operation["does"]](values, operation)
-        with np.errstate(over="ignore"):
-            matrix[:, number] = np.where(values < 0, np.nan, values) if one["kind"] == "category" else values
+        if one["kind"] == "category":
+            values = np.where(values < 0, np.nan, values)
+        matrix[:, number] = np.clip(values, -_LARGEST, _LARGEST)
     return matrix
 
 

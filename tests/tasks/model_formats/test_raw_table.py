@@ -34,6 +34,7 @@ SOURCE = Path(raw_table.__file__)
 VERSIONS = (
     "e4d9986b8fd85f58547c42e55d40409503c9472f71549bafff2a24daa0e18c35",
     "043f750282296c117f86988fc5b7292bc4d4ac5bc4ab09368228c7a1d59d215f",
+    "4b047ee7d32a7fde90d908dece00af12948a39e236c5e81aeb1336b3352236e8",
 )
 CATEGORIES = ("-1", "0.5", "1", "10115", "2024-01-01", "Köln", "false", "mañana", "true", "日本")
 WORDS = ("true", "False", "YES", "no", "t", "F", "1", "0", "y", "N")
@@ -155,6 +156,29 @@ def test_preprocessing_has_the_same_bits(
     )
     assert (found.dtype, found.shape) == (ours.dtype, ours.shape)
     assert np.array_equal(found, ours, equal_nan=True), (found.tolist(), ours.tolist())
+
+
+def test_a_scaled_number_beyond_32_bits_is_the_largest_number_of_32_bits() -> None:
+    """XGBoost refuses infinite numbers in training."""
+    import xgboost
+
+    raw, columns = columns_of("number")
+    made = (MadeColumn(source="x", operations=(Scale(shift=0.0, divisor=0.5),)),)
+    schema = raw.model_copy(
+        update={
+            "columns": (TableColumn(name="a", kind="number"),),
+            "preprocessing": Preprocessing(declared=(), columns=raw.columns, made=made),
+        }
+    )
+    rows = pd.DataFrame({"x": [-3.4e38, 3.4e38, 0.25, None]})
+    ours = model_inputs(typed_rows(pa.table({"x": pa.array(rows["x"], from_pandas=True)}), raw).rows, schema)
+    largest = np.finfo(np.float32).max
+    assert np.array_equal(ours[:, 0], np.array([-largest, largest, 0.5, np.nan], np.float32), equal_nan=True)
+    theirs = encoded(rows, columns, json.loads(columns_text(schema, "xgboost"))["made"])
+    assert ours.tobytes() == theirs.tobytes()
+    data = xgboost.QuantileDMatrix(ours, np.arange(4.0))
+    model = xgboost.train({"min_child_weight": 0}, data, num_boost_round=2)
+    assert np.isfinite(model.inplace_predict(ours)).all()
 
 
 def test_a_decimal_is_the_same_category_in_both() -> None:

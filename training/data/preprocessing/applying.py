@@ -1,6 +1,7 @@
 """The matrix that a model takes, with the preprocessing of its table: encoded columns, then fitted operations.
 
-The numbers are 64-bit until all operations are done, as in Ray Data, and are then rounded to 32 bits.
+The numbers are 64-bit until all operations are done, as in Ray Data, and are then rounded to 32 bits. A number beyond
+32 bits becomes the largest, or least, of 32 bits: XGBoost refuses infinite numbers.
 `tasks/model_formats/raw_table.py` does the same for plain MLflow, with the same bits.
 """
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from training.data.tables.encoding import Rows, encode, encoded_values
-from training.data.tables.values import plain
+from training.data.tables.values import LARGEST, plain
 from training.records import TableColumn, TableSchema
 from training.table_records import Equal, Fill, Operation, Position, Scale
 
@@ -37,8 +38,7 @@ def model_inputs(rows: Rows, schema: TableSchema, prefix: str = "") -> npt.NDArr
         found = applied(numbers[made.source], made.operations)
         if column.kind == "category":
             found = np.where(found < 0, np.nan, found)
-        with np.errstate(over="ignore"):
-            matrix[:, place] = found
+        matrix[:, place] = np.clip(found, -LARGEST, LARGEST)
     return matrix
 
 
