@@ -35,9 +35,9 @@ from tasks.registry.aliases import (
 )
 from tasks.registry.descriptions import describe_model, describe_version, version_description
 from tasks.registry.lock import Lease, registry_lock
-from tasks.registry.own_digests import keep_digest
+from tasks.registry.own_digests import OwnDigests, keep_digests
 from tasks.registry.reign import settle_standing, take_looks
-from tasks.registry.safe_loading import FILE_TAG, WEIGHTS_FILE_TAG, digest_of_logged
+from tasks.registry.safe_loading import FILE_TAG, METADATA_TAG, WEIGHTS_FILE_TAG, digest_of_logged
 from tasks.registry.training_rows import record_training_rows
 from tasks.step import step, worth_retrying
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_patiently, log_final, open_run
@@ -152,6 +152,7 @@ def create_version(
         CLASSES_TAG: json.dumps(version.classes),
         **({TRANSFORM_TAG: version.transform} if version.transform else {}),
         FILE_TAG: digest_of_logged(lease.client, model_id, format_of(plan.settings).MODEL_FILE),
+        METADATA_TAG: digest_json(metadata_of(version, format_name(plan.settings))),
         **_weights_file_tag(plan, trained),
     }
     lease.check()
@@ -166,7 +167,8 @@ def create_version(
     number = delete_duplicates(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
     # Otherwise the version that delete_duplicates kept was registered by another home.
     if version_tags(lease.client, plan.model, number).get(FILE_TAG) == tags[FILE_TAG]:
-        keep_digest(Home(Path(plan.home)), plan.model, number, tags[FILE_TAG])
+        digests = OwnDigests(tags[FILE_TAG], tags[METADATA_TAG])
+        keep_digests(Home(Path(plan.home)), plan.model, number, digests)
     return number
 
 

@@ -49,16 +49,19 @@ hypothesis.settings.register_profile("shared-cores", deadline=None, max_examples
 hypothesis.settings.load_profile("shared-cores")
 
 
-# Files that take a minute or more run first, so that neither of two test processes idles at the end.
+# Files that take a minute or more run first, so that neither of two test processes idles at the end. Files whose
+# trainings have several workers alternate with others: side by side, they slow each other two to four times.
 _LONG = (
     "test_retrain_on_ray.py",
-    "test_supervise.py",
     "test_retrain.py",
-    "test_virtual_shards.py",
+    "test_supervise.py",
     "test_secrets.py",
     "test_tracking_outage.py",
-    "test_chaos.py",
+    "test_virtual_shards.py",
     "test_commands.py",
+    "test_storage_url.py",
+    "test_against_ray.py",
+    "test_chaos.py",
     "test_verify.py",
     "test_listening.py",
     "test_ray.py",

@@ -1,6 +1,6 @@
 """Digests of the models that this home registered, stored as files in the home.
 
-Everyone with write access to the registry can change the digest in its tag, so the tag detects damage but no attack.
+Everyone with write access to the registry can change the digests in its tags, so the tags detect damage but no attack.
 The files in the home are out of reach of such an attacker. A registry that was deleted and created again numbers its
 versions from 1 again, so registering a version replaces the file of that number.
 """
@@ -9,6 +9,7 @@ import hashlib
 import logging
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from training.storage.files import write_text
 from training.storage.paths import Home
@@ -18,31 +19,42 @@ log = logging.getLogger("evergreen.register")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def keep_digest(home: Home, model: str, number: str, sha256: str) -> None:
-    """Store the digest of version `number`, which this home has just registered in the current store."""
-    write_text(record_of(home, model, number), f"{sha256}\n")
+class OwnDigests(NamedTuple):
+    """Digests of a version that this home registered: sha256 of the model file, and of the metadata in `MLmodel`.
+
+    The metadata name the classes, and the columns, categories and fitted numbers of a table, all of which change
+    predictions. An older Evergreen did not store their digest.
+    """
+
+    model_file: str
+    metadata: str | None = None
 
 
-def kept_digest(home: Home, model: str, number: str) -> str | None:
-    """The stored digest of version `number`, or None (with a warning if its file is damaged).
+def keep_digests(home: Home, model: str, number: str, digests: OwnDigests) -> None:
+    """Store the digests of version `number`, which this home has just registered in the current store."""
+    write_text(record_of(home, model, number), "".join(f"{digest}\n" for digest in digests if digest))
+
+
+def kept_digests(home: Home, model: str, number: str) -> OwnDigests | None:
+    """The stored digests of version `number`, or None (with a warning if their file is damaged).
 
     Versions that another home registered, or an older Evergreen without these files, have none.
     """
     file = record_of(home, model, number)
     try:
-        text = file.read_text(encoding="utf-8").strip()
+        lines = file.read_text(encoding="utf-8").split()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError):
-        text = ""
-    if not _DIGEST.fullmatch(text):
-        log.warning("%s is damaged: the model is compared with the registry's digest only", file)
+        lines = []
+    if not 1 <= len(lines) <= len(OwnDigests._fields) or not all(map(_DIGEST.fullmatch, lines)):
+        log.warning("%s is damaged: the model is compared with the registry's digests only", file)
         return None
-    return text
+    return OwnDigests(*lines)
 
 
 def record_of(home: Home, model: str, number: str) -> Path:
-    """Path of the file with the digest of version `number`, for the registry that MLflow is configured for."""
+    """Path of the file with the digests of version `number`, for the registry that MLflow is configured for."""
     import mlflow
 
     uri = mlflow.get_registry_uri()

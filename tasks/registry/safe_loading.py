@@ -4,9 +4,9 @@ Other people may write to a registry. Loading a model can run their code: MLflow
 `MLmodel` names, puts folders of the model on Python's path and unpickles files, torch evaluates strings of a program,
 and XGBoost believes the numbers in its trees. A model that would use any of these is refused before a loader opens its
 files; :mod:`tasks.model_formats` has the rules of each format. A model on a table has a file of code, which encodes
-raw columns for other programs: the file must have the bytes that Evergreen wrote, and is not run here. The model file's
-digest must also match the digests recorded at registration: in the registry's tag, and in the home that registered the
-version.
+raw columns for other programs: the file must have the bytes that Evergreen wrote, and is not run here. The digests of
+the model file and of the metadata must also match those recorded at registration: in the registry's tags, and in the
+home that registered the version.
 """
 
 import math
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tasks.model_formats.base import ModelFormat, Registered, format_in
-from tasks.registry.own_digests import kept_digest, record_of
+from tasks.registry.own_digests import kept_digests, record_of
 from tasks.trackers.mlflow_store import NO_PICKLE
 from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
 from training.records import ImageShape, ProblemName, TableSchema
 from training.seams import install_command
-from training.storage.files import digest_file, temporary_folder
+from training.storage.files import digest_file, digest_json, temporary_folder
 from training.storage.paths import Home
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
 FILE_TAG = "evergreen.model_file"  # sha256 of the model file, as of an exported program
+METADATA_TAG = "evergreen.model_metadata"  # sha256 of the metadata in `MLmodel`: classes, columns and so on
 WEIGHTS_FILE_TAG = "evergreen.weights_file"  # sha256 of the weights file, for further training
 
 
@@ -56,9 +57,9 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
         # :func:`training.errors.classify` would take for a server's, worth a retry.
         with _said_of(name, DataError, ResourceError):
             model_format = check_files(folder, name, tags)
-            _check_own(home, model, number, folder / model_format.MODEL_FILE)
-            predict = model_format.load(folder)
             described = Model.load(str(folder))
+            _check_own(home, model, number, folder / model_format.MODEL_FILE, described.metadata or {})
+            predict = model_format.load(folder)
             said = _said_in(described.metadata)
     signature = described.signature
     shape = _shape_of_table(said.table) or image_shape(signature, name)
@@ -183,6 +184,11 @@ def check_files(folder: Path, name: str, tags: Mapping[str, str]) -> ModelFormat
             f"{name} is not a model that Evergreen registered: {wrong}. Loading it could run code that comes with "
             "it, so it is not loaded. Register the model by retraining it."
         )
+    if METADATA_TAG in tags and tags[METADATA_TAG] != digest_json(metadata):
+        raise DataError(
+            f"{name}: the metadata in MLmodel are not those that were registered (their digest differs from the tag "
+            f"{METADATA_TAG}), so the model is not loaded. {_remedy(name.split()[1])}"
+        )
     for file, sha256 in _digests_in(tags, model_format).items():
         if not (folder / file).is_file() or digest_file(folder / file) != sha256:
             raise DataError(
@@ -198,14 +204,21 @@ def _digests_in(tags: Mapping[str, str], form: ModelFormat) -> dict[Path, str]:
     return {file: tags[tag] for tag, file in files.items() if file is not None and tag in tags}
 
 
-def _check_own(home: Home, model: str, number: str, file: Path) -> None:
-    """Compare the model file with the digest that this home stored, if this home registered the version."""
-    kept = kept_digest(home, model, number)
-    if kept is not None and digest_file(file) != kept:
+def _check_own(home: Home, model: str, number: str, file: Path, metadata: Mapping[str, Any]) -> None:
+    """Compare model file and metadata with the digests that this home stored, if this home registered the version."""
+    kept = kept_digests(home, model, number)
+    if kept is None:
+        return
+    changed = ""
+    if kept.model_file != digest_file(file):
+        changed = f"{file.name} is not the file"
+    elif kept.metadata is not None and kept.metadata != digest_json(metadata):
+        changed = "the metadata in MLmodel are not those"
+    if changed:
         raise DataError(
-            f"model {model} version {number}: {file.name} is not the file that this home registered (its digest is "
-            f"not the one in {record_of(home, model, number)}), so it is not loaded. {_remedy(model)} If the "
-            "registry was deleted and made again on purpose, remove that record."
+            f"model {model} version {number}: {changed} that this home registered (the digest is not the one in "
+            f"{record_of(home, model, number)}), so the version is not loaded. {_remedy(model)} If the registry was "
+            "deleted and made again on purpose, remove that record."
         )
 
 

@@ -20,7 +20,7 @@ from tasks.inference.scoring import ScoringActor
 from tasks.model_formats.torch_export import log_serving_model
 from tasks.predict import predict
 from tasks.registry.aliases import CHAMPION, PREVIOUS, champion_of, load_version, roll_back
-from tasks.registry.own_digests import keep_digest, record_of
+from tasks.registry.own_digests import OwnDigests, keep_digests, record_of
 from tasks.registry.safe_loading import FILE_TAG
 from tasks.trackers.mlflow_run import connect
 from training.errors import DataError
@@ -220,7 +220,7 @@ def test_other_bytes_than_those_registered_are_refused_before_they_are_read(regi
 def test_the_homes_own_record_is_believed_and_not_the_registrys_tag(registry: Registry) -> None:
     """Someone who can write to the registry can change the tag together with the file."""
     program = registry.files / "data" / "model.pt2"
-    keep_digest(registry.home, MODEL, "2", digest_file(program))
+    keep_digests(registry.home, MODEL, "2", OwnDigests(digest_file(program)))
     try:
         assert load_version(registry.home, MODEL, "2") is not None
         other = repacked(program)
@@ -247,7 +247,7 @@ def repacked(program: Path) -> Path:
 def test_a_record_that_is_damaged_is_no_reason_to_refuse(
     registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep_digest(registry.home, MODEL, "2", "half of a dig")
+    keep_digests(registry.home, MODEL, "2", OwnDigests("half of a dig"))
     try:
         assert load_version(registry.home, MODEL, "2") is not None
     finally:

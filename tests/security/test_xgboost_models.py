@@ -18,12 +18,14 @@ import yaml
 from bombs import armed, goes_off
 from boosted_tables import RegisteredTrees, mixed_table, registered_trees
 
+from tasks.model_formats.table_models import columns_text
 from tasks.registry.aliases import load_version
-from tasks.registry.own_digests import keep_digest, record_of
-from tasks.registry.safe_loading import FILE_TAG
+from tasks.registry.own_digests import OwnDigests, keep_digests, record_of
+from tasks.registry.safe_loading import FILE_TAG, METADATA_TAG
 from tasks.trackers.mlflow_run import connect
 from training.errors import DataError
-from training.storage.files import digest_file
+from training.records import TableSchema
+from training.storage.files import digest_file, digest_json
 from training.storage.paths import Home
 
 _LOAD = "import sys, mlflow.pyfunc; mlflow.pyfunc.load_model(sys.argv[1])"
@@ -323,7 +325,7 @@ def test_other_trees_than_those_registered_are_refused(registry: RegisteredTrees
     file.write_bytes(content[:at] + struct.pack(">f", 0.125) + content[at + 4 :])
     with pytest.raises(DataError, match=r"model\.ubj is not the file that was registered"):
         load_version(registry.home, "boosted", "1")
-    keep_digest(registry.home, "boosted", "1", digest_file(tmp_path / "kept" / "model.ubj"))
+    keep_digests(registry.home, "boosted", "1", OwnDigests(digest_file(tmp_path / "kept" / "model.ubj")))
     tags = registry.client.get_model_version("boosted", "1").tags
     try:  # someone who can write to the registry changes the tag as well
         registry.client.set_model_version_tag("boosted", "1", FILE_TAG, digest_file(file))
@@ -332,6 +334,31 @@ def test_other_trees_than_those_registered_are_refused(registry: RegisteredTrees
     finally:
         record_of(registry.home, "boosted", "1").unlink()
         registry.client.set_model_version_tag("boosted", "1", FILE_TAG, tags[FILE_TAG])
+
+
+def test_other_categories_than_those_registered_are_refused(registry: RegisteredTrees) -> None:
+    """The files agree with each other, but the model would take one kind for another."""
+    described = yaml.safe_load((registry.files / "MLmodel").read_text())
+    registered = digest_json(described["metadata"])
+    trees = digest_file(registry.files / "model.ubj")
+    table = described["metadata"]["table"]
+    kind = next(column for column in table["columns"] if column["name"] == "kind")
+    kind["categories"].reverse()
+    (registry.files / "MLmodel").write_text(yaml.safe_dump(described))
+    (registry.files / "columns.json").write_text(columns_text(TableSchema.model_validate(table), "xgboost"))
+    assert load_version(registry.home, "boosted", "1") is not None, "nothing compares the metadata"
+    keep_digests(registry.home, "boosted", "1", OwnDigests(trees, registered))
+    try:
+        with pytest.raises(DataError, match="the metadata in MLmodel are not those that this home"):
+            load_version(registry.home, "boosted", "1")
+    finally:
+        record_of(registry.home, "boosted", "1").unlink()
+    registry.client.set_model_version_tag("boosted", "1", METADATA_TAG, registered)
+    try:
+        with pytest.raises(DataError, match=f"differs from the tag {METADATA_TAG}"):
+            load_version(registry.home, "boosted", "1")
+    finally:
+        registry.client.delete_model_version_tag("boosted", "1", METADATA_TAG)
 
 
 def test_a_machine_without_xgboost_names_the_command(registry: RegisteredTrees) -> None:

@@ -13,7 +13,7 @@ from mlflow.models import Model
 
 import tasks.registry.aliases
 from tasks.registry.aliases import ROLLED_BACK_TAG, ChampionMovedError, champion_of, roll_back, version_tags
-from tasks.registry.own_digests import kept_digest
+from tasks.registry.own_digests import OwnDigests, kept_digests
 from tasks.trackers.mlflow_run import open_run
 from training.errors import DataError
 from training.records import Release
@@ -214,10 +214,11 @@ def champions_program(world: World) -> Path:
     return Path(files) / "data" / "model.pt2"
 
 
-def test_the_home_keeps_the_digest_of_what_it_registers(world: World) -> None:
+def test_the_home_keeps_the_digests_of_what_it_registers(world: World) -> None:
     release = world.candidate.register()
-    digest = world.client.get_model_version(world.model, release.version).tags["evergreen.model_file"]
-    assert kept_digest(world.home, world.model, release.version) == digest
+    tags = world.client.get_model_version(world.model, release.version).tags
+    digests = OwnDigests(tags["evergreen.model_file"], tags["evergreen.model_metadata"])
+    assert kept_digests(world.home, world.model, release.version) == digests
 
 
 def test_a_damaged_model_is_not_promoted(world: World) -> None:
