@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from small_runs import tiny_settings, write_recipe
 
-from training import identity, libraries
+from training import identity, libraries, seams
 from training.data.sources.digits import Digits
 from training.identity import changes, code_of, ingredients, latest_ingredients, run_key
 from training.plan import identify
 from training.recipe import load
 from training.settings.overrides import describe, parse_assignments, resolve
-from training.settings.schema import Settings
+from training.settings.schema import Settings, section_of_trainer
 from training.storage.paths import Home
 
 _, REF = load("digits")
@@ -103,6 +103,22 @@ OTHERS = {
     "ray.dashboard": True,
     "ray.object_store_mb": 100,
 }
+# By trainer besides the PyTorch loop: another valid value of every setting of its section.
+TRAINERS = {
+    "xgboost": {
+        "rounds": 7,
+        "learning_rate": 0.5,
+        "max_depth": 2,
+        "min_child_weight": 2.0,
+        "gamma": 0.5,
+        "subsample": 0.5,
+        "colsample_bytree": 0.5,
+        "reg_lambda": 0.5,
+        "reg_alpha": 0.5,
+        "max_bin": 16,
+        "select": "last",
+    }
+}
 
 
 def changed(name: str, value: object) -> Settings:
@@ -129,6 +145,22 @@ def test_a_setting_that_changes_the_weights_changes_the_key(name: str) -> None:
     if name == "training.virtual_shards":  # with virtual shards, the number of workers no longer counts
         said.insert(0, f"settings.scaling.num_workers: {BASE.scaling.num_workers} -> any")
     assert changes(before, after) == said
+
+
+def test_every_trainer_is_listed() -> None:
+    assert {"torch", *TRAINERS} == seams.TRAINERS.keys()
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_setting_of_a_trainer_changes_the_key(trainer: str) -> None:
+    section = section_of_trainer(trainer)
+    assert TRAINERS[trainer].keys() == section.model_fields.keys() - {"trainer"}
+    sections = [
+        section(),
+        *(section.model_validate({name: value}) for name, value in TRAINERS[trainer].items()),
+    ]
+    keys = {run_key(parts_of(BASE.model_copy(update={"training": one}))) for one in sections}
+    assert len(keys) == len(sections)
 
 
 @pytest.mark.parametrize("name", OTHERS)

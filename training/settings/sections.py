@@ -24,7 +24,8 @@ class Section(BaseModel):
 class TrainerWords:
     """Words of a trainer: its step and epoch in the singular, what its workers compute, what becomes the model.
 
-    `section` describes the section `training` in the help of the command.
+    `section` describes the section `training` in the help of the command. `gain` is the library's name for the
+    importances of the columns (:meth:`training.trainers.base.Inspection.importances`), of trainers that have them.
     """
 
     step: str
@@ -32,6 +33,7 @@ class TrainerWords:
     computed: str
     kept: str
     section: str
+    gain: str = ""
 
 
 class TrainerSettings(Section):

@@ -20,6 +20,7 @@ class XGBoostSettings(TrainerSettings):
         computed="trees",
         kept="trees of the first {} rounds",
         section="How the trees are grown, of a recipe with trainer=XGBoost(...)",
+        gain="XGBoost's total gain",
     )
     FORMATS: ClassVar[tuple[str, ...]] = ("xgboost_ubj",)
     FORM: ClassVar[Mapping[str, str | None]] = {"epochs": "training.rounds", "batch_size": None}
