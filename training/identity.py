@@ -32,10 +32,13 @@ Ingredients = dict[str, Any]
 def data_fingerprint(ref: RecipeRef, files: SourceFiles, settings: DataSettings) -> str:
     """Identifies the dataset version that a recipe makes of source files; see :func:`versions.fingerprint`.
 
+    With a function `transform_rows`, the versions of the recipe's libraries count, since the function may call them.
+
     Raises :class:`training.errors.SettingError` for settings, a problem or preprocessors that this kind of source does
     not have.
     """
-    found = versions.fingerprint(files, settings, ref.problem, ref.transform)
+    transform = digest_json([ref.transform, library_versions(ref)]) if ref.transform else ""
+    found = versions.fingerprint(files, settings, ref.problem, transform)
     if not ref.preprocessors:
         return found
     from training.data.preprocessing.preparation import preprocessed_fingerprint

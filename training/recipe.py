@@ -379,11 +379,14 @@ def _digest(files: list[Path], content_of: Callable[[Path], bytes] | None = None
 def _digest_of(function: TransformRows | None, files: list[Path]) -> str:
     """Digest of the code that a function's result depends on: its file among a recipe's `files`, and what it imports.
 
-    All `files` count for a callable that is no plain function, and for a function from elsewhere.
+    All `files` count for a callable that is no plain function, for a function that a factory or a decorator made,
+    whose values may come from any of them, and for a function from elsewhere.
     """
     if function is None:
         return ""
-    place = Path(inspect.getsourcefile(function) or "") if inspect.isfunction(function) else Path()
+    made = getattr(function, "__closure__", None) or hasattr(function, "__wrapped__")
+    is_plain = inspect.isfunction(function) and not made
+    place = Path(inspect.getsourcefile(function) or "") if is_plain else Path()
     chosen = sorted(_local_files(place, place.parent)) if place in files else files
     return digest_json([getattr(function, "__qualname__", ""), _digest(chosen)])
 

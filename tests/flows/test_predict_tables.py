@@ -201,6 +201,7 @@ def test_refused_inputs_leave_no_result(
 
 
 @pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 def test_ray_gives_the_same_rows_in_the_same_order(
     predict: Callable[..., step.PredictionSummary], tmp_path: Path
 ) -> None:

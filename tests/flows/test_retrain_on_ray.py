@@ -80,7 +80,8 @@ def odd_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return home_of_environment()
 
 
-@pytest.mark.parametrize("feed", ["stream", pytest.param("loader", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("feed", ["stream", "loader"])
 def test_training_with_feeds_stream_and_loader(odd_home: Home, feed: str) -> None:
     """The home has an unusual path, and all files that the run writes are in that home."""
     home, processes = odd_home, 1 if feed == "loader" else 0
@@ -114,6 +115,7 @@ def test_an_error_of_the_recipe_is_not_retried(home: Home, tmp_path: Path) -> No
     assert len(attempts) == 1
 
 
+@pytest.mark.slow
 def test_a_model_that_can_not_be_exported_ends_its_training_and_leaves_no_worker(
     home: Home, tmp_path: Path
 ) -> None:

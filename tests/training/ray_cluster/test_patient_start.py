@@ -48,6 +48,7 @@ print(json.dumps({"started": started, "alive": alive, "stopped": len(stopped), "
     not patches.active(),
     reason="without the hook started_processes, a start of Ray that takes more than 30 s is repeated",
 )
+@pytest.mark.slow
 def test_processes_that_stand_still_longer_than_rays_limit_are_waited_for() -> None:
     with tempfile.TemporaryDirectory(prefix="eg-", dir="/tmp") as folder:  # a short path for Unix sockets
         limits = {"RAY_gcs_server_port_wait_time_s": "1", "RAY_raylet_start_wait_time_s": "1"}

@@ -63,6 +63,7 @@ def test_the_older_of_two_drivers_ends_at_once_and_the_newer_one_finishes(
 
 
 @pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 def test_a_driver_with_workers_ends_them_and_itself(home: Home, small_version: DatasetVersion) -> None:
     job = slow_job(home, small_version, workers=1, training={"epochs": 1000})
 

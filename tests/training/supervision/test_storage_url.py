@@ -88,6 +88,7 @@ def starts(job: TrainingJob) -> list[int]:
 
 
 @pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 def test_a_stopped_training_continues_in_another_home(
     home: Home, small_version: DatasetVersion, storage: dict[str, str], calm: tuple[Any, ...], tmp_path: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_stopped_training_continues_in_another_home(
 
 
 @pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 def test_a_stream_of_images_comes_from_the_store(
     home: Home, small_version: DatasetVersion, storage: dict[str, str], tmp_path: Path
 ) -> None:

@@ -9,12 +9,14 @@ import pandas as pd
 import pytest
 from small_runs import LINEAR, write_recipe
 
+from training import libraries
 from training.data import dataset
 from training.data.preparation import parallel, prepare
 from training.data.sources import Source
 from training.data.sources.digits import Digits
 from training.data.sources.table import Table
 from training.errors import DataError, SettingError
+from training.identity import data_fingerprint
 from training.recipe import RecipeRef, load
 from training.recipe_function import recipe_function
 from training.records import DatasetVersion, ProblemName
@@ -139,6 +141,38 @@ def test_the_fingerprint_depends_on_the_file_of_the_function_alone(tmp_path: Pat
         for one in ("", ref.transform, changed.transform)
     }
     assert len(prints) == 3
+
+
+@pytest.mark.parametrize("made_by", ["factory", "decorator"])
+def test_values_that_a_factory_or_a_decorator_gets_elsewhere_count(tmp_path: Path, made_by: str) -> None:
+    factory = "def less(by):\n    def transform_rows(images):\n        return by - images\n    return transform_rows\n"
+    decorator = (
+        "import functools\n\ndef less(by):\n"
+        "    return lambda function: functools.wraps(function)(lambda images: by - function(images))\n"
+    )
+    folder = tmp_path / "recipe"
+    code, more = (factory, "") if made_by == "factory" else (decorator, "(transform_rows)")
+    digests = {recipe_with(folder, code + INVERT).transform}
+    recipe = folder / "changed.py"
+    text = recipe.read_text().replace("from rows import transform_rows\n", "from rows import *\n")
+    for by in (16, 17):
+        recipe.write_text(text.replace("=transform_rows", f"=less({by}){more}"))
+        digests.add(load(str(recipe))[1].transform)
+    assert len(digests) == 3
+
+
+def test_another_version_of_a_library_prepares_the_rows_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = recipe_with(tmp_path / "changing", "import pandas\n" + INVERT)
+    file = Path(write_recipe(tmp_path / "plain"))
+    file.write_text("import pandas\n" + file.read_text())
+    plain = load(str(file))[1]
+    files, settings = Digits().fetch(tmp_path), DataSettings()
+    before = [data_fingerprint(ref, files, settings) for ref in (changing, plain)]
+    monkeypatch.setattr(libraries, "_versions", lambda name: {name: "999"})
+    after = [data_fingerprint(ref, files, settings) for ref in (changing, plain)]
+    assert [one != two for one, two in zip(before, after, strict=True)] == [True, False]
 
 
 @pytest.mark.parametrize(

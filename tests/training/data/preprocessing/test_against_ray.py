@@ -54,7 +54,14 @@ def rows() -> Rows:
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "make",
+    [
+        # The chain has most kinds of steps; each of the others starts several executions of Ray Data.
+        pytest.param(make, id=name, marks=() if name == "chain" else pytest.mark.slow)
+        for name, make in CASES.items()
+    ],
+)
 def test_the_numbers_are_those_of_ray(rows: Rows, make: Make) -> None:
     ours, theirs = rows.ours(make()), rows.by_ray(rows.fitted_by_ray(make()))
     assert ours.shape == theirs.shape
@@ -62,6 +69,7 @@ def test_the_numbers_are_those_of_ray(rows: Rows, make: Make) -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 def test_the_numbers_of_another_table_are_those_of_ray() -> None:
     rows = breast_cancer()
     names = list(rows.train.column_names)

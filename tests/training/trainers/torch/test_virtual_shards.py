@@ -91,6 +91,7 @@ def test_a_crash_changes_no_bit(small_version: DatasetVersion, home: Home) -> No
 
 
 @pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
 def test_other_workers_go_on_with_a_metric_interval_that_had_begun(
     small_version: DatasetVersion, home: Home, alone: Outcome
 ) -> None:
