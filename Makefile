@@ -34,7 +34,7 @@ ifdef PIP_DEFAULT_TIMEOUT
 export UV_HTTP_TIMEOUT ?= $(PIP_DEFAULT_TIMEOUT)
 endif
 
-.PHONY: help setup retrain test test-slow bench bench-quick chaos check check-format check-lint check-types check-imports check-dead-code lock clean
+.PHONY: help setup retrain test test-slow bench bench-quick chaos check check-format check-lint check-types check-imports check-dead-code lock reference clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
@@ -87,6 +87,9 @@ lock: $(UV) ## Write requirements.lock from pyproject.toml: make lock [ARGS="--u
 		--python-platform x86_64-manylinux_2_28 --generate-hashes --no-header --no-annotate --quiet $(ARGS) --output-file requirements.lock
 	@sed -i '1i # What Evergreen runs on: Linux x86-64, Python 3.11 or 3.12. Written by `make lock` from pyproject.toml.' \
 		requirements.lock
+
+reference: $(READY) ## Write docs/reference.md from the docstrings of the public API
+	@$(BIN)/python docs/make_reference.py
 
 clean: ## Remove .venv and caches; models, data and runs in .evergreen stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

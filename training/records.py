@@ -63,17 +63,17 @@ class DatasetVersion(Record):
     For a regression, `classes` and the counts are empty; `table` describes the target of images, too.
     """
 
-    name: str
-    fingerprint: str
-    path: str
-    classes: tuple[str, ...]
-    shape: tuple[int, ...]
-    parts: dict[Split, tuple[PartFile, ...]]
-    label_counts: dict[Split, tuple[int, ...]]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    source_digest: str
-    source_origin: Redacted
+    name: str = Field(description="name of the recipe that made the version")
+    fingerprint: str = Field(description="sha256 over the source and its preparation")
+    path: str = Field(description="folder of the part files")
+    classes: tuple[str, ...] = Field(description="names of the classes, in the order of the labels")
+    shape: tuple[int, ...] = Field(description="shape of a row's inputs")
+    parts: dict[Split, tuple[PartFile, ...]] = Field(description="part files by split, each with its sha256")
+    label_counts: dict[Split, tuple[int, ...]] = Field(description="rows of each class, by split")
+    mean: tuple[float, ...] = Field(description="mean of each channel")
+    std: tuple[float, ...] = Field(description="standard deviation of each channel")
+    source_digest: str = Field(description="sha256 over the source's content")
+    source_origin: Redacted = Field(description="where the source came from, without credentials")
     validation_rows: int | None = Field(
         None,
         description="rows of the train split that the source itself keeps for validation, marked in a column "
@@ -82,10 +82,12 @@ class DatasetVersion(Record):
     dropped: tuple[str, ...] = Field(
         (), description="rows left out under data.max_dropped_share or data.duplicates, each with its reason"
     )
-    problem: ProblemName = "classification"
-    table: TableSchema | None = None
+    problem: ProblemName = Field("classification", description="name of the problem")
+    table: TableSchema | None = Field(
+        None, description="columns of a table, or the target of images with numbers"
+    )
     transform: str = Field("", description="digest of the recipe's function `transform_rows`; empty: none")
-    format: int = 1
+    format: int = Field(1, description="number of the manifest's format")
 
     @property
     def has_images(self) -> bool:
@@ -350,24 +352,28 @@ class Verdict(Record):
 class Release(Record):
     """The model version that a retraining run registered; also stored as `release.json` in the run's folder."""
 
-    recipe: str
-    run_key: str
-    dataset_fingerprint: str
-    weights_digest: str
-    model: str
-    version: str
-    alias: Literal["champion", "challenger", "previous", "none"]
-    train_rows: int
-    test_rows: int
+    recipe: str = Field(description="name of the recipe")
+    run_key: str = Field(description="sha256 over data, recipe, code, settings and versions")
+    dataset_fingerprint: str = Field(description="sha256 over the source and its preparation")
+    weights_digest: str = Field(description="sha256 over the model's weights")
+    model: str = Field(description="name of the registered model")
+    version: str = Field(description="number of the version in the registry")
+    alias: Literal["champion", "challenger", "previous", "none"] = Field(
+        description="alias that the verdict gave the version"
+    )
+    train_rows: int = Field(description="rows of the train split, validation rows included")
+    test_rows: int = Field(description="rows on which candidate and champion were compared")
     epochs: int = Field(description="epochs trained")
     selected_epoch: int = Field(description="epoch whose weights were kept")
-    verdict: Verdict
+    verdict: Verdict = Field(description="decision of the gate, with reasons")
     evaluation: str = Field(description="folder of the comparison, under the run's `evaluation`")
-    metrics: dict[str, float]
-    mlflow_run_id: str
-    report: str
+    metrics: dict[str, float] = Field(description="final metrics by name, such as `accuracy` or `rmse`")
+    mlflow_run_id: str = Field(description="id of the MLflow run")
+    report: str = Field(description="path of the report page")
     seconds: float = Field(description="wall time; of a reused release, of the command that found it")
     goodput: Goodput = Field(description="of the run that made the version")
-    reproducible: bool | None = None
-    reproducible_reason: str = "not checked: an older version of Evergreen trained it"
-    reused: bool = False
+    reproducible: bool | None = Field(None, description="result of the replay check; none: not checked")
+    reproducible_reason: str = Field(
+        "not checked: an older version of Evergreen trained it", description="reason of `reproducible`"
+    )
+    reused: bool = Field(False, description="whether an earlier run had made the version")

@@ -22,7 +22,10 @@ CLASSES = tuple("0123456789")
 
 @dataclass(frozen=True)
 class Digits:
-    """The digits, without splits; raw rows of 8x8x1 pixels, scaled from 0..16 to 0..255."""
+    """The 1,797 grey images of 8 x 8 pixels that scikit-learn installs: digits in ten classes, without splits.
+
+    Pixels of 0 to 16 are scaled to 0 to 255.
+    """
 
     classes: tuple[str, ...] = CLASSES
 
