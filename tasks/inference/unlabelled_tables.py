@@ -142,13 +142,18 @@ class Tables:
             error and f"{file} row {number}: {error}"
             for number, error in zip(numbers, typed.errors, strict=True)
         ]
-        features = self._features(typed.rows, f"{file} row {first}")
-        inputs = model_inputs(features, self.table)
+        good = np.flatnonzero([not error for error in typed.errors])
+        inputs = np.full((len(rows), len(self.table.columns)), np.nan, np.float32)
+        unknown = np.full(len(rows), "", object)
+        if len(good):
+            kept = typed.rows if len(good) == len(rows) else typed.rows.take(good)
+            features = self._features(kept, f"{file} row {first + good[0]}")
+            inputs[good], unknown[good] = model_inputs(features, self.table), self._unknown(features)
         return {
             "where": np.array([f"{name}:{number}" for number in numbers], object),
             "error": np.array(errors, object),
             "inputs": inputs,
-            "unknown": self._unknown(features),
+            "unknown": unknown,
         }
 
     def _features(self, rows: pa.Table, first: str) -> pa.Table:

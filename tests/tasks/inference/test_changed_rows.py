@@ -59,17 +59,18 @@ def test_images_are_changed_by_the_code_that_the_run_kept(home: Home, tmp_path: 
 
 
 def test_rows_of_a_table_are_changed_from_the_columns_of_the_source(home: Home, tmp_path: Path) -> None:
-    body = "def transform_rows(rows):\n    return rows.assign(c=rows.a * 2 + rows.b).drop(columns=['a'])\n"
+    body = "def transform_rows(rows):\n    return rows.assign(c=rows.a.astype(int) * 2 + rows.b).drop(columns=['a'])\n"
     ref = recipe_with(tmp_path / "recipe", body)
     plan = finished_run(home, ref)
     function = function_of(home, {TRANSFORM_TAG: ref.transform, RUN_KEY_TAG: plan.run_key}, "model")
     columns = tuple(TableColumn(name=name, kind="number") for name in ("b", "c"))
     schema = TableSchema(target="y", columns=columns, given={"a": "number", "b": "number"})
-    (tmp_path / "rows.csv").write_text("b,a\n1,10\n2,20\n3,text\n")
+    (tmp_path / "rows.csv").write_text("b,a\n1,10\n3,text\n2,20\n")
     reader = Tables(schema, function)
     (batch,) = [batch for chunk in reader.find(tmp_path / "rows.csv") for batch in reader.read(chunk)]
-    assert batch["inputs"][:2].tolist() == [[1, 21], [2, 42]]
-    assert "rows.csv row 3: column 'a' has 'text'" in batch["error"][2]
+    assert batch["inputs"][[0, 2]].tolist() == [[1, 21], [2, 42]]
+    assert "rows.csv row 2: column 'a' has 'text'" in batch["error"][1], "the function gets no missing number"
+    assert [bool(error) for error in batch["error"]] == [False, True, False]
 
 
 def test_a_version_without_a_function_needs_no_code(home: Home) -> None:
