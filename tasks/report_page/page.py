@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -70,7 +71,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "importances": _importances(inputs),
         "looks": look_facts(inputs.release.verdict),
         "lineage": _lineage(inputs),
-        "settings": _by_section(inputs.settings),
+        "settings": _by_section(inputs.settings, sections.WITHOUT_MEANING),
         **sections.context(inputs),
         **view.data(),
         **_time_context(inputs),
@@ -136,10 +137,12 @@ def _data_context(dataset: DatasetVersion) -> dict[str, Any]:
     }
 
 
-def _by_section(settings: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """Settings grouped by section, in the order given."""
+def _by_section(settings: dict[str, Any], left_out: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+    """Settings grouped by section, in the order given, without those named in `left_out`."""
     sections: dict[str, list[tuple[str, str]]] = {}
     for dotted, value in settings.items():
+        if dotted in left_out:
+            continue
         section, _, name = dotted.rpartition(".")
         sections.setdefault(section or "run", []).append((name, _spell(value)))
     return sections

@@ -29,11 +29,13 @@ class Sections(Protocol):
     """The module `tasks/problems/<name>/sections.py` has these names.
 
     `MEASURE` is the problem's metric. `CONTENTS` lists the sections (anchor, title) of the template
-    `sections.html.j2` beside the module, whose variables :meth:`context` gives.
+    `sections.html.j2` beside the module, whose variables :meth:`context` gives. `WITHOUT_MEANING` names settings that
+    the report leaves out, because the problem does not use them.
     """
 
     MEASURE: Measure
     CONTENTS: tuple[tuple[str, str], ...]
+    WITHOUT_MEANING: tuple[str, ...]
 
     def measures(self, inputs: ReportInputs) -> Sequence[Measured]:
         """The rows of the table of scores."""

@@ -15,6 +15,7 @@ from training.records import Evaluation
 
 MEASURE = Measure("accuracy", "Accuracy", "accuracy", is_share=True, greater_is_better=True)
 CONTENTS = (("confusion", "Confusion"), ("classes", "Classes"), ("mistakes", "Mistakes"))
+WITHOUT_MEANING: tuple[str, ...] = ()
 
 _SHOWN_CLASSES = 25
 

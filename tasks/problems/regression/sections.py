@@ -15,6 +15,7 @@ from training.records import Evaluation
 
 MEASURE = Measure("rmse", "RMSE", "RMSE", is_share=False, greater_is_better=False)
 CONTENTS = (("predictions", "Predictions"), ("errors", "Largest errors"))
+WITHOUT_MEANING = ("gate.max_class_drop",)
 
 _SHOWN_ERRORS = 24
 

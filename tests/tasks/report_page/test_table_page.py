@@ -70,6 +70,12 @@ def test_each_problem_has_sections_of_its_own() -> None:
     assert contents(classes()) == [*common[0], "confusion", "classes", "mistakes", *common[1]]
 
 
+def test_settings_without_a_meaning_for_the_problem_are_left_out() -> None:
+    assert "max_class_drop" in classes().text
+    assert "max_class_drop" not in regression().text
+    assert "floor" in regression().text
+
+
 def test_the_scores_are_those_of_the_record() -> None:
     inputs = regression_report()
     ours, theirs = inputs.evaluation.candidate, inputs.evaluation.champion
