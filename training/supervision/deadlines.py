@@ -24,8 +24,9 @@ class Deadlines:
     def passed(self, asked: list[int]) -> bool:
         """Whether a requested stop, or the return after the model was finished, has exceeded its time limit.
 
-        The time of a stop begins again when the workers have written or transferred bytes since the last call: a large
-        checkpoint on its way to a slow store is not given up.
+        The time of a stop begins again when workers that train have written or transferred bytes since the last call: a
+        large checkpoint on its way to a slow store is not given up. The bytes of a worker before its first step do not
+        count: the worker downloads a dataset or a checkpoint, and has nothing to save.
         """
         now = time.monotonic()
         if asked and (self._has_moved() or self.asked_at is None):
@@ -43,7 +44,7 @@ class Deadlines:
         return False
 
     def _has_moved(self) -> bool:
-        before, self.moved = self.moved, sum(beat.moved for beat in self._beats())
+        before, self.moved = self.moved, sum(beat.moved for beat in self._beats() if beat.step)
         return self.moved != before
 
     def _is_finished(self) -> bool:

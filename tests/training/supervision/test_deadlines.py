@@ -50,6 +50,15 @@ def test_a_checkpoint_whose_bytes_move_is_waited_for(limits: Deadlines) -> None:
     assert passes(limits)
 
 
+def test_a_download_before_the_first_step_is_not_waited_for(limits: Deadlines) -> None:
+    beating = heartbeat(limits)
+    assert not limits.passed(ASKED)
+    time.sleep(0.3)
+    beating.add_moved(1)
+    beating.beat(0)
+    assert limits.passed(ASKED)
+
+
 def test_heartbeats_without_bytes_are_not_waited_for(limits: Deadlines) -> None:
     beating = heartbeat(limits)
     assert not limits.passed(ASKED)
