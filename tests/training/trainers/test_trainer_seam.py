@@ -57,7 +57,7 @@ def test_a_trainer_answers_for_itself(name: str) -> None:
     assert settings.trainer == name
     assert Settings.model_validate_json(settings.model_dump_json()) == settings
     assert settings.epochs > 0
-    assert all(vars(section.WORDS).values())
+    assert all(text for word, text in vars(section.WORDS).items() if word != "gain")  # networks have none
     assert trainer_named(name).MODEL_FILE
     assert callable(inspection_of(name).model_digest)
     assert section.FORMATS
