@@ -93,7 +93,7 @@ reference: $(READY) ## Write docs/reference.md from the docstrings of the public
 
 clean: ## Remove .venv and caches; models, data and runs in .evergreen stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find benchmarks deployments flows tasks tests training -name __pycache__ -type d -prune -exec rm -rf {} +
+	find benchmarks deployments docs evergreen flows tasks tests training -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): $(UV) requirements.lock pyproject.toml
 	@echo "Installing the packages of requirements.lock into $(VENV)"

@@ -172,7 +172,7 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
     if not _NAME.fullmatch(recipe.name):
         raise SettingError(
             f"recipe {path}: name {recipe.name!r} is the name of folders and of the registered model; use letters, "
-            "digits, `_`, `-` and `.`, beginning with a letter or digit"
+            "digits, `_`, `-` and `.`, not beginning with `-` or `.`"
         )
     files += [path.parent / name for name in recipe.files]
     if missing := [file for file in files if not file.is_file()]:

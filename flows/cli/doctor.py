@@ -5,6 +5,7 @@ Not a Prefect flow: the command must work when Prefect does not.
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import click
 
@@ -33,9 +34,9 @@ def command(deep: bool, tracking_uri: str | None, verbose: bool, quiet: bool, as
     from flows.local.environment import prepare
 
     del verbose, quiet
-    place = paths.home()
-    prepare(place)
-    found = list(checks(place, deep, tracking_uri))
+    with suppress(ResourceError):  # `checks` reports a home that can't be used, and checks the rest
+        prepare(paths.home())
+    found = list(checks(None, deep, tracking_uri))
     print_checks(found)
     if as_json:
         say(json.dumps([check.model_dump() for check in found]))

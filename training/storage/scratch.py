@@ -28,8 +28,9 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
             if _is_abandoned(folder):
                 log.info("removing %s, which a killed process left", folder)
                 shutil.rmtree(folder, ignore_errors=True)
-    with temporary_folder(purpose) as folder, (folder / _HELD).open("w") as held:
+    with temporary_folder(purpose) as folder, (folder / f"{_HELD}.new").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
+        (folder / f"{_HELD}.new").rename(folder / _HELD)  # only now, so that no other process finds the file unlocked
         yield folder
 
 

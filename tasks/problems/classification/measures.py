@@ -107,8 +107,11 @@ def gain_needed(look: Look) -> float | None:
     if z is None:
         return None
     # A gain of w rows needs at least w discordant rows, and w / sqrt(w) > z only for w > z**2.
-    rows = max(z * math.sqrt(look.gained + look.lost), z * z)
-    return (math.floor(rows) + 1) / look.rows
+    discordant = look.gained + look.lost
+    gain = math.floor(max(z * math.sqrt(discordant), z * z)) + 1
+    if gain <= discordant:
+        gain += (discordant - gain) % 2  # gained - lost is even exactly if gained + lost is
+    return gain / look.rows
 
 
 def rows_needed(look: Look) -> int | None:

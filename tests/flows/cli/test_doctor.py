@@ -1,5 +1,6 @@
 """`evergreen doctor` finds problems, names remedies and changes nothing."""
 
+import json
 import os
 import resource
 import socket
@@ -17,8 +18,10 @@ from filelock import FileLock
 from packaging.requirements import Requirement
 
 from flows.cli.doctor import checks
+from flows.cli.main import main
 from tasks.doctor import machine, packages, services, store
 from tasks.doctor.prefect_server import check_server_answers
+from training.errors import EXIT_RESOURCE
 
 
 def test_a_sound_installation(home):
@@ -40,6 +43,15 @@ def test_a_home_that_cannot_be_written_is_a_finding(tmp_path, monkeypatch):
     broken = [check for check in found.values() if check.ok is False]
     assert broken
     assert all(check.remedy for check in broken)
+
+
+def test_the_command_reports_a_home_that_cannot_be_written_and_checks_the_rest(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / "file" / "home"))
+    assert main(["doctor", "--json"]) == EXIT_RESOURCE
+    found = {check["name"]: check["ok"] for check in json.loads(capsys.readouterr().out)}
+    assert found["home"] is False
+    assert found["packages"] is True
     assert "Python" in found  # later checks still run
     assert "Prefect server" in found
 

@@ -208,11 +208,14 @@ def test_the_score_is_above_z_where_the_bound_is_above_the_margin():
 # --- what would have been needed
 
 
-def test_the_gain_said_to_be_needed_passes_and_one_row_less_does_not():
-    look = counted(30, 25, 945)
+@pytest.mark.parametrize("same", [944, 945])
+def test_the_gain_said_to_be_needed_passes_and_the_next_possible_one_does_not(same):
+    look = counted(30, 1000 - 30 - same, same)
     assert not look.passed
     net = round(gain_needed(look) * look.rows)
-    assert net / np.sqrt(55) > critical(look) >= (net - 1) / np.sqrt(55)
+    discordant = 1000 - same
+    assert (discordant - net) % 2 == 0, "with as many discordant rows, gains differ by two"
+    assert net / np.sqrt(discordant) > critical(look) >= (net - 2) / np.sqrt(discordant)
     assert f"Needed is a gain of {net / 10:.2f} points on these 1,000 rows" in better_rule(look).explanation
 
 

@@ -179,9 +179,10 @@ class Loop:
         if wish == STOP:
             self.long_work.on_first(self.checkpoints.wait)
             self.ranks.barrier()
+            place = "there" if self.feed.exact else "at its newest checkpoint, the end of an epoch"
             raise StopRequestedError(
                 f"training stopped on request at step {position.step} of {self.total_steps}; "
-                "the same command resumes there"
+                f"the same command resumes {place}"
             )
 
     def _before_commit(self) -> None:
