@@ -1,4 +1,4 @@
-"""The preprocessors of Ray Data that a recipe declares, as records.
+"""Convert the preprocessors of Ray Data that a recipe declares to records.
 
 Ray is not imported here: only a recipe that declares preprocessors imports `ray.data.preprocessors`, and the classes
 are recognised by their names.
@@ -18,9 +18,10 @@ _FLOATS = ("float32", "float64")
 
 
 def declared_steps(recipe: str, given: Any) -> tuple[DeclaredStep, ...]:
-    """The steps of `preprocessors=` of a recipe, one preprocessor or a sequence of them; a Chain stands for its parts.
+    """The steps that a recipe declares by `preprocessors=`: one preprocessor, or a list or tuple of preprocessors.
 
-    Raises :class:`SettingError` for anything but a supported preprocessor, and for one that has been fitted.
+    A Chain is replaced by its parts. Raises :class:`SettingError` for anything but a supported preprocessor, and for
+    a preprocessor that is fitted already.
     """
     several = given if isinstance(given, list | tuple) else (given,)
     try:
@@ -85,7 +86,7 @@ def _outputs(step: str, given: Any) -> tuple[str, ...]:
 
 
 def _options(step: str, given: Any, columns: tuple[str, ...]) -> dict[str, Any]:
-    """The arguments of a preprocessor besides its columns."""
+    """The arguments of a preprocessor besides its columns, as fields of :class:`DeclaredStep`."""
     if step == "SimpleImputer":
         return {"strategy": given.strategy} | _fill_value(given)
     if step == "RobustScaler":

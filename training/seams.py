@@ -1,7 +1,7 @@
-"""The parts behind Evergreen's seams by name: a line for each problem, trainer, model format, tracker and object store.
+"""Registry of Evergreen's exchangeable parts: each problem, trainer, model format, tracker and object store by name.
 
-This module imports none of the parts, so that every other module may import it. It is not in the run key: a further
-part retrains nothing. docs/extending.md says what else a part needs.
+This module imports none of the parts, so that every other module may import it. The digest of this module is not in
+the run key, so that adding a part retrains no model. docs/extending.md says what else a part needs.
 """
 
 from collections.abc import Mapping
@@ -15,27 +15,27 @@ PROBLEMS: dict[ProblemName, str] = {
     "classification": "training.problems.classification:Classification",
     "regression": "training.problems.regression:Regression",
 }
-# The section of settings of each trainer; its other modules are in the same folder.
+# The settings section of each trainer; the trainer's other modules are in the same folder.
 TRAINERS: dict[TrainerName, str] = {
     "torch": "training.trainers.torch.settings:TrainingSettings",
     "xgboost": "training.trainers.xgboost.settings:XGBoostSettings",
 }
-# Registered models name their format, so a name stays.
+# Registered models record the name of their format, so a name must never change.
 FORMATS = {
     "torch_export": "tasks.model_formats.torch_export",
     "xgboost_ubj": "tasks.model_formats.xgboost_ubj",
 }
 # Trackers besides MLflow.
 TRACKERS = {"tensorboard": "tasks.trackers.tensorboard:TensorBoard"}
-# Object stores by the scheme of their URL. A scheme is listed if its file system creates an object atomically: commits
-# of checkpoints would be lost otherwise.
+# Object stores by the scheme of their URL. Only schemes are listed whose file system can create an object atomically,
+# and fails if the object exists: otherwise one writer's commit of a checkpoint could overwrite another's.
 STORES = {
     "file": "training.storage.objects.local",
     "s3": "training.storage.objects.remote",
     "gs": "training.storage.objects.remote",
     "abfs": "training.storage.objects.remote",
 }
-# Libraries of parts that are installed on request, by import name, and the extra of pyproject.toml for each.
+# Optional libraries that parts need: import name of the library, and the extra of pyproject.toml that installs it.
 EXTRAS = {"xgboost": "boosting"}
 
 
@@ -46,7 +46,7 @@ def install_command(library: str) -> str:
 
 
 def part_named(parts: Mapping[str, str], name: str) -> Any:
-    """Import the module of a part and return the part: the module, or what `parts` names of it after a colon.
+    """Import the module of a part and return the part: the module, or its attribute that `parts` names after a colon.
 
     Raises ValueError for a name that is not in `parts`.
     """

@@ -1,4 +1,4 @@
-"""Records of a table's columns, and of the preprocessing between the columns of the data and those of a model."""
+"""Records of a table's columns, and of the preprocessing that computes a model's columns from the table's columns."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -22,9 +22,10 @@ PreprocessorName = Literal[
 class TableColumn(Record):
     """A feature column of a table: its type, and statistics of its values over the train split.
 
-    `mean`, `std`, `least` and `most` are over the rows with a value, of the numbers by which
-    :mod:`training.data.tables.encoding` stands for the values (booleans 0 and 1, dates in days since 1970); they are 0
-    for a category column. `std` is 1 for a column whose values are all equal.
+    `mean`, `std`, `least` and `most` are over the rows with a value, computed from the numbers by which
+    :mod:`training.data.tables.encoding` encodes the values (booleans as 0 and 1, dates as days since 1970). A
+    category column has no such statistics: these fields keep their defaults. `std` is 1 for a column whose values are
+    all equal.
     """
 
     name: str
@@ -52,11 +53,13 @@ class DeclaredStep(Record):
     outputs: tuple[str, ...]
     strategy: Literal["mean", "most_frequent", "constant"] | None = None
     fill_value: bool | int | float | str | None = None
-    max_categories: tuple[tuple[str, int], ...] = ()  # pairs, because a recipe's reference is hashed
+    max_categories: tuple[
+        tuple[str, int], ...
+    ] = ()  # pairs, as the recipe's reference, which has them, is hashed
     quantile_range: tuple[float, float] | None = None
 
     def __str__(self) -> str:
-        """The step as a recipe writes it; the output columns are left out if they replace the columns."""
+        """The step as Python code of a recipe; `output_columns` is left out if the step replaces its columns."""
         said: dict[str, Any] = {"columns": list(self.columns)}
         if self.outputs != self.columns:
             said["output_columns"] = list(self.outputs)
@@ -75,7 +78,7 @@ class Fill(Record):
 
 
 class Scale(Record):
-    """(number - `shift`) / `divisor`; a `divisor` of 0 makes every number 0, as Ray's RobustScaler does."""
+    """(number - `shift`) / `divisor`; like Ray's RobustScaler, a `divisor` of 0 gives 0, also for missing values."""
 
     does: Literal["scale"] = "scale"
     shift: float
@@ -90,7 +93,7 @@ class Position(Record):
 
 
 class Equal(Record):
-    """1 for the number `value`, and 0 for any other number and a missing value."""
+    """1 for the number `value`, and 0 for any other number and for a missing value."""
 
     does: Literal["equal"] = "equal"
     value: float
@@ -102,8 +105,8 @@ Operation = Annotated[Fill | Scale | Position | Equal, Field(discriminator="does
 class MadeColumn(Record):
     """How preprocessing computes a column: the operations to apply, in order, to a column of the data.
 
-    The operations apply to the 64-bit numbers by which :mod:`training.data.tables.encoding` stands for the values of
-    `source`, but a category that the column does not have is -1 there.
+    The operations start from the 64-bit numbers by which :mod:`training.data.tables.encoding` encodes the values of
+    `source`, except that an unknown category is -1 instead of NaN.
     """
 
     source: str
@@ -111,9 +114,9 @@ class MadeColumn(Record):
 
 
 class Preprocessing(Record):
-    """Fitted preprocessors: what a model's columns are made of.
+    """Fitted preprocessors: how a model's columns are computed from the columns of the part files.
 
-    `columns` are those of the part files, and `made` has an entry for each column of the model, in order. The
+    `columns` are the columns of the part files, and `made` has an entry for each column of the model, in order. The
     statistics in the operations are over the training rows, without validation rows.
     """
 
@@ -125,11 +128,11 @@ class Preprocessing(Record):
 class TableSchema(Record):
     """The columns of a table: the features in the order in which a model takes them, and the target.
 
-    `target_mean` and `target_std` are over the train split of a regression; `target_std` is 1 if all are equal. Images
-    with numbers to predict have this schema with the target alone, and no `columns`.
+    `target_mean` and `target_std` are over the train split of a regression; `target_std` is 1 if all targets are
+    equal. A dataset of images with numbers to predict has this schema, too: with the target, and without `columns`.
 
-    With `preprocessing`, `columns` are those that the preprocessors make. A column that is made of a number by scaling
-    or by one-hot encoding has mean 0 and deviation 1 here, so that a network takes its numbers as they are.
+    With `preprocessing`, `columns` are the output of the preprocessors. A scaled or one-hot encoded column has mean 0
+    and deviation 1 here, so that a network takes its numbers without standardising them again.
     """
 
     target: str
@@ -163,7 +166,7 @@ class TableSchema(Record):
 
     @model_serializer(mode="wrap")
     def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A table without preprocessing has no field of that name, as in the records of earlier versions."""
+        """Leave out the field `preprocessing` if it is None: records of earlier versions have no such field."""
         fields: dict[str, Any] = write(self)
         if self.preprocessing is None:
             fields.pop("preprocessing", None)

@@ -1,4 +1,4 @@
-"""The interface of a model format: how a finished model is logged to MLflow, checked, and asked for predictions."""
+"""The interface of a model format: how a finished model is logged to MLflow, checked, loaded and compared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ _FORMAT = "format"
 
 
 class ModelFormat(Protocol):
-    """A module of this package has these names.
+    """The names that the module of a model format has to define.
 
     `FLAVOR` is MLflow's name of the format. `MODEL_FILE` is the path of the model inside a registered model's folder,
-    and `WEIGHTS_FILE` that of the trained weights if they are a file of their own; their sha256 is recorded when a
-    version is registered.
+    and `WEIGHTS_FILE` the path of the trained weights, None if there is no separate file. The sha256 of both files is
+    recorded when a version is registered.
     """
 
     FLAVOR: str
@@ -43,16 +43,17 @@ class ModelFormat(Protocol):
     ) -> str:
         """Log the model under the MLflow run; returns its URI. `example` holds a few rows of inputs.
 
-        Plain MLflow can load the logged model without Evergreen; a model on a table takes raw columns then. Raises
-        :class:`TrainingError` when the model can't be logged.
+        Plain MLflow can load the logged model without Evergreen; loaded so, a model on a table takes raw columns.
+        Raises :class:`TrainingError` when the model can't be logged.
         """
 
     def find_foreign(
         self, folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str, Any]
     ) -> str | None:
-        """The first thing in a registered model's folder that Evergreen would not have written, as text, or None.
+        """Describe the first thing in a registered model's folder that Evergreen would not have written.
 
-        `flavors` and `metadata` are the sections of these names of its `MLmodel` file.
+        Returns None if there is no such thing. `flavors` and `metadata` are the sections with these names of the
+        model's `MLmodel` file.
         """
 
     def load(self, folder: Path) -> Predict:
@@ -64,7 +65,7 @@ class ModelFormat(Protocol):
 
 @dataclass(frozen=True)
 class Registered:
-    """A registered version that was checked and loaded: its predictions, and what its metadata says of its inputs.
+    """A registered version that was checked and loaded, with the description of its inputs in its metadata.
 
     `predict` takes inputs as in :class:`training.data.columns.Columns`. `table` describes the columns of a table, or
     the target of images with numbers to predict. `shape` is the shape of one row of inputs. `outputs` is the number of
@@ -95,9 +96,9 @@ def format_of(settings: Settings) -> ModelFormat:
 
 
 def format_in(flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> ModelFormat | None:
-    """The format of a registered model, by the sections of these names of its `MLmodel` file, or None.
+    """The format of a registered model, by the sections with these names of its `MLmodel` file; None if unknown.
 
-    Models of earlier versions of Evergreen do not name their format: it is the first with their flavor.
+    Models of earlier versions of Evergreen do not name their format: the first format with their flavor is theirs.
     """
     said = metadata.get(_FORMAT)
     names = FORMATS if said is None else [name for name in FORMATS if name == said]
@@ -105,7 +106,7 @@ def format_in(flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> ModelF
 
 
 def metadata_of(version: DatasetVersion, model_format: str) -> dict[str, Any]:
-    """What a registered model says of its format, its inputs and its outputs, in its `MLmodel` file."""
+    """The metadata for a registered model's `MLmodel` file: its format, its inputs and its outputs."""
     said = {_FORMAT: model_format, "classes": list(version.classes), "problem": version.problem}
     return said | ({"table": version.table.model_dump(mode="json")} if version.table else {})
 
@@ -113,8 +114,8 @@ def metadata_of(version: DatasetVersion, model_format: str) -> dict[str, Any]:
 def check_same(trained: Predict, registered: Predict, inputs: npt.NDArray[Any]) -> None:
     """Compare predictions of the registered and the trained model at several batch sizes.
 
-    Raises :class:`TrainingError` when a prediction differs by more than :data:`_SAME`: absolutely for probabilities,
-    and relative to the largest prediction for numbers above 1.
+    Raises :class:`TrainingError` when a prediction differs by more than :data:`_SAME`, relative to the largest
+    prediction if it exceeds 1, else absolutely (as for probabilities).
     """
     for rows in _TRIED_BATCHES:
         batch = np.array(inputs[:rows])

@@ -1,4 +1,4 @@
-"""What all model formats share when they log a model to MLflow: its entry in the store, and its outputs."""
+"""Functions with which all model formats log a model to MLflow: its entry in the store, requirements and outputs."""
 
 from collections.abc import Collection
 from importlib.metadata import distribution
@@ -48,7 +48,7 @@ def new_entry(run_id: str, version: DatasetVersion) -> str:
 
 
 def wrong_top(folder: Path, parts: Collection[str]) -> str | None:
-    """The first thing in a model's folder that is neither of MLflow nor one of `parts`, or is a link."""
+    """Describe the first entry of a model's folder that is neither a file of MLflow nor in `parts`, or is a link."""
     for path in sorted(folder.iterdir()):
         if path.name not in MLFLOW_FILES and path.name not in parts:
             return f"it holds {path.name}"
@@ -67,8 +67,8 @@ def log(
 ) -> str:
     """Log a model under the run with `flavor`, an object with a function `save_model`; returns the model's URI.
 
-    `flavor_module` is the name of MLflow's module of the flavor. Raises a :class:`training.errors.EvergreenError` for
-    an error of the store or of the machine, and the error itself for others.
+    `flavor_module` is the name of MLflow's module of the flavor. Raises an error of the store or of the machine as a
+    :class:`training.errors.EvergreenError`, and any other error unchanged.
     """
     from mlflow.models import Model
 

@@ -1,8 +1,8 @@
-"""Registered models on tables: MLflow's Python function takes raw columns, by a copy of :mod:`~.raw_table`.
+"""Registered models on tables: MLflow's Python function takes raw columns, which a copy of `raw_table.py` encodes.
 
-Beside the flavor of the model itself, with its encoded columns, a model on a table has the folder `code` with that
+Beside the model in its own flavor, which takes encoded columns, a model on a table has the folder `code` with that
 copy, and the file `columns.json` with the columns' kinds and categories. Models of earlier versions of Evergreen have
-neither: MLflow's own loader of the flavor takes encoded columns.
+neither: the loader of MLflow's flavor loads them, and they take encoded columns.
 """
 
 import json
@@ -39,13 +39,14 @@ EARLIER: frozenset[str] = frozenset(
     }
 )
 
-# A file of this name beside the code: where Python finds a file, it neither stores nor runs compiled code.
+# A file with the name of Python's folder for compiled code: because of it, Python neither stores nor runs compiled
+# code.
 _NO_COMPILED_CODE = "__pycache__"
 _NO_COMPILED_CODE_TEXT = (
     b"This file keeps Python from running compiled code in place of the code in this folder.\n"
 )
 _SOURCE = Path(__file__).with_name("raw_table.py")
-_ENCODING, _WITH_PREPROCESSING = 1, 2  # as in that file
+_ENCODING, _WITH_PREPROCESSING = 1, 2  # as in raw_table.py
 _KEYS = frozenset({CODE_FOLDER, "env", "loader_module", "python_version"})
 _EXAMPLE_ROWS = 4
 _COMPARED_ROWS = 256
@@ -54,7 +55,8 @@ _LONGEST = 64 << 20  # bytes of columns.json
 # change the model's inputs. A table with a further field is refused: raw_table.py would ignore the field, and encode
 # the raw columns to other numbers than those the model was trained with.
 KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
-# `given` are the columns before a recipe's function `transform_rows`; the registered model takes those after it.
+# `given` are the columns before a recipe's function `transform_rows`; the registered model takes the columns after
+# it.
 KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings", "given", "preprocessing"}
 
 
@@ -108,7 +110,7 @@ class TableFlavor:
             )
             folder = Path(path)
             folder.mkdir(parents=True, exist_ok=True)
-            # In a project of uv, MLflow adds its files to the function's folder: they are not taken over.
+            # In a project of uv, MLflow adds the project's files to the function's folder: they are not moved.
             for part, names in (("own", self._files), ("function", {CODE_FOLDER, *MLFLOW_FILES})):
                 for name in names:
                     if (aside / part / name).exists():
@@ -123,8 +125,8 @@ class TableFlavor:
 def raw_signature(version: DatasetVersion) -> "ModelSignature":
     """The signature of a model on a table: its raw columns by name, before any preprocessing.
 
-    Their type is `any`, because each other type of MLflow stands for one dtype of pandas: MLflow refuses a column of
-    int64 for `double`, a category column or one without any value for `string`, and text for `datetime`.
+    The columns have the type `any`, because each other type of MLflow accepts one dtype of pandas: MLflow refuses a
+    column of int64 for `double`, a category column or a column without values for `string`, and text for `datetime`.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema
@@ -173,19 +175,19 @@ def code_name(sha256: str) -> str:
 
 
 def is_raw(function: Mapping[str, Any]) -> bool:
-    """Whether a model says that its Python function is a copy of raw_table.py, and so takes raw columns.
+    """Whether a model claims that its Python function is a copy of raw_table.py, and so takes raw columns.
 
     `function` is the section `python_function` of the model's `MLmodel` file. :func:`wrong_code` checks the claim.
-    Models of earlier versions of Evergreen, and models on images, say otherwise: MLflow's own loader loads them.
+    Models of earlier versions of Evergreen, and models on images, don't claim this: MLflow's own loader loads them.
     """
     return str(function.get("loader_module")).startswith(code_name(""))
 
 
 def wrong_code(folder: Path, function: Mapping[str, Any], table: Any, flavor: str) -> str | None:
-    """The first thing in the Python function of a model on a table that Evergreen did not write, as text, or None.
+    """Describe the first thing in the Python function of a model on a table that Evergreen did not write.
 
-    `function` and `table` are from the file `MLmodel`: the section of the Python function, and the columns in the
-    metadata.
+    Returns None if there is no such thing. `function` and `table` are from the file `MLmodel`: the section of the
+    Python function, and the columns in the metadata.
     """
     if extra := {key for key, value in function.items() if value} - _KEYS:
         return f"python_function has {', '.join(sorted(extra))}"
@@ -218,7 +220,7 @@ def _has_compiled_code(path: Path) -> bool:
 
 
 def _wrong_columns(file: Path, table: Any, flavor: str) -> str | None:
-    """What is wrong with `columns.json`, which follows from the columns in the metadata."""
+    """What is wrong with `columns.json`, whose content the columns in the metadata determine; None if nothing is."""
     if file.is_symlink() or not file.is_file() or file.stat().st_size > _LONGEST:
         return f"{file.name} is no regular file of at most {_LONGEST >> 20} MiB"
     try:

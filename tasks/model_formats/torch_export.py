@@ -104,7 +104,7 @@ def log_serving_model(
 
 
 def load(folder: Path) -> Predict:
-    """Load the program of a folder in which :func:`find_foreign` found nothing."""
+    """A function from inputs to predictions, from a folder for which :func:`find_foreign` returns None."""
     import mlflow.pytorch
     import torch
 
@@ -125,7 +125,7 @@ def _is_of_export(error: Exception) -> bool:
 
 
 def _tensor_signature(version: DatasetVersion) -> "ModelSignature":
-    """The signature by which MLflow exports the program: tensors, of which the number of rows is dynamic."""
+    """The signature by which MLflow exports the program: tensors with a dynamic number of rows."""
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
@@ -136,7 +136,7 @@ def _tensor_signature(version: DatasetVersion) -> "ModelSignature":
 
 
 def find_foreign(folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
-    """The first thing in a model's folder that Evergreen would not have written, as text, or None."""
+    """Describe the first thing in a model's folder that Evergreen would not have written; None if nothing."""
     if set(flavors) != {"python_function", FLAVOR}:
         return f"its flavors are {', '.join(flavors)}"
     function, own = flavors["python_function"], flavors[FLAVOR]

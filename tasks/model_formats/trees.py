@@ -1,7 +1,7 @@
 """Checks the trees in a model file of XGBoost before XGBoost loads them.
 
-XGBoost is written in C++ and follows the numbers in a model without checking them all: a node that names a child or a
-feature outside of the model's arrays would make it read foreign memory, and a circle of nodes would never end. So a
+XGBoost is written in C++ and uses the numbers in a model as indices without checking all of them: with a child or a
+feature outside of the model's arrays, XGBoost would read out of bounds, and with a cycle of nodes, loop forever. So a
 model must have exactly the fields that XGBoost writes for Evergreen, and its nodes must form trees.
 """
 
@@ -20,7 +20,7 @@ _RECORDS = {one.name: one.record for one in OBJECTIVES.values()}
 _FEATURE_TYPES = {"q", "c"}
 _NUMBER = re.compile(r"\d{1,9}")
 _SCORES = re.compile(r"\[?[-+\dE.,]{1,100000}\]?", re.ASCII)
-_MOST_CATEGORY_BITS = 1 << 30  # XGBoost stores the categories of each split as bits
+_MOST_CATEGORY_BITS = 1 << 30  # XGBoost allocates a bit for each category up to a split's largest category
 _LEARNER = (
     "attributes",
     "feature_names",
@@ -65,7 +65,7 @@ def check_trees(file: Path) -> None:
 
 
 def _sizes(parts: dict[str, Any]) -> tuple[int, int]:
-    """Number of features, and of trees a round."""
+    """Number of features, and number of trees in a round."""
     names = ("base_score", "boost_from_average", "num_class", "num_feature", "num_target")
     sizes = _fields(parts["learner_model_param"], "learner_model_param", *names)
     if not isinstance(sizes["base_score"], str) or not _SCORES.fullmatch(sizes["base_score"]):
@@ -90,7 +90,7 @@ def _check_objective(objective: Any) -> None:
 
 
 def _check_forest(model: dict[str, Any], groups: int) -> None:
-    """The lists that say which tree belongs to which round and class."""
+    """Check the lists that assign each tree to a round and a class."""
     cats = _fields(model["cats"], "cats", "enc", "feature_segments", "sorted_idx")
     if any(len(value) for value in cats.values()):
         raise DataError("it has the categories of a data frame")
@@ -106,7 +106,7 @@ def _check_forest(model: dict[str, Any], groups: int) -> None:
 
 
 def _check_tree(tree: Any, name: str, features: int) -> int:
-    """Check a tree; returns the number of bits by which XGBoost stores its categories."""
+    """Check a tree; returns the number of bits that XGBoost needs for the categories of its splits."""
     found = _fields(tree, name, "id", "tree_param", "categories", *_PER_NODE, *_PER_SPLIT)
     names = ("num_deleted", "num_feature", "num_nodes", "size_leaf_vector")
     sizes = _fields(found["tree_param"], f"tree_param of {name}", *names)
@@ -122,7 +122,7 @@ def _check_tree(tree: Any, name: str, features: int) -> int:
 
 
 def _check_nodes(tree: dict[str, Any], name: str, features: int) -> None:
-    """Each node but the root is the child of one node, so no path returns to a node."""
+    """Check that each node except the root is the child of one node, so that no path from the root has a cycle."""
     left, right = _integers(tree, "left_children"), _integers(tree, "right_children")
     inner = np.flatnonzero(left != -1)
     children = np.concatenate([left[inner], right[inner]])
@@ -141,7 +141,7 @@ def _check_nodes(tree: dict[str, Any], name: str, features: int) -> None:
 
 
 def _check_categories(tree: dict[str, Any], name: str) -> int:
-    """Each split by categories has its own part of the list of categories; returns the number of bits."""
+    """Check that the splits by categories divide the list of categories; returns the number of bits they need."""
     nodes, starts, sizes = (_integers(tree, field) for field in _PER_SPLIT)
     categories = _integers(tree, "categories")
     if not np.array_equal(nodes, np.flatnonzero(_integers(tree, "split_type"))):
@@ -156,7 +156,7 @@ def _check_categories(tree: dict[str, Any], name: str) -> int:
 
 
 def _fields(value: Any, name: str, *fields: str) -> dict[str, Any]:
-    """`value` as an object. Raises :class:`DataError` unless it has exactly these fields."""
+    """`value`, if it is an object with exactly these fields. Raises :class:`DataError` if it is not."""
     if not isinstance(value, dict):
         raise DataError(f"{name} is no object")
     if different := value.keys() ^ set(fields):

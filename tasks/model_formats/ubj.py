@@ -1,6 +1,6 @@
-"""Reads the part of Universal Binary JSON (UBJ, draft 12 of https://ubjson.org) in which XGBoost stores a model.
+"""Reads the subset of Universal Binary JSON (UBJ, draft 12 of https://ubjson.org) in which XGBoost stores a model.
 
-That part has objects, strings, integers of several sizes, float32, and arrays with a count, with or without a type.
+The subset has objects, strings, integers of several sizes, float32, and arrays with a count, with or without a type.
 """
 
 import struct
@@ -18,7 +18,7 @@ _DEEPEST = 16
 def read_ubj(content: bytes) -> Any:
     """The value that the bytes hold; arrays with a type are NumPy arrays.
 
-    Raises :class:`DataError` for anything else than one complete value in the part of UBJ that XGBoost writes.
+    Raises :class:`DataError` for anything other than one complete value in the subset of UBJ that XGBoost writes.
     """
     reader = _Reader(content)
     value = reader.value(reader.take(1), 0)
@@ -28,7 +28,7 @@ def read_ubj(content: bytes) -> Any:
 
 
 class _Reader:
-    """A position in the bytes."""
+    """Reads values from `content`, beginning at the byte position `at`."""
 
     def __init__(self, content: bytes):
         self.content, self.at = content, 0
@@ -41,7 +41,7 @@ class _Reader:
         return self.content[self.at - count : self.at]
 
     def value(self, kind: bytes, depth: int) -> Any:
-        """The value of a kind that begins here, after the byte that gives its kind."""
+        """Read a value whose first byte, its `kind`, was read before."""
         if depth > _DEEPEST:
             raise DataError(f"nested deeper than a model of XGBoost, at byte {self.at}")
         if kind == b"{":
@@ -65,7 +65,7 @@ class _Reader:
         return found
 
     def _text(self, kind: bytes) -> str:
-        """A string without the byte `S`; `kind` is that of its length."""
+        """Read a string after its byte `S`, if any; `kind` is the kind of the integer that gives its length."""
         try:
             return self.take(self._count(kind)).decode()
         except UnicodeDecodeError as error:

@@ -24,7 +24,9 @@ MODEL_FILE = Path("model.ubj")
 WEIGHTS_FILE: Path | None = None
 
 _LOADER = "mlflow.xgboost"
-_CLASS = "xgboost.core.Booster"  # mlflow.xgboost imports and calls whatever class a model names
+_CLASS = (
+    "xgboost.core.Booster"  # checked, because mlflow.xgboost imports and calls the class that a model names
+)
 _KEYS = frozenset({"data", "model_class", "model_format", "xgb_version"})
 _KEYS_OF_FUNCTION = frozenset({"data", "env", "loader_module", "python_version"})
 
@@ -57,14 +59,14 @@ def log_model(
 
 
 def load(folder: Path) -> Predict:
-    """Load the model of a folder in which :func:`find_foreign` found nothing."""
+    """A function from inputs to predictions, from a folder for which :func:`find_foreign` returns None."""
     import xgboost
 
     return predict_with(xgboost.Booster(model_file=folder / MODEL_FILE))
 
 
 def find_foreign(folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
-    """The first thing in a model's folder that Evergreen would not have written, as text, or None."""
+    """Describe the first thing in a model's folder that Evergreen would not have written; None if nothing."""
     if set(flavors) != {"python_function", FLAVOR}:
         return f"its flavors are {', '.join(flavors)}"
     function, own = flavors["python_function"], flavors[FLAVOR]

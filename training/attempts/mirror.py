@@ -1,8 +1,9 @@
 """Copies a worker's control files to the driver, for workers that share no disk with the driver.
 
 A worker writes its heartbeats, metric points, history and logs to a folder on its own node, with the same paths as in
-the run's folder. :class:`Outbox` finds what the worker has written since the last call; :class:`DriverSide` applies
-these changes to the run's folder on the driver's machine, and answers with the driver's requests and the fence.
+the run's folder. :class:`Outbox` collects what the worker has written since the last call; :class:`DriverSide`
+applies these changes to the run's folder on the driver's machine, and replies with the driver's requests and the
+fence.
 """
 
 from dataclasses import dataclass, field
@@ -16,12 +17,12 @@ from training.storage.paths import RunPaths
 _OF_RANK = ("beats/rank-{}.json", "logs/rank-{}.jsonl", "stacks/rank-{}.txt", "replay.json")
 _OF_FIRST = ("metrics.jsonl", "attempts.jsonl")
 _TAIL = 4096  # bytes; a whole heartbeat, or some 20 metric points
-CLOSED = "0.0"  # content of the file `fence` that no attempt has
+CLOSED = "0.0"  # content of the file `fence` that fences out all attempts
 
 
 @dataclass(frozen=True)
 class Change:
-    """New content of the file `name`: appended to it, or in place of it."""
+    """New content of the file `name`: bytes to append if `appended`, else the whole file."""
 
     name: str
     content: bytes
@@ -38,13 +39,13 @@ class Reply(Record):
 
 @dataclass
 class Outbox:
-    """The files of one worker in the folder `root` that the driver gets.
+    """Collects the changes of one worker's control files in the folder `root`, for the driver.
 
-    `fence` is the content of the run's file `fence` that the worker knows of.
+    `fence` is the content of the run's file `fence` in the driver's last reply.
 
-    A file has grown if the bytes before its sent end are those that were sent: the last `_TAIL` are compared, which
-    hold whole lines with their numbers and times. An inode would not tell, as a replacement may get the inode of the
-    file before it.
+    A change counts as an append if the file still has the bytes that were sent: the last `_TAIL` of them are
+    compared, which hold whole lines with their numbers and times. Otherwise the file was replaced. Inodes would not
+    distinguish the two: a new file may get the inode of the file that it replaces.
     """
 
     root: Path
@@ -52,15 +53,15 @@ class Outbox:
     fence: str
     _sent: dict[str, tuple[int, bytes]] = field(
         default_factory=dict
-    )  # size that was sent, and its last bytes
+    )  # by name: number of bytes sent, and the last of these bytes
     _given: dict[str, bytes] = field(
         default_factory=dict
-    )  # heartbeats of older attempts, which may be restored
+    )  # heartbeats of older attempts, from the driver: not sent back when they are written to `root` again
 
     def __post_init__(self) -> None:
         of_first = _OF_FIRST if self.rank == 0 else ()
         self._names = [name.format(self.rank) for name in (*_OF_RANK, *of_first)]
-        # What is there already came from the driver.
+        # Files that exist now came from the driver: their content counts as sent.
         self._given = {one.name: one.content for one in self.changes() if one.name.startswith("beats/")}
 
     def changes(self) -> list[Change]:
@@ -84,11 +85,11 @@ class Outbox:
         return Change(name, content, appended)
 
     def heed(self, reply: Reply) -> None:
-        """Write the driver's requests and the fence where the worker looks for them."""
+        """Write the driver's requests to the files that the worker polls; a changed fence fences out its group."""
         paths = RunPaths(self.root)
         if reply.fence != self.fence:
             self.fence = reply.fence
-            if self.rank == 0:  # another group of workers began: this one must not even enter
+            if self.rank == 0:  # another group of workers began: this group must not even enter the fence
                 write_text(paths.fence, CLOSED, durable=False)
         if reply.save:
             paths.save.touch()
@@ -99,7 +100,7 @@ class Outbox:
 
 
 class DriverSide:
-    """Serves the run in the folder `root` to its workers, on the driver's machine."""
+    """Actor on the driver's machine through which workers read and change files of the run in the folder `root`."""
 
     def __init__(self, root: str):
         self._paths = RunPaths(Path(root))
@@ -107,8 +108,8 @@ class DriverSide:
     def begin(self, rank: int, attempt: int, driver: str) -> tuple[dict[str, bytes], str]:
         """The files of the run that a worker needs before it trains, by name, and the content of the run's fence.
 
-        For the first worker, also starts a group of workers: the file `fence` among the returned files is that of the
-        group before, which the worker enters in its own folder as a worker that shares the run's folder does.
+        Called by the first worker, also starts a group of workers. The returned file `fence` is still that of the
+        group before: the worker starts its group in its own copy, as a worker that shares the run's folder does.
         Raises :class:`training.attempts.fence.SupersededError` if a newer attempt has begun.
         """
         names = ["fence", "replay.json", f"logs/rank-{rank}.jsonl", *(_OF_FIRST if rank == 0 else ())]
@@ -126,7 +127,8 @@ class DriverSide:
     def exchange(self, rank: int, changes: list[Change], known: str) -> Reply:
         """Apply a worker's changes to the run's files; returns the driver's requests. Each save is requested once.
 
-        `known` is the fence that the worker knows. The changes of a worker that was superseded are dropped.
+        `known` is the content of the fence in the last reply to the worker. Changes of a superseded worker are
+        dropped.
         """
         fence = _text(self._paths.fence)
         if known == fence or (rank and known.partition(".")[0] == fence.partition(".")[0]):

@@ -14,17 +14,17 @@ from training.storage.objects.base import open_store
 
 
 def prefix_of_run(recipe: str, name: str) -> str:
-    """The prefix of the keys of a run's objects, given its recipe and the name of its folder."""
+    """The key prefix of a run's objects; `name` is the name of the run's folder."""
     return f"runs/{recipe}/{name}"
 
 
 def prefix_of_dataset(version: DatasetVersion) -> str:
-    """The prefix of the keys of a dataset version."""
+    """The key prefix of a dataset version's objects."""
     return f"datasets/{version.name}/{version.fingerprint[:16]}"
 
 
 def stored_run(job: TrainingJob) -> StoredRun | None:
-    """The job's run in its object store; None when the settings name no store."""
+    """The job's run in the object store; None when the settings name no store."""
     if job.settings.storage.url is None:
         return None
     store = open_store(job.settings.storage.url)
@@ -43,7 +43,7 @@ def open_checkpoints(
     moved: Callable[[int], None],
     metrics: MetricsFile,
 ) -> CheckpointLog:
-    """The checkpoints of a job, for one worker; only the first worker writes.
+    """Open the checkpoints of a job in one worker; only the first worker writes them.
 
     Raises :class:`training.attempts.fence.SupersededError` on the first worker if a newer attempt has begun.
     """

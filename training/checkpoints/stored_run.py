@@ -1,13 +1,14 @@
-"""A run's checkpoints and model in an object store, committed by a numbered log of its states.
+"""A run's checkpoints and model in an object store, committed by a log of numbered entries.
 
-Log entry `log/<number>.json` is the whole state of the run: the newest attempt, the checkpoints and the finished model.
-A writer reads the newest entry, checks that no other attempt superseded its own, and creates the next number. Creation
-fails if the number is taken, so of two writers one has to read again and finds the other's entry: a superseded attempt
-can't commit, on any clock and after any pause. Files lie under a prefix of their own for each upload,
-`files/<attempt>.<group>-<random>/`, and count only once an entry names them.
+Log entry `log/<number>.json` is the whole state of the run: the newest attempt, the checkpoints and the finished
+model. A writer reads the newest entry, checks that no other attempt superseded its own, and creates the entry with
+the next number. Creation fails if this entry exists. So the slower of two writers has to read the log again, and then
+reads the faster writer's entry: a superseded attempt can't commit, whatever the clocks say and however long it
+paused. Each upload has its own prefix, `files/<attempt>.<group>-<random>/`; a file belongs to the run only once an
+entry names it.
 
-A damaged newest entry costs what it committed: the next attempt continues from the entry before it. A worker can't know
-whether the damaged entry superseded its attempt, so the worker commits nothing after it.
+If the newest entry is damaged, its commit is lost: the next attempt continues from the entry before it. A worker
+can't know whether the damaged entry superseded its attempt, so the worker commits nothing more.
 """
 
 import logging
@@ -35,7 +36,7 @@ _UPLOAD = re.compile(r"(\d+)\.(\d+)-")
 
 
 class DamagedEntryError(DataError):
-    """An entry of the log is not what was written, or is missing."""
+    """An entry of the log is missing, or is not what was written."""
 
 
 class StoredFile(Record):
@@ -55,7 +56,10 @@ class StoredCheckpoint(Record):
 
 
 class RunState(Record):
-    """One entry of the log. `writer` distinguishes this entry from an entry that another process wrote."""
+    """One entry of the log. `writer` is a random id by which the writing process recognises its entry.
+
+    Only group `group` of workers of attempt `attempt`, started by `driver`, may append the next entry with a commit.
+    """
 
     number: int = 0
     writer: str = ""
@@ -71,7 +75,7 @@ class RunState(Record):
 
 @dataclass
 class StoredRun:
-    """The run in the folder `prefix` of a store. A `fence` allows commits of its attempt and group of workers."""
+    """The run under a key prefix of a store; only with a `fence`, its attempt and group of workers can commit."""
 
     store: ObjectStore
     prefix: str
@@ -80,9 +84,10 @@ class StoredRun:
     _known: dict[int, RunState] = field(default_factory=dict)
 
     def state(self) -> RunState:
-        """The newest entry of the log that is not damaged, with the number of the newest entry.
+        """The newest undamaged entry of the log, with the number of the newest entry; an empty state without entries.
 
-        Raises :class:`DataError` when all entries are damaged, or the newest was written by another version.
+        With that number, the next entry is appended after all entries. Raises :class:`DataError` when all entries are
+        damaged, or when another version of Evergreen wrote an entry that can't be read.
         """
         damage: list[DamagedEntryError] = []
         for number in reversed(numbers := self._numbers()):
@@ -105,7 +110,7 @@ class StoredRun:
         return RunState()
 
     def newest_entry(self) -> RunState:
-        """The newest entry of the log. Raises :class:`DataError` when it is damaged."""
+        """The newest entry of the log, or an empty state. Raises :class:`DataError` when that entry is damaged."""
         numbers = self._numbers()
         return self._entry(numbers[-1]) if numbers else RunState()
 
@@ -120,7 +125,7 @@ class StoredRun:
             ) from error
 
     def begin(self, driver: str, at_least: int) -> int:
-        """Enter a new attempt of `driver` into the log, with a number of `at_least` or more; returns the number.
+        """Append a new attempt of `driver` to the log, with a number of at least `at_least`; returns the number.
 
         Deletes the files that earlier attempts uploaded and did not commit.
         """
@@ -136,7 +141,11 @@ class StoredRun:
         return number
 
     def enter(self) -> None:
-        """Enter this attempt's group of workers, called by its first worker: commits of older groups are refused."""
+        """Append this group of workers to the log; its first worker calls this. Older groups can't commit afterwards.
+
+        Raises :class:`SupersededError` if a newer attempt or group has begun, and :class:`TransientError` if the
+        newest entry is damaged.
+        """
         fence = self.fence
         assert fence is not None
         while True:
@@ -147,9 +156,10 @@ class StoredRun:
                 return
 
     def commit(self, change: Callable[[RunState], RunState]) -> tuple[RunState, RunState]:
-        """Append `change` of the newest state to the log; returns the state before and the state after.
+        """Append the result of `change`, called with the newest state; returns the states before and after.
 
-        Raises :class:`SupersededError` if another attempt or group of workers began after this one.
+        Raises :class:`SupersededError` if another attempt or group of workers began after this one, and
+        :class:`TransientError` if the newest entry is damaged.
         """
         fence = self.fence
         assert fence is not None
@@ -176,7 +186,7 @@ class StoredRun:
     def upload(
         self, files: dict[str, Path], moved: Callable[[int], None] = ignored
     ) -> tuple[StoredFile, ...]:
-        """Upload files by their names in the run, under a new prefix. They count once :meth:`commit` names them."""
+        """Upload `files`, by name in the run, under a new prefix; a :meth:`commit` must then name them."""
         fence = self.fence
         assert fence is not None
         folder = f"{self.prefix}/files/{fence.number}.{fence.group}-{uuid.uuid4().hex}"
@@ -200,7 +210,9 @@ class StoredRun:
         for file in files:
             if file.name not in targets:
                 continue
-            with atomic_file(targets[file.name], durable=False) as aside:  # checked before each use
+            with atomic_file(
+                targets[file.name], durable=False
+            ) as aside:  # not durable: checked before each use
                 try:
                     self.store.get_file(file.key, aside, moved)
                 except FileNotFoundError:
@@ -209,7 +221,7 @@ class StoredRun:
                     raise DataError(f"{self.store.url}/{file.key}: not the bytes that were uploaded.")
 
     def damage(self, files: tuple[StoredFile, ...]) -> list[str]:
-        """Download each of `files`; returns what is wrong with objects that are missing or not what was uploaded."""
+        """Download each of `files`; returns a message for each that is missing or not what was uploaded."""
         problems = []
         for file in files:
             with temporary_folder("verify") as folder:
@@ -229,7 +241,7 @@ class StoredRun:
     def _created(self, before: RunState, entry: RunState) -> bool:
         """Append `entry` after `before`; False if another process appended first.
 
-        When the store's answer is lost, the entry is read back, to learn whether it was written.
+        When the store's answer is lost, another try and the entry's `writer` show whether it was written.
         """
         writer = uuid.uuid4().hex
         entry = entry.model_copy(update={"number": before.number + 1, "writer": writer})
@@ -238,7 +250,7 @@ class StoredRun:
         for tries_left in reversed(range(_TRIES)):
             try:
                 created = self.store.put_new(f"{self.prefix}/log/{name}", content)
-                # A library may have sent the request twice: then the second finds what the first has written.
+                # A library may have sent the request twice: the second request then fails, as the entry exists.
                 created = created or self._is_of(writer, entry.number)
             except TransientError:
                 if not tries_left:
@@ -261,7 +273,10 @@ class StoredRun:
         return sorted(int(name.removesuffix(".json")) for name in names if _ENTRY.fullmatch(name))
 
     def _entry(self, number: int) -> RunState:
-        """One entry. Raises :class:`DamagedEntryError`, and :class:`DataError` for an entry of another version."""
+        """The entry `number`.
+
+        Raises :class:`DamagedEntryError`, and :class:`DataError` for an entry of another version of Evergreen.
+        """
         if number not in self._known:  # an entry never changes
             self._known = {number: self._read(number)}
         return self._known[number]
@@ -273,7 +288,9 @@ class StoredRun:
         except FileNotFoundError:
             raise DamagedEntryError(f"{self.store.url}/{key}: missing.") from None
         except DamagedError as error:
-            if isinstance(error.__cause__, ValidationError):  # the checksum is right
+            if isinstance(
+                error.__cause__, ValidationError
+            ):  # the checksum is right, so another version wrote it
                 raise DataError(
                     f"{self.store.url}/{key}: not readable ({error.what}). Continue with the version of Evergreen that "
                     f"wrote it, or delete {self.store.url}/{self.prefix}: the training begins again."
@@ -281,9 +298,9 @@ class StoredRun:
             raise DamagedEntryError(f"{self.store.url}/{key}: damaged ({error.what}).") from error
 
     def unused(self, state: RunState) -> list[str]:
-        """Keys of files that `state` does not name, and that an earlier attempt or group than its own uploaded.
+        """Keys of files that `state` does not name, and that an attempt or group before that of `state` uploaded.
 
-        No later entry can name them, as only the newest attempt and group can commit.
+        No later entry can name these files, because only the newest attempt and group can commit.
         """
         used = {file.key for found in state.checkpoints for file in found.files}
         used |= {file.key for file in state.model}
@@ -295,7 +312,7 @@ class StoredRun:
         ]
 
     def drop_checkpoints(self) -> None:
-        """Append an entry without checkpoints, and delete their files: for a run that is finished."""
+        """Remove the checkpoints of a finished run: append an entry without checkpoints, then delete their files."""
         before = self.newest_entry()
         if before.model and self._created(before, before.model_copy(update={"checkpoints": ()})):
             self.delete(tuple(file for found in before.checkpoints for file in found.files))
@@ -306,6 +323,9 @@ def _name(number: int) -> str:
 
 
 def _uploaded_by(key: str) -> tuple[int, int]:
-    """Attempt and group of workers that uploaded a file, from its key below `files/`; of a foreign object, the last."""
+    """Attempt and group of workers that uploaded a file, from its key below `files/`.
+
+    For an object that Evergreen did not upload, a number above all attempts, so that it counts as new and stays.
+    """
     found = _UPLOAD.match(key)
     return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)

@@ -1,9 +1,9 @@
-"""What differs between datasets of images and of tables, and is called by code that serves both.
+"""Functions that differ between datasets of images and of tables, for callers that serve both.
 
 :mod:`training.code_closure` does not follow this module's imports, so that a change of the code for tables, or for
-images with numbers to predict, retrains no image classifier. :func:`training.data.versions.transform_modules` names
-:data:`TABLE_MODULES` or :data:`TARGET_MODULES` where they are used. A recipe with preprocessors has the code of
-:data:`PREPROCESSING_MODULES` in its run key, and the other recipes have not.
+images with numbers to predict, retrains no image classifier. For datasets that use :data:`TABLE_MODULES` or
+:data:`TARGET_MODULES`, :func:`training.data.versions.transform_modules` adds these modules to the run key. Only
+recipes with preprocessors have the code of :data:`PREPROCESSING_MODULES` in their run key.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ _OF_IMAGES = ("image_size", "channels", "duplicates")
 
 
 def check_settings(files: SourceFiles, settings: DataSettings, problem: ProblemName) -> None:
-    """Raises :class:`SettingError` for a problem or settings that this kind of source does not have."""
+    """Raises :class:`SettingError` for a problem or settings that this kind of source does not support."""
     if files.kind != "table":
         _check_target(files, problem)
         return
@@ -40,7 +40,7 @@ def check_settings(files: SourceFiles, settings: DataSettings, problem: ProblemN
 
 
 def _check_target(files: SourceFiles, problem: ProblemName) -> None:
-    """Raises :class:`SettingError` for images without what the problem predicts: classes, or numbers."""
+    """Raises :class:`SettingError` for images without the targets that the problem needs: classes, or numbers."""
     has_numbers = files.kind in TARGET_KINDS
     if has_numbers and objective_named(problem).target == "class":
         raise SettingError(
@@ -64,7 +64,7 @@ def make_table_version(*arguments: Any, **options: Any) -> DatasetVersion:
 def unpack_table(version: DatasetVersion, split: Split, folder: Path) -> None:
     """See :func:`training.data.tables.unpacking.unpack_table`; with preprocessing, `inputs.npy` is preprocessed.
 
-    Of images with numbers to predict, see :func:`training.data.image_targets.unpacking.unpack_images`.
+    For images with numbers to predict, see :func:`training.data.image_targets.unpacking.unpack_images`.
     """
     if version.table is not None and version.table.preprocessing is not None:
         from training.data.preprocessing.preparation import unpack_preprocessed

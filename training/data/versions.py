@@ -1,6 +1,7 @@
-"""Identity and preparation of dataset versions of any kind of rows: chooses the code for images, their numbers, tables.
+"""Fingerprint and preparation of dataset versions: chooses the code for the kind of rows.
 
-Not in the run key, so that a further kind of rows retrains nothing.
+Kinds of rows are images with classes, images with numbers to predict, and rows of a table. The digest of this module
+is not in the run key, so that adding a kind of rows retrains no model.
 """
 
 from pathlib import Path

@@ -13,7 +13,7 @@ UNWIND_S = 60.0  # time for Ray Train to notice that its workers were killed, or
 
 
 class Deadlines:
-    """The time limits of one attempt: for its last checkpoint after a requested stop, and for its return at its end."""
+    """The time limits of one attempt: for its last checkpoint after a stop request, and for its return at the end."""
 
     def __init__(self, job: TrainingJob):
         self.job = job
@@ -24,9 +24,9 @@ class Deadlines:
     def passed(self, asked: list[int]) -> bool:
         """Whether a requested stop, or the return after the model was finished, has exceeded its time limit.
 
-        The time of a stop begins again when workers that train have written or transferred bytes since the last call: a
-        large checkpoint on its way to a slow store is not given up. The bytes of a worker before its first step do not
-        count: the worker downloads a dataset or a checkpoint, and has nothing to save.
+        `asked` is empty until a stop is requested. The time of a stop begins again whenever workers that train have
+        written or transferred bytes since the last call, so that the upload of a large checkpoint to a slow store can
+        finish. Bytes before a worker's first step do not count: the worker downloads, and has nothing to save.
         """
         now = time.monotonic()
         if asked and (self._has_moved() or self.asked_at is None):
@@ -48,7 +48,7 @@ class Deadlines:
         return self.moved != before
 
     def _is_finished(self) -> bool:
-        """Whether the model is in the run's folder, or in the object store, as a heartbeat says then."""
+        """Whether the finished model is in the run's folder, or in the object store as a heartbeat reports."""
         return (self.job.paths.model / TRAINED).is_file() or any(beat.finished for beat in self._beats())
 
     def _beats(self) -> list[Beat]:

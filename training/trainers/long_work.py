@@ -1,8 +1,8 @@
-"""Work of single workers that may take longer than workers wait for each other, such as an upload of many GB.
+"""Work of single workers that may take longer than the timeout of collective operations: an upload of many GB.
 
-A collective operation fails when a rank does not take part within `failure.collective_timeout_s`. So ranks do not wait
-for such work in one operation, but ask each other once a second whether it is done. The work is given up when no byte
-was moved for that time on any rank.
+A collective operation fails when a rank does not take part within `failure.collective_timeout_s`. So the ranks do not
+wait for such work in one operation: once a second, an all-reduce tells them whether the work is done on all ranks.
+The work fails when no rank has moved a byte during that timeout.
 """
 
 import threading
@@ -23,18 +23,23 @@ _ASK_S = 1.0
 
 @dataclass(frozen=True)
 class LongWork:
-    """Waits for work on other ranks; `heartbeat` counts the bytes that this rank reads, writes and transfers."""
+    """Runs work of ranks and waits until it has ended on all of them; `limit_s` limits the time without progress.
+
+    Progress is `heartbeat.moved`: the bytes that a rank reads, writes and transfers.
+    """
 
     ranks: Ranks
     heartbeat: Heartbeat
     limit_s: float
 
     def on_first(self, work: Callable[[], None]) -> None:
-        """Run `work` on the first rank. All ranks call this method, and return once the work has ended."""
+        """Run `work` on the first rank. All ranks call this method, which returns once the work has ended."""
         self.on_all(work if self.ranks.is_first else _nothing)
 
     def on_all(self, work: Callable[[], T]) -> T:
-        """Run `work`, which uses no collective operation, in a thread; returns once it has ended on all ranks.
+        """Run `work` on each rank, in a thread; returns once it has ended on all ranks.
+
+        All ranks call this method; `work` must not use collective operations.
 
         Raises the work's error on the rank where it failed, and :class:`TransientError` on all ranks when no rank has
         moved a byte for `limit_s` seconds.
@@ -66,7 +71,7 @@ class LongWork:
 def _run(work: Callable[[], T], outcome: "Future[T]") -> None:
     try:
         outcome.set_result(work())
-    except BaseException as error:  # raised in the training thread
+    except BaseException as error:  # outcome.result() raises it in the training thread
         outcome.set_exception(error)
 
 

@@ -48,7 +48,7 @@ _SIGNS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 _NOT_SIGNS = (ast.LShift, ast.RShift, ast.MatMult, ast.BitXor, ast.In, ast.NotIn, ast.Is, ast.IsNot)
 
 _ATEN = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]{1,200})\.([A-Za-z0-9_]{1,200})")
-# Operations that write or read files, print, change global state, or access memory by unchecked arguments.
+# Operations that write or read files, print, change global state, or access memory with unchecked arguments.
 _UNSAFE_ATEN = re.compile(
     r"from_file|save|set|set_|set_data|_set_item|set_grad_enabled|record_stream|_?print|warn"
     r"|_nested_view_from_buffer\w*|\w*unsafe\w*|\w*resize\w*"

@@ -1,1 +1,1 @@
-"""Datasets of images with a number to predict for each: preparation, and reading with the numbers as targets."""
+"""Datasets of images with a number to predict for each image: preparation, and reading of the part files."""

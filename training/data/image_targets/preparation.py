@@ -1,7 +1,7 @@
-"""Prepare a dataset version of images with a number to predict for each.
+"""Prepare a dataset version of images with a number to predict for each image.
 
-The images are prepared as those of a classifier, whose classes in one shard are the distinct numbers of that shard.
-When copies have been removed, the part files are written again with the numbers in place of the classes.
+The images are first prepared as for a classifier: the classes of a shard are the distinct numbers in that shard.
+After copies have been removed, each part file is rewritten with the numbers in place of the class positions.
 """
 
 import logging
@@ -51,8 +51,9 @@ def make_version(
 ) -> DatasetVersion:
     """Transform all raw shards and atomically commit the dataset version at `place`.
 
-    Part files have a float64 column `label`. Raises as :func:`training.data.preparation.prepare.make_version`; copies
-    of an image with two numbers break the rule that copies with two classes break.
+    Part files have a float64 column `label`. Raises the errors of
+    :func:`training.data.preparation.prepare.make_version`; copies of an image with different numbers are treated as
+    copies with different classes.
     """
     check_settings(files, settings, problem)
     with atomic_folder(place) as staging:
@@ -101,7 +102,8 @@ def _without_copies(
 ) -> tuple[list[ShardOutcome], tuple[str, ...]]:
     """The outcomes after copies were removed, and the reason for each removed row.
 
-    Raises :class:`DataError` when there are copies and `data.duplicates` is "refuse".
+    Copies are equal images in two splits or with different numbers. Raises :class:`DataError` when there are copies
+    and `data.duplicates` is "refuse".
     """
     distinct = np.unique(np.concatenate([_numbers(plan) for plan in plans]))
     with temporary_folder("copies") as keys:
@@ -119,7 +121,10 @@ def _without_copies(
 
 
 def _write_keys(plan: ShardPlan, outcome: ShardOutcome, distinct: Numbers, keys: Path) -> None:
-    """Copy a shard's part files without images to `keys`; equal labels in different shards stand for equal numbers."""
+    """Copy a shard's part files, without images, to the folder `keys`.
+
+    Labels of the copies are positions in `distinct`, so that equal numbers have equal labels in all shards.
+    """
     places = np.searchsorted(distinct, _numbers(plan)).astype(np.int32)
     for part in outcome.parts.values():
         file = Path(plan.folder) / part.path
@@ -172,7 +177,7 @@ def _replace_labels(plan: ShardPlan, part: PartFile) -> PartFile:
 
 
 def _numbers(plan: ShardPlan) -> Numbers:
-    """The numbers that the classes of a shard stand for."""
+    """The numbers whose texts are the classes of a shard."""
     return np.array([float(text) for text in plan.classes])
 
 
@@ -193,7 +198,7 @@ def _check_splits(parts: Parts, origin: str) -> None:
 
 
 def _target(staging: Path, parts: Sequence[PartFile], name: str) -> TableSchema:
-    """The target with its mean and standard deviation over the train split."""
+    """A schema of the target alone, with its mean and standard deviation over the train split."""
     found = moments([labels.to_numpy() for labels in part_columns(staging, parts, "label")])
     return TableSchema(target=name, columns=(), target_mean=found.mean, target_std=found.std)
 

@@ -1,4 +1,4 @@
-"""Read the part files of images with numbers to predict: unpacked to arrays, or as a Ray Dataset."""
+"""Read the part files of images with numbers to predict: unpack them to arrays, or open them as a Ray Dataset."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,12 +42,12 @@ def unpack_images(version: DatasetVersion, split: Split, folder: Path) -> None:
 
 
 def ray_dataset(version: DatasetVersion, split: Split, files: "FileSystem | None" = None) -> "Dataset":
-    """A split as a Ray Dataset, as :func:`training.data.dataset.ray_dataset`, with the float64 numbers in `label`."""
+    """Open a split as :func:`training.data.dataset.ray_dataset` does; the column `label` has the float64 numbers."""
     import ray.data
     from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
     paths = [part.path for part in version.parts[split]]
-    # Paths relative to the version's folder: Ray takes the part of a path after a question mark for a URL's query.
+    # Paths are relative to the version's folder: Ray reads the part of a path after a question mark as a URL's query.
     files = files or SubTreeFileSystem(version.path, LocalFileSystem())
     shape, columns = version.shape, _columns(version, split)
 

@@ -1,1 +1,1 @@
-"""Preprocessing of tables: preprocessors of Ray Data that Evergreen fits on training rows, and applies in NumPy."""
+"""Preprocessing of tables: preprocessors of Ray Data, fitted by Evergreen on training rows and applied in NumPy."""

@@ -1,8 +1,8 @@
-"""The matrix that a model takes, with the preprocessing of its table: encoded columns, then fitted operations.
+"""Compute the input matrix of a model on a table: encode the columns, then apply the fitted preprocessing.
 
-The numbers are 64-bit until all operations are done, as in Ray Data, and are then rounded to 32 bits. A number beyond
-32 bits becomes the largest, or least, of 32 bits: XGBoost refuses infinite numbers.
-`tasks/model_formats/raw_table.py` does the same for plain MLflow, with the same bits.
+With preprocessing, the numbers are 64-bit until all operations are done, as in Ray Data, and are then rounded to 32
+bits. A number beyond the range of 32-bit floats becomes the largest or least of that range, because XGBoost refuses
+infinite numbers. `tasks/model_formats/raw_table.py` computes the same bits in models that plain MLflow loads.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from training.records import TableColumn, TableSchema
 from training.table_records import Equal, Fill, Operation, Position, Scale
 
 Numbers = npt.NDArray[np.float64]
-_UNKNOWN = -1.0  # stands for a category that the column does not have
+_UNKNOWN = -1.0  # code of a category that the column does not have
 
 
 def model_inputs(rows: Rows, schema: TableSchema, prefix: str = "") -> npt.NDArray[np.float32]:
-    """What a model on the table takes: float32 (rows, columns of the schema).
+    """The input matrix of a model on the table: float32 (rows, columns of the schema).
 
-    `rows` has the columns of part files, named `prefix` + name. Raises :class:`training.errors.DataError` for a column
-    that is missing.
+    `rows` has the raw columns with the types of part files, named `prefix` + name. Raises
+    :class:`training.errors.DataError` for a column that is missing.
     """
     if schema.preprocessing is None:
         return encode(rows, schema, prefix)
-    encode(rows.slice(0, 0), schema.raw, prefix)  # checks the names of the columns
+    encode(rows.slice(0, 0), schema.raw, prefix)  # raises DataError for missing columns
     columns = {column.name: column for column in schema.raw.columns}
     numbers: dict[str, Numbers] = {}
     matrix = np.empty((rows.num_rows, len(schema.columns)), np.float32)
@@ -43,7 +43,7 @@ def model_inputs(rows: Rows, schema: TableSchema, prefix: str = "") -> npt.NDArr
 
 
 def start_of(values: "pa.Array | pa.ChunkedArray", column: TableColumn) -> Numbers:
-    """The 64-bit numbers to which operations apply: NaN for a missing value, -1 for an unknown category."""
+    """The 64-bit numbers from which operations start: NaN for a missing value, -1 for an unknown category."""
     array = plain(values)
     numbers = encoded_values(array, column.kind, column)
     if column.kind == "category":
@@ -52,7 +52,7 @@ def start_of(values: "pa.Array | pa.ChunkedArray", column: TableColumn) -> Numbe
 
 
 def applied(numbers: Numbers, operations: Sequence[Operation]) -> Numbers:
-    """The numbers after the operations."""
+    """The numbers after all operations, applied in order."""
     for operation in operations:
         numbers = _applied(numbers, operation)
     return numbers
@@ -73,7 +73,7 @@ def _applied(numbers: Numbers, operation: Operation) -> Numbers:
 
 
 def _positions(numbers: Numbers, values: Numbers) -> Numbers:
-    """The position of each number in `values`, which are distinct, in any order; NaN for other numbers."""
+    """The position of each number in `values` (distinct, in any order); NaN for a number that is not in `values`."""
     order = np.argsort(values)
     near = np.minimum(np.searchsorted(values[order], numbers), len(values) - 1)
     return np.where(values[order][near] == numbers, order[near], np.nan)

@@ -1,4 +1,4 @@
-"""The columns of a table on their way through preprocessors, and their values in the training rows."""
+"""The columns of a table while its preprocessors are fitted step by step, and their values in the training rows."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,9 +22,9 @@ ReadColumn = Callable[[TableColumn], Numbers]
 
 @dataclass(frozen=True)
 class Feature:
-    """A column on its way through the steps: operations on a column of the data.
+    """A column after some of the steps: the `operations` that compute the column from the data's column `source`.
 
-    `is_ready`: a network takes the numbers as they are, because a step scaled or one-hot encoded them.
+    `is_ready`: a network takes the numbers without standardising them, because a step scaled or one-hot encoded them.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Feature:
 
     @property
     def is_named_by_value(self) -> bool:
-        """Whether a OneHotEncoder made the column: its name ends with a value of the training rows."""
+        """Whether a OneHotEncoder created the column, so that its name ends with a value of the training rows."""
         return bool(self.operations) and isinstance(self.operations[-1], Equal)
 
     def after(self, name: str, operation: Operation, kind: ColumnKind, is_ready: bool = False) -> "Feature":
-        """The column that an operation makes of this one."""
+        """The column, under a new name, that results from applying `operation` to this column."""
         return replace(
             self, name=name, operations=(*self.operations, operation), kind=kind, is_ready=is_ready
         )
@@ -47,7 +47,10 @@ class Feature:
 
 @dataclass(frozen=True)
 class Vector:
-    """Columns that steps of Ray handle as one column, under one name: those of a OneHotEncoder or a Concatenator."""
+    """Columns that Ray's steps handle as one column of vectors: the output of a OneHotEncoder or a Concatenator.
+
+    `by` is the class of the preprocessor that created the vector.
+    """
 
     features: tuple[Feature, ...]
     by: str
@@ -56,7 +59,8 @@ class Vector:
 class Features:
     """The columns of a table after the steps so far; `read` gives a column's encoded numbers in the training rows.
 
-    Without `values_known`, the numbers are examples: names of columns that a OneHotEncoder makes of them may repeat.
+    If `values_known` is False, `read` gives example numbers: the names of one-hot encoded columns are then not the
+    real names, and may repeat.
     """
 
     def __init__(self, schema: TableSchema, read: ReadColumn, values_known: bool = True) -> None:
@@ -67,7 +71,7 @@ class Features:
         }
 
     def __iter__(self) -> Iterator[Feature]:
-        """The columns in the order in which a model takes them."""
+        """The columns in the order in which a model takes them; a vector gives its columns one by one."""
         return (feature for found in self._now.values() for feature in parts_of(found))
 
     def named(self, name: str) -> Feature | Vector:
@@ -92,7 +96,7 @@ class Features:
         return found
 
     def replace(self, gone: tuple[str, ...], made: Mapping[str, Feature | Vector]) -> None:
-        """Remove columns and vectors, and add others: in the place of one of the same name, else at the end.
+        """Remove the columns and vectors named `gone`, then add `made`; a name that exists keeps its position.
 
         Raises :class:`SettingError` when two columns would have the same name.
         """
@@ -107,7 +111,7 @@ class Features:
                 )
 
     def check_free(self, output: str) -> None:
-        """Raise :class:`SettingError` if a column that is not replaced has the name `output`."""
+        """Raise :class:`SettingError` if a column, a vector or the target has the name `output`."""
         if output in (*self._now, self._schema.target):
             raise SettingError(f"output column {output!r} exists already. Choose another name for it.")
 
@@ -116,7 +120,7 @@ class Features:
         return applied(self._read(self._raw[feature.source]), feature.operations)
 
     def present(self, feature: Feature) -> Numbers:
-        """The numbers of a column without missing values. Raises :class:`SettingError` when there is none."""
+        """The numbers of a column without missing values. Raises :class:`SettingError` when all are missing."""
         numbers = self.numbers(feature)
         found = numbers[~np.isnan(numbers)]
         if not len(found):
@@ -127,13 +131,16 @@ class Features:
         return found
 
     def text(self, feature: Feature, value: float) -> str:
-        """A number as people read it: a category, true or false, or the number."""
+        """The value that a number encodes, as text: the category, true or false, or the number itself."""
         if feature.kind == "category":
             return self._raw[feature.source].categories[int(value)]
         return text_of(bool(value)) if feature.kind == "boolean" else text_of(value)
 
     def number_of(self, feature: Feature, value: bool | float | str) -> float:
-        """The number of a value of a column's kind; a new category is added to the column."""
+        """The number that encodes `value` in a column; a category that is new to the column is added to it.
+
+        Raises :class:`SettingError` when `value` is not of the column's kind.
+        """
         found, wrong = typed(pa.array([value]), feature.kind)
         if wrong.any() or found.null_count:
             raise SettingError(
@@ -149,7 +156,11 @@ class Features:
         return float(raw.categories.index(text))
 
     def described(self, feature: Feature) -> TableColumn:
-        """A column of the model, with statistics over the training rows; of an unchanged column, those it had."""
+        """The record of a model's column, with statistics over the training rows.
+
+        A column without operations keeps the statistics of the data's column. A column that `is_ready` has mean 0 and
+        deviation 1, so that a network does not standardise it again.
+        """
         raw = self._raw[feature.source]
         if not feature.operations:
             return raw.model_copy(update={"name": feature.name})
@@ -171,7 +182,7 @@ class Features:
         return tuple(self._raw.values())
 
     def made(self) -> tuple[MadeColumn, ...]:
-        """How each column is made of those of the data."""
+        """How each column is computed from a column of the data."""
         return tuple(MadeColumn(source=one.source, operations=one.operations) for one in self)
 
 

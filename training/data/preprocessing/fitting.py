@@ -1,8 +1,8 @@
-"""Fit declared preprocessors on the training rows of a table: which columns they make, with which statistics.
+"""Fit declared preprocessors on the training rows of a table: determine their output columns and their statistics.
 
-Statistics are exact (:mod:`training.data.tables.statistics`), so that they do not depend on how the rows are cut into
-blocks. Ray's own `fit` adds numbers block by block, takes quantiles from a random sketch, and breaks ties by the order
-of the blocks.
+Statistics are exact (:mod:`training.data.tables.statistics`), so that they do not depend on how the rows are divided
+into blocks. Ray's own `fit` adds numbers block by block, estimates quantiles by a randomised sketch, and breaks ties
+by the order of the blocks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +16,19 @@ from training.records import ColumnKind, TableColumn, TableSchema
 from training.table_records import DeclaredStep, Equal, Fill, Position, Preprocessing, Scale
 
 _NEARLY_CONSTANT = 1e-8  # as in Ray: a smaller deviation or range counts as 1
-_MOST_COLUMNS = 10_000  # that one column may become by one-hot encoding
+_MOST_COLUMNS = 10_000  # limit for the one-hot encoding of one column
 _SCALED: frozenset[ColumnKind] = frozenset({"number", "boolean", "date"})
 _ENCODED: frozenset[ColumnKind] = frozenset({"number", "boolean", "category"})
 _AVERAGED: frozenset[ColumnKind] = frozenset({"number", "date"})
-# XGBoost does not allow these in names of columns, and categories such as "<18" are frequent.
+# XGBoost does not allow these characters in names of columns, and categories such as "<18" are frequent.
 _IN_NAMES = str.maketrans("[]<", "()\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}")
 
 
 def fitted(steps: Sequence[DeclaredStep], schema: TableSchema, read: ReadColumn) -> TableSchema:
-    """The table with the columns that `steps` make of its columns.
+    """Fit `steps` in order; returns the table's schema with the columns that the last step leaves.
 
     `read` gives the encoded numbers of a column in the training rows, NaN for a missing value. Raises
-    :class:`SettingError` for a step that its columns can't have.
+    :class:`SettingError` for a step that can't be applied to its columns.
     """
     features = _after(steps, Features(schema, read))
     columns = tuple(features.described(feature) for feature in features)
@@ -46,7 +46,7 @@ def _after(steps: Sequence[DeclaredStep], features: Features) -> Features:
 
 
 def check_steps(steps: Sequence[DeclaredStep], target: str, columns: Mapping[str, ColumnKind]) -> None:
-    """Raise :class:`SettingError` for a step that columns of these kinds can't have, before any row is read."""
+    """Raise :class:`SettingError` for a step that can't be applied to columns of these kinds; reads no rows."""
     two = np.array([0.0, 1.0])
     schema = TableSchema(
         target=target,
@@ -70,7 +70,7 @@ def _add(features: Features, step: DeclaredStep) -> None:
 
 
 def _concatenate(features: Features, step: DeclaredStep) -> None:
-    """As in Ray, the columns become the last ones, in the order that the step names."""
+    """Move the columns to the end, in the order in which the step names them, as Ray does."""
     chosen = [one for name in step.columns for one in parts_of(features.named(name))]
     for one in chosen:
         _check_kind(one, _SCALED, "Encode it before, by OneHotEncoder or OrdinalEncoder.")
@@ -94,7 +94,7 @@ def _imputed(features: Features, step: DeclaredStep, feature: Feature, output: s
         value = moments([features.present(feature)]).mean
     else:
         values, counts = np.unique(features.present(feature), return_counts=True)
-        value = float(values[np.argmax(counts)])  # of equally frequent values the least
+        value = float(values[np.argmax(counts)])  # the least of equally frequent values
     return feature.after(output, Fill(value=value), feature.kind, feature.is_ready)
 
 
@@ -122,7 +122,7 @@ def _largest(values: Numbers, step: DeclaredStep) -> tuple[float, float]:
 
 
 def _quantiles(values: Numbers, step: DeclaredStep) -> tuple[float, float]:
-    """Median, and difference of the quantiles: each is a value of the column, as in the sketch that Ray uses."""
+    """Median, and difference of the two quantiles; each quantile is a value of the column, as in Ray's sketch."""
     assert step.quantile_range is not None
     ordered = np.sort(values)
 
@@ -134,7 +134,10 @@ def _quantiles(values: Numbers, step: DeclaredStep) -> tuple[float, float]:
 
 
 def _distinct(features: Features, step: DeclaredStep, feature: Feature) -> list[float]:
-    """The values that an encoder knows: sorted as numbers or as text, or the most frequent by `max_categories`."""
+    """The values that an encoder encodes, sorted as numbers or as text.
+
+    With `max_categories`, only the most frequent values. Raises :class:`SettingError` when values are missing.
+    """
     _check_kind(feature, _ENCODED, "Encode text, booleans or numbers.")
     numbers = features.numbers(feature)
     if missing := int(np.isnan(numbers).sum()):

@@ -1,6 +1,7 @@
 """Prepare and unpack dataset versions of tables with preprocessing.
 
-The part files are those of a table without preprocessing: raw columns. The manifest describes the fitted steps.
+The part files hold the raw columns, as those of a table without preprocessing. The manifest describes the fitted
+steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from training.table_records import DeclaredStep
 def preprocessed_fingerprint(
     plain: str, steps: Sequence[DeclaredStep], files: SourceFiles, settings: DataSettings
 ) -> str:
-    """The fingerprint of a table with preprocessing; `plain` is that of the table without.
+    """The fingerprint of a table with preprocessing; `plain` is the fingerprint of the table without preprocessing.
 
     Raises :class:`SettingError` for a source of images.
     """
@@ -42,13 +43,13 @@ def preprocessed_fingerprint(
             f"preprocessors: {files.origin} has images, and preprocessors change the columns of a table. Remove them; "
             "transform_rows and augmentation change images."
         )
-    # The steps are fitted without the validation rows.
+    # With the validation share: the steps are fitted without the validation rows, which that share selects.
     about = [step.model_dump(mode="json", exclude_defaults=True) for step in steps]
     return digest_json([plain, about, settings.validation_share, code_digests(*PREPROCESSING_MODULES)])
 
 
 def check_declared(steps: Sequence[DeclaredStep], files: SourceFiles) -> None:
-    """Raise :class:`SettingError` for a step that the source's columns can't have, before any row is read."""
+    """Raise :class:`SettingError` for a step that can't be applied to the source's columns; reads no rows."""
     notes = read_notes(Path(files.root))
     check_steps(steps, notes.target, notes.columns)
 
@@ -61,8 +62,8 @@ def make_preprocessed_version(
 ) -> DatasetVersion:
     """Commit the dataset version of a table with preprocessing at `place`.
 
-    `make` commits the version without preprocessing in a folder. Raises :class:`SettingError` for a step that the
-    columns can't have, besides what `make` raises; then nothing is left at `place`.
+    `make` commits the version without preprocessing to the folder that it is given. Raises :class:`SettingError` for
+    a step that can't be applied to the columns, and the errors of `make`; after an error, nothing is left at `place`.
     """
     with atomic_folder(place) as staging:
         plain = make(staging / "plain")
@@ -83,7 +84,7 @@ def make_preprocessed_version(
 class _TrainingRows:
     """Reads columns of the train split without validation rows; memory use is two columns.
 
-    The last column is kept: many columns of a one-hot encoding are made of one column.
+    The last column is cached, because all columns of a one-hot encoding are computed from one column.
     """
 
     def __init__(self, version: DatasetVersion, share: float) -> None:
@@ -92,7 +93,7 @@ class _TrainingRows:
         self._kept = [self._kept_rows(version, share, part.path) for part in self._parts]
 
     def _kept_rows(self, version: DatasetVersion, share: float, part: str) -> npt.NDArray[np.bool_]:
-        """Mask of a part file's rows that a trainer learns from."""
+        """Mask of the rows of a part file that are used for training, which validation rows are not."""
         marked = version.validation_rows is not None
         found = pq.read_table(self._folder / part, columns=["validation" if marked else "digest"])
         if marked:
@@ -115,11 +116,11 @@ class _TrainingRows:
 
 
 def unpack_preprocessed(version: DatasetVersion, split: Split, folder: Path) -> None:
-    """As :func:`training.data.tables.unpacking.unpack_table`, with preprocessed inputs."""
+    """Unpack a split as :func:`training.data.tables.unpacking.unpack_table` does, with preprocessed inputs."""
     schema = version.table
     assert schema is not None
     raw = schema.raw
-    # Targets, digests and marks are those of the table without preprocessing; its inputs are replaced.
+    # Targets, digests and validation marks are those of the raw table; its `inputs.npy` is overwritten below.
     unpack_table(version.model_copy(update={"table": raw, "shape": (len(raw.columns),)}), split, folder)
     names = [f"{FEATURE}{column.name}" for column in raw.columns]
     with (folder / "inputs.npy").open("wb") as inputs:

@@ -28,7 +28,7 @@ class ImageFolder(class_folders.ImageFolder):
     For a regression, `target` names a column of numbers in the table `targets`, a CSV or Parquet file in the folder, or
     one in each of `train/`, `test/` and `val/`. The table's column `file_name` has the path of each image, relative to
     the table, as in Hugging Face's `imagefolder`. The images may lie in sub-folders at any depth. Without `train/` and
-    `test/`, preparation divides them.
+    `test/`, preparation divides the rows.
 
     Raises :class:`SettingError` for options that contradict each other.
     """
@@ -59,7 +59,7 @@ class ImageFolder(class_folders.ImageFolder):
             )
 
     def fetch(self, folder: Path) -> SourceFiles:
-        """List and hash all images; the listing is written to `folder`, the images are not copied."""
+        """List and hash all images; writes the listing to `folder`, and does not copy the images."""
         if self.target is None:
             return super().fetch(folder)
         root = given_path(self.path, "an image folder")

@@ -1,4 +1,4 @@
-"""The features that a recipe's function `transform_rows` makes of the columns of a table."""
+"""The features that a recipe's function `transform_rows` computes from the columns of a table."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,11 +17,12 @@ _TRIED_ROWS = 1000
 def find_columns(
     function: RowFunction, rows: pa.RecordBatch, given: Mapping[str, ColumnKind], first: str
 ) -> dict[str, ColumnKind]:
-    """The columns that `function` returns, found by a call with up to 1,000 raw rows, and their kinds.
+    """The columns that `function` returns for up to 1,000 raw rows, with their kinds.
 
-    A column of `given` keeps its kind. A new column has the kind of its type; a new column without any value counts as
-    numbers. Raises :class:`SettingError` when the function fails, returns no column, or a column of a type that tables
-    don't have.
+    `given` are the columns of the source and their kinds; `first` names the first row in messages. A column of
+    `given` keeps its kind, and a new column has the kind of its Arrow type; a new column without any value counts as
+    numbers. Raises :class:`SettingError` when the function fails, returns no column, or a column of a type that
+    tables don't support.
     """
     tried = pa.table({name: rows[f"{FEATURE}{name}"] for name in given}).slice(0, _TRIED_ROWS)
     made = changed_table(function, tried, first)
@@ -46,10 +47,11 @@ def changed_features(
     first: str,
     again: bool = False,
 ) -> dict[str, pa.Array]:
-    """The columns `wanted` that `function` makes of typed rows, with typed values; `first` names the first row.
+    """The typed columns `wanted` that `function` computes from typed rows; `first` names the first row in messages.
 
-    Raises :class:`SettingError` when the function fails, returns other columns than for the first rows of the dataset,
-    or a value that is not of its column's kind.
+    With `again`, the function is called a second time, to detect results that differ between calls. Raises
+    :class:`SettingError` when the function fails, returns other columns than for the first rows of the dataset, or a
+    value that is not of its column's kind.
     """
     if not len(rows):
         return {name: pa.array([], TYPES[kind]) for name, kind in wanted.items()}

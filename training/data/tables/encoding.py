@@ -1,4 +1,4 @@
-"""The matrix that a model takes: rows of a table as 32-bit numbers, one column for each feature of the schema.
+"""Encode rows of a table as the matrix that a model takes: 32-bit floats, one column for each feature of the schema.
 
 A number is rounded to 32 bits. A category is its position in `TableColumn.categories`, a boolean 0 or 1, and a date the
 days since 1970-01-01, with fractions for times (to about 3 minutes for today's dates, as 32 bits allow). A missing
@@ -24,17 +24,17 @@ _SHOWN = 5
 
 
 class TypedRows(NamedTuple):
-    """The features of given rows with the types of the schema; for each row, "" or why it can't be used."""
+    """Rows with the types of the schema, without columns that are no features; for each row, "" or its error."""
 
     rows: pa.Table
     errors: tuple[str, ...]
 
 
 def encode(rows: Rows, schema: TableSchema, prefix: str = "") -> npt.NDArray[np.float32]:
-    """Float32 of shape (rows, columns of the schema). The columns of `rows` are named `prefix` + the feature's name.
+    """Encode rows as float32 (rows, columns of the schema). The columns of `rows` are named `prefix` + feature name.
 
-    The values have the types of part files; :func:`typed_rows` converts others. Raises :class:`DataError` for a column
-    that is missing.
+    The values must have the types of part files; :func:`typed_rows` converts values of other types. Raises
+    :class:`DataError` for a column that is missing.
     """
     _check_names([name.removeprefix(prefix) for name in rows.schema.names if name.startswith(prefix)], schema)
     matrix = np.empty((rows.num_rows, len(schema.columns)), np.float32)
@@ -47,7 +47,10 @@ def encode(rows: Rows, schema: TableSchema, prefix: str = "") -> npt.NDArray[np.
 def encoded_values(
     values: "pa.Array | pa.ChunkedArray", kind: ColumnKind, column: TableColumn | None = None
 ) -> npt.NDArray[np.float64]:
-    """The numbers that stand for typed values of one column, NaN for a missing value; categories need `column`."""
+    """The numbers that encode the typed values of one column, NaN for a missing value.
+
+    For categories, `column` is required: it lists the categories by position.
+    """
     array = plain(values)
     if kind == "category":
         names = pa.array(column.categories if column is not None else (), pa.string())
@@ -61,10 +64,10 @@ def encoded_values(
 
 
 def typed_rows(rows: Rows, schema: TableSchema, origin: str = "the input") -> TypedRows:
-    """The features of given rows, with the types of the schema; further columns are ignored.
+    """Convert the features of `rows` to the types of the schema; further columns are ignored.
 
-    Text is converted: numbers, `true`, ISO 8601 dates. A row with a value of another type gets an error, and null for
-    the value. `origin` names the rows in messages. Raises :class:`DataError` for missing columns.
+    Text is parsed as numbers, `true` and `false`, or ISO 8601 dates. A value that can't be converted becomes null,
+    and its row gets an error. `origin` names the rows in messages. Raises :class:`DataError` for missing columns.
     """
     _check_names(rows.schema.names, schema, origin)
     errors = [""] * rows.num_rows

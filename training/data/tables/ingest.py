@@ -1,7 +1,8 @@
 """Convert the files of a table into its typed copy: recognise the columns, check each value, assign splits.
 
-Every row is read at least twice: first to recognise the kinds of the columns, then to convert them. Memory use is one
-block of rows, and for `time` 8 bytes for each row.
+Columns of text without a declared type are read twice: first to recognise their kinds from all values, then to
+convert them. The column `time` is read once more, to find the first time of the test split. Memory use is one block
+of rows, and with `time` 8 bytes for each row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +47,7 @@ class Options:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The files with the split of each, the columns to read with their kinds, and the first time of the test split."""
+    """The files with their splits, the columns to read with their kinds, and the first time of the test split."""
 
     files: Sequence[tuple[str, Path]]
     options: Options
@@ -58,7 +59,7 @@ class _Plan:
 def ingest(files: Sequence[tuple[str, Path]], options: Options, place: Path) -> Notes:
     """Read the files, each given with its split or "", and write their typed copy to the folder `place`.
 
-    Raises :class:`DataError` that names the file, the column or the row which breaks a rule.
+    Raises :class:`DataError`, which names the file, column or row, for data that a table can't have.
     """
     types = {file: column_types(file) for _, file in files}
     names = _agreed_names(types, options)
@@ -111,7 +112,7 @@ def _check_named(file: Path, names: Sequence[str], options: Options) -> None:
 def _kinds(
     types: dict[Path, dict[str, pa.DataType]], options: Options, features: Sequence[str]
 ) -> dict[str, ColumnKind]:
-    """The kind of each column that is read: as declared, as the Arrow types say, or recognised from all values."""
+    """The kind of each column that is read: declared, given by the Arrow types, or recognised from all values."""
     kinds: dict[str, ColumnKind] = {
         name: "category" for name in (options.split, options.group) if name is not None
     }
@@ -139,7 +140,11 @@ def _kinds(
 
 
 def _arrow_kind(name: str, types: dict[Path, dict[str, pa.DataType]], declared: bool) -> ColumnKind | None:
-    """The kind that a column's Arrow types stand for; None for text, and for a column of nulls only."""
+    """The kind of a column by its Arrow types in all files; None for text, and for a column of nulls only.
+
+    Raises :class:`DataError` for a type that tables don't support, and for types of different kinds unless
+    `declared`.
+    """
     found: dict[ColumnKind, Path] = {}
     for file, columns in types.items():
         if pa.types.is_null(columns[name]):
@@ -183,7 +188,11 @@ def _recognised(files: Sequence[Path], names: Sequence[str], options: Options) -
 def _first_test_time(
     files: Sequence[tuple[str, Path]], options: Options, kinds: dict[str, ColumnKind]
 ) -> float | None:
-    """The first time of the test split, which gets `test_share` of the rows, or more if times are equal."""
+    """The first time of the test split, so that the latest `test_share` of the rows are in the test split.
+
+    Rows of equal time stay together: the test split may get more rows, or fewer where it would otherwise get all
+    rows.
+    """
     if (name := options.time) is None:
         return None
     found = [_times(file, block, name, kinds[name]) for _, file in files for block in blocks(file, [name])]
@@ -200,12 +209,15 @@ def _first_test_time(
 
 
 def _times(file: Path, block: Block, name: str, kind: ColumnKind) -> npt.NDArray[np.float64]:
-    """The times of a block's rows, as days or as the column's numbers."""
+    """The times of a block's rows: days since 1970 for dates, or the column's numbers."""
     return encoded_values(_values(file, block, name, kind, needed="time"), kind)
 
 
 def _values(file: Path, block: Block, name: str, kind: ColumnKind, needed: str = "") -> pa.Array:
-    """Typed values of a column. Raises :class:`DataError` for a wrong value, and for a missing one if `needed`."""
+    """Typed values of a column. Raises :class:`DataError` for a value that is not of the column's kind.
+
+    `needed` is the option of `Table` that does not allow missing values in the column, or "".
+    """
     values = plain(block.rows[name])
     made, wrong = typed(values, kind)
     if wrong.any():
@@ -223,7 +235,7 @@ def _values(file: Path, block: Block, name: str, kind: ColumnKind, needed: str =
 
 
 def _converted(plan: _Plan) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Batches of the typed copy with the split of their rows."""
+    """Batches of the typed copy, each with the split of its rows."""
     options = plan.options
     extra = [name for name in (options.split, options.group, options.time) if name is not None]
     for number, (split, file) in enumerate(plan.files):
@@ -265,7 +277,7 @@ def _divided(plan: _Plan, split: str, file: Path, block: Block) -> dict[str, npt
 
 
 def check_divided(origin: str, rows: dict[str, int]) -> None:
-    """Raises :class:`DataError` when a source with splits lacks rows to train or to test."""
+    """Raises :class:`DataError` when a source with splits has no rows in the train or in the test split."""
     if missing := [] if "" in rows else [split for split in NEEDED if not rows.get(split)]:
         total = counted(sum(rows.values()), "row")
         raise DataError(

@@ -41,11 +41,11 @@ def make_table_version(
     problem: ProblemName,
     function: RowFunction | None = None,
 ) -> DatasetVersion:
-    """Write the part files of a table's dataset version to the folder `staging`; `place` is its final path.
+    """Write the part files of a table's dataset version to the folder `staging`; `place` is the version's final path.
 
     `function` is the recipe's `transform_rows`. Raises :class:`SettingError` when the function fails. Raises
-    :class:`DataError` for rows without a target above `data.max_dropped_share`, for a target that the problem
-    can't have, and for a split without rows.
+    :class:`DataError` when the share of rows without a target exceeds `data.max_dropped_share`, for a target that the
+    problem can't learn, and for a split without rows.
     """
     notes = read_notes(Path(files.root))
     classes = check_target(
@@ -97,7 +97,7 @@ def _part_files(outcomes: Sequence[TableOutcome]) -> dict[Split, tuple[PartFile,
 
 
 def _label_counts(outcomes: Sequence[TableOutcome]) -> dict[Split, tuple[int, ...]]:
-    """Rows of each class, by split."""
+    """Number of rows of each class, by split."""
     return {
         split: tuple(map(sum, zip(*(outcome.label_counts[split] for outcome in outcomes), strict=True)))
         for split in SPLITS

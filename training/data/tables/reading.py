@@ -1,4 +1,4 @@
-"""Read CSV and Parquet files as blocks of rows; every error names the file, and the row where one is at fault.
+"""Read CSV and Parquet files as blocks of rows; every error names the file, and the row if a row is invalid.
 
 Row 1 of a file is its first row of data: the header of a CSV file and empty lines are not counted. Values of a CSV file
 are strings, without surrounding spaces, and null for the texts in :data:`training.data.tables.values.MISSING`.
@@ -27,7 +27,7 @@ _HEAD = 1 << 16
 
 
 class Block(NamedTuple):
-    """Consecutive rows of a file, with the columns asked for; `first` is the number of the first row."""
+    """Consecutive rows of a file, with the requested columns; `first` is the number of the first row."""
 
     rows: pa.RecordBatch
     first: int
@@ -41,7 +41,8 @@ def is_csv(file: Path) -> bool:
 def column_types(file: Path) -> dict[str, pa.DataType]:
     """Names and Arrow types of a file's columns, in order; strings for CSV.
 
-    Raises :class:`DataError` for a file without rows, and for columns without name or of equal names.
+    Raises :class:`DataError` for an empty CSV file and a Parquet file without rows, and for columns without a name or
+    with equal names.
     """
     if is_csv(file):
         names = [name.strip() for name in _header(file)]
@@ -61,7 +62,7 @@ def column_types(file: Path) -> dict[str, pa.DataType]:
 def blocks(file: Path, columns: Sequence[str]) -> Iterator[Block]:
     """The rows of a file in order, with the columns `columns`, in blocks of bounded size.
 
-    Raises :class:`DataError` for a file that is damaged or not UTF-8, a row with too many or too few values, and a CSV
+    Raises :class:`DataError` for a file that is damaged or not UTF-8, a row with too many or too few values, and a
     file without rows.
     """
     first = 1
@@ -76,7 +77,8 @@ def blocks(file: Path, columns: Sequence[str]) -> Iterator[Block]:
 def _parquet_batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     with readable(file), pq.ParquetFile(file) as parquet:
         for batch in parquet.iter_batches(_BLOCK_ROWS, columns=list(columns)):
-            # A column of Parquet may be named like a part of another: pick by name.
+            # Parquet may return further columns: `columns` also selects a nested field of the same path. Pick by
+            # name.
             arrays = [plain(batch[name]) for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
@@ -132,7 +134,10 @@ def _errors_of(file: Path, ragged: "list[pa.csv.InvalidRow]") -> Iterator[None]:
 
 
 def _header(file: Path) -> list[str]:
-    """The names in the first line of a CSV file that is not empty. Raises :class:`DataError` if there is none."""
+    """The column names in the first non-empty line of a CSV file.
+
+    Raises :class:`DataError` if there is no such line, and for separators other than commas.
+    """
     _check_utf8(file, _HEAD)
     with file.open(
         encoding="utf-8-sig", errors="replace", newline=""
@@ -162,7 +167,10 @@ def _check_header(file: Path, names: list[str]) -> None:
 
 
 def _check_utf8(file: Path, most: int | None = None) -> None:
-    """Raises :class:`DataError` that names the first line that is not UTF-8, of the first `most` bytes."""
+    """Raises :class:`DataError`, with the number of the line, if a line is not UTF-8.
+
+    With `most`, checks only the first line.
+    """
     with file.open("rb") as stream:
         if stream.read(2) in (b"\xff\xfe", b"\xfe\xff"):
             raise DataError(

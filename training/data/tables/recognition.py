@@ -13,10 +13,12 @@ from training.data.tables.values import is_boolean, is_date, is_number, is_text,
 from training.errors import DataError
 from training.records import ColumnKind
 
-# A column of text with more distinct values than _MANY is refused when they are more than half of the rows, as names
-# and free text are, or more than _MOST, as identifiers are.
+# A column of text with more than _MANY distinct values is refused when there are more distinct values than _SHARE of
+# the rows, as in names and free text, or more than _MOST, as in identifiers.
 _MANY, _SHARE, _MOST = 100, 0.5, 10_000
-_NEARLY = 0.9  # a column of text with so many numbers is a column of numbers with errors
+_NEARLY = (
+    0.9  # a column of text with this share of numbers (or booleans, or dates) is such a column with errors
+)
 _TESTS: tuple[tuple[ColumnKind, str, Callable[[pa.Array], pa.Array]], ...] = (
     ("number", "numbers", is_number),
     ("boolean", "true or false", is_boolean),
@@ -26,7 +28,11 @@ _TESTS: tuple[tuple[ColumnKind, str, Callable[[pa.Array], pa.Array]], ...] = (
 
 @dataclass
 class Column:
-    """What the rows so far say about one column; :attr:`kind` is what its Arrow type says, None for text."""
+    """Statistics of one column over the rows so far, from which its kind is recognised.
+
+    :attr:`kind` is the kind by the Arrow type, None for text. For text and each other kind, :attr:`matching` counts
+    the values of that kind, and :attr:`others` has location and value of the first that is not of the kind.
+    """
 
     name: str
     rows: int = 0
@@ -37,7 +43,7 @@ class Column:
     others: dict[str, tuple[str, Any]] = field(default_factory=dict)
 
     def add(self, values: pa.Array, origin: str, first: int) -> None:
-        """Take in values of consecutive rows of the file `origin`, from row number `first` on."""
+        """Add the values of consecutive rows of the file `origin`, from row number `first` on."""
         array = plain(values)
         self.rows += len(array)
         self.present += len(array) - array.null_count
@@ -61,8 +67,8 @@ class Column:
     def recognised(self, many_allowed: bool = False) -> ColumnKind:
         """The kind of the column.
 
-        Raises :class:`DataError` for a column without values, for one of which most but not all values are numbers,
-        booleans or dates, and, unless `many_allowed`, for text with too many distinct values.
+        Raises :class:`DataError` for a column without values, for text of which at least 90 % but not all values are
+        numbers, booleans or dates, and, unless `many_allowed`, for text with too many distinct values.
         """
         name = self.name
         if self.kind is not None:

@@ -1,4 +1,4 @@
-"""Transform one shard of raw rows of a table into part files of a dataset version: check, digest, split and write.
+"""Transform one shard of a table's raw rows into part files of a dataset version: check, digest, split and write.
 
 Shards are independent of each other, so one shard is the unit of parallel work. Memory use is one batch of rows.
 """
@@ -30,7 +30,8 @@ _NO_TIME = np.int64(np.iinfo(np.int64).min)
 class TablePlan(Record):
     """The input of one transform task. `classes` is None for a regression.
 
-    `columns` are the features of the source, and `made` those that the recipe's `transform_rows` makes of them.
+    `columns` are the features of the source, and `made` the features that the recipe's `transform_rows` computes from
+    them; None without the function. `marked`: part files have the column `validation`.
     """
 
     raw: str
@@ -55,9 +56,10 @@ class TablePlan(Record):
 
 
 class TableOutcome(Record):
-    """The part files of one transform task, and the location and the reason of each row that can't be used.
+    """The part files of one transform task; `bad` has location and reason for each row that can't be used.
 
-    `parts` has no entry for a split without rows. `label_counts[split][k]` counts the rows of class number k.
+    `parts` has no entry for a split without rows. `label_counts[split][k]` counts the rows of class number k, and
+    `validation` counts the rows that are marked for validation.
     """
 
     index: int
@@ -68,13 +70,13 @@ class TableOutcome(Record):
 
 
 def table_part_schema(plan: TablePlan) -> pa.Schema:
-    """Schema of the part files; `digest` is of the row's group if the source has groups, else of its features."""
+    """Schema of the part files; `digest` is that of the row's group if the source has groups, else it is `source`."""
     features = [pa.field(f"{FEATURE}{name}", TYPES[kind]) for name, kind in plan.features.items()]
     label = pa.float64() if plan.classes is None else pa.int32()
     own = [
         pa.field("label", label, nullable=False),
         pa.field("digest", pa.binary(16), nullable=False),
-        pa.field("source", pa.binary(16), nullable=False),  # digest of the row's features
+        pa.field("source", pa.binary(16), nullable=False),  # digest of the row's features in the source
         pa.field("where", pa.string(), nullable=False),
     ]
     marks = [pa.field("validation", pa.bool_(), nullable=False)] if plan.marked else []
@@ -122,7 +124,7 @@ def transform_table_shard(
 def _checked(
     rows: pa.RecordBatch, plan: TablePlan, schema: pa.Schema, function: RowFunction | None, again: bool
 ) -> tuple[pa.Table, list[str]]:
-    """The usable rows of a batch in the schema of a part file, and why the other rows can't be used."""
+    """The usable rows of a batch in the schema of a part file, and a message for each other row."""
     present = rows["label"].is_valid()
     bad = [no_target(where, plan.target) for where in rows["where"].filter(pc.invert(present)).to_pylist()]
     good = rows.filter(present)
@@ -163,9 +165,9 @@ def _labels(values: pa.Array, classes: tuple[str, ...] | None) -> pa.Array:
 
 
 def feature_digests(rows: pa.RecordBatch, columns: Mapping[str, ColumnKind]) -> pa.Array:
-    """First half of the sha256 of each row's features; it does not depend on the order of the columns.
+    """First half of the sha256 of each row's features; does not depend on the order of the columns.
 
-    Numbers count by value, so 1 and 1.0 are equal, and so are 0 and -0.
+    Equal numbers have equal digests: 1 and 1.0, and also 0 and -0.
     """
     parts = [_fixed_width(rows[f"{FEATURE}{name}"], columns[name]) for name in sorted(columns)]
     matrix = np.ascontiguousarray(np.concatenate(parts, axis=1))
@@ -183,7 +185,7 @@ def _fixed_width(values: pa.Array, kind: ColumnKind) -> npt.NDArray[np.uint8]:
         codes: npt.NDArray[np.int32] = pc.fill_null(coded.indices, len(names)).to_numpy(zero_copy_only=False)
         return np.asarray(table[codes])
     if kind == "number":
-        # Adding 0 turns -0 into 0. One bit pattern stands for NaN.
+        # Adding 0 turns -0 into 0. Every NaN gets the same bit pattern.
         numbers = values.to_numpy(zero_copy_only=False).astype("<f8") + 0.0
         found = np.where(np.isnan(numbers), np.float64("nan"), numbers).astype("<f8").view(np.uint8)
     elif kind == "boolean":
@@ -195,7 +197,7 @@ def _fixed_width(values: pa.Array, kind: ColumnKind) -> npt.NDArray[np.uint8]:
 
 
 def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Split, npt.NDArray[np.bool_]]:
-    """Masks of the rows of `table` per split: as the source divides the rows, else by `digest`."""
+    """Masks of the rows of `table` by split: the source's splits if it has splits, else by `digest`."""
     if rows.num_rows and (given := rows["split"][0].as_py()):
         everything = np.ones(len(table), bool)
         return {"test": everything} if given == TEST else {"train": everything}

@@ -1,4 +1,4 @@
-"""Statistics of a table's columns over the train split: exact, so they do not depend on how the rows are sharded."""
+"""Exact statistics of a table's columns over the train split: they do not depend on how the rows are sharded."""
 
 import math
 from collections import Counter
@@ -33,9 +33,9 @@ def table_schema(
     columns: Mapping[str, ColumnKind],
     with_target: bool,
 ) -> TableSchema:
-    """The columns with statistics over the part files of the train split in `folder`; `with_target` for a regression.
+    """The columns with statistics over the part files `parts` of the train split in `folder`.
 
-    Memory use is one column.
+    With `with_target`, as for a regression, also mean and deviation of the target. Memory use is one column.
     """
     made = tuple(_column(folder, parts, name, kind) for name, kind in columns.items())
     if not with_target:
@@ -51,7 +51,7 @@ def part_columns(folder: Path, parts: Sequence[PartFile], name: str) -> Iterator
 
 
 def moments(parts: Sequence[npt.NDArray[np.float64]]) -> Moments:
-    """Moments of all numbers that are not NaN; the deviation is 1 if they are all equal, or there are none.
+    """Moments of all numbers that are not NaN; the deviation is 1 if all are equal, or if there are none.
 
     Sums are correctly rounded (:func:`math.fsum`), so the order of the numbers makes no difference.
     """

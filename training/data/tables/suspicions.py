@@ -1,4 +1,4 @@
-"""What makes a model of a table look better than it is: copies of train rows in the test split, and leaked targets."""
+"""Warnings about data that inflate a table's test score: copies of train rows in the test split, and target leaks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,13 +17,13 @@ from training.data.tables.values import FEATURE
 from training.records import PartFile, Split, TableColumn, TableSchema
 
 _CORRELATION = 0.9999
-_FEW = 10  # rows with a value, below which a correlation says nothing
+_FEW = 10  # with fewer rows that have a value, a correlation is no evidence of a leak
 
 
 def suspicions(
     folder: Path, parts: Mapping[Split, Sequence[PartFile]], schema: TableSchema, classes: int
 ) -> tuple[str, ...]:
-    """Warnings for people; `classes` is the number of classes, 0 for a regression. Memory use is two columns."""
+    """The warnings, as text; `classes` is the number of classes, 0 for a regression. Memory use is two columns."""
     label = _column(folder, parts["train"], "label")
     leaks = []
     for column in schema.columns:
@@ -55,19 +55,20 @@ def _copies(folder: Path, parts: Mapping[Split, Sequence[PartFile]]) -> str:
 
 
 def _keys(folder: Path, parts: Sequence[PartFile]) -> npt.NDArray[np.uint64]:
-    """One number for each row, equal for rows of equal features and target."""
+    """One number for each row, equal for rows with equal features and equal target."""
     found = [np.zeros(0, np.uint64)]
     for part in parts:
         table = pq.read_table(folder / part.path, columns=["source", "label"])
         source = binary_to_numpy(table["source"], np.uint64).reshape(-1, 2)
         label = table["label"].to_numpy().astype(np.float64) + 0.0
-        # The features' digest is random, so an odd multiplier of the label's bits collides as rarely as the digest.
+        # The digest of the features is uniformly distributed, so with the label's bits, multiplied by an odd number
+        # to spread them, collisions are as rare as those of the digest.
         found.append(source[:, 0] ^ (label.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)))
     return np.concatenate(found)
 
 
 def _follows(column: TableColumn, values: pa.ChunkedArray, label: pa.ChunkedArray) -> str:
-    """The verb of the warning if a column nearly is a linear function of a regression's target; else ""."""
+    """The verb of the warning if a column is nearly a linear function of a regression's target; else ""."""
     if column.kind == "category":
         return ""
     numbers, target = encoded_values(values, column.kind), encoded_values(label, "number")

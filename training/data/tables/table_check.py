@@ -1,7 +1,7 @@
 """Check the rows of a table before preparation: the target of every row, from the typed copy.
 
-`fetch` has checked all other values before. What only preparation checks: whether each class has rows in both splits,
-when the rows' content divides them.
+The source's `fetch` has checked all other values. If the rows' content divides them, only preparation can check that
+each class has rows in both splits.
 """
 
 from pathlib import Path
@@ -25,10 +25,10 @@ _SHOWN = 5
 
 
 def check_table(files: SourceFiles, settings: DataSettings, problem: ProblemName) -> TableSchema:
-    """The columns that the prepared table will have, without statistics.
+    """Check the targets; returns the columns that the prepared table will have, without statistics.
 
-    Raises :class:`DataError` for rows without a target above `data.max_dropped_share`, for a target that the problem
-    can't learn, and for a class without rows in a split of the source.
+    Raises :class:`DataError` when the share of rows without a target exceeds `data.max_dropped_share`, for a target
+    that the problem can't learn, and for a class without rows in a split of the source.
     """
     notes = read_notes(Path(files.root))
     rows, labels = _selected(files, settings)
@@ -49,7 +49,7 @@ def check_table(files: SourceFiles, settings: DataSettings, problem: ProblemName
 
 
 def _selected(files: SourceFiles, settings: DataSettings) -> tuple[dict[str, list[int]], dict[str, pa.Array]]:
-    """Numbers and targets, by split, of the rows that preparation selects."""
+    """Row numbers and targets, by split, of the rows that preparation will select."""
     rows: dict[str, list[int]] = {}
     for shard in plan_shards(files, settings):
         rows.setdefault(shard.split, []).extend(selected_rows(files, shard, settings))

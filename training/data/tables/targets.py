@@ -1,4 +1,4 @@
-"""Checks the target column of a table against the problem, and lists the classes of a classification.
+"""Check that a table's target column suits the problem, and list the classes of a classification.
 
 A regression needs numbers. A classification needs at least two different values, and few enough of them to be classes;
 the values, as text, are the names of the classes.

@@ -29,15 +29,13 @@ log = logging.getLogger("evergreen.sources")
 GROUP = "group"
 _NOTES = "notes.json"
 _ALL = "rows"  # name of the file when the source has no splits
-_KEPT = (
-    3  # copies; more than one, as a run may read its copy while another command writes a copy of newer files
-)
+_KEPT = 3  # copies; more than one, because a run may read a copy while another command writes a copy of newer files
 _ROWS = 65_536  # per row group and batch
 _AGAIN = "Run the command again: the table is read again."
 
 
 class Notes(Record):
-    """Source files, target and kinds of columns of a copy, and the number of rows and sha256 of its file by split."""
+    """Source files, target and kinds of columns of a copy; by split, number of rows and sha256 of the file."""
 
     files: tuple[str, ...]
     target: str
@@ -48,7 +46,7 @@ class Notes(Record):
 
 
 def write_copy(place: Path, notes: Notes, batches: Iterable[tuple[str, pa.RecordBatch]]) -> None:
-    """Write the copy to the folder `place`, atomically, from batches of rows with their split."""
+    """Write the copy to the folder `place`, atomically, from (split, rows) pairs."""
     with atomic_folder(place) as aside:
         writers: dict[str, pq.ParquetWriter] = {}
         rows: dict[str, int] = {}
@@ -78,7 +76,7 @@ def read_notes(place: Path) -> Notes:
 
 
 def find_copy(place: Path) -> Notes | None:
-    """The notes of a whole copy; None when there is none. A damaged copy is removed, with a warning."""
+    """The notes of an undamaged copy; None when there is none. A damaged copy is removed, with a warning."""
     if not place.exists():
         return None
     try:
@@ -95,7 +93,7 @@ def find_copy(place: Path) -> Notes | None:
 
 
 def forget_old_copies(place: Path) -> None:
-    """Remove all copies beside `place` except the 3 that were used last; the copy at `place` is used now.
+    """Mark the copy at `place` as used now, and remove all copies beside it except the 3 that were used last.
 
     Another command may remove the same copies at the same time.
     """
@@ -111,14 +109,15 @@ def forget_old_copies(place: Path) -> None:
 
 
 def splits_of(notes: Notes) -> tuple[str, ...]:
-    """The splits of the source in order, ("",) when it has none."""
+    """The splits of the source, in order; ("",) when the source has no splits."""
     return in_order(notes.rows)
 
 
 def read_copy(place: Path, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Raw rows with the row numbers `rows` of a split, in the order of `rows`.
 
-    Columns: those of the copy, with `split` and `where` in place of file and row number.
+    They have the columns of the copy, with `split` and `where` (source file and row) in place of `file` and `row`.
+    Raises :class:`DataError` for a damaged copy.
     """
     notes = read_notes(place)
     chosen = checked_rows(rows, notes.rows.get(split, 0))
@@ -139,7 +138,7 @@ def read_copy(place: Path, split: str, rows: Sequence[int]) -> Iterator[pa.Recor
 
 
 def read_labels(place: Path, split: str) -> pa.ChunkedArray:
-    """The target of all rows of a split, in order; null if missing."""
+    """The targets of all rows of a split, in order; null for a missing target."""
     with pq.ParquetFile(place / _file(split), page_checksum_verification=True) as parquet:
         return parquet.read(["label"])["label"]
 

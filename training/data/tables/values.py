@@ -1,7 +1,7 @@
-"""Typed values of a table's columns, from text as in CSV files and from Arrow's types as in Parquet files.
+"""Convert the values of a table's columns to one type for each kind: from text (CSV files) or Arrow types (Parquet).
 
-A column is of one of four kinds, and its typed values of one Arrow type: `number` float64, `category` string, `boolean`
-bool, and `date` timestamp[us] (without time zone; times with an offset are converted to UTC).
+A column has one of four kinds, and each kind has one Arrow type: `number` float64, `category` string, `boolean` bool,
+and `date` timestamp[us] (without time zone; times with an offset are converted to UTC).
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ TYPES: dict[ColumnKind, pa.DataType] = {
     "boolean": pa.bool_(),
     "date": pa.timestamp("us"),
 }
-# Texts in a CSV file that stand for no value.
+# Texts in a CSV file that mean a missing value.
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL")
 LARGEST = float(np.finfo(np.float32).max)  # models compute with 32-bit numbers
 
@@ -38,14 +38,14 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Typed(NamedTuple):
-    """Typed values, null for a missing value, and a mask of the values that are not of the kind (null as well)."""
+    """Typed values, null for a missing or wrong value, and a mask of the wrong values: those not of the kind."""
 
     values: pa.Array
     wrong: Mask
 
 
 def kind_of(kind: pa.DataType) -> ColumnKind | None:
-    """The kind of a column of an Arrow type; None for a type that no kind stands for, such as lists."""
+    """The kind of a column with this Arrow type; None for a type that tables don't support, such as lists."""
     if pa.types.is_dictionary(kind):
         return kind_of(kind.value_type)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -77,14 +77,14 @@ def plain(values: "pa.Array | pa.ChunkedArray") -> pa.Array:
 
 
 def typed(values: "pa.Array | pa.ChunkedArray", kind: ColumnKind) -> Typed:
-    """The values of a column, converted to `kind`. An infinite number and one beyond 32 bits are wrong values."""
+    """The values of a column, converted to `kind`. Infinite numbers and numbers beyond 32-bit floats are wrong."""
     array = plain(values)
     made = _FROM_TEXT[kind](array) if is_text(array.type) else _from_arrow(array, kind)
     if kind == "number":
         made = _finite(made)
     wrong = np.asarray(pc.and_(array.is_valid(), made.is_null()))
     if pa.types.is_floating(array.type) and kind == "number":
-        wrong &= ~np.isnan(np.asarray(array.cast(pa.float64())))  # NaN stands for no value
+        wrong &= ~np.isnan(np.asarray(array.cast(pa.float64())))  # NaN means a missing value
     return Typed(made, wrong)
 
 
@@ -147,7 +147,7 @@ def _boolean(text: pa.Array) -> pa.Array:
 
 
 def _date(text: pa.Array) -> pa.Array:
-    """Dates and times as timestamp[us] in UTC; null for text that is none, such as 2023-02-30."""
+    """Dates and times as timestamp[us] in UTC; null for text that is no date, such as 2023-02-30."""
     good = pc.match_substring_regex(text, _DATE)
     clean = pc.if_else(good, text, pa.scalar(None, pa.string()))
     clean = pc.replace_substring_regex(clean, r"[.,](\d{1,6})\d*", r".\1")
@@ -174,7 +174,7 @@ def _one_date(text: str | None) -> pa.Scalar:
 
 
 def _from_arrow(values: pa.Array, kind: ColumnKind) -> pa.Array:
-    """Values that are not strings, converted to `kind`; null for those that are not of the kind."""
+    """Values that are not strings, converted to `kind`; null for a value that is not of the kind."""
     target, found = TYPES[kind], kind_of(values.type)
     if kind == "category" and found is not None:
         return as_text(values)

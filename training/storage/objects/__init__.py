@@ -1,1 +1,1 @@
-"""Where artifacts are stored when `storage.url` is set: objects by key, for example in a bucket of S3."""
+"""Object stores, such as S3 buckets: they hold a run's checkpoints, model and dataset when `storage.url` is set."""

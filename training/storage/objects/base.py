@@ -1,4 +1,4 @@
-"""The interface of an object store, and the stores by the scheme of their URL.
+"""The interface of an object store, and the function that opens the store at a URL.
 
 Keys are relative paths with `/`. There is no rename, no append and no folder: an object is complete or absent.
 """
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def ignored(_moved: int) -> None:
-    """For a caller that does not ask how far an upload or a download is."""
+    """Ignore the progress of an upload or a download; default of `moved`."""
 
 
 class StoredObject(NamedTuple):
-    """An object in a listing: `changed` is when it was written, in seconds since 1970 by the store's clock."""
+    """An object in a listing; `changed` is its time of writing, in seconds since 1970 by the store's clock."""
 
     key: str
     bytes: int
@@ -32,13 +32,13 @@ class ObjectStore(Protocol):
     """Objects under one URL.
 
     Each method raises :class:`training.errors.TransientError` when the store does not answer, and
-    :class:`training.errors.SettingError` when the store refuses access. `moved` is called with a number of bytes as
-    soon as these were transferred, maybe in another thread.
+    :class:`training.errors.SettingError` when the store refuses access. During a transfer, `moved` is called with the
+    number of bytes since its last call, possibly in another thread.
     """
 
     @property
     def url(self) -> str:
-        """The URL under which all keys lie."""
+        """The URL of the store; an object's URL is this URL, a slash and the key."""
 
     def get(self, key: str) -> bytes:
         """The content of an object. Raises FileNotFoundError when there is none."""
@@ -47,12 +47,12 @@ class ObjectStore(Protocol):
         """Download an object to the file `target`. Raises FileNotFoundError when there is no such object."""
 
     def put_file(self, key: str, source: Path, moved: Callable[[int], None] = ignored) -> None:
-        """Upload a file, in place of an object that has this key. Readers see the old or the new object, whole."""
+        """Upload a file, replacing an object with this key. Readers get the complete old object or the new one."""
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """Create an object, if no object has this key: of several writers, exactly one gets True.
+        """Create an object unless an object has this key; whether it was created. Of several writers, one gets True.
 
-        After an error, the object may exist or not: the caller reads the key to learn which.
+        After an error, the object may or may not exist: the caller reads the key to find out.
         """
 
     def keys(self, prefix: str) -> list[str]:
@@ -65,11 +65,11 @@ class ObjectStore(Protocol):
         """Delete objects; keys without an object are ignored."""
 
     def filesystem(self) -> "FileSystem":
-        """The store as a file system of pyarrow, in which paths are keys: for Ray Data's readers."""
+        """The store as a file system of pyarrow for Ray Data's readers; paths are keys."""
 
 
 def check_url(url: str) -> str:
-    """The URL without a slash at its end. Raises ValueError for a URL that no object store has."""
+    """The URL without a slash at its end. Raises ValueError, which describes a valid URL, for any other URL."""
     parts = urlsplit(url)
     if parts.scheme not in STORES:
         raise ValueError(f"a URL that begins with {', '.join(f'{scheme}://' for scheme in STORES)}")
@@ -93,8 +93,9 @@ def open_store(url: str) -> ObjectStore:
 def check_store(store: ObjectStore) -> None:
     """Try each kind of access that a run needs, with a small object under `probes/`, which is then deleted.
 
-    Creates the object twice: some servers that speak the S3 protocol ignore the condition of a write. Raises
-    :class:`ResourceError` when the store lets the second overwrite the first, and the errors of :class:`ObjectStore`.
+    Creates the object twice, because some servers with the S3 protocol ignore the condition of a write. Raises
+    :class:`ResourceError` when the store does not create the object, overwrites it or does not list it, and the
+    errors of :class:`ObjectStore`.
     """
     key = f"probes/{uuid.uuid4().hex}"
     if not store.put_new(key, b"1"):

@@ -1,4 +1,4 @@
-"""Objects as files under one folder, for a folder that all machines share: `file:///path`."""
+"""An object store in a folder that all machines share (`file:///path`): each object is a file."""
 
 import os
 import uuid

@@ -1,4 +1,4 @@
-"""Objects in a bucket, by a file system of fsspec: S3 and stores that speak its protocol, Google Cloud, Azure."""
+"""An object store in a bucket, through a file system of fsspec: S3 and compatible stores, Google Cloud, Azure."""
 
 import errno
 import time
@@ -30,16 +30,19 @@ _DOING = {
 
 
 def open_store(url: str) -> "RemoteStore":
-    """The store at a URL of a bucket, with fsspec's usual credentials. Raises ImportError without the package."""
+    """The store at a bucket's URL, with fsspec's usual credentials.
+
+    Raises ImportError when the package for the URL's scheme is not installed.
+    """
     from fsspec.core import url_to_fs
 
-    # With a cache of listings, a process would not see what other processes have written (s3fs, issue 851).
+    # With a cache of listings, a process would not see objects that other processes have written (s3fs, issue 851).
     files, root = url_to_fs(url, use_listings_cache=False)
     return RemoteStore(url, files, root)
 
 
 def _explained(call: Callable[P, R]) -> Callable[P, R]:
-    """Raise the errors of fsspec and of the libraries below as errors with a message for the user."""
+    """Raise the errors of fsspec and of the libraries that it uses as errors with a message for the user."""
 
     doing = _DOING[call.__name__]
 
@@ -105,7 +108,7 @@ class RemoteStore:
         except FileExistsError:
             return False
         except OSError as error:
-            # s3fs knows the answer of AWS; other servers leave out the part by which s3fs recognises the answer.
+            # s3fs recognises this answer of AWS by a field that other servers leave out.
             response = getattr(error.__cause__, "response", None) or {}
             if response.get("ResponseMetadata", {}).get("HTTPStatusCode") == _PRECONDITION_FAILED:
                 return False
@@ -138,13 +141,16 @@ class RemoteStore:
 
 
 def _changed(entry: dict[str, Any]) -> float:
-    """When an object was written; now, if this file system does not say so in a known way: then it counts as new."""
+    """When an object was written, in seconds since 1970.
+
+    Now, if the file system's listing has no known field with the time, so that the object counts as new.
+    """
     times = (entry.get(name) for name in ("LastModified", "last_modified", "mtime"))
     return next((one.timestamp() for one in times if isinstance(one, datetime)), time.time())
 
 
 def _callback(moved: Callable[[int], None]) -> Any:
-    """A callback of fsspec that calls `moved` with the bytes transferred since the last call."""
+    """A callback of fsspec that calls `moved` with the number of bytes transferred since the last call."""
     from fsspec.callbacks import Callback
 
     before = 0

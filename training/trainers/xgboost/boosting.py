@@ -1,9 +1,9 @@
-"""Boosting rounds, as a pure function of the model before and the number of the round.
+"""Boosting rounds in blocks, each a pure function of the model at its start and the number of its first round.
 
-During a training XGBoost keeps more state than the model: its random generator, and the columns drawn for a tree. So
-the model is built again from its bytes at the start of every block of :data:`ROUNDS_PER_BLOCK` rounds, with a seed of
-its own, whether or not the training was interrupted. A training that resumes at the start of a block then computes the
-same bits as one that was not interrupted, with and without sampling.
+During a training, XGBoost keeps more state than the model: its random generator, and the columns drawn for a tree. So
+the model is built again from its bytes at the start of every block of :data:`ROUNDS_PER_BLOCK` rounds, with a seed
+that depends on the round, whether or not the training was interrupted. A training that resumes at the start of a
+block then computes the same bits as an uninterrupted training, with and without sampling.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _LEARN, _VALIDATE = "train", "validation"
 
 @dataclass(frozen=True)
 class Round:
-    """Loss and metric of the model after a round, over the rows of all workers."""
+    """Loss and metric (the scores) of the model after a round, over the rows of all workers."""
 
     train_loss: float
     train_score: float
@@ -49,7 +49,7 @@ class Boosting:
     metric: str
 
     def model(self, content: bytes, round_number: int) -> xgboost.Booster:
-        """The model of the first `round_number` rounds from its bytes (none before the first round).
+        """Build the model of the first `round_number` rounds from its bytes, which are empty before the first round.
 
         `round_number` is the start of a block.
         """
@@ -82,18 +82,18 @@ def content_of(model: xgboost.Booster) -> bytes:
 
 
 def first_rounds(content: bytes, rounds: int) -> bytes:
-    """The model of the first `rounds` rounds, from the bytes of a model of at least as many."""
+    """The model of the first `rounds` rounds, from the bytes of a model with at least that many rounds."""
     model = xgboost.Booster(model_file=bytearray(content))
     return content if model.num_boosted_rounds() == rounds else content_of(model[:rounds])
 
 
 def block_end(round_number: int, rounds: int) -> int:
-    """End of the block in which round `round_number` lies, of a training of `rounds` rounds."""
+    """The end of the block that contains round `round_number`, in a training of `rounds` rounds."""
     return min(rounds, round_number - round_number % ROUNDS_PER_BLOCK + ROUNDS_PER_BLOCK)
 
 
 def device_of(ranks: Ranks) -> str:
-    """The device that XGBoost computes on: `cpu` on a GPU, too, if it was built without CUDA."""
+    """The device that XGBoost computes on: `cpu`, even for a worker with a GPU, if XGBoost was built without CUDA."""
     return ranks.device.type if xgboost.build_info()["USE_CUDA"] else "cpu"
 
 
@@ -102,7 +102,7 @@ def build_boosting(
 ) -> Boosting:
     """Load this worker's rows: every `world_size`-th of the rows `learn` and `validate`. All workers take part.
 
-    Raises :class:`TrainingError` if there are fewer rows than workers.
+    Raises :class:`TrainingError` if there are fewer rows to learn from, or for validation, than workers.
     """
     fewest = min(len(learn), len(validate))
     if fewest < ranks.world_size:
@@ -125,7 +125,7 @@ def build_boosting(
     return Boosting(
         # Rows to learn from are stored as histogram bins, which take less memory than a DMatrix.
         learn=xgboost.QuantileDMatrix(**_data(version, columns, learn[mine], threads), max_bin=bins),
-        # Not in bins: a category that no row to learn from has would be taken for another.
+        # Not in bins: a category that no row to learn from has would be mistaken for another category.
         validate=xgboost.DMatrix(**_data(version, columns, validate[mine], threads)),
         parameters=parameters,
         seed=settings.seed,

@@ -1,4 +1,4 @@
-"""Communication of XGBoost's workers: a tracker on the first worker, which all workers join."""
+"""Communication of XGBoost's workers: all workers join a tracker (rendezvous server) on the first worker."""
 
 import os
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def communicator(ranks: Ranks, timeout_s: int) -> Iterator[None]:
     from xgboost import collective
     from xgboost.tracker import RabitTracker
 
-    host = os.environ["MASTER_ADDR"]  # set for each worker when the workers meet
+    host = os.environ["MASTER_ADDR"]  # set in each worker by the rendezvous
     tracker, port = None, 0
     if ranks.is_first:
         tracker = RabitTracker(n_workers=ranks.world_size, host_ip=host, sortby="task", timeout=timeout_s)
@@ -36,7 +36,7 @@ def communicator(ranks: Ranks, timeout_s: int) -> Iterator[None]:
         collective.init(
             dmlc_tracker_uri=host,
             dmlc_tracker_port=int(ranks.add_up(port)[0]),
-            dmlc_task_id=f"{ranks.rank:06d}",  # sorted as text: the order sets the order of sums
+            dmlc_task_id=f"{ranks.rank:06d}",  # sorted as text; this order determines the order of sums
             dmlc_timeout=timeout_s,
         )
         yield

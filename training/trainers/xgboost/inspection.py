@@ -1,4 +1,4 @@
-"""What other steps read from the files of XGBoost; see :class:`training.trainers.base.Inspection`."""
+"""Read predictions, digests and importances from files of XGBoost; see :class:`training.trainers.base.Inspection`."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def predictor(recipe: "Recipe", version: "DatasetVersion", trained: "TrainedModel") -> "Predict":
-    """A function from inputs to predictions, from the model of a finished training; see :func:`booster_of`."""
+    """A function from inputs to the predictions of a trained model. Raises the errors of :func:`booster_of`."""
     del recipe, version
     return predict_with(booster_of(trained))
 
@@ -57,14 +57,14 @@ def predict_with(model: "Booster") -> "Predict":
 
 
 def model_digest(state: Mapping[str, Any], epoch: int) -> str:
-    """Digest of the trees of the first `epoch` rounds; a later checkpoint holds them, too."""
+    """Digest of the model of the first `epoch` rounds, from the state of a checkpoint at this or a later round."""
     from training.trainers.xgboost.boosting import first_rounds
 
     return sha256(first_rounds(state["booster"].numpy().tobytes(), epoch)).hexdigest()
 
 
 def importances(model: Path) -> dict[str, float]:
-    """Shares of XGBoost's total gain: the sum, over the splits on a column, of how much they lower the loss."""
+    """Each column's share of XGBoost's total gain: the sum of the loss reductions by the splits on a column."""
     from xgboost import Booster
 
     # Trees have one number for each column; only linear models, which are not trained here, have several.

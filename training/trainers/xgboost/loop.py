@@ -1,4 +1,4 @@
-"""The boosting rounds: run in every worker, in blocks, and resume from the newest checkpoint.
+"""The training loop of XGBoost: every worker runs the boosting rounds in blocks, from the newest checkpoint on.
 
 A checkpoint holds the model at the end of a block of :data:`training.trainers.xgboost.boosting.ROUNDS_PER_BLOCK`
 rounds, as :mod:`training.trainers.xgboost.boosting` explains.
@@ -47,19 +47,22 @@ log = logging.getLogger("evergreen.loop")
 
 @dataclass
 class Loop:
-    """One worker's training, from the newest checkpoint to the finished model. `learn` has the rows of all workers."""
+    """One worker's training, from the newest checkpoint to the finished model.
+
+    `learn` has the numbers of the rows that all workers together learn from.
+    """
 
     job: TrainingJob
     ranks: Ranks
     boosting: Boosting
     learn: Rows
     heartbeat: Heartbeat
-    fence: Fence  # checked on the first rank, which writes checkpoints, points and the model
+    fence: Fence  # checked on the first rank, which writes checkpoints, metric points and the model
     clock: Clock = field(default_factory=Clock)
     history: list[EpochMetrics] = field(default_factory=list)
     saved_round: int = 0
     save_requested: bool = False
-    done: int = 0  # rounds, for heartbeats
+    done: int = 0  # finished rounds, for heartbeats
 
     def __post_init__(self) -> None:
         job, settings = self.job, self.job.settings
@@ -127,7 +130,7 @@ class Loop:
         self.heartbeat.finish(self.total)
 
     def _run_block(self, start: Block) -> Block:
-        """Run the rounds of the block that begins at `start`, and save if a checkpoint is due; return its end."""
+        """Run the block of rounds that begins at `start`, save its end if a checkpoint is due, and return its end."""
         with self.clock.time("compute"):
             model = self.boosting.model(start.content, start.round)
         stop = block_end(start.round, self.total)
@@ -193,9 +196,10 @@ class Loop:
             )
 
     def _heed(self, newest: Block) -> None:
-        """Note a request to save, and stop if that was requested; all ranks do so after the same round.
+        """Handle requests to save and to stop; all ranks act on a request after the same round.
 
-        `newest` is the newest end of a block. Raises :class:`StopRequestedError` to stop, once `newest` is saved.
+        `newest` is the newest block boundary. For a request to stop, saves `newest` and raises
+        :class:`StopRequestedError`.
         """
         wish = self.agreement.exchange(self.requests.read())
         self.save_requested = self.save_requested or wish >= SAVE
@@ -203,7 +207,8 @@ class Loop:
             return
         if newest.round > self.saved_round:
             if self.ranks.is_first:
-                # A checkpoint counts the points before it: those of the rounds since `newest` are written again.
+                # A checkpoint records the number of metric points before it. The rounds since `newest` are computed
+                # again, so their points are removed.
                 self.metrics.rewind(newest.round)
             del self.history[newest.round :]
             self._save(newest)
@@ -224,7 +229,7 @@ class Loop:
         return self.save_requested or by_rounds or end == self.total or self.replay.needs_checkpoint(end)
 
     def _save(self, end: Block) -> None:
-        """Save the model at the end of a block; only the first rank writes. All ranks wait for the write before it."""
+        """Save the model at the end of a block; only the first rank writes. All ranks wait for the previous write."""
         import torch
 
         self.save_requested, self.saved_round = False, end.round
@@ -240,12 +245,12 @@ class Loop:
         self.requests.saved()
 
     def _before_commit(self) -> None:
-        """Make the metric points as durable as the checkpoint, and check that this attempt may still write."""
+        """Flush the metric points to disk before the commit, and check that this attempt may still write."""
         self.metrics.sync()
         self.fence.check()
 
     def _finish(self, end: Block) -> None:
-        """Write the selected rounds' model and the record of the training, in one atomic rename.
+        """Write the model of the selected number of rounds and the record of the training, by one atomic rename.
 
         Raises :class:`training.errors.TransientError` if metric points were damaged meanwhile.
         """

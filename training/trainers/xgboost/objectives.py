@@ -1,4 +1,4 @@
-"""What XGBoost minimises and reports for each objective of a problem that it can learn."""
+"""The objective and the metrics of XGBoost for each problem's objective that XGBoost supports."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from training.records import DatasetVersion
 
 @dataclass(frozen=True)
 class XGBoostObjective:
-    """XGBoost's objective `name`, and the names of the metrics to evaluate, from which `results` gives (loss, metric).
+    """XGBoost's objective `name`, and the metrics `evaluated` by XGBoost, from which `results` gives (loss, metric).
 
     `per_class`: whether a round adds a tree for each class. `record` is the field of a model file that holds the
     objective's parameters.
@@ -29,9 +29,9 @@ class XGBoostObjective:
         return {"objective": self.name, **classes, "eval_metric": list(self.evaluated)}
 
 
-# By loss and metric of the problem's objective, see :class:`training.problems.objectives.Objective`.
+# By names of the loss and the metric of a problem's objective, see :class:`training.problems.objectives.Objective`.
 OBJECTIVES: Mapping[tuple[str, str], XGBoostObjective] = {
-    # In nats. Softmax for two classes, too, so that each model gives probabilities (rows, classes).
+    # The loss is in nats. Softmax also for two classes, so that each model gives probabilities (rows, classes).
     ("cross_entropy", "accuracy"): XGBoostObjective(
         name="multi:softprob",
         record="softmax_multiclass_param",

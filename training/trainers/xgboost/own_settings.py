@@ -1,4 +1,4 @@
-"""The section `training` of a run of XGBoost, typed."""
+"""The settings section `training` of a run of XGBoost, with its type."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -9,5 +9,5 @@ if TYPE_CHECKING:  # an import would put the texts of the settings into the run 
 
 
 def own_settings(settings: Settings) -> "XGBoostSettings":
-    """The section `training` of XGBoost; only for a run of that trainer."""
+    """The section `training`, which has XGBoost's type in a run of the trainer `xgboost`; only for such a run."""
     return cast("XGBoostSettings", settings.section_of("xgboost"))

@@ -1,7 +1,7 @@
 """Replay check: would an interrupted training end with the same bits? Checked once per run, by repeating a few rounds.
 
-After the first saved block of an attempt, the next rounds are computed a second time, by a new model from that
-checkpoint as a resumed attempt would compute them; the bytes of both models and their losses are compared.
+The rounds after an attempt's first saved block are computed a second time, by a model loaded from that checkpoint, as
+a resumed attempt would compute them. The bytes of both models, their losses and their metrics are compared.
 
 All workers take part, as rounds are collective. If an attempt dies during the replay, the next attempt replays again;
 if that attempt dies in the replay too, the run continues without the check.
@@ -30,7 +30,9 @@ from training.trainers.xgboost.own_settings import own_settings
 
 log = logging.getLogger("evergreen.replay")
 
-_SECONDS = 0.3  # time limit for the repeated rounds, which sets their number; at least one round is repeated
+_SECONDS = (
+    0.3  # approximate duration of the repeated rounds, from which their number follows; at least one round
+)
 _REMEDY = (
     "XGBoost does not compute the same bits twice here: compare the machines of the workers, or set "
     "scaling.threads_per_worker=1."
@@ -63,18 +65,21 @@ class Replay:
     _count: int = field(default=0)
 
     def enter(self, round_number: int) -> None:
-        """Called when training starts at `round_number`: all ranks agree on whether to check the run."""
+        """Called when training starts at `round_number`; the first rank decides for all whether to check the run."""
         on = self.job.settings.checkpoint.replay
         wanted = self.ranks.is_first and on and not is_decided(read_outcome(self.job.paths))
         self._wanted = bool(self.ranks.add_up(float(wanted))[0])
         self._entered_at = round_number, time.perf_counter()
 
     def needs_checkpoint(self, end: int) -> bool:
-        """Whether to save at round `end`, the first end of a block in this attempt."""
+        """Whether the check needs a checkpoint at round `end`, the end of a block of this attempt."""
         return self._wanted and self._start is None and end < own_settings(self.job.settings).rounds
 
     def saved(self, block: Block, end: int) -> None:
-        """Called on all ranks when `block` is being saved; the block after it ends at round `end`."""
+        """Called on all ranks when `block` is being saved: choose the rounds to repeat.
+
+        The rounds are the first ones of the next block, which ends at round `end`.
+        """
         if not self._wanted or self._start is not None or end <= block.round:
             return
         entered, since = self._entered_at
@@ -84,7 +89,7 @@ class Replay:
         self.checkpoints.pinned = block.round
 
     def watch(self, model: xgboost.Booster, done: int, result: Round) -> None:
-        """Called on all ranks after each round; after the last one to be repeated, repeat all and compare."""
+        """Called on all ranks after each round; after the last round to repeat, repeat the rounds and compare."""
         if self._start is None or done < self._start + self._count:
             return
         with self.clock.time("replay check"), self.heartbeat.kept_beating(done):
@@ -122,7 +127,10 @@ class Replay:
         try:
             loaded = self.long_work.on_all(lambda: self.checkpoints.load_at(start))
             state = loaded["booster"].numpy().tobytes()
-        except (EvergreenError, OSError) as error:  # all ranks skip the check, also when a store is away
+        except (
+            EvergreenError,
+            OSError,
+        ) as error:  # then all ranks skip the check, also when a store does not answer
             log.warning("%s The replay check of this run is skipped.", error)
         return None if self.ranks.add_up(float(state is None))[0] else state
 
@@ -135,7 +143,7 @@ class Replay:
         differing += ["the loss or the metric"] if again != result else []
         if not self.ranks.add_up(float(bool(differing)))[0]:
             return equal(start, self._count)
-        # Names what differs on the first rank, if anything does.
+        # Names what differs on the first rank, which writes the outcome; other ranks may differ in other things.
         return different(
             start, self._count, start + self._count if differing else None, differing, (), _REMEDY
         )

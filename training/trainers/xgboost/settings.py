@@ -1,4 +1,4 @@
-"""Settings of XGBoost, and the words for its work."""
+"""Settings of XGBoost, and its terms for messages and reports."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal

@@ -34,19 +34,19 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
 
 
 def promise(settings: Settings) -> Promise:
-    """A killed training resumes at the newest saved block of rounds, with any settings of the trees."""
+    """A killed training resumes at the newest saved block of rounds, whatever the settings of the trees."""
     del settings
     return Promise(resumes="round", same_bits_after_kill=True, any_workers=False)
 
 
 def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
-    """One: a boosting round is an epoch."""
+    """1, because a boosting round counts as an epoch and as a step."""
     del settings, rows, world_size
     return 1
 
 
 def rows_per_step(settings: Settings, rows: int) -> int:
-    """All rows to learn from."""
+    """`rows`, because each boosting round uses all rows to learn from."""
     del settings
     return rows
 
@@ -60,7 +60,10 @@ def check_installed() -> None:
 
 
 def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if XGBoost is missing, or can't learn the problem, images, or some columns' names."""
+    """Raise :class:`SettingError` if XGBoost is not installed, or can't learn the dataset.
+
+    XGBoost supports only some problems, no images, and no columns with `[`, `]` or `<` in their names.
+    """
     del settings
     check_installed()
     objective_of(version)

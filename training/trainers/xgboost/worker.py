@@ -20,16 +20,16 @@ from training.trainers.xgboost.communicator import communicator
 from training.trainers.xgboost.loop import Loop
 
 _TRACE = "\nStack trace:"
-# Time, file and line, with which XGBoost begins a message.
+# Prefix of XGBoost's messages: time, source file and line.
 _PLACE = re.compile(r"^(\[[^\]]*\](:| \S+:\d+:)?\s*)+")
-# XGBoost reports a failed communication, and nothing else, as a list of what failed, each line with its place.
+# XGBoost reports only a failed communication as a list of failures, each line with source file and line.
 _OF_COMMUNICATION = re.compile(r"^- \[[\w.]+:\d+\|[\d:]+\]: ", re.MULTILINE)
 
 
 def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     """Train to the end, as one worker. Raises :class:`TrainingError` if the training can't succeed."""
     began = time.time()
-    # Read before the first heartbeat of this attempt, which overwrites those of older attempts.
+    # Read before the first heartbeat of this attempt, which overwrites the heartbeats of older attempts.
     reached = furthest_step(job.paths)
     fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
     if ranks.is_first:
@@ -83,6 +83,6 @@ def _explained(ranks: Ranks) -> Iterator[None]:
 
 
 def _sentences(message: str) -> list[str]:
-    """The lines of XGBoost's message, without the places in its source."""
+    """The lines of XGBoost's message, without times, source files and line numbers."""
     lines = [_PLACE.sub("", line.strip().removeprefix("- ")) for line in message.splitlines()]
     return [line for line in lines if line] or ["no reason given"]
