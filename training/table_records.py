@@ -150,7 +150,7 @@ class TableSchema(Record):
 
     @property
     def raw(self) -> "TableSchema":
-        """The table before preprocessing: its columns are those of the part files."""
+        """The table before preprocessing; its columns are the columns of the part files."""
         if self.preprocessing is None:
             return self
         return self.model_copy(update={"columns": self.preprocessing.columns, "preprocessing": None})

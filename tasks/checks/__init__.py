@@ -1,1 +1,1 @@
-"""Checks of a plan and of its model before a run trains."""
+"""Checks of a plan, its model and its object store before a run trains."""

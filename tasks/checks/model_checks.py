@@ -1,4 +1,4 @@
-"""Checks before training that a model fits its inputs, the champion and MLflow's format; they don't need Prefect."""
+"""Checks before training: a model must fit its inputs, the champion's inputs and MLflow's format. Without Prefect."""
 
 import io
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def compare_champion(
 ) -> None:
     """Raises :class:`SettingError` when the champion learned another problem, or takes other inputs than the dataset's.
 
-    `theirs` is what :func:`tasks.registry.safe_loading.registered_inputs` gives for the champion.
+    `theirs` is the result of :func:`tasks.registry.safe_loading.registered_inputs` for the champion.
     """
     shape, problem, table = theirs
     champion = f"tracking.model: champion {model} version {number}"
@@ -61,9 +61,9 @@ def compare_champion(
 
 
 def compare_transforms(model: str, number: str, theirs: str, ours: str) -> None:
-    """Raises :class:`SettingError` when the champion learned from rows that another function changed.
+    """Raises :class:`SettingError` when another function `transform_rows`, or none, changed the champion's rows.
 
-    `theirs` and `ours` are digests of `transform_rows`, empty for a recipe without the function.
+    `theirs` and `ours` are digests of the function, empty for a recipe without the function.
     """
     if theirs != ours:
         before, now = ("a recipe with" if one else "a recipe without" for one in (theirs, ours))
@@ -82,7 +82,10 @@ _ANOTHER_NAME = "so the two can't be compared. Register under another name with 
 
 
 def _different_columns(theirs: TableSchema, ours: TableSchema) -> str:
-    """How the columns of two tables differ in name or kind, in any order; empty if they do not."""
+    """The first difference between the columns of two tables in names or kinds, as text; "" if there is none.
+
+    The order of the columns does not count.
+    """
     before, now = ({one.name: one.kind for one in table.raw.columns} for table in (theirs, ours))
     changed = [name for name in before if name in now and before[name] != now[name]]
     if missing := [name for name in before if name not in now]:
@@ -97,8 +100,9 @@ def _different_columns(theirs: TableSchema, ours: TableSchema) -> str:
 def check_model(plan: RunPlan, recipe: Callable[[], Recipe], shape: tuple[int, ...], outputs: int) -> None:
     """Build the model for inputs of `shape` and try torch.export on it.
 
-    `shape` and `outputs` are what `build_model` is given. A success is cached by both, the recipe and the packages'
-    versions. Raises :class:`TrainingError` with torch's reason, and when the model does not fit the inputs or outputs.
+    `shape` and `outputs` are the arguments of `build_model`. A success is cached by these arguments, the recipe and
+    the packages' versions. Raises :class:`TrainingError` with torch's reason, and when the model does not fit the
+    inputs or outputs.
     """
     about = [plan.recipe.digest, plan.ingredients["versions"], shape, outputs]
     tried = Home(Path(plan.home)).root / "cache" / "exportable" / digest_json(about)
@@ -112,7 +116,7 @@ def check_model(plan: RunPlan, recipe: Callable[[], Recipe], shape: tuple[int, .
     inputs = torch.zeros((_ROWS, *shape))
     try:
         program = torch.export.export(module, (inputs,), dynamic_shapes=({0: torch.export.Dim("rows")},))
-    except Exception as error:  # torch's tracer raises many kinds
+    except Exception as error:  # torch's tracer raises many types of exceptions
         raise TrainingError(
             f"recipe {plan.recipe.name}: its model can't be exported by torch.export ({error}), so it could not be "
             "registered. Keep data-dependent control flow out of its forward pass."

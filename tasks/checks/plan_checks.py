@@ -26,10 +26,11 @@ _DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 
 
 def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> None:
-    """Check rows, the champion's inputs and the model, unless they are known to be fine already.
+    """Check the store, the rows, the champion's inputs and the model.
 
-    Of images, a few rows are checked; of a table, the target of every row. Raises
-    :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
+    Checks nothing for a finished run, and only the store for a recipe of Evergreen with its own images. For images, a
+    few rows are checked; for a table, the target of every row. Raises :class:`training.errors.DataError`,
+    :class:`SettingError` or :class:`TrainingError`.
     """
     home = Home(Path(plan.home))
     if finished(plan.paths, plan.run_key) is not None:
@@ -51,7 +52,7 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
 
 
 def _expected_version(home: Home, plan: RunPlan) -> DatasetVersion:
-    """The dataset version as far as it is known before preparation: without rows and statistics.
+    """The dataset version as far as it is known before preparation, without rows and statistics.
 
     Raises :class:`DataError` for rows that preparation would refuse.
     """
@@ -87,7 +88,7 @@ def _expected_version(home: Home, plan: RunPlan) -> DatasetVersion:
 
 
 def _is_proven(plan: RunPlan, recipe: Recipe) -> bool:
-    """Whether the recipe comes with Evergreen and reads the images that its model was written for."""
+    """Whether the recipe is part of Evergreen, and the settings of its images are unchanged."""
     ours, theirs = plan.settings.data, recipe.settings.data
     changed = any(getattr(ours, name) != getattr(theirs, name) for name in ("path", "image_size", "channels"))
     return not changed and is_built_in(plan.recipe)
@@ -107,5 +108,5 @@ def _check_champion(home: Home, plan: RunPlan, expected: DatasetVersion) -> None
     try:
         dataset = read_manifest(home.dataset(plan.recipe.name, fingerprint), fingerprint)
     except DataError:
-        return  # removed by `evergreen gc`, or of another recipe: preflight checks the champion itself
+        return  # removed by `evergreen gc`, or of another recipe: the run's preflight checks the champion's own files
     compare_champion(plan.model, number, (dataset.shape, dataset.problem, dataset.table), expected)

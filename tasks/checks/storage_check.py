@@ -10,7 +10,7 @@ log = logging.getLogger("evergreen.checks")
 
 
 def check_storage(settings: Settings) -> None:
-    """Try every access that a run needs, before anything that takes long; leaves no object in the store.
+    """Try every kind of access that a run needs, before any long work; leaves no object in the store.
 
     Raises :class:`training.errors.SettingError` for a wrong URL or missing credentials,
     :class:`training.errors.ResourceError` for a store without conditional writes, and :class:`TransientError` for a
@@ -21,7 +21,10 @@ def check_storage(settings: Settings) -> None:
 
 
 def check_storage_reads(settings: Settings) -> None:
-    """As :func:`check_storage`, but without writing: a store that does not answer is a warning."""
+    """Check only that the store can be read; logs a warning if the store does not answer.
+
+    Raises :class:`training.errors.SettingError` as :func:`check_storage`.
+    """
     if settings.storage.url is None:
         return
     try:

@@ -1,1 +1,1 @@
-"""Remove files and versions that a home no longer needs, and leftovers of killed runs outside of homes."""
+"""Garbage collection: remove what homes and object stores no longer need, and leftovers of killed runs elsewhere."""

@@ -1,8 +1,8 @@
 """Find and remove claims of the registry lock that killed processes of this home left.
 
-In: the plans of some runs, which name store and model. Out: claims of processes of this home and machine that have
-ended. Whether a claim of another home is abandoned shows only after the length of a lease; the process that waits
-for the lock watches the claim for that time.
+In: the plans of some runs, which name registry and model. Out: claims of processes of this home and machine that have
+ended. Whether a claim of another home is abandoned can be known only after the duration of a lease: a process that
+waits for the lock watches the claim for that time.
 """
 
 import logging
@@ -32,7 +32,7 @@ class AbandonedClaim(NamedTuple):
 
 
 def abandoned_claims(plans: Iterable[RunPlan]) -> Iterator[AbandonedClaim]:
-    """Each abandoned claim once. A store that does not answer yields no claims and is named in a warning."""
+    """Each abandoned claim once. A registry that does not answer yields no claims, and a warning is logged."""
     from mlflow.exceptions import MlflowException
 
     models = {(plan.settings.tracking.uri, plan.model): plan for plan in plans}
@@ -59,7 +59,7 @@ def abandoned_claims(plans: Iterable[RunPlan]) -> Iterator[AbandonedClaim]:
 
 
 def remove_claim(claim: AbandonedClaim) -> None:
-    """End the claim by acquiring and releasing the lock: the next holder of the lock ends abandoned claims.
+    """End the claim by acquiring and releasing the lock: a process that acquires the lock ends abandoned claims.
 
     Raises :class:`training.errors.TransientError` when other processes hold the lock for over ten minutes.
     """

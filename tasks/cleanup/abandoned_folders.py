@@ -1,6 +1,6 @@
 """Find folders that killed runs left outside of a home: Ray sessions and temporary folders.
 
-A run stops its Ray and removes its temporary folders itself, but can't do so after SIGKILL or a loss of power. Only
+A run stops its Ray and removes its temporary folders itself, but not after SIGKILL or a loss of power. Only
 folders of this user are considered. A folder is kept while the process that created it runs, identified by pid and
 start time. A Ray session is also kept while any process has the session's name on its command line, as all processes
 of Ray do. Temporary folders without a pid in their name are considered abandoned after a day without changes.
@@ -43,7 +43,7 @@ class AbandonedFolder(NamedTuple):
 def abandoned_folders() -> Iterator[AbandonedFolder]:
     """Find the folders that killed runs of this user left outside of their homes."""
     in_use = _command_lines()
-    # Ray's default folder for sessions, which earlier versions of Evergreen used, too.
+    # Ray's default folder for sessions; other programs and earlier versions of Evergreen use it.
     shared = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
     for folder in dict.fromkeys([sessions_folder(), shared]):
         for path in _ours(folder, "session_*"):
@@ -88,6 +88,6 @@ def _command_lines() -> list[str]:
 
 
 def _is_of_a_run(session: Path) -> bool:
-    """Whether a run of Evergreen started this session in a folder that others use as well."""
+    """Whether a run of Evergreen started this session, in a folder that other programs use, too."""
     logs = session / "logs"
     return (logs / "raylet.out").exists() and not any((logs / name).exists() for name in _OTHERS_LOGS)

@@ -57,7 +57,7 @@ Kind = Literal[
 
 
 class Removal(Record):
-    """Something to remove: a folder, or a version or lock in the model registry (`bytes` is 0)."""
+    """Something to remove: a folder, objects in a store, or a version or lock in the registry (`bytes` is 0)."""
 
     recipe: str = Field(description="empty for a folder outside of the home")
     kind: Kind
@@ -67,7 +67,7 @@ class Removal(Record):
 
 
 class Collection(Record):
-    """What `collect` removed, or would remove; `left_alone` has the reason for each recipe that was skipped."""
+    """The removals of `collect`, done or planned; `left_alone` has the reason for each recipe that was skipped."""
 
     removals: tuple[Removal, ...]
     left_alone: dict[str, str]
@@ -152,7 +152,7 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
 
 
 def _stored(recipe: str, runs: list[_Run], kept: list[_Run], used: set[str]) -> Iterator[_Work]:
-    """Objects in the stores that the runs' settings name."""
+    """Unneeded objects in the object stores that the runs' settings name."""
     known = {run.paths.root.name: run in kept for run in runs}
     urls = {run.plan.settings.storage.url for run in runs}
     for url in sorted(url for url in urls if url is not None):
@@ -168,7 +168,7 @@ def _stored(recipe: str, runs: list[_Run], kept: list[_Run], used: set[str]) -> 
 
 
 def _claims(recipe: str, runs: list[_Run]) -> Iterator[_Work]:
-    """Claims of killed processes of this home; the first removal ends all claims of its model."""
+    """Lock claims of killed processes of this home; the first removal ends all such claims of its model."""
     for claim in list(abandoned_claims(run.plan for run in runs)):
         name, why = f"{claim.plan.model} tag {claim.tag}", f"left by {claim.holder}, which has ended"
         removal = Removal(recipe=recipe, kind="lock", name=name, bytes=0, why=why)
@@ -176,7 +176,7 @@ def _claims(recipe: str, runs: list[_Run]) -> Iterator[_Work]:
 
 
 def _runs(home: Home, recipe: str) -> list[_Run]:
-    """Runs of a recipe, most recently changed first. A folder without a readable plan is not listed: it stays."""
+    """Runs of a recipe, most recently changed first. A folder without a readable plan is not listed, so is kept."""
     found = []
     for file in home.runs(recipe).glob("*/ingredients.json"):
         paths = RunPaths(file.parent)
@@ -187,7 +187,7 @@ def _runs(home: Home, recipe: str) -> list[_Run]:
         except DamagedError as error:
             log.warning("%s Nothing of the run is removed.", error)
             continue
-        if Path(plan.home) != home.root:  # the home was moved: its paths depend on its present location
+        if Path(plan.home) != home.root:  # the home was moved, and the plan's paths depend on its location
             plan = plan.model_copy(update={"home": str(home.root)})
         places = [file, paths.release, paths.metrics, paths.attempts]
         changed = max(place.stat().st_mtime for place in places if place.is_file())
@@ -196,7 +196,7 @@ def _runs(home: Home, recipe: str) -> list[_Run]:
 
 
 def _in_service(run: _Run) -> bool:
-    """Whether any alias points to the run's version, or it is the anchor; True when the registry can't be read."""
+    """Whether the run's version has an alias or is an anchor; True when the registry can't be read."""
     from mlflow.exceptions import MlflowException
 
     release = run.release

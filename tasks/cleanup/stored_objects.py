@@ -1,9 +1,10 @@
 """Objects under `storage.url` that no run needs: for `evergreen gc`.
 
 In: a recipe, what this home knows of its runs, and the store's listing. Out: objects that can be deleted. Other homes
-may use the same store, and only the store's logs and times tell of them. So these stay, whoever wrote them: runs that
-are not finished and changed within 30 days, with their datasets; finished trainings of runs that this home does not
-know; datasets that a training used within a week. A registered model does not need the store.
+may use the same store, and this home knows their runs only from the store's logs and times of writing. So these
+objects are kept, whichever home wrote them: runs that are not finished and changed within 30 days, with their
+datasets; finished trainings of runs that this home does not know; datasets that a training used within a week. A
+registered model does not need the store.
 """
 
 import logging
@@ -25,7 +26,7 @@ _NOT_KEPT_S = 86400.0
 
 
 class Unneeded(NamedTuple):
-    """Objects under one prefix that can be deleted; `checkpoints_of` is the run whose log names them, if one does."""
+    """Objects under one prefix that can be deleted; `checkpoints_of` is their run, if they are its checkpoints."""
 
     what: str
     prefix: str
@@ -35,7 +36,7 @@ class Unneeded(NamedTuple):
     checkpoints_of: StoredRun | None = None
 
     def delete(self) -> None:
-        """Delete the objects; for checkpoints, a new entry of the run's log comes first."""
+        """Delete the objects; before checkpoints are deleted, a new entry of the run's log leaves them out."""
         if self.checkpoints_of is not None:
             self.checkpoints_of.drop_checkpoints()
         else:
@@ -63,10 +64,10 @@ class _Stored:
 def unneeded_objects(
     url: str, recipe: str, kept: Mapping[str, bool], fingerprints: set[str]
 ) -> Iterator[Unneeded]:
-    """Find what nobody needs of a recipe in the store at `url`; a store that can't be read gives a warning.
+    """Find the objects of a recipe in the store at `url` that no run needs; warn if the store can't be read.
 
-    `kept` says of each run that this home knows, by the name of its folder, whether the home keeps it. `fingerprints`
-    are the first 16 characters of the datasets of the kept runs.
+    `kept` has an entry for each run that this home knows, by the name of its folder: whether the home keeps the run.
+    `fingerprints` are the first 16 characters of the fingerprints of the kept runs' datasets.
     """
     try:
         store = open_store(url)

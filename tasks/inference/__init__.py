@@ -1,1 +1,1 @@
-"""Scoring of rows with a registered model."""
+"""Batch prediction: score rows with a registered model."""

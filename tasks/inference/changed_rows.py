@@ -1,7 +1,7 @@
 """Apply the function `transform_rows` of a model's recipe to the rows that the model scores.
 
-The function is not in the registered model: its code is in the copy of the recipe in the folder of the run that made
-the version.
+The function is not in the registered model: its code is in the copy of the recipe in the folder of the run that
+registered the version.
 """
 
 import re
@@ -34,12 +34,12 @@ class ChangedImages:
 
     @property
     def unit(self) -> Unit:
-        """What messages call the rows."""
+        """The noun for rows in messages."""
         return self.images.unit
 
     @property
     def ray_from_rows(self) -> int:
-        """Number of images from which starting Ray saves time."""
+        """Number of images from which scoring on Ray saves time."""
         return self.images.ray_from_rows
 
     @property
@@ -62,9 +62,9 @@ class ChangedImages:
 
 
 def function_of(home: Home, tags: Mapping[str, str], name: str) -> RowFunction | None:
-    """`transform_rows` of the recipe of a version with these tags; None if the version was made without the function.
+    """The function `transform_rows` of the recipe of the version with these tags; None if the recipe had no function.
 
-    Raises :class:`SettingError` when this home has no copy of the recipe; `name` names the version then.
+    Raises :class:`SettingError`, with `name` as the version's name, when this home has no copy of the recipe.
     """
     digest = tags.get(TRANSFORM_TAG, "")
     if not digest:

@@ -1,4 +1,4 @@
-"""What batch prediction reads: the files of an input, in chunks that any process can read, as batches of rows."""
+"""The inputs of batch prediction: files, divided into chunks that any process can read as batches of rows."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -17,9 +17,9 @@ from training.records import Record
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
 Unit = Literal["images", "rows"]
 
-# Columns: `where` (str), `error` (str, "" for a usable row) and `inputs`, what the model takes, with the rows in the
-# first dimension, and without meaning for an unusable row. Batches of a table also have `unknown` (str): "", or the new
-# categories of the row, as a JSON object by column.
+# Columns: `where` (str, location of the row), `error` (str, "" for a usable row) and `inputs`, the model's input,
+# with the rows in the first dimension and arbitrary values for an unusable row. Batches of a table also have
+# `unknown` (str): "", or the new categories of the row, as a JSON object by column.
 Batch = dict[str, npt.NDArray[Any]]
 
 
@@ -37,15 +37,15 @@ class Chunk(Record):
 
 
 class Reader(Protocol):
-    """Reads the inputs of a model. A reader is sent to other processes, so it must be possible to pickle it."""
+    """Reads the inputs of a model. A reader is sent to other processes, so a reader must support pickle."""
 
     @property
     def unit(self) -> Unit:
-        """What messages call the rows."""
+        """The noun for rows in messages."""
 
     @property
     def ray_from_rows(self) -> int:
-        """Number of rows from which starting Ray (about 10 s) saves time."""
+        """Number of rows from which scoring on Ray saves time, although starting Ray takes about 10 s."""
 
     @property
     def rows_at_once(self) -> int:
@@ -64,7 +64,7 @@ class Reader(Protocol):
 def input_files(place: Path, remedy: str) -> tuple[Path, list[str]]:
     """A folder, and the files to read at `place`, sorted, relative to that folder.
 
-    Raises :class:`DataError` for an archive, and for a pipe or device; `remedy` is the end of the message then.
+    Raises :class:`DataError` for an archive, and for a pipe or device; then the message ends with `remedy`.
     """
     if place.is_file():
         if is_archive(place):
@@ -81,7 +81,7 @@ def with_suffix(names: list[str], suffixes: Collection[str]) -> list[str]:
 
 
 def _walk(root: Path) -> Iterator[str]:
-    """Paths of the files below `root`, relative to `root`; links are followed, and each folder is entered once."""
+    """Paths of the files below `root`, relative to `root`; follows links, but enters each folder only once."""
     seen: set[str] = set()
     queue = [root]
     while queue:

@@ -1,4 +1,4 @@
-"""Values of category columns that the model did not learn: counted by column, and named in one warning."""
+"""Count values of category columns that the model did not learn, and name them in one warning for each column."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The interface of what `predict` writes for a row: columns of the result, and numbers of the summary."""
+"""The interface by which a problem defines what `predict` writes: columns of the result, numbers of the summary."""
 
 from typing import Any, Protocol, cast
 
@@ -10,23 +10,23 @@ from training.problems.base import Predictions
 
 
 class Totals(Protocol):
-    """Numbers over all rows that were written."""
+    """Accumulates numbers of the summary over all rows that are written."""
 
     def add(self, predictions: Predictions) -> None:
-        """Count further rows."""
+        """Add the predictions of further rows."""
 
     def summary(self) -> dict[str, Any]:
-        """Fields of :class:`tasks.predict.PredictionSummary`."""
+        """The numbers, as fields of :class:`tasks.predict.PredictionSummary`."""
 
 
 class Outputs(Protocol):
-    """The predictions of a problem. `value` is the word for one of the numbers that the model gives."""
+    """What is written for a problem's predictions. `value` is the noun for one predicted number in messages."""
 
     value: str
 
     @property
     def row_bytes(self) -> int:
-        """Size of the predictions of one row."""
+        """Size of the predictions of one row, in bytes."""
 
     @property
     def metadata(self) -> dict[bytes, str]:
@@ -36,19 +36,19 @@ class Outputs(Protocol):
         """Columns of the result for some rows."""
 
     def totals(self) -> Totals:
-        """New totals, of no rows."""
+        """New totals, before any rows were added."""
 
 
 class OutputsOfProblem(Protocol):
     """The module `tasks/problems/<name>/outputs.py` has this function."""
 
     def outputs(self, registered: Registered, name: str) -> Outputs:
-        """What a registered version predicts. `name` names the version in messages."""
+        """The outputs of a registered version. `name` names the version in messages."""
 
 
 def outputs_of(registered: Registered, name: str) -> Outputs:
-    """What a registered version predicts. `name` names the version in messages.
+    """The outputs of a registered version. `name` names the version in messages.
 
-    Raises :class:`training.errors.SettingError` when its numbers can't be named.
+    Raises :class:`training.errors.SettingError` when the version does not name the classes of its outputs.
     """
     return cast(OutputsOfProblem, part_of(registered.problem, "outputs")).outputs(registered, name)

@@ -30,7 +30,7 @@ def is_one_file(output: Path) -> bool:
 def check_places(source: Path, output: Path, overwrite: bool) -> None:
     """Refuse a missing input, and an output that would overwrite other data or be read as input.
 
-    Raises :class:`SettingError`.
+    Raises :class:`SettingError` for each of them.
     """
     if not source.exists():
         raise SettingError(
@@ -57,9 +57,9 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
 def staged(output: Path, overwrite: bool) -> Iterator[Path]:
     """A temporary path that is renamed to `output` when the block succeeds.
 
-    For a folder output the path is an empty folder. An existing output folder is moved away just before the rename,
-    because folders can't be exchanged atomically.
-    Raises :class:`SettingError` when another process has created `output` meanwhile, unless `overwrite`.
+    For a folder output, the path is an empty folder. An existing output folder is moved away just before the rename,
+    because a folder can't be replaced atomically by a rename. Raises :class:`SettingError` when another process has
+    created `output` meanwhile, unless `overwrite`.
     """
     if is_one_file(output):
         with atomic_file(output) as aside:
@@ -78,7 +78,7 @@ def staged(output: Path, overwrite: bool) -> Iterator[Path]:
 
 @dataclass
 class PredictionWriter:
-    """Writes rows in the order of the calls. Row numbers alone decide where row groups and part files begin."""
+    """Writes rows in the order of the calls. The limits of row groups and part files depend only on row numbers."""
 
     place: Path
     one_file: bool
@@ -97,7 +97,7 @@ class PredictionWriter:
         self.totals = self.outputs.totals()
 
     def write(self, where: npt.NDArray[np.object_], predictions: Predictions) -> None:
-        """Add rows; `where` names each row's image or row, `predictions` is float32 with one entry per row."""
+        """Add rows; `where` has the location of each row, `predictions` is float32 with one entry per row."""
         if not len(where):
             return
         self.rows += len(where)

@@ -1,7 +1,7 @@
-"""Score chunks of rows with a registered model, in this process or on Ray; both give equal rows in equal order.
+"""Score chunks of rows with a registered model, in this process or on Ray; both give the same rows in the same order.
 
-On Ray, reading and scoring overlap: tasks read the rows, and actors, which load the model once, score them. The model
-contains no Evergreen code: plain MLflow loads it.
+On Ray, reading and scoring overlap: tasks read the rows, and actors, which load the model once, score the rows. Code
+that comes with the model is not run (:meth:`tasks.model_formats.base.ModelFormat.load`).
 """
 
 import logging
@@ -31,7 +31,7 @@ log = logging.getLogger("evergreen.predict")
 
 @dataclass(frozen=True)
 class Served:
-    """A loaded version: how its inputs are read, what it predicts, and where other processes can load it from."""
+    """A loaded version with its reader of inputs and its outputs, and where other processes load the version from."""
 
     model: str
     version: str
@@ -45,7 +45,7 @@ class Served:
 def open_served(
     model: str, number: str, tracking_uri: str | None, home: Home, function: RowFunction | None = None
 ) -> Served:
-    """Load a version, and read from its signature and metadata what it takes and predicts.
+    """Load a version, and read from its signature and metadata which inputs it takes and what it predicts.
 
     `function` changes the rows before the model scores them (:func:`tasks.inference.changed_rows.function_of`).
 
@@ -67,7 +67,7 @@ def _reader_of(registered: Registered, function: RowFunction | None) -> Reader:
 
 
 def in_process(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
-    """Score the chunks in this process, one after the other."""
+    """Score the chunks in this process, one after another."""
     for chunk in chunks:
         for batch in served.reader.read(chunk):
             yield score_batch(served.predict, batch, served.reader.rows_at_once, served.outputs.value)
@@ -76,7 +76,8 @@ def in_process(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
 def over_ray(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
     """Score the chunks on the Ray cluster that this process is connected to, in the order of `chunks`.
 
-    Raises a worker's error as the Evergreen error that :func:`training.errors.classify` finds for it, if any.
+    Raises an error of a Ray worker as the Evergreen error that :func:`training.errors.classify` returns for it, if
+    any.
     """
     import ray.data
     from ray.data import ActorPoolStrategy
@@ -116,14 +117,14 @@ def over_ray(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
 
 
 def score_batch(predict: Predict, batch: Batch, rows_at_once: int, value: str) -> Batch:
-    """Replace a batch's `inputs` by `predictions`, float32 with one entry per row; NaN for rows that could not be read.
+    """Replace a batch's `inputs` by `predictions`, float32 with one entry per row; NaN for unusable rows.
 
     Raises :class:`DataError` when the model returns a `value` ("probability", "number") that is not finite.
     """
     good = np.flatnonzero(batch["error"] == "")
     inputs = batch["inputs"]
     starts = range(0, len(good), rows_at_once)
-    # Without a readable row the model scores a placeholder, only to find the shape of its predictions.
+    # Without a usable row, the model scores a placeholder, only to get the shape of its predictions.
     parts = [predict(np.array(inputs[good[start : start + rows_at_once]])) for start in starts]
     made = np.concatenate(parts or [predict(np.array(inputs[:1]))[:0]])
     if not np.isfinite(made).all():
@@ -154,7 +155,7 @@ class ScoringActor:
 
 @dataclass(frozen=True)
 class _Shares:
-    """Number of actors, and the CPUs of one actor and of one reading task."""
+    """Number of scoring actors, and the numbers of CPUs for one actor and for one reading task."""
 
     actors: int
     actor: float
@@ -164,8 +165,8 @@ class _Shares:
 def _shares(cpus: float) -> _Shares:
     """Divide `cpus` CPUs between scoring actors and reading tasks.
 
-    One CPU stays free for readers: otherwise actors and readers would deadlock. A reader requests less CPU than an
-    actor, because Ray fuses operators with equal requests, and fused operators do not overlap.
+    One CPU is reserved for reading: otherwise actors and reading tasks would deadlock. A reading task requests less
+    CPU than an actor, because Ray fuses operators with equal requests, and fused operators do not overlap.
     """
     return _Shares(int(cpus) - 1, 1.0, 0.9) if cpus >= 2 else _Shares(1, 0.5 * cpus, 0.4 * cpus)
 

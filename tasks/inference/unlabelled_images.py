@@ -89,7 +89,7 @@ def find_chunks(place: Path) -> list[Chunk]:
 def read_chunk(chunk: Chunk, shape: ImageShape) -> Iterator[Batch]:
     """Read a chunk as batches, every image as uint8 of `shape` (channels, height, width)."""
     channels, height, width = shape
-    # Training resizes to squares only, so images for a model with another shape must already have its size.
+    # Training resizes only to squares, so images for a model with another shape must already have that shape.
     target = Target(height if height == width else None, channels, shape)
     if chunk.row_group is None:
         yield from _in_batches(_file_rows(chunk), target)
@@ -125,7 +125,7 @@ def rows_per_batch(shape: ImageShape) -> int:
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // math.prod(shape)))
 
 
-# One row: its name in the result, its name in messages, and a function that reads the image.
+# One row: its location in the result, its location in messages, and a function that reads the image.
 _Row = tuple[str, str, Callable[[], Any]]
 
 
@@ -157,7 +157,7 @@ def _check_column(file: Path, parquet: pq.ParquetFile) -> None:
         )
     kind = schema.field(IMAGE_COLUMN).type
     if pa.types.is_fixed_size_binary(kind):
-        # A dataset version stores images in this type; :func:`_columns` checks its width against the model's.
+        # A dataset version stores images in this type; :func:`_columns` compares its width with the model's input.
         return
     try:
         describe(kind)

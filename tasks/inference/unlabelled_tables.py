@@ -40,7 +40,7 @@ _SHOWN = 10
 class Tables:
     """Reads the inputs of a model that takes rows of a table, as float32 (rows, columns) of encoded values.
 
-    `function` makes the columns of `table` of the columns `table.given` of the files.
+    `function`, if any, computes the raw columns of `table` from the columns `table.given` of the files.
     """
 
     table: TableSchema
@@ -96,7 +96,7 @@ class Tables:
         return TableSchema(target=self.table.target, columns=given)
 
     def _csv_chunks(self, root: Path, names: list[str]) -> list[Chunk]:
-        """One chunk a file: where a row begins is known only after all rows before it."""
+        """One chunk for each file, because a row's position is known only after all rows before it have been read."""
         self._check_headers(root, names)
         first = self._names[:1]
         counts = {name: sum(len(block.rows) for block in blocks(root / name, first)) for name in names}
@@ -107,7 +107,7 @@ class Tables:
         return [chunk for name in names for chunk in parquet_chunks(root, name)]
 
     def _check_headers(self, root: Path, names: list[str]) -> None:
-        """Raise :class:`DataError` for a column that a file lacks; name the columns that are ignored."""
+        """Raise :class:`DataError` for a column that a file lacks; log the names of ignored columns."""
         further: dict[str, None] = {}  # as an ordered set
         for name in names:
             check_plain(root / name)
@@ -163,7 +163,7 @@ class Tables:
         return pa.table(changed_features(self.function, rows, wanted, first))
 
     def _unknown(self, typed: pa.Table) -> npt.NDArray[np.object_]:
-        """For each row, "" or the new categories as a JSON object, by column."""
+        """For each row, "" or its categories that the model did not learn, as a JSON object by column."""
         found: dict[int, dict[str, str]] = {}
         for column in self.table.raw.columns:
             if column.kind != "category":

@@ -68,10 +68,10 @@ def log_serving_model(
 ) -> str:
     """Export `module` with torch.export and log it under the run; returns the model's URI.
 
-    Inputs and outputs are those of :func:`training.trainers.torch.serving.serving_module`. `example` needs several
-    rows: with one row torch.export would fix the batch size at 1. An exported program can't be trained further, so the
-    file `weights` is logged with it; docs/recipes.md shows how to load that file. Raises :class:`TrainingError` when
-    the model can't be exported.
+    `module` is like the result of :func:`training.trainers.torch.serving.serving_module`. `example` needs several
+    rows: with one row torch.export would fix the batch size at 1. An exported program can't be trained further, so
+    the file `weights` is logged with it; docs/recipes.md shows how to load that file. Raises :class:`TrainingError`
+    when the model can't be exported.
     """
     import mlflow.pytorch
 

@@ -1,8 +1,8 @@
-"""What the pipeline's tasks do for one problem: a folder for each, with the same modules in each.
+"""The parts of the pipeline's tasks that depend on the problem: a folder for each problem, with the same modules.
 
-`gate.py` compares the rows of two models (:class:`tasks.gate.outcomes.GateOfProblem`), `outputs.py` is what `predict`
-writes (:class:`tasks.inference.outputs.OutputsOfProblem`), and `sections.py` with its template is the problem's part of
-the report (:class:`tasks.report_page.sections.Sections`).
+`gate.py` compares the rows of two models (:class:`tasks.gate.outcomes.GateOfProblem`), `outputs.py` defines what
+`predict` writes (:class:`tasks.inference.outputs.OutputsOfProblem`), and `sections.py` with its template is the
+problem's part of the report (:class:`tasks.report_page.sections.Sections`).
 """
 
 from importlib import import_module
@@ -15,6 +15,6 @@ from training.records import ProblemName
 def part_of(problem: ProblemName, part: Literal["gate", "outputs", "sections"]) -> Any:
     """A module of the problem's folder.
 
-    Raises :class:`training.errors.DataError` for a problem that is not known.
+    Raises :class:`training.errors.DataError` for an unknown problem.
     """
     return import_module(f"{__name__}.{problem_named(problem).name}.{part}")

@@ -298,7 +298,7 @@ class StoredRun:
             raise DamagedEntryError(f"{self.store.url}/{key}: damaged ({error.what}).") from error
 
     def unused(self, state: RunState) -> list[str]:
-        """Keys of files that `state` does not name, and that an attempt or group before that of `state` uploaded.
+        """Keys of files that `state` does not name, uploaded by attempts or groups before the newest ones in `state`.
 
         No later entry can name these files, because only the newest attempt and group can commit.
         """

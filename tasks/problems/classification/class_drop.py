@@ -1,4 +1,4 @@
-"""The rule of the gate about single classes: no class loses much recall."""
+"""The gate's rule about single classes: the candidate must not lose much recall in any class."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,14 @@ def class_drop_rule(
 ) -> Rule:
     """A class fails when its recall drops by more than the limit and the drop is significant.
 
-    `classes` are pairs of name and test rows, `changes` those of :attr:`Evaluation.class_changes`.
+    `classes` are pairs of name and number of test rows; `changes` are the pairs (gained, lost) of
+    :attr:`Evaluation.class_changes`.
 
     Significant means: by McNemar's exact test within the class at `gate.confidence`, with Holm's correction over the
     classes that have rows. Without the test, a class of 20 rows would block a good candidate because of 2 unlucky
-    rows; without the correction, one of 100 classes would nearly always block it. The disadvantage: a real loss in a
-    small class can pass. At 0.95 confidence, a class that gains no row must lose 8 rows to fail among 10 classes, and
-    11 rows among 100 classes.
+    rows; without the correction, one of 100 classes would nearly always block a good candidate. The disadvantage: a
+    real loss in a small class can pass. At 0.95 confidence, a class that gains no row must lose 8 rows to fail among
+    10 classes, and 11 rows among 100 classes.
     """
     found = zip(classes, changes, strict=True)
     tested = [(name, rows, gained, lost) for (name, rows), (gained, lost) in found if rows]

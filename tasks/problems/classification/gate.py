@@ -49,7 +49,7 @@ class ClassOutcomes:
         return digest_of_rows(self.digests, self.labels)
 
     def compared(self, question: Question, margin: float) -> Compared:
-        """Accuracy; log loss for "better" when neither model makes a mistake."""
+        """Compare accuracies; for question "better", log losses if neither model makes a mistake."""
         if question == "better" and self.candidate.all() and self.reference.all():
             return self._by_log_loss()
         return self._by_accuracy(question, margin)
@@ -68,11 +68,11 @@ class ClassOutcomes:
             difference=float(differences.mean()),
             also=mcnemar(
                 gained, lost
-            ),  # a few rows can lower the mean: significantly more must gain than lose
+            ),  # a few rows alone can lower the mean: so significantly more rows must gain than lose
         )
 
     def _by_accuracy(self, question: Question, margin: float) -> Compared:
-        """By the discordant rows; "not_worse" adds the margin to each of them."""
+        """Compare by the discordant rows, which one model alone got right; "not_worse" adds the margin to each."""
         differences = self.candidate.astype(np.float64) - self.reference
         if question == "not_worse":
             differences = np.where(differences, differences + margin, 0.0)
@@ -109,7 +109,7 @@ def outcomes(rows: pa.Table, reference: Side) -> ClassOutcomes:
 
 
 def further_rules(evaluation: Evaluation, settings: GateSettings) -> tuple[Rule, ...]:
-    """No class may lose too much recall."""
+    """The rule that no class may lose too much recall; none without changes by class."""
     assert isinstance(evaluation.candidate, ClassificationScore)
     if not evaluation.class_changes:
         return ()

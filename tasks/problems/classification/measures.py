@@ -1,4 +1,4 @@
-"""The measures by which looks compare classifiers: accuracy, and log loss where neither makes a mistake."""
+"""The measures by which looks compare classifiers: accuracy, and log loss if neither model makes a mistake."""
 
 import math
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ class Accuracy:
     """The share of rows that a model classifies right; see :class:`tasks.gate.measures.MeasureOfLook`."""
 
     def compared(self, look: Look) -> str:
-        """The rows that only one of the models got right."""
+        """Numbers of rows that only one of the models got right."""
         other = "champion" if look.question == "better" else "reference"
         return f"the candidate alone is right on {counted(look.gained, 'row')}, the {other} alone on {look.lost:,}"
 
     def would_need(self, look: Look) -> str:
-        """The gain in points, and the rows on which the measured gain would pass."""
+        """The gain in points that would pass, and the number of rows on which the measured gain would pass."""
         gain, rows = gain_needed(look), rows_needed(look)
         text = f". Needed is a gain of {100 * (gain or 0):.2f} points on these {look.rows:,} rows"
         if gain is not None and gain * look.rows > look.reference_wrong:
@@ -68,7 +68,7 @@ class Accuracy:
     def recounted(
         self, look: Look, labels: Array, columns: Mapping[str, Array], other: str
     ) -> dict[str, tuple[float, float]]:
-        """Rows that the candidate got right more than the other model."""
+        """Net rows: the rows that the candidate got right minus the rows that the other model got right."""
         right, theirs = (int((columns[name] == labels).sum()) for name in ("candidate", other))
         return {"net rows": (look.gained - look.lost, right - theirs)}
 
@@ -77,32 +77,32 @@ class LogLoss(Accuracy):
     """The log loss of two models that are right on all rows."""
 
     def compared(self, look: Look) -> str:
-        """The rows on which one of the models has the lower log loss."""
+        """Numbers of rows on which the candidate has the lower and the higher log loss."""
         return (
             f"neither model makes a mistake, so log loss decides: lower on {look.gained:,} rows, higher on "
             f"{look.lost:,}"
         )
 
     def would_need(self, look: Look) -> str:
-        """Nothing: no gain in accuracy is possible."""
+        """Nothing, because no gain in accuracy is possible."""
         del look
         return ""
 
     def facts(self, look: Look, verdict: Verdict) -> list[Fact]:
-        """None."""
+        """No facts."""
         del look, verdict
         return []
 
     def recounted(
         self, look: Look, labels: Array, columns: Mapping[str, Array], other: str
     ) -> dict[str, tuple[float, float]]:
-        """Nothing to count: both models are right on all rows."""
+        """Nothing, because both models are right on all rows."""
         del look, labels, columns, other
         return {}
 
 
 def gain_needed(look: Look) -> float | None:
-    """Smallest gain in accuracy that passes on these rows with as many discordant rows; None when no gain passes."""
+    """Smallest gain in accuracy that passes with equally many rows and discordant rows; None when no gain passes."""
     z = critical(look)
     if z is None:
         return None
@@ -117,8 +117,8 @@ def gain_needed(look: Look) -> float | None:
 def rows_needed(look: Look) -> int | None:
     """Number of test rows at which a true difference equal to the measured one passes with 80 % power.
 
-    None when no number of rows is enough. For question "not_worse" the difference d includes the margin.
-    ((z sqrt(q) + 0.84 sqrt(q - d^2)) / d)^2 for a share q of discordant rows; R. Connor, Biometrics 43
+    None when no number of rows is enough. The formula is ((z sqrt(q) + 0.84 sqrt(q - d^2)) / d)^2 for a share q of
+    discordant rows and a difference d, which includes the margin for question "not_worse"; R. Connor, Biometrics 43
     (1987) 207-211.
     """
     z = critical(look)

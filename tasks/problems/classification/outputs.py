@@ -15,7 +15,7 @@ CLASSES_KEY = b"evergreen.classes"
 
 
 class ClassOutputs:
-    """Of a classification, with predictions (rows, classes): class, its probability, and all probabilities."""
+    """The result columns of a classification, from predictions (rows, classes): class, probability, probabilities."""
 
     value = "probability"
 
@@ -24,7 +24,7 @@ class ClassOutputs:
 
     @property
     def row_bytes(self) -> int:
-        """Size of the probabilities of one row."""
+        """Size of the probabilities of one row, in bytes."""
         return 4 * len(self.classes)
 
     @property
@@ -43,12 +43,12 @@ class ClassOutputs:
         }
 
     def totals(self) -> "ClassTotals":
-        """Rows of each predicted class."""
+        """New counters of the rows of each predicted class."""
         return ClassTotals(self.classes)
 
 
 class ClassTotals:
-    """Rows of each predicted class."""
+    """Counts the rows of each predicted class."""
 
     def __init__(self, classes: tuple[str, ...]) -> None:
         self._classes = classes
@@ -66,7 +66,7 @@ class ClassTotals:
 def outputs(registered: Registered, name: str) -> ClassOutputs:
     """See :class:`tasks.inference.outputs.OutputsOfProblem`.
 
-    Raises :class:`SettingError` when the model does not name as many classes as it gives numbers a row.
+    Raises :class:`SettingError` when the number of classes that the model names differs from its outputs for a row.
     """
     if len(registered.classes) != registered.outputs:
         raise SettingError(

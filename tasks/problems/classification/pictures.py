@@ -1,4 +1,4 @@
-"""Pictures of a classification: the confusion matrix, and images that the candidate took for another class."""
+"""Pictures of a classification: the confusion matrix, and images that the candidate classified wrongly."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ _SHOWN_CLASSES = 25
 
 
 def candidate_of(evaluation: Evaluation) -> ClassificationScore:
-    """The candidate's scores as those of a classification."""
+    """The candidate's scores, typed as the scores of a classification."""
     assert isinstance(evaluation.candidate, ClassificationScore)
     return evaluation.candidate
 
@@ -94,7 +94,7 @@ def said(inputs: ReportInputs) -> str:
 
 
 def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
-    """Draw the confusion matrix, and of images the most confident mistakes, if there are any."""
+    """Draw the confusion matrix and, for images, the most confident mistakes, if there are any."""
     drawn = [pictures.confusion_matrix(candidate_of(inputs.evaluation), folder / "confusion_matrix.png")]
     if inputs.mistakes:
         drawn.append(pictures.mistake_grid(inputs, folder / "worst_mistakes.png"))

@@ -14,7 +14,10 @@ ClassChanges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class ClassRow:
-    """One class: the candidate's scores, the champion's where there is one, and the change in recall."""
+    """One class: the candidate's scores, and with a champion, the champion's scores and the change in recall.
+
+    `won` and `lost` are the rows that only the candidate, and only the champion, got right.
+    """
 
     now: ClassScore
     before: ClassScore | None
@@ -24,7 +27,7 @@ class ClassRow:
 
     @property
     def tone(self) -> Tone:
-        """Whether recall rose or fell."""
+        """The tone in which the report shows that recall rose or fell."""
         return "plain" if self.change is None else tone_of(self.change)
 
 
@@ -33,7 +36,7 @@ def class_rows(
 ) -> tuple[ClassRow, ...]:
     """A row for every class, largest loss of recall first; without a champion, lowest recall first.
 
-    `changes` are those of :class:`training.records.Evaluation`.
+    `changes` are :attr:`training.records.Evaluation.class_changes`.
     """
     before = {score.name: score for score in champion.classes} if champion else {}
     nothing = ((0, 0),) * len(candidate.classes)
@@ -56,7 +59,7 @@ class Cell:
 
 
 def confusion_cells(score: ClassificationScore) -> tuple[tuple[Cell, ...], ...]:
-    """The confusion matrix with colour depths: square roots, so that single mistakes of a good model are visible."""
+    """The confusion matrix with colour depths; square roots make single mistakes of a good model visible."""
     return tuple(
         tuple(
             Cell(count, truth == predicted, round(math.sqrt(count / (sum(row) or 1)), 3))
@@ -77,7 +80,7 @@ class Pair:
 
 
 def confused_pairs(score: ClassificationScore, limit: int = _PAIRS) -> tuple[Pair, ...]:
-    """The mistakes made most often, worst first."""
+    """The most frequent mistakes, the most frequent first."""
     names = [one.name for one in score.classes]
     pairs = [
         Pair(names[truth], names[predicted], count, count / sum(row))

@@ -1,1 +1,1 @@
-"""Regression in the pipeline's tasks."""
+"""The parts of the pipeline's tasks that are specific to regression."""

@@ -15,15 +15,15 @@ from training.settings.schema import GateSettings
 
 MEASURES = {"squared_error": SquaredError()}
 
-_LEAST_P, _MOST_P = 1e-300, 1 - 1e-15  # their z is finite, as every number of a look has to be
+_LEAST_P, _MOST_P = 1e-300, 1 - 1e-15  # p-values with a finite z, as every number in a look must be finite
 
 
 @dataclass(frozen=True)
 class NumberOutcomes:
     """Rows of a regression: digest, target, and the squared error of each model, in the target's unit squared.
 
-    Rows with the same digest are compared as one, by the sum of their differences: they may depend on each other, such
-    as the rows of one group of `Table(group=...)`.
+    Rows with the same digest are compared as one row, by the sum of their differences, because they may depend on
+    each other, such as the rows of one group of `Table(group=...)`.
     """
 
     digests: Digests
@@ -39,10 +39,10 @@ class NumberOutcomes:
         return digest_of_rows(self.digests, self.labels)
 
     def compared(self, question: Question, margin: float) -> Compared:
-        """Squared errors. "not_worse" lets the mean squared error grow by the share `margin` of the reference's.
+        """Compare squared errors; "not_worse" allows a mean squared error up to (1 + `margin`) times the reference's.
 
-        "better" is tested by sign flips: exact if both models are equally likely to have each of a row's two errors.
-        "not_worse" has no such symmetry, see :func:`_studentised`.
+        "better" is tested by sign flips, which is exact if each model is equally likely to have either of a row's two
+        errors. "not_worse" has no such symmetry, see :func:`_studentised`.
         """
         plain = self.reference_error - self.candidate_error
         wide = plain + (margin * self.reference_error if question == "not_worse" else 0.0)
@@ -75,7 +75,7 @@ def outcomes(rows: pa.Table, reference: Side) -> NumberOutcomes:
 
 
 def further_rules(evaluation: Evaluation, settings: GateSettings) -> tuple[Rule, ...]:
-    """None."""
+    """No rules: a regression has only the rules that all problems share."""
     del evaluation, settings
     return ()
 
@@ -89,18 +89,18 @@ def _summed(digests: Digests, differences: Differences) -> tuple[Digests, Differ
 def _studentised(differences: Differences) -> tuple[float, float]:
     """(p, statistic) of the hypothesis that the mean is 0, for differences whose distribution may be skewed.
 
-    The mean in standard errors, or the same corrected for skewness where that is smaller
-    (:func:`training.problems.skewed_means.skewness_corrected`), is compared with Student's distribution. This assumes
-    that the differences are independent, and so many that rare large ones are among them. Of a candidate whose error
-    grew by three rows among thousands, the test passes about twice as many as it should, as samples without such rows
-    give no sign of them.
+    The test statistic, the mean in standard errors, is compared with Student's distribution. It is replaced by its
+    value corrected for skewness (:func:`training.problems.skewed_means.skewness_corrected`) if that is smaller. The
+    test assumes that the differences are independent, and that there are enough of them to include rare large
+    differences. If a candidate's error grew because of three rows among thousands, the candidate passes about twice
+    as often as it should, because samples without such rows give no sign of them.
     """
     from scipy.stats import norm, t
 
     if len(differences) < 2:
         return 1.0, 0.0
     deviation = float(differences.std(ddof=1))
-    if not deviation:  # all differences are equal: no more evidence than that of as many random signs
+    if not deviation:  # all differences are equal: only their signs are evidence
         return with_p(statistic_of(differences))
     score = math.sqrt(len(differences)) * float(differences.mean()) / deviation
     score = min(score, skewness_corrected(differences))

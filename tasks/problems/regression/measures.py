@@ -18,7 +18,7 @@ class SquaredError:
     """The mean squared error; see :class:`tasks.gate.measures.MeasureOfLook`."""
 
     def compared(self, look: Look) -> str:
-        """Both RMSEs, and the rows on which one of the models has the smaller error."""
+        """Both RMSEs, and the numbers of rows on which each of the models has the smaller error."""
         other = "champion" if look.question == "better" else "reference"
         return (
             f"RMSE {shown(_rmse(look))} against {shown(math.sqrt(look.reference_error))} of the {other}; the "
@@ -26,7 +26,7 @@ class SquaredError:
         )
 
     def would_need(self, look: Look) -> str:
-        """The RMSE, and the rows on which the measured RMSE would pass."""
+        """The RMSE that would pass, and the number of rows on which the measured RMSE would pass."""
         most, rows = error_needed(look), rows_needed(look)
         if most is None:
             text = f". No RMSE would be shown to be better on these {look.rows:,} rows: test on more rows"
@@ -37,7 +37,7 @@ class SquaredError:
         return text
 
     def not_worse(self, look: Look) -> NotWorse:
-        """The mean squared error grew by less than the share `gate.margin`: the statistic exceeds its boundary."""
+        """A look passes if its statistic exceeds the limit: the error grew by less than the share `gate.margin`."""
         z, margin, rows = critical(look), look.margin, look.rows
         value, limit = (look.p, look.level) if z is None else (look.statistic, z)
         grown = (
@@ -55,7 +55,7 @@ class SquaredError:
         return NotWorse(value, limit, changed, remedy)
 
     def facts(self, look: Look, verdict: Verdict) -> list[tuple[str, str]]:
-        """The RMSE measured and needed, in the unit of the target."""
+        """The measured and the needed RMSE, in the unit of the target."""
         del verdict
         against = wording.number(math.sqrt(look.reference_error))
         facts = [("Measured RMSE", f"{wording.number(_rmse(look))} against {against}")]
@@ -70,7 +70,7 @@ class SquaredError:
     def recounted(
         self, look: Look, labels: Array, columns: Mapping[str, Array], other: str
     ) -> dict[str, tuple[float, float]]:
-        """Mean squared errors of both models, and the rows on which one of them has the smaller error."""
+        """The reference's mean squared error, the difference, and the rows on which each model is nearer."""
         ours, theirs = (np.square(columns[name] - labels) for name in ("candidate", other))
         return {
             "mean squared error": (look.reference_error, float(theirs.mean())),
@@ -86,9 +86,9 @@ def _rmse(look: Look) -> float:
 
 
 def error_needed(look: Look) -> float | None:
-    """Largest RMSE that passes on these rows, if the differences spread as they do; None when no RMSE passes.
+    """Largest RMSE that passes on these rows with the same standard error; None when no RMSE passes.
 
-    Of a look at squared errors, by the normal approximation.
+    For a look at squared errors, by the normal approximation.
     """
     z = critical(look)
     if z is None:
@@ -100,8 +100,8 @@ def error_needed(look: Look) -> float | None:
 def rows_needed(look: Look) -> int | None:
     """Number of test rows at which a true difference equal to the measured one passes with 80 % power.
 
-    None when no number of rows is enough. n ((z + 0.84) s / d)^2 for n rows on which the mean difference d, with the
-    margin, has the standard error s.
+    None when no number of rows is enough. The formula is n ((z + 0.84) s / d)^2 for a look at n rows, on which the
+    mean difference d, with the margin, has the standard error s.
     """
     z = critical(look)
     difference = look.difference + look.margin * look.reference_error

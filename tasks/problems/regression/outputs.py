@@ -10,7 +10,7 @@ from training.problems.base import Predictions
 
 
 class NumberOutputs:
-    """Of a regression, with predictions (rows,): the number."""
+    """The result column of a regression, from predictions (rows,): the predicted number."""
 
     value = "number"
     row_bytes = 4
@@ -25,12 +25,12 @@ class NumberOutputs:
         return {"prediction": pa.array(predictions.astype(np.float32))}
 
     def totals(self) -> "NumberTotals":
-        """Mean, least and largest prediction."""
+        """New totals for mean, least and largest prediction."""
         return NumberTotals()
 
 
 class NumberTotals:
-    """Mean, least and largest prediction; of no rows, none of them."""
+    """Mean, least and largest prediction; the summary is empty without rows."""
 
     def __init__(self) -> None:
         self._rows, self._sum = 0, 0.0

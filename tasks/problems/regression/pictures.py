@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def predicted_against_true(predicted: Predicted, target: str, path: Path) -> Path:
-    """Draw predicted against true numbers: each row as a point, or counts of rows if there are many."""
+    """Draw predicted against true numbers: each row as a point, or counts of rows in hexagons if there are many."""
     figure = new_figure(6, 5.4)
     axes = figure.subplots()
     truth, guess = predicted.truth, predicted.candidate
@@ -50,7 +50,7 @@ def error_grid(inputs: ReportInputs, path: Path) -> Path:
 
 
 def _shades() -> "Colormap":
-    """From a light to the full accent colour, for counts."""
+    """Colours for counts, from a light to the full accent colour."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("evergreen", ["#d5e6dc", ACCENT])

@@ -1,6 +1,6 @@
 """Geometry of a regression's plots: predicted against true, errors by prediction, and the distribution of errors.
 
-The templates draw it as SVG. Rows are drawn as points up to :data:`POINTS_UP_TO`, and as counts in a grid beyond.
+The templates draw the plots as SVG: up to :data:`POINTS_UP_TO` rows as points, more rows as counts in a grid.
 """
 
 import math
@@ -17,7 +17,7 @@ from tasks.report_page.wording import compact, number
 POINTS_UP_TO = 400
 _CELLS = 36  # along each side of the grid
 _BINS = 40
-_TAIL = 0.005  # share of the errors on each side that the first and the last bin take up
+_TAIL = 0.005  # share of the errors on each side that are counted in the first and in the last bin
 
 WIDTH, HEIGHT = 360.0, 300.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 350.0, 14.0, 258.0
@@ -27,7 +27,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cell:
-    """A rectangle with the share of the largest count as `depth`, from 0 to 1."""
+    """A rectangle; `depth`, from 0 to 1, is its depth of colour, 1 for the largest count."""
 
     x: float
     y: float
@@ -38,7 +38,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot in units of its view box; `guide` is the line on which a perfect model's rows lie."""
+    """One plot in units of its SVG view box; `guide` is the line on which the rows of a perfect model lie."""
 
     title: str
     description: str
@@ -69,9 +69,9 @@ def joint_range(predicted: Predicted) -> tuple[float, float]:
 
 
 def error_counts(predicted: Predicted) -> tuple[NDArray[np.int64], Values]:
-    """Rows by error, predicted minus true, and the edges of the bins, symmetric about 0.
+    """Numbers of rows by error (predicted minus true), and the edges of the bins, symmetric about 0.
 
-    The outermost bins also take the errors beyond the central 99 %.
+    The outermost bins also count the errors beyond the central 99 %.
     """
     truth, guess = finite(predicted)
     errors = guess - truth
@@ -82,7 +82,7 @@ def error_counts(predicted: Predicted) -> tuple[NDArray[np.int64], Values]:
 
 
 def plots(predicted: Predicted, target: str) -> tuple[Plot, Plot]:
-    """Predicted numbers against true ones, and errors against predicted numbers."""
+    """Predicted numbers against true numbers, and errors against predicted numbers."""
     truth, guess = finite(predicted)
     low, high = joint_range(predicted)
     share = (
@@ -149,7 +149,7 @@ def _plot(
     y: tuple[Values, tuple[float, float]],
     guide: tuple[float, float, float, float],
 ) -> Plot:
-    """Rows at (x, y); `x` and `y` give values and range, and `x` also the axis' name."""
+    """Rows at (x, y); `x` is (name of the axis, values, range), `y` is (values, range)."""
     x_name, x_values, x_range = x
     y_values, y_range = y
     x_scale = Scale(*_roomy(*x_range), _LEFT, _RIGHT)

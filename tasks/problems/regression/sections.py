@@ -21,7 +21,7 @@ _SHOWN_ERRORS = 24
 
 
 def candidate_of(evaluation: Evaluation) -> RegressionScore:
-    """The candidate's scores as those of a regression."""
+    """The candidate's scores, typed as the scores of a regression."""
     assert isinstance(evaluation.candidate, RegressionScore)
     return evaluation.candidate
 
@@ -51,7 +51,7 @@ def corrected(inputs: ReportInputs) -> str:
 
 
 def agreement(evaluation: Evaluation) -> list[tuple[str, str, int]]:
-    """Nothing: no prediction of a regression is right or wrong."""
+    """Nothing, because predictions of a regression are not simply right or wrong."""
     del evaluation
     return []
 
