@@ -53,9 +53,7 @@ class DeclaredStep(Record):
     outputs: tuple[str, ...]
     strategy: Literal["mean", "most_frequent", "constant"] | None = None
     fill_value: bool | int | float | str | None = None
-    max_categories: tuple[
-        tuple[str, int], ...
-    ] = ()  # pairs, as the recipe's reference, which has them, is hashed
+    max_categories: tuple[tuple[str, int], ...] = ()  # pairs, because a recipe's reference is hashed
     quantile_range: tuple[float, float] | None = None
 
     def __str__(self) -> str:

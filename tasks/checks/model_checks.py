@@ -1,4 +1,4 @@
-"""Checks before training: a model must fit its inputs, the champion's inputs and MLflow's format. Without Prefect."""
+"""Checks before training, without Prefect: a model must fit its inputs, the champion's inputs and MLflow's format."""
 
 import io
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def compare_champion(
 
 
 def compare_transforms(model: str, number: str, theirs: str, ours: str) -> None:
-    """Raises :class:`SettingError` when another function `transform_rows`, or none, changed the champion's rows.
+    """Raises :class:`SettingError` when the champion was trained with another `transform_rows`, or with none.
 
     `theirs` and `ours` are digests of the function, empty for a recipe without the function.
     """

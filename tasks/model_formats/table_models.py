@@ -39,8 +39,7 @@ EARLIER: frozenset[str] = frozenset(
     }
 )
 
-# A file with the name of Python's folder for compiled code: because of it, Python neither stores nor runs compiled
-# code.
+# A file in place of Python's folder for compiled code, so that Python neither stores nor runs compiled code there.
 _NO_COMPILED_CODE = "__pycache__"
 _NO_COMPILED_CODE_TEXT = (
     b"This file keeps Python from running compiled code in place of the code in this folder.\n"
@@ -55,8 +54,7 @@ _LONGEST = 64 << 20  # bytes of columns.json
 # change the model's inputs. A table with a further field is refused: raw_table.py would ignore the field, and encode
 # the raw columns to other numbers than those the model was trained with.
 KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
-# `given` are the columns before a recipe's function `transform_rows`; the registered model takes the columns after
-# it.
+# `given` are the columns before a recipe's `transform_rows`; the registered model takes the columns after it.
 KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings", "given", "preprocessing"}
 
 

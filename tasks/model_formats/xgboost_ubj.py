@@ -24,9 +24,7 @@ MODEL_FILE = Path("model.ubj")
 WEIGHTS_FILE: Path | None = None
 
 _LOADER = "mlflow.xgboost"
-_CLASS = (
-    "xgboost.core.Booster"  # checked, because mlflow.xgboost imports and calls the class that a model names
-)
+_CLASS = "xgboost.core.Booster"  # mlflow.xgboost imports and calls any class that a model names
 _KEYS = frozenset({"data", "model_class", "model_format", "xgb_version"})
 _KEYS_OF_FUNCTION = frozenset({"data", "env", "loader_module", "python_version"})
 

@@ -75,7 +75,7 @@ class RunState(Record):
 
 @dataclass
 class StoredRun:
-    """The run under a key prefix of a store; only with a `fence`, its attempt and group of workers can commit."""
+    """The run under a key prefix of a store. Commits need the `fence` of this attempt and group of workers."""
 
     store: ObjectStore
     prefix: str
@@ -210,9 +210,7 @@ class StoredRun:
         for file in files:
             if file.name not in targets:
                 continue
-            with atomic_file(
-                targets[file.name], durable=False
-            ) as aside:  # not durable: checked before each use
+            with atomic_file(targets[file.name], durable=False) as aside:  # checked before each use
                 try:
                     self.store.get_file(file.key, aside, moved)
                 except FileNotFoundError:
@@ -288,9 +286,7 @@ class StoredRun:
         except FileNotFoundError:
             raise DamagedEntryError(f"{self.store.url}/{key}: missing.") from None
         except DamagedError as error:
-            if isinstance(
-                error.__cause__, ValidationError
-            ):  # the checksum is right, so another version wrote it
+            if isinstance(error.__cause__, ValidationError):  # the checksum is right
                 raise DataError(
                     f"{self.store.url}/{key}: not readable ({error.what}). Continue with the version of Evergreen that "
                     f"wrote it, or delete {self.store.url}/{self.prefix}: the training begins again."

@@ -93,7 +93,7 @@ class _TrainingRows:
         self._kept = [self._kept_rows(version, share, part.path) for part in self._parts]
 
     def _kept_rows(self, version: DatasetVersion, share: float, part: str) -> npt.NDArray[np.bool_]:
-        """Mask of the rows of a part file that are used for training, which validation rows are not."""
+        """Mask of the training rows of a part file: all rows except the validation rows."""
         marked = version.validation_rows is not None
         found = pq.read_table(self._folder / part, columns=["validation" if marked else "digest"])
         if marked:

@@ -24,7 +24,7 @@ _SHOWN = 5
 
 
 class TypedRows(NamedTuple):
-    """Rows with the types of the schema, without columns that are no features; for each row, "" or its error."""
+    """The feature columns of some rows, with the types of the schema; for each row, "" or its error."""
 
     rows: pa.Table
     errors: tuple[str, ...]

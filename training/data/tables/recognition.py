@@ -16,9 +16,7 @@ from training.records import ColumnKind
 # A column of text with more than _MANY distinct values is refused when there are more distinct values than _SHARE of
 # the rows, as in names and free text, or more than _MOST, as in identifiers.
 _MANY, _SHARE, _MOST = 100, 0.5, 10_000
-_NEARLY = (
-    0.9  # a column of text with this share of numbers (or booleans, or dates) is such a column with errors
-)
+_NEARLY = 0.9  # from this share of numbers (booleans, dates) in a text column, its other values are errors
 _TESTS: tuple[tuple[ColumnKind, str, Callable[[pa.Array], pa.Array]], ...] = (
     ("number", "numbers", is_number),
     ("boolean", "true or false", is_boolean),

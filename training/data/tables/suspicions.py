@@ -61,8 +61,8 @@ def _keys(folder: Path, parts: Sequence[PartFile]) -> npt.NDArray[np.uint64]:
         table = pq.read_table(folder / part.path, columns=["source", "label"])
         source = binary_to_numpy(table["source"], np.uint64).reshape(-1, 2)
         label = table["label"].to_numpy().astype(np.float64) + 0.0
-        # The digest of the features is uniformly distributed, so with the label's bits, multiplied by an odd number
-        # to spread them, collisions are as rare as those of the digest.
+        # The digest of the features is uniformly distributed. Combined with the label's bits, multiplied by an odd
+        # number, it collides as rarely as alone.
         found.append(source[:, 0] ^ (label.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)))
     return np.concatenate(found)
 

@@ -50,7 +50,7 @@ class ObjectStore(Protocol):
         """Upload a file, replacing an object with this key. Readers get the complete old object or the new one."""
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """Create an object unless an object has this key; whether it was created. Of several writers, one gets True.
+        """Create an object; returns False if an object has this key. Of several writers, exactly one gets True.
 
         After an error, the object may or may not exist: the caller reads the key to find out.
         """

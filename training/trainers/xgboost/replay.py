@@ -30,9 +30,7 @@ from training.trainers.xgboost.own_settings import own_settings
 
 log = logging.getLogger("evergreen.replay")
 
-_SECONDS = (
-    0.3  # approximate duration of the repeated rounds, from which their number follows; at least one round
-)
+_SECONDS = 0.3  # approximate duration of the repeated rounds, which sets their number (at least one)
 _REMEDY = (
     "XGBoost does not compute the same bits twice here: compare the machines of the workers, or set "
     "scaling.threads_per_worker=1."
@@ -127,10 +125,7 @@ class Replay:
         try:
             loaded = self.long_work.on_all(lambda: self.checkpoints.load_at(start))
             state = loaded["booster"].numpy().tobytes()
-        except (
-            EvergreenError,
-            OSError,
-        ) as error:  # then all ranks skip the check, also when a store does not answer
+        except (EvergreenError, OSError) as error:  # all ranks skip the check, also without a store's answer
             log.warning("%s The replay check of this run is skipped.", error)
         return None if self.ranks.add_up(float(state is None))[0] else state
 
