@@ -1,6 +1,6 @@
-"""Garbage collection: remove what a home no longer needs, and what killed runs of this user left outside of homes.
+"""Garbage collection: remove what a home no longer needs, also in object stores, and leftovers of killed runs.
 
-In: a home, and the number of finished runs to keep for each recipe. Out: the list of what was removed, or would be.
+In: a home, and the number of finished runs to keep for each recipe. Out: the list of removals, done or planned.
 Also kept are runs whose version has an alias or is an anchor, unfinished runs changed in the last 30 days, and the
 datasets of kept runs. Running the same command again recreates a removed run or dataset.
 Fails with SettingError when the number of runs to keep is below 1. A recipe with an active run is skipped.

@@ -50,9 +50,9 @@ _KEYS = frozenset({CODE_FOLDER, "env", "loader_module", "python_version"})
 _EXAMPLE_ROWS = 4
 _COMPARED_ROWS = 256
 _LONGEST = 64 << 20  # bytes of columns.json
-# All fields of TableColumn and of TableSchema: those that raw_table.py applies to the raw columns, and those that don't
-# change the model's inputs. A table with a further field is refused: raw_table.py would ignore the field, and encode
-# the raw columns to other numbers than those the model was trained with.
+# All fields of TableColumn and of TableSchema: raw_table.py applies them to the raw columns, or they don't change the
+# model's inputs. A table with a further field is refused: raw_table.py would ignore the field, and could encode the
+# raw columns to other numbers than in training.
 KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
 # `given` are the columns before a recipe's `transform_rows`; the registered model takes the columns after it.
 KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings", "given", "preprocessing"}
@@ -65,9 +65,9 @@ class TableFlavor:
     The own flavor takes encoded columns (`mlflow.xgboost.load_model`); the Python function takes raw columns
     (`mlflow.pyfunc.load_model`), encodes them by a copy of raw_table.py, and calls the model in the own flavor.
 
-    `flavor` is the name of the own flavor, such as "xgboost", and `inner` is MLflow's module of it; `options` are
-    arguments of the `save_model` of `inner`, such as the model. `files` are the files and folders to keep of those
-    that `inner` writes.
+    `flavor` is the name of the own flavor, such as "xgboost", and `inner` is MLflow's module for this flavor;
+    `options` are arguments of the `save_model` of `inner`, such as the model. `files` are the files and folders
+    written by `inner` that are kept.
     """
 
     def __init__(

@@ -108,8 +108,8 @@ class DriverSide:
     def begin(self, rank: int, attempt: int, driver: str) -> tuple[dict[str, bytes], str]:
         """The files of the run that a worker needs before it trains, by name, and the content of the run's fence.
 
-        When the first worker calls it, also starts a group of workers. The returned file `fence` still has the group
-        before: the worker starts its group in its own copy, as a worker that shares the run's folder does.
+        For the first worker, also starts a group of workers. The returned file `fence` still names the previous
+        group: the worker enters its group in its own copy of the file, as a worker that shares the run's folder does.
         Raises :class:`training.attempts.fence.SupersededError` if a newer attempt has begun.
         """
         names = ["fence", "replay.json", f"logs/rank-{rank}.jsonl", *(_OF_FIRST if rank == 0 else ())]

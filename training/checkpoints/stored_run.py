@@ -219,7 +219,7 @@ class StoredRun:
                     raise DataError(f"{self.store.url}/{file.key}: not the bytes that were uploaded.")
 
     def damage(self, files: tuple[StoredFile, ...]) -> list[str]:
-        """Download each of `files`; returns a message for each that is missing or not what was uploaded."""
+        """Download each of `files`; returns a message for each file that is missing or not what was uploaded."""
         problems = []
         for file in files:
             with temporary_folder("verify") as folder:
@@ -321,7 +321,8 @@ def _name(number: int) -> str:
 def _uploaded_by(key: str) -> tuple[int, int]:
     """Attempt and group of workers that uploaded a file, from its key below `files/`.
 
-    For an object that Evergreen did not upload, a number above all attempts, so that it counts as new and stays.
+    For an object that Evergreen did not upload, a number above all attempts, so that the object counts as new and is
+    kept.
     """
     found = _UPLOAD.match(key)
     return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)

@@ -22,7 +22,7 @@ _SMALLEST = float(np.finfo(np.float32).eps)
 
 @dataclass(frozen=True)
 class ClassOutcomes:
-    """Rows of a classification: digest, label, and for each model whether it was right and its log loss (nats)."""
+    """Rows of a classification: digest, label, and by model, whether the class is right and the log loss (nats)."""
 
     digests: Digests
     labels: npt.NDArray[np.int64]

@@ -116,8 +116,8 @@ def splits_of(notes: Notes) -> tuple[str, ...]:
 def read_copy(place: Path, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Raw rows with the row numbers `rows` of a split, in the order of `rows`.
 
-    They have the columns of the copy, with `split` and `where` (source file and row) in place of `file` and `row`.
-    Raises :class:`DataError` for a damaged copy.
+    The rows have the columns of the copy, with `split` and `where` (source file and row) in place of `file` and
+    `row`. Raises :class:`DataError` for a damaged copy.
     """
     notes = read_notes(place)
     chosen = checked_rows(rows, notes.rows.get(split, 0))

@@ -38,7 +38,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Typed(NamedTuple):
-    """Typed values, null for a missing or wrong value, and a mask of the wrong values: those not of the kind."""
+    """Typed values, null for a missing or wrong value, and a mask of the wrong values, which are not of the kind."""
 
     values: pa.Array
     wrong: Mask
