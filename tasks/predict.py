@@ -17,7 +17,7 @@ from tasks.inference.changed_rows import function_of
 from tasks.inference.inputs import Batch, Reader, Unit
 from tasks.inference.new_categories import NewCategories
 from tasks.inference.prediction_files import PredictionWriter, check_places, is_one_file, staged
-from tasks.inference.scoring import Served, in_process, open_served, over_ray
+from tasks.inference.scoring import LoadedVersion, in_process, open_served, over_ray
 from tasks.registry.aliases import CHAMPION, version_tags
 from tasks.registry.lookup import find_alias
 from tasks.step import step
@@ -163,7 +163,7 @@ def shown_progress(batches: Iterable[Batch], total: int, unit: Unit) -> Iterator
 
 
 def _summary(
-    served: Served, output: Path, writer: PredictionWriter, skipped: int, new: NewCategories, seconds: float
+    served: LoadedVersion, output: Path, writer: PredictionWriter, skipped: int, new: NewCategories, seconds: float
 ) -> PredictionSummary:
     rows, unit = writer.rows, served.reader.unit
     log.info("%d predictions in %s (%.1f s, %.0f %s/s)", rows, output, seconds, rows / seconds, unit)

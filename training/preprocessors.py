@@ -25,15 +25,15 @@ def declared_steps(recipe: str, given: Any) -> tuple[DeclaredStep, ...]:
     """
     several = given if isinstance(given, list | tuple) else (given,)
     try:
-        return tuple(_step(one) for each in several for one in _flat(each))
+        return tuple(_step(one) for each in several for one in _flatten_chains(each))
     except SettingError as error:
         raise SettingError(f"recipe {recipe}: preprocessors: {error}") from None
 
 
-def _flat(given: Any) -> Iterator[Any]:
+def _flatten_chains(given: Any) -> Iterator[Any]:
     if _name_of(given) == _CHAIN:
         for one in given.preprocessors:
-            yield from _flat(one)
+            yield from _flatten_chains(one)
     else:
         yield given
 
@@ -97,7 +97,7 @@ def _options(step: str, given: Any, columns: tuple[str, ...]) -> dict[str, Any]:
             )
         return {"quantile_range": (low, high)}
     if step == "OneHotEncoder":
-        return {"max_categories": _most(step, given.max_categories, columns)}
+        return {"max_categories": _max_categories(step, given.max_categories, columns)}
     if step == "Concatenator":
         _check_dtype(given.dtype)
     return {}
@@ -112,7 +112,7 @@ def _fill_value(given: Any) -> dict[str, Any]:
     return {"fill_value": value}
 
 
-def _most(step: str, given: Any, columns: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+def _max_categories(step: str, given: Any, columns: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     most = {str(name): int(number) for name, number in given.items()}
     if unknown := [name for name in most if name not in columns]:
         raise SettingError(f"{step}: max_categories names {unknown[0]!r}, which is not among its columns.")

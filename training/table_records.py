@@ -159,7 +159,7 @@ class TableSchema(Record):
         if found is not None:
             unknown = {made.source for made in found.made} - {column.name for column in found.columns}
             if unknown or len(found.made) != len(self.columns):
-                raise ValueError("the table's preprocessing does not make its columns")
+                raise ValueError("the preprocessing computes other columns than the table's")
         return self
 
     @model_serializer(mode="wrap")

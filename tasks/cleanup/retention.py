@@ -61,7 +61,7 @@ class Removal(Record):
 
     recipe: str = Field(description="empty for a folder outside of the home")
     kind: Kind
-    name: str = Field(description="path below the home, model and version, model and tag, or a whole path")
+    name: str = Field(description="path below the home, model and version, model and tag, URL in a store, or a whole path")
     bytes: int
     why: str
 
@@ -99,10 +99,10 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
                     check_no_run(home, recipe)
                 else:
                     _sweep(home, recipe)
-                removals += _done(_removable(home, recipe, keep, versions), dry_run)
+                removals += _execute(_removable(home, recipe, keep, versions), dry_run)
         except TransientError as error:
             left_alone[recipe] = str(error)
-    removals += _done(_outside(), dry_run)
+    removals += _execute(_leftovers(), dry_run)
     return Collection(removals=tuple(removals), left_alone=left_alone)
 
 
@@ -111,17 +111,17 @@ def _sweep(home: Home, recipe: str) -> None:
         sweep(place)
 
 
-def _done(work: "Iterator[_Work]", dry_run: bool) -> Iterator[Removal]:
+def _execute(work: "Iterator[_PlannedRemoval]", dry_run: bool) -> Iterator[Removal]:
     for removal, remove in work:
         if not dry_run:
             remove()
         yield removal
 
 
-_Work = tuple[Removal, Callable[[], None]]
+_PlannedRemoval = tuple[Removal, Callable[[], None]]
 
 
-def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_Work]:
+def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_PlannedRemoval]:
     runs = _runs(home, recipe)
     finished = [run for run in runs if run.release is not None]
     newest = finished[:keep]
@@ -151,7 +151,7 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
     yield from _stored(recipe, runs, kept, used)
 
 
-def _stored(recipe: str, runs: list[_Run], kept: list[_Run], used: set[str]) -> Iterator[_Work]:
+def _stored(recipe: str, runs: list[_Run], kept: list[_Run], used: set[str]) -> Iterator[_PlannedRemoval]:
     """Unneeded objects in the object stores that the runs' settings name."""
     known = {run.paths.root.name: run in kept for run in runs}
     urls = {run.plan.settings.storage.url for run in runs}
@@ -167,7 +167,7 @@ def _stored(recipe: str, runs: list[_Run], kept: list[_Run], used: set[str]) -> 
             yield removal, found.delete
 
 
-def _claims(recipe: str, runs: list[_Run]) -> Iterator[_Work]:
+def _claims(recipe: str, runs: list[_Run]) -> Iterator[_PlannedRemoval]:
     """Lock claims of killed processes of this home; the first removal ends all such claims of its model."""
     for claim in list(abandoned_claims(run.plan for run in runs)):
         name, why = f"{claim.plan.model} tag {claim.tag}", f"left by {claim.holder}, which has ended"
@@ -223,7 +223,7 @@ def _has_store(run: _Run) -> bool:
     return run.plan.settings.tracking.uri is not None or store_file(Home(Path(run.plan.home))).is_file()
 
 
-def _outside() -> Iterator[_Work]:
+def _leftovers() -> Iterator[_PlannedRemoval]:
     """Leftovers of killed runs outside of homes."""
     for found in abandoned_folders():
         kind: Kind = "Ray session" if found.is_session else "temporary files"
@@ -231,7 +231,7 @@ def _outside() -> Iterator[_Work]:
         yield removal, partial(shutil.rmtree, found.path, ignore_errors=True)
 
 
-def _data(home: Home, recipe: str, used: set[str]) -> Iterator[_Work]:
+def _data(home: Home, recipe: str, used: set[str]) -> Iterator[_PlannedRemoval]:
     """Damaged datasets, datasets that no kept run was trained on (except the newest), and unneeded raw rows.
 
     Raw rows are not needed once their dataset is finished, or when they are older than 30 days.
@@ -255,7 +255,7 @@ def _newest_first(folders: Sequence[Path]) -> list[Path]:
     return sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)
 
 
-def _folder(home: Home, recipe: str, kind: Kind, folder: Path, why: str) -> _Work:
+def _folder(home: Home, recipe: str, kind: Kind, folder: Path, why: str) -> _PlannedRemoval:
     name = folder.relative_to(home.root).as_posix()
     removal = Removal(recipe=recipe, kind=kind, name=name, bytes=_size(folder), why=why)
     return removal, partial(remove_folder, folder)
@@ -265,7 +265,7 @@ def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def _version(recipe: str, run: _Run) -> Iterator[_Work]:
+def _version(recipe: str, run: _Run) -> Iterator[_PlannedRemoval]:
     release = run.release
     assert release is not None
     if not _has_store(run):

@@ -45,7 +45,7 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
     if not overwrite:
         raise SettingError(f"output: {output} exists. Give another name, or allow it with overwrite.")
     if is_one_file(output) != output.is_file():
-        kind = "a folder, and its name asks for a file" if is_one_file(output) else "a file, not a folder"
+        kind = "a folder, but a name with this ending is that of a file" if is_one_file(output) else "a file, not a folder"
         raise SettingError(f"output: {output} is {kind}. Give another name, or remove it.")
     if not is_one_file(output) and (foreign := _foreign(output)):
         raise SettingError(

@@ -30,7 +30,7 @@ log = logging.getLogger("evergreen.predict")
 
 
 @dataclass(frozen=True)
-class Served:
+class LoadedVersion:
     """A loaded version with its reader of inputs and its outputs, and where other processes load the version from."""
 
     model: str
@@ -44,7 +44,7 @@ class Served:
 
 def open_served(
     model: str, number: str, tracking_uri: str | None, home: Home, function: RowFunction | None = None
-) -> Served:
+) -> LoadedVersion:
     """Load a version, and read from its signature and metadata which inputs it takes and what it predicts.
 
     `function` changes the rows before the model scores them (:func:`tasks.inference.changed_rows.function_of`).
@@ -55,7 +55,7 @@ def open_served(
     registered = load_version(home, model, number)
     outputs = outputs_of(registered, f"model {model} version {number}")
     reader = _reader_of(registered, function)
-    return Served(model, number, reader, outputs, registered.predict, tracking_uri, str(home.root))
+    return LoadedVersion(model, number, reader, outputs, registered.predict, tracking_uri, str(home.root))
 
 
 def _reader_of(registered: Registered, function: RowFunction | None) -> Reader:
@@ -66,14 +66,14 @@ def _reader_of(registered: Registered, function: RowFunction | None) -> Reader:
     return images if function is None else ChangedImages(images, function)
 
 
-def in_process(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
+def in_process(chunks: list[Chunk], served: LoadedVersion) -> Iterator[Batch]:
     """Score the chunks in this process, one after another."""
     for chunk in chunks:
         for batch in served.reader.read(chunk):
             yield score_batch(served.predict, batch, served.reader.rows_at_once, served.outputs.value)
 
 
-def over_ray(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
+def over_ray(chunks: list[Chunk], served: LoadedVersion) -> Iterator[Batch]:
     """Score the chunks on the Ray cluster that this process is connected to, in the order of `chunks`.
 
     Raises an error of a Ray worker as the Evergreen error that :func:`training.errors.classify` returns for it, if
@@ -84,7 +84,7 @@ def over_ray(chunks: list[Chunk], served: Served) -> Iterator[Batch]:
 
     share = _shares(ray.cluster_resources().get("CPU", 1.0))
     log.info(
-        "scoring on up to %d Ray actors of %g CPU, reading with what they leave", share.actors, share.actor
+        "scoring on up to %d Ray actors of %g CPU, reading on the other CPUs", share.actors, share.actor
     )
     rows = [{"chunk": chunk.model_dump_json()} for chunk in chunks]
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows))

@@ -82,7 +82,7 @@ def find_chunks(place: Path) -> list[Chunk]:
         raise DataError(f"{place}: nothing to score. There must be files that end in one of {kinds}.")
     others = sorted(set(names) - set(images) - set(tables))
     if others:
-        log.warning("%s: %d other files are not looked at, such as %s", place, len(others), others[0])
+        log.warning("%s: %d files of other formats are ignored, such as %s", place, len(others), others[0])
     return _file_chunks(root, images) if images else _parquet_chunks(root, tables)
 
 

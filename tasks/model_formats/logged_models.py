@@ -47,7 +47,7 @@ def new_entry(run_id: str, version: DatasetVersion) -> str:
     return str(entry.model_id)
 
 
-def wrong_top(folder: Path, parts: Collection[str]) -> str | None:
+def unexpected_entry(folder: Path, parts: Collection[str]) -> str | None:
     """Describe the first entry of a model's folder that is neither a file of MLflow nor in `parts`, or is a link."""
     for path in sorted(folder.iterdir()):
         if path.name not in MLFLOW_FILES and path.name not in parts:

@@ -175,13 +175,13 @@ def code_name(sha256: str) -> str:
 def is_raw(function: Mapping[str, Any]) -> bool:
     """Whether a model claims that its Python function is a copy of raw_table.py, and so takes raw columns.
 
-    `function` is the section `python_function` of the model's `MLmodel` file. :func:`wrong_code` checks the claim.
+    `function` is the section `python_function` of the model's `MLmodel` file. :func:`foreign_code` checks the claim.
     Models of earlier versions of Evergreen, and models on images, don't claim this: MLflow's own loader loads them.
     """
     return str(function.get("loader_module")).startswith(code_name(""))
 
 
-def wrong_code(folder: Path, function: Mapping[str, Any], table: Any, flavor: str) -> str | None:
+def foreign_code(folder: Path, function: Mapping[str, Any], table: Any, flavor: str) -> str | None:
     """Describe the first thing in the Python function of a model on a table that Evergreen did not write.
 
     Returns None if there is no such thing. `function` and `table` are from the file `MLmodel`: the section of the

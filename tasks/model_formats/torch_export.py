@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tasks.model_formats.logged_models import log, output_schema, requirements, wrong_top
+from tasks.model_formats.logged_models import log, output_schema, requirements, unexpected_entry
 from tasks.model_formats.program import check_program
-from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, is_raw, wrong_code
+from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, is_raw, foreign_code
 from training.errors import DataError, EvergreenError, TrainingError
 from training.plan import RunPlan
 from training.problems.base import Predict, Predictions
@@ -142,11 +142,11 @@ def find_foreign(folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str
     function, own = flavors["python_function"], flavors[FLAVOR]
     parts = (MODEL_FILE.parts[0], WEIGHTS_FILE.parts[0])
     if is_raw(function):
-        wrong = wrong_code(folder, function, metadata.get("table"), FLAVOR) or wrong_top(
+        wrong = foreign_code(folder, function, metadata.get("table"), FLAVOR) or unexpected_entry(
             folder, (*parts, *RAW_PARTS)
         )
     else:
-        wrong = _wrong_function(function) or wrong_top(folder, parts)
+        wrong = _wrong_function(function) or unexpected_entry(folder, parts)
     return wrong or _wrong_flavor(own) or _wrong_files(folder)
 
 

@@ -131,7 +131,7 @@ def _check_nodes(tree: dict[str, Any], name: str, features: int) -> None:
     if len(np.unique(children)) != len(children) or len(children) != len(left) - 1:
         raise DataError(f"{name} is no tree")
     if (_integers(tree, "parents")[children] != np.concatenate([inner, inner])).any():
-        raise DataError(f"{name} has a node with another parent than the one whose child it is")
+        raise DataError(f"{name} has a node that names another parent than the node of which it is a child")
     index = _integers(tree, "split_indices")
     if ((index < 0) | (index >= features)).any():
         raise DataError(f"{name} splits by a feature outside of the {features} features")

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tasks.model_formats.logged_models import log, requirements, wrong_top
-from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, is_raw, wrong_code
+from tasks.model_formats.logged_models import log, requirements, unexpected_entry
+from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, is_raw, foreign_code
 from tasks.model_formats.trees import check_trees
 from training.errors import DataError, EvergreenError, TrainingError
 from training.problems.base import Predict
@@ -75,9 +75,9 @@ def find_foreign(folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str
     if own.get("model_class") != _CLASS or own.get("model_format") != "ubj":
         return f"it is a {own.get('model_class')} in the format {own.get('model_format')}"
     if is_raw(function):
-        wrong = wrong_code(folder, function, metadata.get("table"), FLAVOR)
-        return wrong or wrong_top(folder, (str(MODEL_FILE), *RAW_PARTS)) or _wrong_model(folder)
-    return _wrong_function(function) or wrong_top(folder, (str(MODEL_FILE),)) or _wrong_model(folder)
+        wrong = foreign_code(folder, function, metadata.get("table"), FLAVOR)
+        return wrong or unexpected_entry(folder, (str(MODEL_FILE), *RAW_PARTS)) or _wrong_model(folder)
+    return _wrong_function(function) or unexpected_entry(folder, (str(MODEL_FILE),)) or _wrong_model(folder)
 
 
 def _wrong_function(function: Mapping[str, Any]) -> str | None:

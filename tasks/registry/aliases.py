@@ -122,7 +122,7 @@ def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str:
 
 
 def load_version(home: Home, model: str, number: str) -> Registered:
-    """Load a registered version with plain MLflow, after a check that its files contain no code.
+    """Load a registered version, after a check of its files; no code of the model is run.
 
     Raises :class:`DataError` when the files are damaged, or are not what Evergreen registers, and
     :class:`SettingError` when the library that loads the model is not installed.

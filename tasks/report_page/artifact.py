@@ -27,7 +27,7 @@ def markdown(inputs: ReportInputs, links: str = "", command: str = "") -> str:
         f"# {headlined.badge}: {escape(headlined.title)}",
         escape(sentence(reason(verdict))),
         *_links(links, command),
-        f"{sections.said(inputs)} "
+        f"{sections.summary_sentence(inputs)} "
         f"({percent(candidate.confidence, 0)} confidence: {measure.spell(candidate.low)} to "
         f"{measure.spell(candidate.high)}). The run of *{escape(release.recipe)}* took "
         f"{duration(release.goodput.total_s)}.",

@@ -52,7 +52,7 @@ class Sections(Protocol):
     def context(self, inputs: ReportInputs) -> dict[str, Any]:
         """Variables of the template."""
 
-    def said(self, inputs: ReportInputs) -> str:
+    def summary_sentence(self, inputs: ReportInputs) -> str:
         """The candidate's result as the start of a sentence in Markdown, up to its confidence interval."""
 
     def figures(self, inputs: ReportInputs, folder: Path) -> list[Path]:

@@ -111,7 +111,7 @@ def test_overwriting_replaces_only_predictions(predict, tmp_path):
         with pytest.raises(SettingError, match="one inside the other"):
             predict(tmp_path / "images", output, overwrite=True)
     (tmp_path / "folder.parquet").mkdir()
-    with pytest.raises(SettingError, match="its name asks for a file"):
+    with pytest.raises(SettingError, match="a name with this ending is that of a file"):
         predict(tmp_path / "images", tmp_path / "folder.parquet", overwrite=True)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "three years"
 

@@ -14,7 +14,7 @@ from training.records import Record
 from training.storage.files import write_text
 from training.storage.paths import RunPaths
 
-_OF_RANK = ("beats/rank-{}.json", "logs/rank-{}.jsonl", "stacks/rank-{}.txt", "replay.json")
+_RANK_FILES = ("beats/rank-{}.json", "logs/rank-{}.jsonl", "stacks/rank-{}.txt", "replay.json")
 _OF_FIRST = ("metrics.jsonl", "attempts.jsonl")
 _TAIL = 4096  # bytes; a whole heartbeat, or some 20 metric points
 CLOSED = "0.0"  # content of the file `fence` that fences out all attempts
@@ -54,15 +54,15 @@ class Outbox:
     _sent: dict[str, tuple[int, bytes]] = field(
         default_factory=dict
     )  # by name: number of bytes sent, and the last of these bytes
-    _given: dict[str, bytes] = field(
+    _received: dict[str, bytes] = field(
         default_factory=dict
     )  # heartbeats of older attempts, from the driver: not sent back when they are written to `root` again
 
     def __post_init__(self) -> None:
         of_first = _OF_FIRST if self.rank == 0 else ()
-        self._names = [name.format(self.rank) for name in (*_OF_RANK, *of_first)]
+        self._names = [name.format(self.rank) for name in (*_RANK_FILES, *of_first)]
         # Files that exist now came from the driver: their content counts as sent.
-        self._given = {one.name: one.content for one in self.changes() if one.name.startswith("beats/")}
+        self._received = {one.name: one.content for one in self.changes() if one.name.startswith("beats/")}
 
     def changes(self) -> list[Change]:
         """What the worker has written since the last call, in the order in which it must be applied."""
@@ -78,13 +78,13 @@ class Outbox:
                 content = stream.read()
         except FileNotFoundError:
             return None
-        if (appended and not content) or (not appended and content == self._given.get(name)):
+        if (appended and not content) or (not appended and content == self._received.get(name)):
             return None
         known = tail + content if appended else content
         self._sent[name] = (sent if appended else 0) + len(content), known[-_TAIL:]
         return Change(name, content, appended)
 
-    def heed(self, reply: Reply) -> None:
+    def apply_reply(self, reply: Reply) -> None:
         """Write the driver's requests to the files that the worker polls; a changed fence fences out its group."""
         paths = RunPaths(self.root)
         if reply.fence != self.fence:

@@ -120,7 +120,7 @@ class StoredRun:
             return self.newest_entry()
         except DamagedEntryError as error:
             raise TransientError(
-                f"{error} It may tell of a newer attempt, so nothing is committed. Run the same command again: the run "
+                f"{error} It may be the entry of a newer attempt, so nothing is committed. Run the same command again: the run "
                 "continues from the entry before it."
             ) from error
 

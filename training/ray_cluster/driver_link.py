@@ -125,4 +125,4 @@ class _Link:
 
         outbox = self.outbox
         reply: Reply = ray.get(self.actor.exchange.remote(outbox.rank, outbox.changes(), outbox.fence))
-        outbox.heed(reply)
+        outbox.apply_reply(reply)

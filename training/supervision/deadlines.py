@@ -21,25 +21,25 @@ class Deadlines:
         self.done_at: float | None = None
         self.moved = 0
 
-    def passed(self, asked: list[int]) -> bool:
+    def passed(self, stop_signals: list[int]) -> bool:
         """Whether a requested stop, or the return after the model was finished, has exceeded its time limit.
 
-        `asked` is empty until a stop is requested. The time of a stop begins again whenever workers that train have
+        `stop_signals` is empty until a stop is requested. The time of a stop begins again whenever workers that train have
         written or transferred bytes since the last call, so that the upload of a large checkpoint to a slow store can
         finish. Bytes before a worker's first step do not count: the worker downloads, and has nothing to save.
         """
         now = time.monotonic()
-        if asked and (self._has_moved() or self.asked_at is None):
+        if stop_signals and (self._has_moved() or self.asked_at is None):
             self.asked_at = now
         if self.done_at is None and self._is_finished():
             self.done_at = now
         if self.asked_at is not None and now - self.asked_at > self.job.settings.failure.stop_timeout_s:
             log.warning(
-                "no last checkpoint, and no byte of it, within failure.stop_timeout_s; the one before it counts"
+                "no last checkpoint, and no byte of it, within failure.stop_timeout_s; training resumes from the checkpoint before"
             )
             return True
         if self.done_at is not None and now - self.done_at > UNWIND_S:
-            log.warning("the model is finished, but Ray Train does not return; going on without it")
+            log.warning("the model is finished, but Ray Train does not return; the run continues without its answer")
             return True
         return False
 

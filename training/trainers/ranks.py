@@ -113,30 +113,30 @@ class ControlConsensus:
         self._group: Any = torch.distributed.new_group(backend="gloo") if ranks.distributed else None
         self._pending: Any = None
 
-    def exchange(self, wish: int) -> int:
-        """Send this rank's request `wish`; returns the maximum over all ranks of the previous call, 0 at first.
+    def exchange(self, request: int) -> int:
+        """Send this rank's request `request`; returns the maximum over all ranks of the previous call, 0 at first.
 
-        With a single process, returns `wish` at once.
+        With a single process, returns `request` at once.
         """
         import torch
         import torch.distributed
 
         if self._group is None:
-            return wish
+            return request
         agreed = self._answer()
-        told = torch.tensor([wish])
+        requested = torch.tensor([request])
         work = torch.distributed.all_reduce(
-            told, torch.distributed.ReduceOp.MAX, group=self._group, async_op=True
+            requested, torch.distributed.ReduceOp.MAX, group=self._group, async_op=True
         )
-        self._pending = (work, told)
+        self._pending = (work, requested)
         return agreed
 
     def _answer(self) -> int:
         if self._pending is None:
             return 0
-        work, told = self._pending
+        work, requested = self._pending
         work.wait()
-        return int(told)
+        return int(requested)
 
 
 def prepare_process(threads: int, deterministic: str) -> None:

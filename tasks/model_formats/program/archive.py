@@ -41,9 +41,9 @@ def check_program(file: Path | BinaryIO) -> None:
         names = set(reader.get_file_names())
         if unknown := sorted(name for name in names if name not in _FIXED and not _TENSORS.fullmatch(name)):
             raise DataError(f"it holds {unknown[0][:100]!r}, which no exported model needs")
-        _held(Program, reader.read_bytes(_PROGRAM), _PROGRAM)
+        _validated(Program, reader.read_bytes(_PROGRAM), _PROGRAM)
         for folder, name in _PAYLOADS.items():
-            _check_payloads(folder, _held(Payloads, reader.read_bytes(name), name), names)
+            _check_payloads(folder, _validated(Payloads, reader.read_bytes(name), name), names)
         _check_example(reader.read_bytes(_EXAMPLE))
     except (RuntimeError, AssertionError, zipfile.BadZipFile, OSError) as error:
         raise DataError(f"it is no archive that torch.export wrote ({str(error)[:200]})") from error
@@ -64,10 +64,10 @@ def _check_members(file: Path | BinaryIO) -> None:
         file.seek(0)
 
 
-def _held(model: type[M], content: bytes, name: str) -> M:
+def _validated(model: type[M], content: bytes, name: str) -> M:
     """Validate `content` against a schema, with the JSON parser that torch uses; a duplicate key is refused."""
     try:
-        return model.model_validate(json.loads(content.decode(), object_pairs_hook=_once))
+        return model.model_validate(json.loads(content.decode(), object_pairs_hook=_refuse_duplicates))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))[:200]
@@ -76,7 +76,7 @@ def _held(model: type[M], content: bytes, name: str) -> M:
         raise DataError(f"{name}: {str(error)[:300]}") from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key comes twice")

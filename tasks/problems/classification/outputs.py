@@ -71,6 +71,6 @@ def outputs(registered: Registered, name: str) -> ClassOutputs:
     if len(registered.classes) != registered.outputs:
         raise SettingError(
             f"{name}: gives {registered.outputs} numbers a row and names {len(registered.classes)} classes "
-            "(metadata `classes`), so it can't be said which is which. Register it with Evergreen, which names them."
+            "(metadata `classes`), so it is unknown which number belongs to which class. Register it with Evergreen, which names them."
         )
     return ClassOutputs(registered.classes)

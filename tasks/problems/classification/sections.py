@@ -87,7 +87,7 @@ def context(inputs: ReportInputs) -> dict[str, Any]:
     }
 
 
-def said(inputs: ReportInputs) -> str:
+def summary_sentence(inputs: ReportInputs) -> str:
     """See :class:`tasks.report_page.sections.Sections`."""
     score = candidate_of(inputs.evaluation)
     return f"**{percent(score.accuracy)}** accurate on {inputs.evaluation.rows:,} test rows"

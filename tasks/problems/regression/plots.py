@@ -85,10 +85,10 @@ def plots(predicted: Predicted, target: str) -> tuple[Plot, Plot]:
     """Predicted numbers against true numbers, and errors against predicted numbers."""
     truth, guess = finite(predicted)
     low, high = joint_range(predicted)
-    share = (
+    correlation = (
         float(np.corrcoef(truth, guess)[0, 1]) if len(truth) > 1 and truth.std() and guess.std() else math.nan
     )
-    related = f"; their correlation is {share:.3f}" if math.isfinite(share) else ""
+    related = f"; their correlation is {correlation:.3f}" if math.isfinite(correlation) else ""
     against_true = _plot(
         "Predicted against true",
         f"{target}: predicted numbers against the true numbers of {len(truth):,} test rows{related}.",
@@ -152,8 +152,8 @@ def _plot(
     """Rows at (x, y); `x` is (name of the axis, values, range), `y` is (values, range)."""
     x_name, x_values, x_range = x
     y_values, y_range = y
-    x_scale = Scale(*_roomy(*x_range), _LEFT, _RIGHT)
-    y_scale = Scale(*_roomy(*y_range), _BOTTOM, _TOP)
+    x_scale = Scale(*_padded(*x_range), _LEFT, _RIGHT)
+    y_scale = Scale(*_padded(*y_range), _BOTTOM, _TOP)
     many = len(x_values) > POINTS_UP_TO
     return Plot(
         title=title,
@@ -189,7 +189,7 @@ def _cells(x: Values, y: Values, x_scale: Scale, y_scale: Scale) -> tuple[Cell, 
     )
 
 
-def _roomy(low: float, high: float) -> tuple[float, float]:
+def _padded(low: float, high: float) -> tuple[float, float]:
     room = 0.03 * (high - low) or 0.05 * abs(high) or 0.5
     return low - room, high + room
 

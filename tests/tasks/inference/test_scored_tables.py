@@ -13,7 +13,7 @@ import pytest
 from tasks.inference.new_categories import NewCategories
 from tasks.inference.outputs import Outputs
 from tasks.inference.prediction_files import PredictionWriter
-from tasks.inference.scoring import Served, in_process
+from tasks.inference.scoring import LoadedVersion, in_process
 from tasks.inference.unlabelled_tables import Tables
 from tasks.predict import PredictionSummary, write_good
 from tasks.problems.classification.outputs import CLASSES_KEY, ClassOutputs
@@ -47,7 +47,7 @@ def scored(
     place: Path, output: Path, outputs: Outputs, predict: Any, skip_bad: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, Any], int, NewCategories]:
     """Rows and totals of the result, the number of rows left out, and the new categories."""
-    served = Served("prices", "3", Tables(SCHEMA), outputs, predict, None, "")
+    served = LoadedVersion("prices", "3", Tables(SCHEMA), outputs, predict, None, "")
     writer, new = PredictionWriter(output, True, outputs, "prices", "3"), NewCategories()
     batches = in_process(served.reader.find(place), served)
     skipped = write_good(batches, writer, skip_bad, new, "rows")

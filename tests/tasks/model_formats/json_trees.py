@@ -10,7 +10,7 @@ import numpy.typing as npt
 from logged_before import encoded_signature
 from xgboost import Booster
 
-from tasks.model_formats.logged_models import log, wrong_top
+from tasks.model_formats.logged_models import log, unexpected_entry
 from training.problems.base import Predict
 from training.recipe import Recipe
 from training.records import DatasetVersion, TrainedModel
@@ -49,7 +49,7 @@ def find_foreign(folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str
         json.loads((folder / MODEL_FILE).read_text())
     except (OSError, ValueError) as error:
         return f"{MODEL_FILE}: {error}"
-    return wrong_top(folder, (MODEL_FILE.name,))
+    return unexpected_entry(folder, (MODEL_FILE.name,))
 
 
 def load(folder: Path) -> Predict:

@@ -37,7 +37,7 @@ def begin(driver: RunPaths, worker: RunPaths, fence: Fence, rank: int = 0) -> Ou
 
 def exchange(driver: RunPaths, outbox: Outbox) -> None:
     changes = outbox.changes()
-    outbox.heed(DriverSide(str(driver.root)).exchange(outbox.rank, changes, outbox.fence))
+    outbox.apply_reply(DriverSide(str(driver.root)).exchange(outbox.rank, changes, outbox.fence))
 
 
 def test_points_that_are_appended_and_rewound_arrive_in_order(driver: RunPaths, worker: RunPaths) -> None:

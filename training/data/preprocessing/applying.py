@@ -34,7 +34,7 @@ def model_inputs(rows: Rows, schema: TableSchema, prefix: str = "") -> npt.NDArr
     matrix = np.empty((rows.num_rows, len(schema.columns)), np.float32)
     for place, (column, made) in enumerate(zip(schema.columns, schema.preprocessing.made, strict=True)):
         if made.source not in numbers:
-            numbers[made.source] = start_of(rows[prefix + made.source], columns[made.source])
+            numbers[made.source] = encoded_column(rows[prefix + made.source], columns[made.source])
         found = applied(numbers[made.source], made.operations)
         if column.kind == "category":
             found = np.where(found < 0, np.nan, found)
@@ -42,7 +42,7 @@ def model_inputs(rows: Rows, schema: TableSchema, prefix: str = "") -> npt.NDArr
     return matrix
 
 
-def start_of(values: "pa.Array | pa.ChunkedArray", column: TableColumn) -> Numbers:
+def encoded_column(values: "pa.Array | pa.ChunkedArray", column: TableColumn) -> Numbers:
     """The 64-bit numbers from which operations start: NaN for a missing value, -1 for an unknown category."""
     array = plain(values)
     numbers = encoded_values(array, column.kind, column)

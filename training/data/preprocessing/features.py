@@ -24,24 +24,24 @@ ReadColumn = Callable[[TableColumn], Numbers]
 class Feature:
     """A column after some of the steps: the `operations` that compute the column from the data's column `source`.
 
-    `is_ready`: a network takes the numbers without standardising them, because a step scaled or one-hot encoded them.
+    `is_standardised`: a network takes the numbers without standardising them, because a step scaled or one-hot encoded them.
     """
 
     name: str
     source: str
     kind: ColumnKind
     operations: tuple[Operation, ...] = ()
-    is_ready: bool = False
+    is_standardised: bool = False
 
     @property
     def is_named_by_value(self) -> bool:
         """Whether a OneHotEncoder created the column, so that its name ends with a value of the training rows."""
         return bool(self.operations) and isinstance(self.operations[-1], Equal)
 
-    def after(self, name: str, operation: Operation, kind: ColumnKind, is_ready: bool = False) -> "Feature":
+    def after(self, name: str, operation: Operation, kind: ColumnKind, is_standardised: bool = False) -> "Feature":
         """The column, under a new name, that results from applying `operation` to this column."""
         return replace(
-            self, name=name, operations=(*self.operations, operation), kind=kind, is_ready=is_ready
+            self, name=name, operations=(*self.operations, operation), kind=kind, is_standardised=is_standardised
         )
 
 
@@ -158,7 +158,7 @@ class Features:
     def described(self, feature: Feature) -> TableColumn:
         """The record of a model's column, with statistics over the training rows.
 
-        A column without operations keeps the statistics of the data's column. A column that `is_ready` has mean 0 and
+        A column without operations keeps the statistics of the data's column. A column that `is_standardised` has mean 0 and
         deviation 1, so that a network does not standardise it again.
         """
         raw = self._raw[feature.source]
@@ -170,7 +170,7 @@ class Features:
             codes = numbers[~np.isnan(numbers)].astype(np.int64)
             counts = np.bincount(codes, minlength=len(raw.categories)).tolist()
             return raw.model_copy(update={"name": feature.name, "missing": missing, "counts": tuple(counts)})
-        if feature.is_ready:
+        if feature.is_standardised:
             present = numbers[~np.isnan(numbers)]
             found = Moments(0.0, 1.0, float(present.min()), float(present.max()))
         else:

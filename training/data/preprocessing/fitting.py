@@ -30,16 +30,16 @@ def fitted(steps: Sequence[DeclaredStep], schema: TableSchema, read: ReadColumn)
     `read` gives the encoded numbers of a column in the training rows, NaN for a missing value. Raises
     :class:`SettingError` for a step that can't be applied to its columns.
     """
-    features = _after(steps, Features(schema, read))
+    features = _apply_steps(steps, Features(schema, read))
     columns = tuple(features.described(feature) for feature in features)
     preprocessing = Preprocessing(declared=tuple(steps), columns=features.raw(), made=features.made())
     return schema.model_copy(update={"columns": columns, "preprocessing": preprocessing})
 
 
-def _after(steps: Sequence[DeclaredStep], features: Features) -> Features:
+def _apply_steps(steps: Sequence[DeclaredStep], features: Features) -> Features:
     for number, step in enumerate(steps, 1):
         try:
-            (_concatenate if step.preprocessor == "Concatenator" else _add)(features, step)
+            (_concatenate if step.preprocessor == "Concatenator" else _apply_columnwise)(features, step)
         except SettingError as error:
             raise SettingError(f"preprocessors: step {number}, {step.preprocessor}: {error}") from None
     return features
@@ -55,10 +55,10 @@ def check_steps(steps: Sequence[DeclaredStep], target: str, columns: Mapping[str
             for name, kind in columns.items()
         ),
     )
-    _after(steps, Features(schema, lambda _: two, values_known=False))
+    _apply_steps(steps, Features(schema, lambda _: two, values_known=False))
 
 
-def _add(features: Features, step: DeclaredStep) -> None:
+def _apply_columnwise(features: Features, step: DeclaredStep) -> None:
     made = {
         output: _MAKE[step.preprocessor](features, step, features.single(name), output)
         for name, output in zip(step.columns, step.outputs, strict=True)
@@ -95,13 +95,13 @@ def _imputed(features: Features, step: DeclaredStep, feature: Feature, output: s
     else:
         values, counts = np.unique(features.present(feature), return_counts=True)
         value = float(values[np.argmax(counts)])  # the least of equally frequent values
-    return feature.after(output, Fill(value=value), feature.kind, feature.is_ready)
+    return feature.after(output, Fill(value=value), feature.kind, feature.is_standardised)
 
 
 def _scaled(features: Features, step: DeclaredStep, feature: Feature, output: str) -> Feature:
     _check_kind(feature, _SCALED, "Scale numbers only; for text, there are OneHotEncoder and OrdinalEncoder.")
     shift, divisor = _SCALE[step.preprocessor](features.present(feature), step)
-    return feature.after(output, Scale(shift=shift, divisor=divisor), "number", is_ready=True)
+    return feature.after(output, Scale(shift=shift, divisor=divisor), "number", is_standardised=True)
 
 
 def _standard(values: Numbers, step: DeclaredStep) -> tuple[float, float]:
@@ -169,7 +169,7 @@ def _one_hot(features: Features, step: DeclaredStep, feature: Feature, output: s
                 f"{output}_{features.text(feature, value)}".translate(_IN_NAMES),
                 Equal(value=value),
                 "boolean",
-                is_ready=True,
+                is_standardised=True,
             )
             for value in values
         ),

@@ -138,7 +138,7 @@ def _header(file: Path) -> list[str]:
 
     Raises :class:`DataError` if there is no such line, and for separators other than commas.
     """
-    _check_utf8(file, _HEAD)
+    _check_utf8(file, first_line_only=True)
     with file.open(
         encoding="utf-8-sig", errors="replace", newline=""
     ) as stream:  # later lines may be damaged
@@ -166,18 +166,15 @@ def _check_header(file: Path, names: list[str]) -> None:
             raise DataError(f"{file}: two columns are named {name!r}. Rename or remove one of them.")
 
 
-def _check_utf8(file: Path, most: int | None = None) -> None:
-    """Raises :class:`DataError`, with the number of the line, if a line is not UTF-8.
-
-    With `most`, checks only the first line.
-    """
+def _check_utf8(file: Path, first_line_only: bool = False) -> None:
+    """Raises :class:`DataError`, with the number of the line, if a line is not UTF-8."""
     with file.open("rb") as stream:
         if stream.read(2) in (b"\xff\xfe", b"\xfe\xff"):
             raise DataError(
                 f"{file}: is UTF-16, not UTF-8. Convert it, as by: iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE"
             )
         stream.seek(0)
-        lines = islice(stream, 1) if most is not None else stream
+        lines = islice(stream, 1) if first_line_only else stream
         for number, line in enumerate(lines, 1):
             try:
                 line.decode()

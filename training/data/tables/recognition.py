@@ -13,9 +13,9 @@ from training.data.tables.values import is_boolean, is_date, is_number, is_text,
 from training.errors import DataError
 from training.records import ColumnKind
 
-# A column of text with more than _MANY distinct values is refused when there are more distinct values than _SHARE of
-# the rows, as in names and free text, or more than _MOST, as in identifiers.
-_MANY, _SHARE, _MOST = 100, 0.5, 10_000
+# A column of text with more than _FREE_DISTINCT distinct values is refused when there are more distinct values than _MAX_SHARE of
+# the rows, as in names and free text, or more than _MAX_DISTINCT, as in identifiers.
+_FREE_DISTINCT, _MAX_SHARE, _MAX_DISTINCT = 100, 0.5, 10_000
 _NEARLY = 0.9  # from this share of numbers (booleans, dates) in a text column, its other values are errors
 _TESTS: tuple[tuple[ColumnKind, str, Callable[[pa.Array], pa.Array]], ...] = (
     ("number", "numbers", is_number),
@@ -29,7 +29,7 @@ class Column:
     """Statistics of one column over the rows so far, from which its kind is recognised.
 
     :attr:`kind` is the kind by the Arrow type, None for text. For text and each other kind, :attr:`matching` counts
-    the values of that kind, and :attr:`others` has location and value of the first that is not of the kind.
+    the values of that kind, and :attr:`first_mismatch` has location and value of the first that is not of the kind.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Column:
     kind: ColumnKind | None = None
     distinct: set[str] = field(default_factory=set)
     matching: dict[str, int] = field(default_factory=dict)
-    others: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    first_mismatch: dict[str, tuple[str, Any]] = field(default_factory=dict)
 
     def add(self, values: pa.Array, origin: str, first: int) -> None:
         """Add the values of consecutive rows of the file `origin`, from row number `first` on."""
@@ -50,17 +50,17 @@ class Column:
             return
         coded = array.dictionary_encode()
         words = coded.dictionary
-        if len(self.distinct) <= _MOST:
-            self.distinct.update(words.slice(0, 2 * _MOST).to_pylist())
+        if len(self.distinct) <= _MAX_DISTINCT:
+            self.distinct.update(words.slice(0, 2 * _MAX_DISTINCT).to_pylist())
         codes = coded.indices.drop_null().to_numpy()
         uses = np.bincount(codes, minlength=len(words)) if len(words) else np.zeros(0, np.int64)
         for kind, _, test in _TESTS:
             good = np.asarray(test(words).cast(pa.bool_()), dtype=bool)
             self.matching[kind] = self.matching.get(kind, 0) + int(uses[good].sum())
-            if kind not in self.others and not good.all():
+            if kind not in self.first_mismatch and not good.all():
                 is_other = pc.is_in(array, value_set=words.filter(pa.array(~good)))
                 row = int(np.flatnonzero(np.asarray(is_other))[0])
-                self.others[kind] = (f"{origin} row {first + row}", array[row].as_py())
+                self.first_mismatch[kind] = (f"{origin} row {first + row}", array[row].as_py())
 
     def recognised(self, many_allowed: bool = False) -> ColumnKind:
         """The kind of the column.
@@ -81,7 +81,7 @@ class Column:
             if share == 1:
                 return kind
             if share >= _NEARLY:
-                where, value = self.others[kind]
+                where, value = self.first_mismatch[kind]
                 raise DataError(
                     f"{where}: column {name!r} has {value!r}, and {self.matching[kind]:,} of "
                     f"{counted(self.present, 'value')} of the column are {spelled}. Correct the others or leave them "
@@ -94,15 +94,15 @@ class Column:
     def _check_distinct(self) -> None:
         found = len(self.distinct)
         if has_too_many(found, self.rows):
-            shown = f"more than {_MOST:,}" if found > _MOST else f"{found:,}"
+            shown = f"more than {_MAX_DISTINCT:,}" if found > _MAX_DISTINCT else f"{found:,}"
             raise DataError(
                 f"column {self.name!r} has {shown} distinct texts in {counted(self.rows, 'row')}, as names, "
                 f"identifiers and free text have: a model can't learn from it. Leave it out with drop=[{self.name!r}], "
-                f'or declare types={{"{self.name}": "category"}}. (The limits are {_MANY} texts, if they are more than '
-                f"half of the rows, and {_MOST:,} texts.)"
+                f'or declare types={{"{self.name}": "category"}}. (The limits are {_FREE_DISTINCT} texts, if they are more than '
+                f"half of the rows, and {_MAX_DISTINCT:,} texts.)"
             )
 
 
 def has_too_many(distinct: int, rows: int) -> bool:
     """Whether a column has too many distinct values to be categories or classes."""
-    return distinct > _MANY and (distinct > _SHARE * rows or distinct > _MOST)
+    return distinct > _FREE_DISTINCT and (distinct > _MAX_SHARE * rows or distinct > _MAX_DISTINCT)

@@ -155,9 +155,9 @@ def _callback(moved: Callable[[int], None]) -> Any:
 
     before = 0
 
-    def told(_size: int | None, value: int) -> None:
+    def report(_size: int | None, value: int) -> None:
         nonlocal before
         before, count = value, value - before
         moved(count)
 
-    return Callback(hooks={"moved": told})
+    return Callback(hooks={"moved": report})

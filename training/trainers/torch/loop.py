@@ -168,15 +168,15 @@ class Loop:
 
         Raises :class:`StopRequestedError` to stop, once the newest checkpoint is written.
         """
-        wish = self.agreement.exchange(self.requests.read())
+        request = self.agreement.exchange(self.requests.read())
         every = self.job.settings.checkpoint.every_steps
-        due = wish >= SAVE or (every is not None and position.step % every == 0)
+        due = request >= SAVE or (every is not None and position.step % every == 0)
         due = due or self.replay.needs_checkpoint(position.step)
         if due and self.feed.exact:
             shares = self.ranks.gather(since.as_tensor(self.ranks))
             self._save(position, None, [share.tolist() for share in shares])
             self.replay.saved(position)
-        if wish == STOP:
+        if request == STOP:
             self.long_work.on_first(self.checkpoints.wait)
             self.ranks.barrier()
             place = "there" if self.feed.exact else "at its newest checkpoint, the end of an epoch"

@@ -138,11 +138,11 @@ class Loop:
             result = self._run_round(model, number)
             self.replay.watch(model, number + 1, result)
             if number + 1 < stop:
-                self._heed(start)
+                self._follow_requests(start)
         with self.clock.time("compute"):
             end = Block(stop, content_of(model))
         if stop < self.total:
-            self._heed(end)
+            self._follow_requests(end)
         if self._is_due(stop):
             self._save(end)
             self.replay.saved(end, block_end(stop, self.total))
@@ -195,15 +195,15 @@ class Loop:
                 "training.learning_rate, or look for extreme values of the target."
             )
 
-    def _heed(self, newest: Block) -> None:
+    def _follow_requests(self, newest: Block) -> None:
         """Handle requests to save and to stop; all ranks act on a request after the same round.
 
         `newest` is the newest block boundary. For a request to stop, saves `newest` and raises
         :class:`StopRequestedError`.
         """
-        wish = self.agreement.exchange(self.requests.read())
-        self.save_requested = self.save_requested or wish >= SAVE
-        if wish != STOP:
+        request = self.agreement.exchange(self.requests.read())
+        self.save_requested = self.save_requested or request >= SAVE
+        if request != STOP:
             return
         if newest.round > self.saved_round:
             if self.ranks.is_first:
