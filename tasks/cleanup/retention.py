@@ -61,7 +61,9 @@ class Removal(Record):
 
     recipe: str = Field(description="empty for a folder outside of the home")
     kind: Kind
-    name: str = Field(description="path below the home, model and version, model and tag, URL in a store, or a whole path")
+    name: str = Field(
+        description="path below the home, model and version, model and tag, URL in a store, or a whole path"
+    )
     bytes: int
     why: str
 

@@ -45,7 +45,8 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
     if not overwrite:
         raise SettingError(f"output: {output} exists. Give another name, or allow it with overwrite.")
     if is_one_file(output) != output.is_file():
-        kind = "a folder, but a name with this ending is that of a file" if is_one_file(output) else "a file, not a folder"
+        a_folder = "a folder, but a name with this ending is that of a file"
+        kind = a_folder if is_one_file(output) else "a file, not a folder"
         raise SettingError(f"output: {output} is {kind}. Give another name, or remove it.")
     if not is_one_file(output) and (foreign := _foreign(output)):
         raise SettingError(

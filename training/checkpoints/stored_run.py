@@ -120,8 +120,8 @@ class StoredRun:
             return self.newest_entry()
         except DamagedEntryError as error:
             raise TransientError(
-                f"{error} It may be the entry of a newer attempt, so nothing is committed. Run the same command again: the run "
-                "continues from the entry before it."
+                f"{error} It may be the entry of a newer attempt, so nothing is committed. Run the same "
+                "command again: the run continues from the entry before it."
             ) from error
 
     def begin(self, driver: str, at_least: int) -> int:

@@ -24,9 +24,9 @@ class Deadlines:
     def passed(self, stop_signals: list[int]) -> bool:
         """Whether a requested stop, or the return after the model was finished, has exceeded its time limit.
 
-        `stop_signals` is empty until a stop is requested. The time of a stop begins again whenever workers that train have
-        written or transferred bytes since the last call, so that the upload of a large checkpoint to a slow store can
-        finish. Bytes before a worker's first step do not count: the worker downloads, and has nothing to save.
+        `stop_signals` is empty until a stop is requested. The time of a stop begins again whenever workers that train
+        have written or transferred bytes since the last call, so that the upload of a large checkpoint to a slow store
+        can finish. Bytes before a worker's first step do not count: the worker downloads, and has nothing to save.
         """
         now = time.monotonic()
         if stop_signals and (self._has_moved() or self.asked_at is None):
@@ -35,7 +35,8 @@ class Deadlines:
             self.done_at = now
         if self.asked_at is not None and now - self.asked_at > self.job.settings.failure.stop_timeout_s:
             log.warning(
-                "no last checkpoint, and no byte of it, within failure.stop_timeout_s; training resumes from the checkpoint before"
+                "no last checkpoint, and no byte of it, within failure.stop_timeout_s; training resumes from the "
+                "checkpoint before"
             )
             return True
         if self.done_at is not None and now - self.done_at > UNWIND_S:

@@ -71,6 +71,7 @@ def outputs(registered: Registered, name: str) -> ClassOutputs:
     if len(registered.classes) != registered.outputs:
         raise SettingError(
             f"{name}: gives {registered.outputs} numbers a row and names {len(registered.classes)} classes "
-            "(metadata `classes`), so it is unknown which number belongs to which class. Register it with Evergreen, which names them."
+            "(metadata `classes`), so it is unknown which number belongs to which class. Register the model with "
+            "Evergreen, which names the classes."
         )
     return ClassOutputs(registered.classes)

@@ -24,7 +24,8 @@ ReadColumn = Callable[[TableColumn], Numbers]
 class Feature:
     """A column after some of the steps: the `operations` that compute the column from the data's column `source`.
 
-    `is_standardised`: a network takes the numbers without standardising them, because a step scaled or one-hot encoded them.
+    `is_standardised`: a network takes the numbers without standardising them, because a step scaled or one-hot encoded
+    them.
     """
 
     name: str
@@ -158,8 +159,8 @@ class Features:
     def described(self, feature: Feature) -> TableColumn:
         """The record of a model's column, with statistics over the training rows.
 
-        A column without operations keeps the statistics of the data's column. A column that `is_standardised` has mean 0 and
-        deviation 1, so that a network does not standardise it again.
+        A column without operations keeps the statistics of the data's column. A column that `is_standardised` has
+        mean 0 and deviation 1, so that a network does not standardise it again.
         """
         raw = self._raw[feature.source]
         if not feature.operations:

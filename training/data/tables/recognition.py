@@ -13,8 +13,8 @@ from training.data.tables.values import is_boolean, is_date, is_number, is_text,
 from training.errors import DataError
 from training.records import ColumnKind
 
-# A column of text with more than _FREE_DISTINCT distinct values is refused when there are more distinct values than _MAX_SHARE of
-# the rows, as in names and free text, or more than _MAX_DISTINCT, as in identifiers.
+# A column of text with more than _FREE_DISTINCT distinct values is refused when there are more distinct values than
+# _MAX_SHARE of the rows, as in names and free text, or more than _MAX_DISTINCT, as in identifiers.
 _FREE_DISTINCT, _MAX_SHARE, _MAX_DISTINCT = 100, 0.5, 10_000
 _NEARLY = 0.9  # from this share of numbers (booleans, dates) in a text column, its other values are errors
 _TESTS: tuple[tuple[ColumnKind, str, Callable[[pa.Array], pa.Array]], ...] = (
@@ -98,8 +98,8 @@ class Column:
             raise DataError(
                 f"column {self.name!r} has {shown} distinct texts in {counted(self.rows, 'row')}, as names, "
                 f"identifiers and free text have: a model can't learn from it. Leave it out with drop=[{self.name!r}], "
-                f'or declare types={{"{self.name}": "category"}}. (The limits are {_FREE_DISTINCT} texts, if they are more than '
-                f"half of the rows, and {_MAX_DISTINCT:,} texts.)"
+                f'or declare types={{"{self.name}": "category"}}. (The limits are {_FREE_DISTINCT} texts, if they are '
+                f"more than half of the rows, and {_MAX_DISTINCT:,} texts.)"
             )
 
 
