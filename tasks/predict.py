@@ -163,7 +163,12 @@ def shown_progress(batches: Iterable[Batch], total: int, unit: Unit) -> Iterator
 
 
 def _summary(
-    served: LoadedVersion, output: Path, writer: PredictionWriter, skipped: int, new: NewCategories, seconds: float
+    served: LoadedVersion,
+    output: Path,
+    writer: PredictionWriter,
+    skipped: int,
+    new: NewCategories,
+    seconds: float,
 ) -> PredictionSummary:
     rows, unit = writer.rows, served.reader.unit
     log.info("%d predictions in %s (%.1f s, %.0f %s/s)", rows, output, seconds, rows / seconds, unit)

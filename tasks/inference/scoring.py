@@ -83,9 +83,7 @@ def over_ray(chunks: list[Chunk], served: LoadedVersion) -> Iterator[Batch]:
     from ray.data import ActorPoolStrategy
 
     share = _shares(ray.cluster_resources().get("CPU", 1.0))
-    log.info(
-        "scoring on up to %d Ray actors of %g CPU, reading on the other CPUs", share.actors, share.actor
-    )
+    log.info("scoring on up to %d Ray actors of %g CPU, reading on the other CPUs", share.actors, share.actor)
     rows = [{"chunk": chunk.model_dump_json()} for chunk in chunks]
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
     dataset.context.execution_options.preserve_order = True

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tasks.model_formats.logged_models import log, output_schema, requirements, unexpected_entry
 from tasks.model_formats.program import check_program
-from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, is_raw, foreign_code
+from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, foreign_code, is_raw
 from training.errors import DataError, EvergreenError, TrainingError
 from training.plan import RunPlan
 from training.problems.base import Predict, Predictions

@@ -11,7 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from tasks.model_formats.logged_models import log, requirements, unexpected_entry
-from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, is_raw, foreign_code
+from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, foreign_code, is_raw
 from tasks.model_formats.trees import check_trees
 from training.errors import DataError, EvergreenError, TrainingError
 from training.problems.base import Predict

@@ -40,7 +40,9 @@ class Deadlines:
             )
             return True
         if self.done_at is not None and now - self.done_at > UNWIND_S:
-            log.warning("the model is finished, but Ray Train does not return; the run continues without its answer")
+            log.warning(
+                "the model is finished, but Ray Train does not return; the run continues without its answer"
+            )
             return True
         return False
 

@@ -39,10 +39,16 @@ class Feature:
         """Whether a OneHotEncoder created the column, so that its name ends with a value of the training rows."""
         return bool(self.operations) and isinstance(self.operations[-1], Equal)
 
-    def after(self, name: str, operation: Operation, kind: ColumnKind, is_standardised: bool = False) -> "Feature":
+    def after(
+        self, name: str, operation: Operation, kind: ColumnKind, is_standardised: bool = False
+    ) -> "Feature":
         """The column, under a new name, that results from applying `operation` to this column."""
         return replace(
-            self, name=name, operations=(*self.operations, operation), kind=kind, is_standardised=is_standardised
+            self,
+            name=name,
+            operations=(*self.operations, operation),
+            kind=kind,
+            is_standardised=is_standardised,
         )
 
 
