@@ -65,14 +65,13 @@ TORCH = {
     "trainers.torch.virtual_shards",
     "trainers.torch.worker",
 }
-XGBOOST = {
+BOOSTING = {"trainers.boosting", "trainers.boosting.loop", "trainers.boosting.replay", "trainers.boosting.rounds"}
+XGBOOST = BOOSTING | {
     "trainers.xgboost",
     "trainers.xgboost.boosting",
     "trainers.xgboost.communicator",
-    "trainers.xgboost.loop",
     "trainers.xgboost.objectives",
     "trainers.xgboost.own_settings",
-    "trainers.xgboost.replay",
     "trainers.xgboost.trainer",
     "trainers.xgboost.worker",
 }

@@ -1,45 +1,27 @@
-"""Boosting rounds in blocks, each a pure function of the model at its start and the number of its first round.
-
-During a training, XGBoost keeps more state than the model: its random generator, and the columns drawn for a tree. So
-the model is built again from its bytes at the start of every block of :data:`ROUNDS_PER_BLOCK` rounds, with a seed
-that depends on the round, whether or not the training was interrupted. A training that resumes at the start of a
-block then computes the same bits as an uninterrupted training, with and without sampling.
-"""
+"""The rounds of XGBoost; see :mod:`training.trainers.boosting.rounds`."""
 
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import xgboost  # noqa: TID253 - imported by processes that train
 
 from training.data.dataset import Columns
-from training.data.sample_order import Rows, stream_key
+from training.data.sample_order import Rows
 from training.errors import TrainingError
 from training.problems.objectives import objective_named
 from training.records import DatasetVersion
 from training.settings.schema import Settings
+from training.trainers.boosting.rounds import Round, block_seed
 from training.trainers.ranks import Ranks
 from training.trainers.xgboost.objectives import XGBoostObjective, objective_of
 from training.trainers.xgboost.own_settings import own_settings
 
-ROUNDS_PER_BLOCK = 10
-_BLOCK = 7  # stream of random numbers, see training.data.sample_order
 _LEARN, _VALIDATE = "train", "validation"
 
 
 @dataclass(frozen=True)
-class Round:
-    """Loss and metric (the scores) of the model after a round, over the rows of all workers."""
-
-    train_loss: float
-    train_score: float
-    validation_loss: float
-    validation_score: float
-
-
-@dataclass(frozen=True)
-class Boosting:
-    """This worker's rows, and the parameters of the trees. `metric` is the name of the metric of each round."""
+class XGBoostRounds:
+    """One worker's rows and parameters; see :class:`training.trainers.boosting.rounds.Boosting`."""
 
     learn: xgboost.DMatrix
     validate: xgboost.DMatrix
@@ -47,15 +29,15 @@ class Boosting:
     seed: int
     objective: XGBoostObjective
     metric: str
+    device: str
+    learning_rate: float
+    library: str = "XGBoost"
+    version: str = xgboost.__version__
 
     def model(self, content: bytes, round_number: int) -> xgboost.Booster:
-        """Build the model of the first `round_number` rounds from its bytes, which are empty before the first round.
-
-        `round_number` is the start of a block.
-        """
-        seed = int(stream_key(self.seed, round_number, _BLOCK) >> np.uint64(33))
+        """See :meth:`training.trainers.boosting.rounds.Boosting.model`."""
         return xgboost.Booster(
-            self.parameters | {"seed": seed},
+            self.parameters | {"seed": block_seed(self.seed, round_number)},
             [self.learn, self.validate],
             model_file=bytearray(content) if content else None,
         )
@@ -75,6 +57,14 @@ class Boosting:
         train, validation = (self.objective.results(values[rows]) for rows in (_LEARN, _VALIDATE))
         return Round(*train, *validation)
 
+    def content(self, model: xgboost.Booster) -> bytes:
+        """The model as UBJ; equal models have equal bytes."""
+        return content_of(model)
+
+    def first_rounds(self, content: bytes, rounds: int) -> bytes:
+        """See :func:`first_rounds`."""
+        return first_rounds(content, rounds)
+
 
 def content_of(model: xgboost.Booster) -> bytes:
     """The model as UBJ; equal models have equal bytes."""
@@ -87,11 +77,6 @@ def first_rounds(content: bytes, rounds: int) -> bytes:
     return content if model.num_boosted_rounds() == rounds else content_of(model[:rounds])
 
 
-def block_end(round_number: int, rounds: int) -> int:
-    """The end of the block that contains round `round_number`, in a training of `rounds` rounds."""
-    return min(rounds, round_number - round_number % ROUNDS_PER_BLOCK + ROUNDS_PER_BLOCK)
-
-
 def device_of(ranks: Ranks) -> str:
     """The device that XGBoost computes on: `cpu`, even for a worker with a GPU, if XGBoost was built without CUDA."""
     return ranks.device.type if xgboost.build_info()["USE_CUDA"] else "cpu"
@@ -99,7 +84,7 @@ def device_of(ranks: Ranks) -> str:
 
 def build_boosting(
     version: DatasetVersion, settings: Settings, columns: Columns, learn: Rows, validate: Rows, ranks: Ranks
-) -> Boosting:
+) -> XGBoostRounds:
     """Load this worker's rows: every `world_size`-th of the rows `learn` and `validate`. All workers take part.
 
     Raises :class:`TrainingError` if there are fewer rows to learn from, or for validation, than workers.
@@ -122,7 +107,7 @@ def build_boosting(
     }
     mine = slice(ranks.rank, None, ranks.world_size)
     threads, bins = settings.scaling.threads_per_worker, own_settings(settings).max_bin
-    return Boosting(
+    return XGBoostRounds(
         # Rows to learn from are stored as histogram bins, which take less memory than a DMatrix.
         learn=xgboost.QuantileDMatrix(**_data(version, columns, learn[mine], threads), max_bin=bins),
         # Not in bins: a category that no row to learn from has would be mistaken for another category.
@@ -131,6 +116,8 @@ def build_boosting(
         seed=settings.seed,
         objective=objective,
         metric=objective_named(version.problem).metric,
+        device=device_of(ranks),
+        learning_rate=own_settings(settings).learning_rate,
     )
 
 

@@ -13,11 +13,12 @@ from training.attempts.history import Attempt, note
 from training.attempts.job import TrainingJob
 from training.data.dataset import open_columns
 from training.errors import ResourceError, TrainingError, TransientError
+from training.trainers.boosting.loop import Loop
 from training.trainers.ranks import Ranks, prepare_process
 from training.trainers.rows import training_rows
 from training.trainers.xgboost.boosting import build_boosting
 from training.trainers.xgboost.communicator import communicator
-from training.trainers.xgboost.loop import Loop
+from training.trainers.xgboost.trainer import MODEL_FILE
 
 _TRACE = "\nStack trace:"
 # Prefix of XGBoost's messages: time, source file and line.
@@ -43,7 +44,7 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
             columns = open_columns(job.dataset, "train")
             learn, validate = training_rows(columns, job.settings)
             boosting = build_boosting(job.dataset, job.settings, columns, learn, validate, ranks)
-        loop = Loop(job, ranks, boosting, learn, heartbeat, fence)
+        loop = Loop(job, ranks, boosting, learn, MODEL_FILE, heartbeat, fence)
         with heartbeat.kept_beating(0):  # the checkpoint may come from a store
             reached_block = loop.resume()
         if ranks.is_first:

@@ -22,7 +22,8 @@ from training.supervision.launch import launch
 from training.trainers.ranks import Ranks
 from training.trainers.rows import training_rows
 from training.trainers.xgboost import trainer
-from training.trainers.xgboost.boosting import ROUNDS_PER_BLOCK, block_end, build_boosting, first_rounds
+from training.trainers.boosting.rounds import ROUNDS_PER_BLOCK, block_end
+from training.trainers.xgboost.boosting import build_boosting, first_rounds
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
 from training.trainers.replay_outcome import read_outcome
-from training.trainers.xgboost.boosting import Boosting
-from training.trainers.xgboost.loop import Loop
+from training.trainers.boosting.loop import Loop
+from training.trainers.xgboost.boosting import XGBoostRounds
 
 SETTINGS: dict[str, Any] = {"unsampled": {}, "sampled": SAMPLED}
 
@@ -180,14 +180,14 @@ def test_the_replay_check_finds_a_model_that_depends_on_more_than_the_checkpoint
     home: Home, version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = iter(range(1000))
-    model_of = Boosting.model
+    model_of = XGBoostRounds.model
 
-    def seeded_by_the_call(self: Boosting, content: bytes, round_number: int) -> Any:
+    def seeded_by_the_call(self: XGBoostRounds, content: bytes, round_number: int) -> Any:
         model = model_of(self, content, round_number)
         model.set_param({"seed": next(calls)})
         return model
 
-    monkeypatch.setattr(Boosting, "model", seeded_by_the_call)
+    monkeypatch.setattr(XGBoostRounds, "model", seeded_by_the_call)
     trained = launch(job_of(home, version, "sampled"))
     assert trained.reproducible is False
     assert "differs after step" in trained.reproducible_reason

@@ -1,7 +1,7 @@
-"""The training loop of XGBoost: every worker runs the boosting rounds in blocks, from the newest checkpoint on.
+"""The training loop of boosted trees: every worker runs the boosting rounds in blocks, from the newest checkpoint on.
 
-A checkpoint holds the model at the end of a block of :data:`training.trainers.xgboost.boosting.ROUNDS_PER_BLOCK`
-rounds, as :mod:`training.trainers.xgboost.boosting` explains.
+A checkpoint holds the model at the end of a block of :data:`training.trainers.boosting.rounds.ROUNDS_PER_BLOCK` rounds,
+as :mod:`training.trainers.boosting.rounds` explains.
 """
 
 import hashlib
@@ -9,10 +9,9 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
-import xgboost  # noqa: TID253 - imported by processes that train
 
 from training.attempts.fence import Fence
 from training.attempts.heartbeat import Heartbeat
@@ -27,35 +26,27 @@ from training.storage.files import atomic_folder
 from training.storage.paths import TRAINED
 from training.storage.record_files import record_text
 from training.trainers.accounting import Clock, metric_interval
+from training.trainers.boosting.replay import Replay
+from training.trainers.boosting.rounds import Block, Boosting, Model, Round, block_end
 from training.trainers.long_work import LongWork
 from training.trainers.ranks import ControlConsensus, Ranks, device_name
 from training.trainers.requests import SAVE, STOP, Requests
-from training.trainers.xgboost.boosting import (
-    Boosting,
-    Round,
-    block_end,
-    content_of,
-    device_of,
-    first_rounds,
-)
-from training.trainers.xgboost.own_settings import own_settings
-from training.trainers.xgboost.replay import Block, Replay
-from training.trainers.xgboost.trainer import MODEL_FILE
 
 log = logging.getLogger("evergreen.loop")
 
 
 @dataclass
-class Loop:
+class Loop(Generic[Model]):
     """One worker's training, from the newest checkpoint to the finished model.
 
-    `learn` has the numbers of the rows that all workers together learn from.
+    `learn` has the numbers of the rows that all workers together learn from. `model_file` is the name of the finished model's file.
     """
 
     job: TrainingJob
     ranks: Ranks
-    boosting: Boosting
+    boosting: Boosting[Model]
     learn: Rows
+    model_file: str
     heartbeat: Heartbeat
     fence: Fence  # checked on the first rank, which writes checkpoints, metric points and the model
     clock: Clock = field(default_factory=Clock)
@@ -66,9 +57,9 @@ class Loop:
 
     def __post_init__(self) -> None:
         job, settings = self.job, self.job.settings
-        self.total = own_settings(settings).rounds
+        self.total = settings.training.total_epochs
         self.checksum = checksum(self.learn)
-        self.device = device_of(self.ranks)
+        self.device = self.boosting.device
         self.interval = metric_interval(settings, 1)
         self.metrics = MetricsFile(job.paths.metrics, self.total, self.fence)
         device = device_name(self.ranks) if self.device == "cuda" else "cpu"
@@ -76,7 +67,11 @@ class Loop:
             job,
             self.fence,
             self.ranks.is_first,
-            {"device": device, "workers": str(self.ranks.world_size), "xgboost": xgboost.__version__},
+            {
+                "device": device,
+                "workers": str(self.ranks.world_size),
+                self.boosting.library.lower(): self.boosting.version,
+            },
             self._before_commit,
             lambda: self.heartbeat.beat(self.done),
             self.heartbeat.add_moved,
@@ -140,7 +135,7 @@ class Loop:
             if number + 1 < stop:
                 self._follow_requests(start)
         with self.clock.time("compute"):
-            end = Block(stop, content_of(model))
+            end = Block(stop, self.boosting.content(model))
         if stop < self.total:
             self._follow_requests(end)
         if self._is_due(stop):
@@ -148,7 +143,7 @@ class Loop:
             self.replay.saved(end, block_end(stop, self.total))
         return end
 
-    def _run_round(self, model: xgboost.Booster, number: int) -> Round:
+    def _run_round(self, model: Model, number: int) -> Round:
         began = time.perf_counter()
         with self.clock.time("compute"):
             self.boosting.advance(model, number)
@@ -163,7 +158,7 @@ class Loop:
             train_score=result.train_score,
             validation_loss=result.validation_loss,
             validation_score=result.validation_score,
-            learning_rate=own_settings(self.job.settings).learning_rate,
+            learning_rate=self.boosting.learning_rate,
             images_per_s=len(self.learn) / (time.perf_counter() - began),
             rows=len(self.learn),
             checksum=self.checksum,
@@ -256,16 +251,16 @@ class Loop:
         """
         self.metrics.check()
         chosen = self.history[-1]
-        if own_settings(self.job.settings).select == "best":
+        if self.job.settings.training.keeps_best:
             chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
-        content = first_rounds(end.content, chosen.epoch)
+        content = self.boosting.first_rounds(end.content, chosen.epoch)
         replay = self.replay.outcome()
         seconds = sum(self.clock.parts.values())
         with atomic_folder(self.job.paths.model) as folder:
-            (folder / MODEL_FILE).write_bytes(content)
+            (folder / self.model_file).write_bytes(content)
             trained = TrainedModel(
                 run_key=self.job.run_key,
-                weights=str(self.job.paths.model / MODEL_FILE),
+                weights=str(self.job.paths.model / self.model_file),
                 weights_digest=hashlib.sha256(content).hexdigest(),
                 selected_epoch=chosen.epoch,
                 steps=self.total,

@@ -10,9 +10,9 @@ if that attempt dies in the replay too, the run continues without the check.
 import logging
 import time
 from dataclasses import dataclass, field
+from typing import Generic
 
 import torch  # noqa: TID253 - imported by processes that train
-import xgboost  # noqa: TID253 - imported by processes that train
 
 from training.attempts.fence import Fence
 from training.attempts.heartbeat import Heartbeat
@@ -22,37 +22,28 @@ from training.errors import EvergreenError
 from training.records import ReplayOutcome
 from training.storage.record_files import write_record
 from training.trainers.accounting import Clock
+from training.trainers.boosting.rounds import Block, Boosting, Model, Round
 from training.trainers.long_work import LongWork
 from training.trainers.ranks import Ranks
 from training.trainers.replay_outcome import begun, different, equal, is_decided, read_outcome, unchecked
-from training.trainers.xgboost.boosting import Boosting, Round, content_of
-from training.trainers.xgboost.own_settings import own_settings
 
 log = logging.getLogger("evergreen.replay")
 
 _SECONDS = 0.3  # approximate duration of the repeated rounds, which sets their number (at least one)
 _REMEDY = (
-    "XGBoost does not compute the same bits twice here: compare the machines of the workers, or set "
+    "{} does not compute the same bits twice here: compare the machines of the workers, or set "
     "scaling.threads_per_worker=1."
 )
 
 
-@dataclass(frozen=True)
-class Block:
-    """The boundary of a block: the number of rounds before it, and the model of these rounds (empty at 0)."""
-
-    round: int
-    content: bytes
-
-
 @dataclass
-class Replay:
+class Replay(Generic[Model]):
     """The replay check of one attempt."""
 
     job: TrainingJob
     ranks: Ranks
     long_work: LongWork
-    boosting: Boosting
+    boosting: Boosting[Model]
     checkpoints: CheckpointLog
     fence: Fence
     heartbeat: Heartbeat
@@ -71,7 +62,7 @@ class Replay:
 
     def needs_checkpoint(self, end: int) -> bool:
         """Whether the check needs a checkpoint at round `end`, the end of a block of this attempt."""
-        return self._wanted and self._start is None and end < own_settings(self.job.settings).rounds
+        return self._wanted and self._start is None and end < self.job.settings.training.total_epochs
 
     def saved(self, block: Block, end: int) -> None:
         """Called on all ranks when `block` is being saved: choose the rounds to repeat.
@@ -86,12 +77,12 @@ class Replay:
         self._start, self._count = block.round, max(1, min(end - block.round, int(_SECONDS / slowest_s)))
         self.checkpoints.pinned = block.round
 
-    def watch(self, model: xgboost.Booster, done: int, result: Round) -> None:
+    def watch(self, model: Model, done: int, result: Round) -> None:
         """Called on all ranks after each round; after the last round to repeat, repeat the rounds and compare."""
         if self._start is None or done < self._start + self._count:
             return
         with self.clock.time("replay check"), self.heartbeat.kept_beating(done):
-            self._check(self._start, content_of(model), result)
+            self._check(self._start, self.boosting.content(model), result)
         self.checkpoints.pinned = self._start = None
         self._wanted = False
 
@@ -134,11 +125,16 @@ class Replay:
         for number in range(start, start + self._count):
             self.boosting.advance(model, number)
             again = self.boosting.evaluate(model, number)
-        differing = ["the trees"] if content_of(model) != content else []
+        differing = ["the trees"] if self.boosting.content(model) != content else []
         differing += ["the loss or the metric"] if again != result else []
         if not self.ranks.add_up(float(bool(differing)))[0]:
             return equal(start, self._count)
         # Names what differs on the first rank, which writes the outcome; other ranks may differ in other things.
         return different(
-            start, self._count, start + self._count if differing else None, differing, (), _REMEDY
+            start,
+            self._count,
+            start + self._count if differing else None,
+            differing,
+            (),
+            _REMEDY.format(self.boosting.library),
         )

@@ -1,0 +1,1 @@
+"""What the trainers of boosted trees share: rounds in blocks, the loop over them, the replay check."""

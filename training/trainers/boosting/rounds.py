@@ -1,0 +1,90 @@
+"""Boosting rounds in blocks, and what a library of boosted trees does for the loop.
+
+During a training such a library keeps more state than the model: its random generator, the columns drawn for a tree,
+sums of predictions. So the model is built again from its bytes at the start of every block of
+:data:`ROUNDS_PER_BLOCK` rounds, with a seed that depends on the round, whether or not the training was interrupted. A
+training that resumes at the start of a block then computes the same bits as an uninterrupted training, with and
+without sampling.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from training.data.sample_order import stream_key
+
+ROUNDS_PER_BLOCK = 10
+_BLOCK = 7  # stream of random numbers, see training.data.sample_order
+
+Model = TypeVar("Model")
+
+
+@dataclass(frozen=True)
+class Round:
+    """Loss and metric of the model after a round, over the rows of all workers."""
+
+    train_loss: float
+    train_score: float
+    validation_loss: float
+    validation_score: float
+
+
+@dataclass(frozen=True)
+class Block:
+    """The boundary of a block: the number of rounds before it, and the model of these rounds (empty at 0)."""
+
+    round: int
+    content: bytes
+
+
+class Boosting(Protocol[Model]):
+    """One worker's rows and the parameters of the trees, for a library whose models are of the type `Model`."""
+
+    @property
+    def library(self) -> str:
+        """The library's name in messages."""
+
+    @property
+    def version(self) -> str:
+        """The library's version."""
+
+    @property
+    def device(self) -> str:
+        """The kind of device that computes: `cpu` or `cuda`."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric of each round."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Share of each tree that is added."""
+
+    def model(self, content: bytes, round_number: int) -> Model:
+        """Build the model of the first `round_number` rounds from its bytes, which are empty before the first round.
+
+        `round_number` is the start of a block.
+        """
+
+    def advance(self, model: Model, round_number: int) -> None:
+        """Compute round `round_number` (0 is the first); all workers take part."""
+
+    def evaluate(self, model: Model, round_number: int) -> Round:
+        """Loss and metric after round `round_number`; all workers take part."""
+
+    def content(self, model: Model) -> bytes:
+        """The model's bytes; equal models have equal bytes."""
+
+    def first_rounds(self, content: bytes, rounds: int) -> bytes:
+        """The bytes of the model of the first `rounds` rounds, from those of a model of at least as many."""
+
+
+def block_seed(seed: int, round_number: int) -> int:
+    """The library's seed for the block that begins at round `round_number` of a run with seed `seed`."""
+    return int(stream_key(seed, round_number, _BLOCK) >> np.uint64(33))
+
+
+def block_end(round_number: int, rounds: int) -> int:
+    """The end of the block that contains round `round_number`, in a training of `rounds` rounds."""
+    return min(rounds, round_number - round_number % ROUNDS_PER_BLOCK + ROUNDS_PER_BLOCK)
