@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         StorageSettings,
         TrackingSettings,
     )
+    from training.trainers.lightgbm.choice import LightGBM
+    from training.trainers.lightgbm.settings import LightGBMSettings
     from training.trainers.torch.settings import TrainingSettings
     from training.trainers.xgboost.choice import XGBoost
     from training.trainers.xgboost.settings import XGBoostSettings
@@ -55,6 +57,8 @@ __all__ = [
     "IdxFiles",
     "ImageFolder",
     "ImageShape",
+    "LightGBM",
+    "LightGBMSettings",
     "ParquetImages",
     "RaySettings",
     "Recipe",
@@ -90,6 +94,8 @@ _MODULES = {
     "IdxFiles": "training.data.sources.idx",
     "ImageFolder": "training.data.sources.folder_targets",
     "ImageShape": "training.records",
+    "LightGBM": "training.trainers.lightgbm.choice",
+    "LightGBMSettings": "training.trainers.lightgbm.settings",
     "ParquetImages": "training.data.sources.parquet",
     "Recipe": "training.recipe",
     "Regression": "training.problems.regression",

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 SAMPLED = {"subsample": 0.7, "colsample_bytree": 0.7}
 _RECIPE = """
-from evergreen import BundledTable, {problem}, Recipe, XGBoost
+from evergreen import BundledTable, {problem}, Recipe, {trainer}
 
-recipe = Recipe("boosted", "for a test", BundledTable("{table}"), problem={problem}(), trainer=XGBoost())
+recipe = Recipe("boosted", "for a test", BundledTable("{table}"), problem={problem}(), trainer={trainer}())
 """
 TABLES: dict[ProblemName, str] = {"classification": "breast_cancer", "regression": "diabetes"}
 
@@ -55,13 +55,21 @@ def mixed_table(home: Home, folder: Path, rows: int) -> DatasetVersion:
 
 
 def boosted_job(
-    home: Home, version: DatasetVersion, workers: int = 0, name: str = "", **sections: Any
+    home: Home,
+    version: DatasetVersion,
+    workers: int = 0,
+    name: str = "",
+    trainer: str = "XGBoost",
+    **sections: Any,
 ) -> TrainingJob:
-    """Describe a training of 35 rounds in this process; `sections` override settings, `name` sets another run apart."""
+    """Describe a training of 35 rounds in this process.
+
+    `trainer` is the class of the trainer in the recipe; `sections` override settings, `name` sets another run apart.
+    """
     recipe = home.root / "boosted.py"
     recipe.parent.mkdir(parents=True, exist_ok=True)
     kind = "Regression" if version.problem == "regression" else "Classification"
-    recipe.write_text(_RECIPE.format(problem=kind, table=TABLES[version.problem]))
+    recipe.write_text(_RECIPE.format(problem=kind, table=TABLES[version.problem], trainer=trainer))
     loaded, ref = load(str(recipe))
     base = {
         "training": {"rounds": 35, "max_depth": 3, "learning_rate": 0.2},

@@ -19,11 +19,13 @@ PROBLEMS: dict[ProblemName, str] = {
 TRAINERS: dict[TrainerName, str] = {
     "torch": "training.trainers.torch.settings:TrainingSettings",
     "xgboost": "training.trainers.xgboost.settings:XGBoostSettings",
+    "lightgbm": "training.trainers.lightgbm.settings:LightGBMSettings",
 }
 # Registered models record the name of their format, so a name must never change.
 FORMATS = {
     "torch_export": "tasks.model_formats.torch_export",
     "xgboost_ubj": "tasks.model_formats.xgboost_ubj",
+    "lightgbm_text": "tasks.model_formats.lightgbm_text",
 }
 # Trackers besides MLflow.
 TRACKERS = {"tensorboard": "tasks.trackers.tensorboard:TensorBoard"}
@@ -36,7 +38,7 @@ STORES = {
     "abfs": "training.storage.objects.remote",
 }
 # Optional libraries that parts need: import name of the library, and the extra of pyproject.toml that installs it.
-EXTRAS = {"xgboost": "boosting"}
+EXTRAS = {"xgboost": "boosting", "lightgbm": "boosting"}
 
 
 def install_command(library: str) -> str:

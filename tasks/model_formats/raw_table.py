@@ -264,6 +264,17 @@ def _trees(folder: Path) -> Callable[[Matrix], Matrix]:
     return predict
 
 
+def _text(folder: Path) -> Callable[[Matrix], Matrix]:
+    import lightgbm
+
+    model = lightgbm.Booster(model_file=folder / "model.lgb")
+
+    def predict(inputs: Matrix) -> Matrix:
+        return np.asarray(model.predict(np.asarray(inputs, np.float32)), np.float32)
+
+    return predict
+
+
 def _program(folder: Path) -> Callable[[Matrix], Matrix]:
     import mlflow.pytorch
     import torch
@@ -289,7 +300,7 @@ _OPERATIONS: dict[str, Callable[[Numbers, dict[str, Any]], Numbers]] = {
     "position": _position,
     "equal": _equal,
 }
-_MODELS = {"xgboost": _trees, "pytorch": _program}
+_MODELS = {"xgboost": _trees, "lightgbm": _text, "pytorch": _program}
 
 
 def _load_pyfunc(folder: str) -> TableModel:

@@ -9,8 +9,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -36,6 +35,7 @@ EARLIER: frozenset[str] = frozenset(
     {
         "e4d9986b8fd85f58547c42e55d40409503c9472f71549bafff2a24daa0e18c35",
         "043f750282296c117f86988fc5b7292bc4d4ac5bc4ab09368228c7a1d59d215f",
+        "4b047ee7d32a7fde90d908dece00af12948a39e236c5e81aeb1336b3352236e8",
     }
 )
 
@@ -58,6 +58,13 @@ KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "c
 KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings", "given", "preprocessing"}
 
 
+class Saver(Protocol):
+    """A module of MLflow's flavor, or an object in its place."""
+
+    def save_model(self, path: str, **options: Any) -> None:
+        """Save a model in the folder `path`, with the arguments of the module's function."""
+
+
 class TableFlavor:
     """Saves a model on a table twice in one folder: in MLflow's own flavor, and as a Python function of raw columns.
 
@@ -71,7 +78,7 @@ class TableFlavor:
     """
 
     def __init__(
-        self, flavor: str, inner: ModuleType, version: DatasetVersion, files: tuple[str, ...], **options: Any
+        self, flavor: str, inner: Saver, version: DatasetVersion, files: tuple[str, ...], **options: Any
     ) -> None:
         self._flavor, self._inner, self._version = flavor, inner, version
         self._files, self._options = files, options

@@ -60,6 +60,18 @@ class TestXGBoost(TrainerContract):
         return boosted_job(home, self.version, checkpoint={"every_s": 0.01})
 
 
+class TestLightGBM(TrainerContract):
+    @pytest.fixture(autouse=True)
+    def _table(self, table: DatasetVersion) -> None:
+        self.version = table
+
+    def job(self, home: Home) -> TrainingJob:
+        sampled = {"bagging_fraction": 0.8, "feature_fraction": 0.7}
+        return boosted_job(
+            home, self.version, trainer="LightGBM", training=sampled, checkpoint={"every_s": 0.01}
+        )
+
+
 class TestXGBoostWithAnObjectStore(TrainerContract):
     @pytest.fixture(autouse=True)
     def _table(self, table: DatasetVersion) -> None:

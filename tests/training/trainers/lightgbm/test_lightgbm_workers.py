@@ -1,0 +1,46 @@
+"""LightGBM on real Ray workers: one is killed, and the model stays the same, bit for bit."""
+
+import signal
+from typing import Any
+
+import pytest
+from boosted_tables import boosted_job, mixed_table, outcome
+from slow_runs import send, when_at_step
+
+from training.attempts.history import read_attempts, read_failures
+from training.attempts.job import TrainingJob
+from training.storage.paths import Home
+from training.supervision.launch import launch
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def test_a_killed_worker_changes_no_bit(home: Home) -> None:
+    version = mixed_table(home, home.root / "files", 6000)
+
+    def job(name: str) -> TrainingJob:
+        many: dict[str, Any] = {"rounds": 300, "bagging_fraction": 0.7, "feature_fraction": 0.8}
+        resources = {"num_workers": 2, "cpus_per_worker": 0.5, "use_gpu": "no"}
+        return boosted_job(
+            home,
+            version,
+            name=name,
+            trainer="LightGBM",
+            training=many,
+            scaling=resources,
+            checkpoint={"every_steps": 20},
+        )
+
+    hit = job("hit")
+    killing = when_at_step(hit.paths, 60, send(1, signal.SIGKILL))
+    trained = launch(hit)
+    killing.join()
+    first, second = read_attempts(hit.paths)
+    assert second.first_step >= 40
+    assert second.first_step % 10 == 0
+    assert first.world_size == second.world_size == 2
+    (failure,) = read_failures(hit.paths)
+    assert "lightgbm" not in failure.error.lower() or "lost the other workers" in failure.error
+    assert trained.reproducible is True, trained.reproducible_reason
+    calm = job("calm")
+    assert outcome(hit, trained) == outcome(calm, launch(calm))

@@ -1,0 +1,188 @@
+"""The rounds of LightGBM; see :mod:`training.trainers.boosting.rounds`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import lightgbm  # noqa: TID253 - imported by processes that train
+import numpy as np
+
+from training.data.dataset import Columns
+from training.data.sample_order import Rows
+from training.errors import TrainingError
+from training.problems.objectives import objective_named
+from training.records import DatasetVersion
+from training.settings.schema import Settings
+from training.trainers.boosting.rounds import Round, block_seed
+from training.trainers.lightgbm.network import network_parameters
+from training.trainers.lightgbm.objectives import LightGBMObjective, Numbers, objective_of
+from training.trainers.lightgbm.own_settings import own_settings
+from training.trainers.lightgbm.text import feature_name, model_of, text_of
+from training.trainers.ranks import Ranks
+
+_SEEDS = ("bagging_seed", "feature_fraction_seed", "extra_seed", "objective_seed")
+
+
+@dataclass
+class Growing:
+    """A model that grows during a block of rounds.
+
+    `start` is the model at the start of the block (None before the first round), and `booster` the model since then
+    (None before the block's first round). `learned` and `validated` are the raw predictions for this worker's rows to
+    learn from and for validation, of shape (rows, outputs). `ended`: a round found no split. LightGBM adds no tree in
+    such a round, and later rounds are left out, so that the first n trees of each output stay those of the first n
+    rounds.
+    """
+
+    start: lightgbm.Booster | None
+    booster: lightgbm.Booster | None
+    seeds: dict[str, int]
+    learned: Numbers
+    validated: Numbers
+    ended: bool
+
+
+@dataclass(frozen=True)
+class LightGBMRounds:
+    """One worker's rows and parameters; see :class:`training.trainers.boosting.rounds.Boosting`.
+
+    `network` keeps the connections to the other workers open as long as the object lives.
+    """
+
+    learn: lightgbm.Dataset
+    inputs: tuple[Any, Any]
+    targets: tuple[Numbers, Numbers]
+    parameters: dict[str, Any]
+    seed: int
+    outputs: int
+    objective: LightGBMObjective
+    ranks: Ranks
+    network: lightgbm.Booster
+    metric: str
+    learning_rate: float
+    device: str = "cpu"
+    library: str = "LightGBM"
+    version: str = lightgbm.__version__
+
+    def model(self, content: bytes, round_number: int) -> Growing:
+        """See :meth:`training.trainers.boosting.rounds.Boosting.model`."""
+        start = model_of(content) if content else None
+        learned, validated = (
+            np.zeros((len(rows), self.outputs)) if start is None else self._raw(start, rows, 0)
+            for rows in self.inputs
+        )
+        seeds = dict.fromkeys(_SEEDS, block_seed(self.seed, round_number))
+        ended = start is not None and start.current_iteration() < round_number
+        return Growing(start, None, seeds, learned, validated, ended)
+
+    def advance(self, model: Growing, round_number: int) -> None:
+        """Compute round `round_number` (0 is the first); all workers take part."""
+        if model.ended:
+            return
+        if model.booster is None:
+            model.booster = lightgbm.train(
+                self.parameters | model.seeds, self.learn, 1, init_model=model.start, keep_training_booster=True
+            )
+        else:
+            model.booster.update()
+        model.ended = model.booster.current_iteration() <= round_number
+        if model.ended:
+            return
+        learn, validate = self.inputs
+        model.learned = model.learned + self._raw(model.booster, learn, round_number)
+        model.validated = model.validated + self._raw(model.booster, validate, round_number)
+
+    def evaluate(self, model: Growing, round_number: int) -> Round:
+        """Loss and metric after round `round_number`; all workers take part."""
+        del round_number
+        sums: list[float] = []
+        for raw, targets in zip((model.learned, model.validated), self.targets, strict=True):
+            sums += [*self.objective.sums(raw, targets), float(len(targets))]
+        loss, score, rows, other_loss, other_score, other_rows = self.ranks.add_up(*sums)
+        train = self.objective.results(loss / rows, score / rows)
+        return Round(*train, *self.objective.results(other_loss / other_rows, other_score / other_rows))
+
+    def content(self, model: Growing) -> bytes:
+        """The model as text; see :func:`text_of`."""
+        newest = model.booster or model.start
+        return b"" if newest is None else text_of(newest)
+
+    def first_rounds(self, content: bytes, rounds: int) -> bytes:
+        """See :func:`first_rounds`."""
+        return first_rounds(content, rounds)
+
+    def _raw(self, model: lightgbm.Booster, rows: Any, first_round: int) -> Numbers:
+        """Raw predictions (rows, outputs) of the trees from round `first_round` on."""
+        found = model.predict(
+            rows,
+            start_iteration=first_round,
+            num_iteration=-1,
+            raw_score=True,
+            num_threads=self.parameters["num_threads"],
+        )
+        return np.asarray(found, np.float64).reshape(len(rows), self.outputs)
+
+
+def first_rounds(content: bytes, rounds: int) -> bytes:
+    """The model of the first `rounds` rounds, from the text of a model of at least as many."""
+    model = model_of(content)
+    return content if model.current_iteration() <= rounds else text_of(model, rounds)
+
+
+def build_boosting(
+    version: DatasetVersion, settings: Settings, columns: Columns, learn: Rows, validate: Rows, ranks: Ranks
+) -> LightGBMRounds:
+    """Load this worker's rows: every `world_size`-th of the rows `learn` and `validate`. All workers take part.
+
+    Raises :class:`TrainingError` if there are fewer rows to learn from, or for validation, than workers.
+    """
+    fewest = min(len(learn), len(validate))
+    if fewest < ranks.world_size:
+        raise TrainingError(
+            f"scaling.num_workers: {ranks.world_size} workers need a row each to learn from and one for validation, "
+            f"of {len(learn)} and {len(validate)} rows; use fewer workers or a larger data.validation_share."
+        )
+    assert version.table is not None
+    objective = objective_of(version)
+    parameters = {
+        **objective.parameters(version),
+        **own_settings(settings).model_dump(exclude={"trainer", "rounds", "select"}),
+        "bagging_freq": 1,
+        "deterministic": True,
+        "force_row_wise": True,  # otherwise LightGBM chooses by the clock, and sums in another order
+        "num_threads": settings.scaling.threads_per_worker,
+        "verbosity": -1,
+    }
+    if ranks.distributed:
+        parameters |= {"tree_learner": "data", "pre_partition": True, "num_machines": ranks.world_size}
+    mine = slice(ranks.rank, None, ranks.world_size)
+    inputs = (np.array(columns.inputs[learn[mine]]), np.array(columns.inputs[validate[mine]]))
+    targets = (_targets(columns, learn[mine]), _targets(columns, validate[mine]))
+    dataset = lightgbm.Dataset(
+        inputs[0],
+        targets[0],
+        feature_name=[feature_name(column.name) for column in version.table.columns],
+        categorical_feature=[
+            place for place, column in enumerate(version.table.columns) if column.kind == "category"
+        ],
+        params=parameters,
+        free_raw_data=False,  # the predictions at the start of a block are computed from the rows
+    )
+    timeout_s = settings.failure.collective_timeout_s
+    network = lightgbm.Booster(parameters | network_parameters(ranks, timeout_s), dataset)
+    return LightGBMRounds(
+        learn=dataset,
+        inputs=inputs,
+        targets=targets,
+        parameters=parameters,
+        seed=settings.seed,
+        outputs=len(version.classes) if objective.per_class else 1,
+        objective=objective,
+        ranks=ranks,
+        network=network,
+        metric=objective_named(version.problem).metric,
+        learning_rate=own_settings(settings).learning_rate,
+    )
+
+
+def _targets(columns: Columns, rows: Rows) -> Numbers:
+    return np.asarray(columns.targets[rows], np.float64)

@@ -1,0 +1,14 @@
+"""The trainer `lightgbm` in a recipe."""
+
+from training.trainers.choice import BySettings
+from training.trainers.lightgbm.settings import LightGBMSettings
+
+
+class LightGBM(BySettings):
+    """The trainer `lightgbm`: gradient-boosted trees on tables, with the fields of :class:`LightGBMSettings`.
+
+    `LightGBM(num_leaves=15, rounds=300)`. Raises :class:`training.errors.SettingError` for an unknown or invalid
+    setting.
+    """
+
+    SECTION = LightGBMSettings

@@ -1,0 +1,73 @@
+"""What other steps read from the files of LightGBM; see :class:`training.trainers.base.Inspection`."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from training.errors import DataError
+from training.trainers.lightgbm.trainer import check_installed
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from lightgbm import Booster
+
+    from training.problems.base import Predict, Predictions
+    from training.recipe import Recipe
+    from training.records import DatasetVersion, TrainedModel
+
+
+def predictor(recipe: "Recipe", version: "DatasetVersion", trained: "TrainedModel") -> "Predict":
+    """A function from inputs to predictions, from the model of a finished training; see :func:`booster_of`."""
+    del recipe, version
+    return predict_with(booster_of(trained))
+
+
+def booster_of(trained: "TrainedModel") -> "Booster":
+    """The model of a finished training.
+
+    Raises :class:`DataError` if the file is not what the training wrote, and :class:`training.errors.SettingError` if
+    LightGBM is not installed.
+    """
+    check_installed()
+    from training.trainers.lightgbm.text import model_of
+
+    try:
+        content = Path(trained.weights).read_bytes()
+    except OSError as error:
+        raise DataError(f"{trained.weights}: can't be read ({error})") from error
+    if sha256(content).hexdigest() != trained.weights_digest:
+        raise DataError(
+            f"{trained.weights}: not the file that training wrote (its digest differs). Remove its folder and run the "
+            "same command: training finishes again from its newest checkpoint."
+        )
+    return model_of(content)
+
+
+def predict_with(model: "Booster") -> "Predict":
+    """A function from inputs to the predictions of `model`."""
+
+    def predict(inputs: "npt.NDArray[Any]") -> "Predictions":
+        found: Predictions = np.asarray(model.predict(np.asarray(inputs, np.float32)), np.float32)
+        return found
+
+    return predict
+
+
+def model_digest(state: Mapping[str, Any], epoch: int) -> str:
+    """Digest of the trees of the first `epoch` rounds; a later checkpoint holds them, too."""
+    from training.trainers.lightgbm.boosting import first_rounds
+
+    return sha256(first_rounds(state["booster"].numpy().tobytes(), epoch)).hexdigest()
+
+
+def importances(model: Path) -> dict[str, float]:
+    """Shares of LightGBM's importance by gain: the sum, over the splits on a column, of how much they lower the loss."""
+    from training.trainers.lightgbm.text import column_name, model_of
+
+    booster = model_of(model.read_bytes())
+    gains = dict(zip(booster.feature_name(), map(float, booster.feature_importance("gain")), strict=True))
+    total = sum(gains.values())
+    return {column_name(name): gain / total for name, gain in gains.items() if gain} if total > 0 else {}

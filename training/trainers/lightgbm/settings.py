@@ -1,0 +1,67 @@
+"""Settings of LightGBM, and the words for its work."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+
+from training.settings.sections import NonNegativeFloat, TrainerSettings, TrainerWords
+
+if TYPE_CHECKING:
+    from training.settings.schema import Settings
+
+
+class LightGBMSettings(TrainerSettings):
+    """LightGBM: number, size and sampling of the trees. Named as in LightGBM's documentation, except `rounds`."""
+
+    WORDS: ClassVar[TrainerWords] = TrainerWords(
+        step="round",
+        epoch="round",
+        computed="trees",
+        kept="trees of the first {} rounds",
+        section="How the trees are grown, of a recipe with trainer=LightGBM(...)",
+        gain="LightGBM's importance by gain",
+    )
+    FORMATS: ClassVar[tuple[str, ...]] = ("lightgbm_text",)
+    FORM: ClassVar[Mapping[str, str | None]] = {"epochs": "training.rounds", "batch_size": None}
+
+    trainer: Literal["lightgbm"] = Field("lightgbm", description="The trainer that these settings are for")
+    rounds: PositiveInt = Field(100, description="Boosting rounds; each adds a tree, or one a class")
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.1, description="Share of each tree that is added"
+    )
+    num_leaves: Annotated[int, Field(ge=2, le=131072)] = Field(31, description="Most leaves of a tree")
+    max_depth: int = Field(-1, description="Greatest depth of a tree; 0 or less: no limit")
+    min_data_in_leaf: Annotated[int, Field(ge=0)] = Field(20, description="Fewest rows in a leaf")
+    min_gain_to_split: NonNegativeFloat = Field(
+        0.0, description="Least reduction of the loss for which a leaf is split"
+    )
+    bagging_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Share of the rows for each tree"
+    )
+    feature_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Share of the columns for each tree"
+    )
+    lambda_l1: NonNegativeFloat = Field(0.0, description="L1 penalty on the leaves' values")
+    lambda_l2: NonNegativeFloat = Field(0.0, description="L2 penalty on the leaves' values")
+    max_bin: Annotated[int, Field(ge=2)] = Field(255, description="Bins of a number column's histogram")
+    select: Literal["best", "last"] = Field(
+        "best", description="Number of rounds that are kept: the best by validation loss, or all"
+    )
+
+    @property
+    def total_epochs(self) -> int:
+        """A boosting round counts as an epoch."""
+        return self.rounds
+
+    @property
+    def keeps_best(self) -> bool:
+        """See :class:`TrainerSettings`."""
+        return self.select == "best"
+
+    def check(self, settings: "Settings") -> None:
+        """Refuse other feeds than memory, and a number of workers that may change."""
+        if settings.data.feed != "memory":
+            raise ValueError("data.feed: trainer lightgbm reads its rows from memory; use data.feed=memory")
+        if settings.scaling.min_workers is not None:
+            raise ValueError("scaling.min_workers: trainer lightgbm needs a fixed number of workers")

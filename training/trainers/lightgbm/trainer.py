@@ -1,0 +1,70 @@
+"""The trainer `lightgbm`: gradient-boosted trees. A boosting round counts as an epoch and as a step.
+
+This module does not import LightGBM, which is an optional dependency.
+"""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from training.errors import SettingError
+from training.records import DatasetVersion
+from training.seams import install_command
+from training.settings.schema import Settings
+from training.trainers.base import Promise
+from training.trainers.lightgbm.objectives import objective_of
+
+if TYPE_CHECKING:
+    from training.attempts.job import TrainingJob
+    from training.trainers.ranks import Ranks
+
+DISTRIBUTIONS = ("lightgbm",)
+MODEL_FILE = "model.lgb"
+
+
+def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
+    """See :class:`training.trainers.base.Trainer`.
+
+    Raises :class:`SettingError` if LightGBM is not installed or can't take the dataset.
+    """
+    check_dataset(job.settings, job.dataset)
+    from training.trainers.lightgbm.worker import run_worker
+
+    run_worker(job, ranks, node)
+
+
+def promise(settings: Settings) -> Promise:
+    """A killed training resumes at the newest saved block of rounds, with any settings of the trees."""
+    del settings
+    return Promise(resumes="round", same_bits_after_kill=True, any_workers=False)
+
+
+def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
+    """One: a boosting round is an epoch."""
+    del settings, rows, world_size
+    return 1
+
+
+def rows_per_step(settings: Settings, rows: int) -> int:
+    """All rows to learn from."""
+    del settings
+    return rows
+
+
+def check_installed() -> None:
+    """Raise :class:`SettingError` if LightGBM is not installed."""
+    if find_spec("lightgbm") is None:
+        raise SettingError(
+            f"trainer lightgbm: LightGBM is not installed; install it by `{install_command('lightgbm')}`"
+        )
+
+
+def check_dataset(settings: Settings, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` if LightGBM is missing, or can't learn the problem or images."""
+    del settings
+    check_installed()
+    objective_of(version)
+    if version.table is None or version.has_images:
+        raise SettingError(
+            f"trainer lightgbm needs a table, and the dataset {version.name} has images; use a source such as "
+            "Table(path, target=...), or the trainer Torch(build_model)"
+        )
