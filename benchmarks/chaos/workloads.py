@@ -32,14 +32,14 @@ def build_model(shape, classes):
 
 recipe = Recipe("slow", "a step takes 25 ms at least", Digits(), build_model=build_model)
 '''
-# The rows make rounds slow: a recipe of XGBoost has no code that runs in a round.
-_SLOW_TREES = f'''"""Trees of a table with so many rows and columns that a round takes some 20 ms."""
+# The rows make rounds slow: a recipe of trees has no code that runs in a round.
+_SLOW_TREES = """\"\"\"Trees of a table with so many rows and columns that a round takes some 20 ms.\"\"\"
 
-from evergreen import Classification, Recipe, Table, XGBoost
+from evergreen import {trainer}, Classification, Recipe, Table
 
-trees = XGBoost(max_depth=6, learning_rate=0.1, subsample=0.8, colsample_bytree=0.8)
-recipe = Recipe("slow-trees", "rounds of some 20 ms", Table("{_TABLE}", "label"), Classification(), trees)
-'''
+trees = {trainer}({settings})
+recipe = Recipe("{name}", "rounds of some 20 ms", Table("{table}", "label"), Classification(), trees)
+"""
 _SHARED = {
     "seed": "1",
     "tracking.log_every_steps": "2",
@@ -107,10 +107,28 @@ WORKLOADS: Mapping[TrainerName, Workload] = {
     ),
     "xgboost": Workload(
         recipe="slow-trees",
-        text=_SLOW_TREES,
+        text=_SLOW_TREES.format(
+            name="slow-trees",
+            trainer="XGBoost",
+            settings="max_depth=6, learning_rate=0.1, subsample=0.8, colsample_bytree=0.8",
+            table=_TABLE,
+        ),
         settings=_SHARED | {"training.rounds": "100", "checkpoint.every_steps": "10"},
         steps=100,
         steps_per_checkpoint=10,  # the rounds of a block: a checkpoint holds whole blocks
+        write_data=_write_table,
+    ),
+    "lightgbm": Workload(
+        recipe="slow-leaves",
+        text=_SLOW_TREES.format(
+            name="slow-leaves",
+            trainer="LightGBM",
+            settings="bagging_fraction=0.8, feature_fraction=0.8",
+            table=_TABLE,
+        ),
+        settings=_SHARED | {"training.rounds": "100", "checkpoint.every_steps": "10"},
+        steps=100,
+        steps_per_checkpoint=10,
         write_data=_write_table,
     ),
 }

@@ -7,6 +7,7 @@ must have exactly the lines that LightGBM writes for Evergreen, and its nodes mu
 
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 
 from training.errors import DataError
@@ -49,14 +50,17 @@ _NUMBER = re.compile(r"-?\d{1,400}(\.\d{1,60})?(e[+-]?\d{1,3})?", re.ASCII)
 _FEATURE = re.compile(r"[\w.~%-]{1,4096}", re.ASCII)
 _INFO = re.compile(r"none|\[[-+.\de]+:[-+.\de]+\]|-?\d+(:-?\d+)*", re.ASCII)
 _IMPORTANCE = re.compile(r"[\w.~%-]{1,4096}=\d{1,10}", re.ASCII)
-_IS_CATEGORY, _KINDS_OF_MISSING = 1, 3  # bits of a decision: a set of categories; shifted by 2: how NaN is treated
+_IS_CATEGORY, _KINDS_OF_MISSING = (
+    1,
+    3,
+)  # bits of a decision: a set of categories; shifted by 2: how NaN is treated
 _END = "\nend of trees\n\nfeature_importances:\n"
 _REST = "\npandas_categorical:null\n"
 _MOST = 1 << 31
 
 
 def check_text(file: Path) -> None:
-    """Raise :class:`DataError` if a model file is not what LightGBM writes for Evergreen, or its nodes form no trees."""
+    """Check a model file. Raises :class:`DataError` if Evergreen did not write the file, or its nodes form no trees."""
     try:
         text = file.read_bytes().decode("ascii")
     except UnicodeDecodeError as error:
@@ -87,9 +91,13 @@ def _sizes(header: dict[str, str]) -> tuple[int, int]:
     if (header["version"], header["label_index"]) != ("v4", "0"):
         raise DataError(f"it has the version {header['version']} of LightGBM's text")
     (classes,), (groups,), (last,) = (
-        _wholes(header[name], name) or [0] for name in ("num_class", "num_tree_per_iteration", "max_feature_idx")
+        _wholes(header[name], name) or [0]
+        for name in ("num_class", "num_tree_per_iteration", "max_feature_idx")
     )
-    known = {one.name: f"{one.name} num_class:{classes}" if one.per_class else one.name for one in OBJECTIVES.values()}
+    known = {
+        one.name: f"{one.name} num_class:{classes}" if one.per_class else one.name
+        for one in OBJECTIVES.values()
+    }
     if header["objective"] not in known.values() or groups != classes or not 1 <= groups <= 1 << 20:
         raise DataError(f"its objective is {header['objective'][:100]!r}, with {groups} trees a round")
     names, infos = header["feature_names"].split(" "), header["feature_infos"].split(" ")
@@ -144,7 +152,7 @@ def _check_splits(tree: dict[str, str], name: str, leaves: int, features: int, s
 def _check_categories(tree: dict[str, str], name: str, sets: int) -> int:
     """Check the sets of categories, which are bits in words of 32; returns the number of sets."""
     bounds, words = (_wholes(tree[key], f"{name} {key}") for key in _CATEGORIES)
-    growing = all(a < b for a, b in zip(bounds, bounds[1:], strict=False))
+    growing = all(a < b for a, b in pairwise(bounds))
     if len(bounds) != sets + 1 or bounds[0] != 0 or bounds[-1] != len(words) or not growing:
         raise DataError(f"{name} has sets of categories outside of its words")
     if any(not 0 <= word < 1 << 32 for word in words):
@@ -175,4 +183,3 @@ def _check_numbers(text: str, count: int, name: str, may_lack: bool = False) -> 
         raise DataError(f"{name}: {len(values)} numbers, not {count}")
     if not all(_NUMBER.fullmatch(value) and math.isfinite(float(value)) for value in values):
         raise DataError(f"{name} has something else than finite numbers")
-

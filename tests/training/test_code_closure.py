@@ -65,7 +65,12 @@ TORCH = {
     "trainers.torch.virtual_shards",
     "trainers.torch.worker",
 }
-BOOSTING = {"trainers.boosting", "trainers.boosting.loop", "trainers.boosting.replay", "trainers.boosting.rounds"}
+BOOSTING = {
+    "trainers.boosting",
+    "trainers.boosting.loop",
+    "trainers.boosting.replay",
+    "trainers.boosting.rounds",
+}
 XGBOOST = BOOSTING | {
     "trainers.xgboost",
     "trainers.xgboost.boosting",
@@ -74,6 +79,16 @@ XGBOOST = BOOSTING | {
     "trainers.xgboost.own_settings",
     "trainers.xgboost.trainer",
     "trainers.xgboost.worker",
+}
+LIGHTGBM = BOOSTING | {
+    "trainers.lightgbm",
+    "trainers.lightgbm.boosting",
+    "trainers.lightgbm.network",
+    "trainers.lightgbm.objectives",
+    "trainers.lightgbm.own_settings",
+    "trainers.lightgbm.text",
+    "trainers.lightgbm.trainer",
+    "trainers.lightgbm.worker",
 }
 TABLES = {
     "data.sources.parquet_index",
@@ -130,6 +145,13 @@ def code_of_recipe(name: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_modules_of_each_recipe_that_comes_along(name: str) -> None:
     assert set(code_of_recipe(name)) == {f"training.{module}" for module in MODULES[name]}
+
+
+def test_the_modules_of_lightgbm() -> None:
+    expected = COMMON | LIGHTGBM | TABLES | {"problems.objectives.regression"}
+    assert set(code_of(files_of("table"), "lightgbm", "regression")) == {
+        f"training.{name}" for name in expected
+    }
 
 
 @pytest.mark.parametrize("name", ["digits", "fashion-mnist", "cifar10-vit"])

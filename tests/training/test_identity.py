@@ -117,7 +117,21 @@ TRAINERS = {
         "reg_alpha": 0.5,
         "max_bin": 16,
         "select": "last",
-    }
+    },
+    "lightgbm": {
+        "rounds": 7,
+        "learning_rate": 0.5,
+        "num_leaves": 4,
+        "max_depth": 2,
+        "min_data_in_leaf": 2,
+        "min_gain_to_split": 0.5,
+        "bagging_fraction": 0.5,
+        "feature_fraction": 0.5,
+        "lambda_l1": 0.5,
+        "lambda_l2": 0.5,
+        "max_bin": 16,
+        "select": "last",
+    },
 }
 
 

@@ -138,7 +138,8 @@ FAULTS = (
         (IN_SHARDS, IN_PROCESS),
         not_with={
             "xgboost": "Another number of workers makes another run, as the number of workers is in the run key. "
-            "XGBoost takes its number of threads from a setting, which is in the run key, too."
+            "XGBoost takes its number of threads from a setting, which is in the run key, too.",
+            "lightgbm": "Numbers of workers and of threads are in the run key.",
         },
     ),
 )

@@ -83,7 +83,10 @@ def first(pattern: str, new: str | Callable[[re.Match[str]], str]) -> Callable[[
 
 
 HOSTILE = {
-    "size beyond the text": (lambda text: re.sub(r"tree_sizes=\d+", "tree_sizes=99999999", text), "sizes of trees"),
+    "size beyond the text": (
+        lambda text: re.sub(r"tree_sizes=\d+", "tree_sizes=99999999", text),
+        "sizes of trees",
+    ),
     "size inside a tree": (
         lambda text: re.sub(r"tree_sizes=(\d+)", lambda m: f"tree_sizes={int(m[1]) - 1}", text),
         "not where tree_sizes says",
@@ -102,11 +105,19 @@ HOSTILE = {
         "finite",
     ),
     "linear tree": (first(r"^is_linear=0", "is_linear=1"), "leaves"),
-    "further line": (lambda text: text.replace("label_index=0", "label_index=0\naverage_output"), "other lines"),
-    "other objective": (lambda text: text.replace("objective=multiclass", "objective=lambdarank"), "objective"),
+    "further line": (
+        lambda text: text.replace("label_index=0", "label_index=0\naverage_output"),
+        "other lines",
+    ),
+    "other objective": (
+        lambda text: text.replace("objective=multiclass", "objective=lambdarank"),
+        "objective",
+    ),
     "data frame": (lambda text: text.replace("categorical:null", 'categorical:[["a"]]'), "it ends otherwise"),
     "parameters": (
-        lambda text: text.replace("\npandas", "\nparameters:\n[machines: 1.2.3.4:5]\nend of parameters\n\npandas"),
+        lambda text: text.replace(
+            "\npandas", "\nparameters:\n[machines: 1.2.3.4:5]\nend of parameters\n\npandas"
+        ),
         "importances|ends otherwise",
     ),
     "other version": (lambda text: text.replace("version=v4", "version=v9"), "version"),

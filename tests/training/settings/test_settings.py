@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from training.errors import SettingError
+from training.seams import TRAINERS
 from training.settings.overrides import describe, parse_assignments, resolve
-from training.settings.schema import Section, Settings
+from training.settings.schema import Section, Settings, section_of_trainer
 from training.trainers.torch.feeds import local_batch_size
-from training.trainers.torch.settings import TrainingSettings
-from training.trainers.xgboost.settings import XGBoostSettings
 
 DEFAULTS = Settings()
 
@@ -192,9 +191,7 @@ def test_describe_names_what_assignments_take(name: str) -> None:
     assert resolve(DEFAULTS, parse_assignments([f"{name}={json.dumps(value)}"])) == DEFAULTS
 
 
-def leaves(
-    model: type[BaseModel], training: type[Section] = TrainingSettings, prefix: str = ""
-) -> dict[str, str | None]:
+def leaves(model: type[BaseModel], training: type[Section], prefix: str = "") -> dict[str, str | None]:
     """Descriptions of all settings by dotted name, with the section `training` of one trainer."""
     found: dict[str, str | None] = {}
     for name, info in model.model_fields.items():
@@ -206,8 +203,9 @@ def leaves(
     return found
 
 
-@pytest.mark.parametrize("training", [TrainingSettings(), XGBoostSettings()], ids=["torch", "xgboost"])
-def test_every_setting_is_described(training: TrainingSettings | XGBoostSettings) -> None:
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_setting_is_described(trainer: str) -> None:
+    training = section_of_trainer(trainer)()
     described = leaves(Settings, type(training))
     assert described.keys() == describe(Settings(training=training)).keys()
     assert all(described.values())

@@ -39,7 +39,8 @@ log = logging.getLogger("evergreen.loop")
 class Loop(Generic[Model]):
     """One worker's training, from the newest checkpoint to the finished model.
 
-    `learn` has the numbers of the rows that all workers together learn from. `model_file` is the name of the finished model's file.
+    `learn` has the numbers of the rows that all workers together learn from. `model_file` is the name of the finished
+    model's file.
     """
 
     job: TrainingJob

@@ -80,7 +80,11 @@ class LightGBMRounds:
             return
         if model.booster is None:
             model.booster = lightgbm.train(
-                self.parameters | model.seeds, self.learn, 1, init_model=model.start, keep_training_booster=True
+                self.parameters | model.seeds,
+                self.learn,
+                1,
+                init_model=model.start,
+                keep_training_booster=True,
             )
         else:
             model.booster.update()

@@ -64,7 +64,7 @@ def model_digest(state: Mapping[str, Any], epoch: int) -> str:
 
 
 def importances(model: Path) -> dict[str, float]:
-    """Shares of LightGBM's importance by gain: the sum, over the splits on a column, of how much they lower the loss."""
+    """Shares of LightGBM's gain: the sum, over the splits on a column, of how much the splits lower the loss."""
     from training.trainers.lightgbm.text import column_name, model_of
 
     booster = model_of(model.read_bytes())

@@ -19,10 +19,10 @@ from training.records import DatasetVersion, TableColumn, TableSchema
 from training.settings.schema import Settings
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.boosting.rounds import ROUNDS_PER_BLOCK, block_end
 from training.trainers.ranks import Ranks
 from training.trainers.rows import training_rows
 from training.trainers.xgboost import trainer
-from training.trainers.boosting.rounds import ROUNDS_PER_BLOCK, block_end
 from training.trainers.xgboost.boosting import build_boosting, first_rounds
 
 

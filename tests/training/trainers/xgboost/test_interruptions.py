@@ -13,8 +13,8 @@ from training.errors import StopRequestedError
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
-from training.trainers.replay_outcome import read_outcome
 from training.trainers.boosting.loop import Loop
+from training.trainers.replay_outcome import read_outcome
 from training.trainers.xgboost.boosting import XGBoostRounds
 
 SETTINGS: dict[str, Any] = {"unsampled": {}, "sampled": SAMPLED}
