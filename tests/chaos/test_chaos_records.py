@@ -63,7 +63,7 @@ def test_a_line_from_before_there_were_other_trainers_is_of_the_pytorch_loop(tmp
 def test_trials_that_are_recorded_are_not_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for trainer in ("torch", "xgboost"):
+    for trainer in WORKLOADS:
         add_outcome(tmp_path / "chaos.jsonl", outcome(trainer=trainer))
     arguments = [
         "--faults",
@@ -78,8 +78,8 @@ def test_trials_that_are_recorded_are_not_run_again(
         str(tmp_path),
     ]
     assert main(arguments) == 0
-    assert "2 trials, 0 broke something" in capsys.readouterr().out
-    assert len(read_outcomes(tmp_path / "chaos.jsonl", 7)) == 2
+    assert f"{len(WORKLOADS)} trials, 0 broke something" in capsys.readouterr().out
+    assert len(read_outcomes(tmp_path / "chaos.jsonl", 7)) == len(WORKLOADS)
     assert [one.name for one in tmp_path.iterdir() if one.is_dir()] == []
 
 

@@ -57,8 +57,8 @@ def rows() -> Rows:
 @pytest.mark.parametrize(
     "make",
     [
-        # The chain has most kinds of steps; each of the others starts several executions of Ray Data.
-        pytest.param(make, id=name, marks=() if name == "chain" else pytest.mark.slow)
+        # Each starts several executions of Ray Data.
+        pytest.param(make, id=name, marks=() if name == "one-hot-most" else pytest.mark.slow)
         for name, make in CASES.items()
     ],
 )
