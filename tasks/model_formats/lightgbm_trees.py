@@ -43,13 +43,18 @@ _TREE = (
     "internal_weight",
     "internal_count",
 )
+# A split of missing values from all others has an infinite threshold; large targets give infinite gains.
+_MAY_BE_INFINITE = ("threshold", "split_gain")
 _CATEGORIES = ("cat_boundaries", "cat_threshold")
 _LAST = ("is_linear", "shrinkage")
 _WHOLE = re.compile(r"-?\d{1,10}", re.ASCII)
 _NUMBER = re.compile(r"-?\d{1,400}(\.\d{1,60})?(e[+-]?\d{1,3})?", re.ASCII)
-_FEATURE = re.compile(r"[\w.~%-]{1,4096}", re.ASCII)
+_FEATURE = re.compile(r"[\w.~%-]+", re.ASCII)
 _INFO = re.compile(r"none|\[[-+.\de]+:[-+.\de]+\]|-?\d+(:-?\d+)*", re.ASCII)
-_IMPORTANCE = re.compile(r"[\w.~%-]{1,4096}=\d{1,10}", re.ASCII)
+_IMPORTANCE = re.compile(r"[\w.~%-]+=\d{1,10}", re.ASCII)
+_PRINTABLE = re.compile(
+    r"[\n -~]*", re.ASCII
+)  # no other end of a line, at which LightGBM would begin a new one
 _IS_CATEGORY, _KINDS_OF_MISSING = (
     1,
     3,
@@ -65,6 +70,8 @@ def check_text(file: Path) -> None:
         text = file.read_bytes().decode("ascii")
     except UnicodeDecodeError as error:
         raise DataError("it is no text of LightGBM") from error
+    if not _PRINTABLE.fullmatch(text) or not text.startswith("tree\n"):
+        raise DataError("it is no text of LightGBM")
     head, _, rest = text.partition("\n\n")
     header = _lines(head, ("tree", *_HEADER), "its header")
     features, groups = _sizes(header)
@@ -90,15 +97,15 @@ def _sizes(header: dict[str, str]) -> tuple[int, int]:
     """Number of features, and of trees a round."""
     if (header["version"], header["label_index"]) != ("v4", "0"):
         raise DataError(f"it has the version {header['version']} of LightGBM's text")
-    (classes,), (groups,), (last,) = (
-        _wholes(header[name], name) or [0]
-        for name in ("num_class", "num_tree_per_iteration", "max_feature_idx")
+    classes, groups, last = (
+        _whole(header[name], name) for name in ("num_class", "num_tree_per_iteration", "max_feature_idx")
     )
     known = {
-        one.name: f"{one.name} num_class:{classes}" if one.per_class else one.name
+        f"{one.name} num_class:{classes}" if one.per_class else one.name: one.per_class
         for one in OBJECTIVES.values()
     }
-    if header["objective"] not in known.values() or groups != classes or not 1 <= groups <= 1 << 20:
+    per_class = known.get(header["objective"])
+    if per_class is None or groups != classes or not 1 <= groups <= (1 << 20 if per_class else 1):
         raise DataError(f"its objective is {header['objective'][:100]!r}, with {groups} trees a round")
     names, infos = header["feature_names"].split(" "), header["feature_infos"].split(" ")
     if not len(names) == len(infos) == len(set(names)) == last + 1:
@@ -115,18 +122,19 @@ def _check_tree(text: str, name: str, number: int, features: int) -> None:
     body = text[len(begin) : -len(end)]
     some = _CATEGORIES if "\ncat_boundaries=" in body else ()
     tree = _lines(body, (*_TREE, *some, *_LAST), name)
-    (leaves,), (sets,) = (_wholes(tree[key], name) or [0] for key in ("num_leaves", "num_cat"))
+    leaves, sets = (_whole(tree[key], name) for key in ("num_leaves", "num_cat"))
     if not 1 <= leaves <= _MOST or tree["is_linear"] != "0" or bool(sets) != bool(some) or sets < 0:
         raise DataError(f"{name} has {leaves} leaves and {sets} sets of categories")
     for key in (*_NUMBERS_PER_SPLIT, *_PER_LEAF):
-        _check_numbers(tree[key], leaves if key in _PER_LEAF else leaves - 1, f"{name} {key}", leaves == 1)
+        count = leaves if key in _PER_LEAF else leaves - 1
+        _check_numbers(tree[key], count, f"{name} {key}", leaves == 1, key in _MAY_BE_INFINITE)
     _check_numbers(tree["shrinkage"], 1, f"{name} shrinkage")
     _check_splits(tree, name, leaves, features, _check_categories(tree, name, sets) if some else 0)
 
 
 def _check_splits(tree: dict[str, str], name: str, leaves: int, features: int, sets: int) -> None:
     """Each node splits by a feature and a threshold or a set of categories; nodes and leaves form one tree."""
-    _check_numbers(tree["threshold"], leaves - 1, f"{name} threshold")
+    _check_numbers(tree["threshold"], leaves - 1, f"{name} threshold", may_be_infinite=True)
     thresholds = [float(value) for value in tree["threshold"].split()]
     columns, decisions, left, right = (
         _wholes(tree[key], f"{name} {key}") for key in _PER_SPLIT if key != "threshold"
@@ -169,6 +177,13 @@ def _check_end(text: str) -> None:
         raise DataError("it has importances as LightGBM does not write them")
 
 
+def _whole(text: str, name: str) -> int:
+    values = _wholes(text, name)
+    if len(values) != 1:
+        raise DataError(f"{name} has {len(values)} whole numbers in place of one")
+    return values[0]
+
+
 def _wholes(text: str, name: str) -> list[int]:
     values = text.split(" ") if text else []
     if not all(map(_WHOLE.fullmatch, values)):
@@ -176,10 +191,15 @@ def _wholes(text: str, name: str) -> list[int]:
     return [int(value) for value in values]
 
 
-def _check_numbers(text: str, count: int, name: str, may_lack: bool = False) -> None:
-    """Finite numbers, `count` of them; none at all if the tree `may_lack` them, as LightGBM writes a single leaf."""
+def _check_numbers(
+    text: str, count: int, name: str, may_lack: bool = False, may_be_infinite: bool = False
+) -> None:
+    """`count` numbers, finite or `inf`; none at all if the tree `may_lack` them, as LightGBM writes a single leaf."""
     values = text.split(" ") if text else []
     if len(values) != count and not (may_lack and not values):
         raise DataError(f"{name}: {len(values)} numbers, not {count}")
-    if not all(_NUMBER.fullmatch(value) and math.isfinite(float(value)) for value in values):
-        raise DataError(f"{name} has something else than finite numbers")
+    for value in values:
+        if value == "inf" and may_be_infinite:
+            continue
+        if not _NUMBER.fullmatch(value) or not math.isfinite(float(value)):
+            raise DataError(f"{name} has something else than finite numbers")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import lightgbm
 import numpy as np
 import pytest
 from boosted_tables import boosted_job, mixed_table
@@ -20,6 +21,7 @@ from training.recipe import load
 from training.records import DatasetVersion, TrainedModel
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.lightgbm.text import model_of, text_of
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,20 @@ def test_a_text_of_the_training_passes(text: str, tmp_path: Path) -> None:
     assert "127.0.0.1" not in text
     assert text.count("Tree=") == 9
     assert "cat_boundaries" in text
+
+
+def test_a_split_of_missing_values_from_all_others_passes(tmp_path: Path) -> None:
+    """LightGBM writes the threshold of such a split as inf."""
+    random = np.random.default_rng(0)
+    values = random.normal(size=2000)
+    values[:1000] = np.nan
+    targets = np.isnan(values) * 1.0
+    data = lightgbm.Dataset(values[:, None], targets, params={"verbosity": -1})
+    model = lightgbm.train({"objective": "regression", "num_leaves": 2, "verbosity": -1}, data, 2)
+    (tmp_path / "model.lgb").write_bytes(text_of(model))
+    assert "threshold=inf" in (tmp_path / "model.lgb").read_text()
+    check_text(tmp_path / "model.lgb")
+    assert np.array_equal(model_of(text_of(model)).predict(values[:, None]), model.predict(values[:, None]))
 
 
 def first(pattern: str, new: str | Callable[[re.Match[str]], str]) -> Callable[[str], str]:
@@ -119,6 +135,17 @@ HOSTILE = {
             "\npandas", "\nparameters:\n[machines: 1.2.3.4:5]\nend of parameters\n\npandas"
         ),
         "importances|ends otherwise",
+    ),
+    "value of the first line": (lambda text: text.replace("tree\n", "tree=\rversion=v4\n", 1), "no text"),
+    "two numbers of leaves": (
+        lambda text: re.sub(r"tree_sizes=(\d+)", lambda m: f"tree_sizes={int(m[1]) + 2}", text).replace(
+            "num_leaves=6", "num_leaves=6 6", 1
+        ),
+        "in place of one",
+    ),
+    "several outputs of a regression": (
+        lambda text: re.sub(r"objective=multiclass \S+", "objective=regression", text),
+        "objective",
     ),
     "other version": (lambda text: text.replace("version=v4", "version=v9"), "version"),
 }

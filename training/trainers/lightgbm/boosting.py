@@ -1,5 +1,6 @@
 """The rounds of LightGBM; see :mod:`training.trainers.boosting.rounds`."""
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,12 @@ from training.trainers.lightgbm.own_settings import own_settings
 from training.trainers.lightgbm.text import feature_name, model_of, text_of
 from training.trainers.ranks import Ranks
 
+log = logging.getLogger("evergreen.loop")
+
+_ENDED = (
+    "round %d found no split: the training adds no more trees. If columns or rows are drawn for each tree, draw more "
+    "(training.feature_fraction, training.bagging_fraction); or lower training.min_data_in_leaf."
+)
 _SEEDS = ("bagging_seed", "feature_fraction_seed", "extra_seed", "objective_seed")
 
 
@@ -87,9 +94,14 @@ class LightGBMRounds:
                 keep_training_booster=True,
             )
         else:
+            # The replay check may have given the dataset another start since. The booster has a copy of its own start,
+            # and would refuse to continue.
+            model.booster.train_set_version = self.learn.version
             model.booster.update()
         model.ended = model.booster.current_iteration() <= round_number
         if model.ended:
+            if self.ranks.is_first:
+                log.warning(_ENDED, round_number + 1)
             return
         learn, validate = self.inputs
         model.learned = model.learned + self._raw(model.booster, learn, round_number)
@@ -108,7 +120,8 @@ class LightGBMRounds:
     def content(self, model: Growing) -> bytes:
         """The model as text; see :func:`text_of`."""
         newest = model.booster or model.start
-        return b"" if newest is None else text_of(newest)
+        # Loaded and written again: LightGBM writes a tree without splits differently when it has just grown the tree.
+        return b"" if newest is None else text_of(model_of(text_of(newest)))
 
     def first_rounds(self, content: bytes, rounds: int) -> bytes:
         """See :func:`first_rounds`."""
@@ -151,6 +164,7 @@ def build_boosting(
         **objective.parameters(version),
         **own_settings(settings).model_dump(exclude={"trainer", "rounds", "select"}),
         "bagging_freq": 1,
+        "feature_pre_filter": False,  # each worker would leave out columns by its own rows
         "deterministic": True,
         "force_row_wise": True,  # otherwise LightGBM chooses by the clock, and sums in another order
         "num_threads": settings.scaling.threads_per_worker,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from training.recipe import Recipe
     from training.records import DatasetVersion, TrainedModel
 
+_LARGEST = 1e300  # of a gain, so that sums stay finite
+
 
 def predictor(recipe: "Recipe", version: "DatasetVersion", trained: "TrainedModel") -> "Predict":
     """A function from inputs to predictions, from the model of a finished training; see :func:`booster_of`."""
@@ -68,6 +70,7 @@ def importances(model: Path) -> dict[str, float]:
     from training.trainers.lightgbm.text import column_name, model_of
 
     booster = model_of(model.read_bytes())
-    gains = dict(zip(booster.feature_name(), map(float, booster.feature_importance("gain")), strict=True))
+    found = np.minimum(booster.feature_importance("gain"), _LARGEST)  # a gain may be infinite
+    gains = dict(zip(booster.feature_name(), map(float, found), strict=True))
     total = sum(gains.values())
     return {column_name(name): gain / total for name, gain in gains.items() if gain} if total > 0 else {}

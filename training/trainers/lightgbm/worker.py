@@ -18,7 +18,7 @@ from training.trainers.lightgbm.trainer import MODEL_FILE
 from training.trainers.ranks import Ranks, prepare_process
 from training.trainers.rows import training_rows
 
-_OF_COMMUNICATION = ("Socket ", "Connecting to rank", "Please check", "Binding port", "machine")
+_OF_COMMUNICATION = ("Socket ", "Binding port")  # how LightGBM's messages of failed connections begin
 
 
 def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
@@ -69,6 +69,7 @@ def _explained(ranks: Ranks) -> Iterator[None]:
             ) from error
         if ranks.distributed and said.startswith(_OF_COMMUNICATION):
             raise TransientError(
-                f"a training worker lost the other workers ({said}). Run the same command again: the training resumes."
+                f"a training worker lost the connection to other workers ({said}). Run the same command again: the "
+                "training resumes."
             ) from error
         raise TrainingError(f"LightGBM failed: {said}") from error
