@@ -15,10 +15,10 @@ from training.errors import SettingError
 from training.plan import RunPlan, identify
 from training.recipe import BUILT_IN, load
 from training.records import Goodput, Release, Verdict
+from training.seams import TRAINERS
 from training.settings.overrides import resolve
-from training.settings.schema import Settings
+from training.settings.schema import Settings, section_of_trainer
 from training.storage.paths import Home
-from training.trainers.xgboost.settings import XGBoostSettings
 
 _RECIPE = """
 from evergreen import BundledTable, Recipe, Regression, XGBoost
@@ -115,11 +115,13 @@ def test_the_summary_of_a_regression(recipe: str, home: Home, capsys: pytest.Cap
     assert not any("IMAGES" in command for command, _ in next_commands(release))
 
 
-def test_the_help_lists_the_settings_of_both_trainers() -> None:
+def test_the_help_lists_the_settings_of_every_trainer() -> None:
     text = settings_help()
     lines = [line.strip() for line in text.splitlines()]
-    assert [name for name in XGBoostSettings.model_fields if f"training.{name}" not in lines] == ["trainer"]
-    assert lines.count("training.learning_rate") == 2
+    sections = [section_of_trainer(name) for name in TRAINERS]
+    fields = {name for section in sections for name in section.model_fields}
+    assert [name for name in fields if f"training.{name}" not in lines] == ["trainer"]
+    assert lines.count("training.learning_rate") == len(sections)
     assert set(Settings.model_fields) - {"seed"} <= {line.partition(":")[0] for line in lines}
     assert "Discriminator" not in text
     assert max(map(len, text.splitlines())) <= 120
