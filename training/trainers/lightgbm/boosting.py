@@ -9,7 +9,6 @@ import numpy as np
 
 from training.data.dataset import Columns
 from training.data.sample_order import Rows
-from training.errors import TrainingError
 from training.problems.objectives import objective_named
 from training.records import DatasetVersion
 from training.settings.schema import Settings
@@ -148,16 +147,7 @@ def first_rounds(content: bytes, rounds: int) -> bytes:
 def build_boosting(
     version: DatasetVersion, settings: Settings, columns: Columns, learn: Rows, validate: Rows, ranks: Ranks
 ) -> LightGBMRounds:
-    """Load this worker's rows: every `world_size`-th of the rows `learn` and `validate`. All workers take part.
-
-    Raises :class:`TrainingError` if there are fewer rows to learn from, or for validation, than workers.
-    """
-    fewest = min(len(learn), len(validate))
-    if fewest < ranks.world_size:
-        raise TrainingError(
-            f"scaling.num_workers: {ranks.world_size} workers need a row each to learn from and one for validation, "
-            f"of {len(learn)} and {len(validate)} rows; use fewer workers or a larger data.validation_share."
-        )
+    """Load this worker's rows: every `world_size`-th of the rows `learn` and `validate`. All workers take part."""
     assert version.table is not None
     objective = objective_of(version)
     parameters = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from training.errors import DataError
+from training.trainers.boosting.model_file import checked_content
 from training.trainers.lightgbm.trainer import check_installed
 
 if TYPE_CHECKING:
@@ -36,16 +36,7 @@ def booster_of(trained: "TrainedModel") -> "Booster":
     check_installed()
     from training.trainers.lightgbm.text import model_of
 
-    try:
-        content = Path(trained.weights).read_bytes()
-    except OSError as error:
-        raise DataError(f"{trained.weights}: can't be read ({error})") from error
-    if sha256(content).hexdigest() != trained.weights_digest:
-        raise DataError(
-            f"{trained.weights}: not the file that training wrote (its digest differs). Remove its folder and run the "
-            "same command: training finishes again from its newest checkpoint."
-        )
-    return model_of(content)
+    return model_of(checked_content(trained))
 
 
 def predict_with(model: "Booster") -> "Predict":

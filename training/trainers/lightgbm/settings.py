@@ -1,17 +1,14 @@
 """Settings of LightGBM, and the words for its work."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
-from training.settings.sections import NonNegativeFloat, TrainerSettings, TrainerWords
-
-if TYPE_CHECKING:
-    from training.settings.schema import Settings
+from training.settings.sections import NonNegativeFloat, TrainerWords
+from training.trainers.boosting.settings import BoostingSettings
 
 
-class LightGBMSettings(TrainerSettings):
+class LightGBMSettings(BoostingSettings):
     """LightGBM: number, size and sampling of the trees. Named as in LightGBM's documentation, except `rounds`."""
 
     WORDS: ClassVar[TrainerWords] = TrainerWords(
@@ -23,10 +20,8 @@ class LightGBMSettings(TrainerSettings):
         gain="LightGBM's importance by gain",
     )
     FORMATS: ClassVar[tuple[str, ...]] = ("lightgbm_text",)
-    FORM: ClassVar[Mapping[str, str | None]] = {"epochs": "training.rounds", "batch_size": None}
 
     trainer: Literal["lightgbm"] = Field("lightgbm", description="The trainer that these settings are for")
-    rounds: PositiveInt = Field(100, description="Boosting rounds; each adds a tree, or one a class")
     learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         0.1, description="Share of each tree that is added"
     )
@@ -45,23 +40,3 @@ class LightGBMSettings(TrainerSettings):
     lambda_l1: NonNegativeFloat = Field(0.0, description="L1 penalty on the leaves' values")
     lambda_l2: NonNegativeFloat = Field(0.0, description="L2 penalty on the leaves' values")
     max_bin: Annotated[int, Field(ge=2)] = Field(255, description="Bins of a number column's histogram")
-    select: Literal["best", "last"] = Field(
-        "best", description="Number of rounds that are kept: the best by validation loss, or all"
-    )
-
-    @property
-    def total_epochs(self) -> int:
-        """A boosting round counts as an epoch."""
-        return self.rounds
-
-    @property
-    def keeps_best(self) -> bool:
-        """See :class:`TrainerSettings`."""
-        return self.select == "best"
-
-    def check(self, settings: "Settings") -> None:
-        """Refuse other feeds than memory, and a number of workers that may change."""
-        if settings.data.feed != "memory":
-            raise ValueError("data.feed: trainer lightgbm reads its rows from memory; use data.feed=memory")
-        if settings.scaling.min_workers is not None:
-            raise ValueError("scaling.min_workers: trainer lightgbm needs a fixed number of workers")

@@ -7,7 +7,6 @@ import xgboost  # noqa: TID253 - imported by processes that train
 
 from training.data.dataset import Columns
 from training.data.sample_order import Rows
-from training.errors import TrainingError
 from training.problems.objectives import objective_named
 from training.records import DatasetVersion
 from training.settings.schema import Settings
@@ -85,16 +84,7 @@ def device_of(ranks: Ranks) -> str:
 def build_boosting(
     version: DatasetVersion, settings: Settings, columns: Columns, learn: Rows, validate: Rows, ranks: Ranks
 ) -> XGBoostRounds:
-    """Load this worker's rows: every `world_size`-th of the rows `learn` and `validate`. All workers take part.
-
-    Raises :class:`TrainingError` if there are fewer rows to learn from, or for validation, than workers.
-    """
-    fewest = min(len(learn), len(validate))
-    if fewest < ranks.world_size:
-        raise TrainingError(
-            f"scaling.num_workers: {ranks.world_size} workers need a row each to learn from and one for validation, "
-            f"of {len(learn)} and {len(validate)} rows; use fewer workers or a larger data.validation_share."
-        )
+    """Load this worker's rows: every `world_size`-th of the rows `learn` and `validate`. All workers take part."""
     objective = objective_of(version)
     device = str(ranks.device) if device_of(ranks) == "cuda" else "cpu"
     chosen = own_settings(settings).model_dump(exclude={"trainer", "rounds", "select"})

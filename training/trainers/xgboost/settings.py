@@ -1,17 +1,14 @@
 """Settings of XGBoost, and its terms for messages and reports."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from training.settings.sections import NonNegativeFloat, TrainerSettings, TrainerWords
-
-if TYPE_CHECKING:
-    from training.settings.schema import Settings
+from training.settings.sections import NonNegativeFloat, TrainerWords
+from training.trainers.boosting.settings import BoostingSettings
 
 
-class XGBoostSettings(TrainerSettings):
+class XGBoostSettings(BoostingSettings):
     """XGBoost: number, size and sampling of the trees. Named as in XGBoost's documentation, except `rounds`."""
 
     WORDS: ClassVar[TrainerWords] = TrainerWords(
@@ -23,10 +20,8 @@ class XGBoostSettings(TrainerSettings):
         gain="XGBoost's total gain",
     )
     FORMATS: ClassVar[tuple[str, ...]] = ("xgboost_ubj",)
-    FORM: ClassVar[Mapping[str, str | None]] = {"epochs": "training.rounds", "batch_size": None}
 
     trainer: Literal["xgboost"] = Field("xgboost", description="The trainer that these settings are for")
-    rounds: PositiveInt = Field(100, description="Boosting rounds; each adds a tree, or one a class")
     learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         0.3, description="Share of each tree that is added"
     )
@@ -40,23 +35,3 @@ class XGBoostSettings(TrainerSettings):
     reg_lambda: NonNegativeFloat = Field(1.0, description="L2 penalty on the leaves' values")
     reg_alpha: NonNegativeFloat = Field(0.0, description="L1 penalty on the leaves' values")
     max_bin: Annotated[int, Field(ge=2)] = Field(256, description="Bins of a number column's histogram")
-    select: Literal["best", "last"] = Field(
-        "best", description="Number of rounds that are kept: the best by validation loss, or all"
-    )
-
-    @property
-    def total_epochs(self) -> int:
-        """A boosting round counts as an epoch."""
-        return self.rounds
-
-    @property
-    def keeps_best(self) -> bool:
-        """See :class:`TrainerSettings`."""
-        return self.select == "best"
-
-    def check(self, settings: "Settings") -> None:
-        """Refuse other feeds than memory, and a number of workers that may change."""
-        if settings.data.feed != "memory":
-            raise ValueError("data.feed: trainer xgboost reads its rows from memory; use data.feed=memory")
-        if settings.scaling.min_workers is not None:
-            raise ValueError("scaling.min_workers: trainer xgboost needs a fixed number of workers")

@@ -1,0 +1,43 @@
+"""Settings that all trainers of boosted trees have."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+
+from training.settings.sections import TrainerSettings
+
+if TYPE_CHECKING:
+    from training.settings.schema import Settings
+
+
+class BoostingSettings(TrainerSettings):
+    """The section `training` of a trainer of boosted trees; a field `trainer` of the subclass names the trainer."""
+
+    FORM: ClassVar[Mapping[str, str | None]] = {"epochs": "training.rounds", "batch_size": None}
+
+    rounds: PositiveInt = Field(100, description="Boosting rounds; each adds a tree, or one a class")
+    select: Literal["best", "last"] = Field(
+        "best", description="Number of rounds that are kept: the best by validation loss, or all"
+    )
+
+    @property
+    def total_epochs(self) -> int:
+        """A boosting round counts as an epoch."""
+        return self.rounds
+
+    @property
+    def keeps_best(self) -> bool:
+        """See :class:`TrainerSettings`."""
+        return self.select == "best"
+
+    def check(self, settings: "Settings") -> None:
+        """Refuse other feeds than memory, and a number of workers that may change."""
+        if settings.data.feed != "memory":
+            raise ValueError(
+                f"data.feed: trainer {settings.trainer} reads its rows from memory; use data.feed=memory"
+            )
+        if settings.scaling.min_workers is not None:
+            raise ValueError(
+                f"scaling.min_workers: trainer {settings.trainer} needs a fixed number of workers"
+            )
