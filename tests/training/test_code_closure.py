@@ -70,6 +70,7 @@ BOOSTING = {
     "trainers.boosting.loop",
     "trainers.boosting.replay",
     "trainers.boosting.rounds",
+    "trainers.boosting.worker",
 }
 XGBOOST = BOOSTING | {
     "trainers.xgboost",

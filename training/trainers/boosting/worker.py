@@ -46,7 +46,7 @@ def run_rounds(
         with heartbeat.kept_beating(0):
             columns = open_columns(job.dataset, "train")
             learn, validate = training_rows(columns, job.settings)
-            _check_rows(learn, validate, ranks)
+            check_rows(learn, validate, ranks)
             boosting = build(columns, learn, validate)
         loop = Loop(job, ranks, boosting, learn, model_file, heartbeat, fence)
         with heartbeat.kept_beating(0):  # the checkpoint may come from a store
@@ -66,7 +66,8 @@ def run_rounds(
         loop.run(reached_block)
 
 
-def _check_rows(learn: Rows, validate: Rows, ranks: Ranks) -> None:
+def check_rows(learn: Rows, validate: Rows, ranks: Ranks) -> None:
+    """Raise :class:`TrainingError` if there are fewer rows to learn from, or for validation, than workers."""
     if min(len(learn), len(validate)) < ranks.world_size:
         raise TrainingError(
             f"scaling.num_workers: {ranks.world_size} workers need a row each to learn from and one for validation, "

@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
+from training.settings.boosting import BoostingSettings
 from training.settings.sections import NonNegativeFloat, TrainerWords
-from training.trainers.boosting.settings import BoostingSettings
 
 
 class XGBoostSettings(BoostingSettings):

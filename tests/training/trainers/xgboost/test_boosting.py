@@ -20,6 +20,7 @@ from training.settings.schema import Settings
 from training.storage.paths import Home
 from training.supervision.launch import launch
 from training.trainers.boosting.rounds import ROUNDS_PER_BLOCK, block_end
+from training.trainers.boosting.worker import check_rows
 from training.trainers.ranks import Ranks
 from training.trainers.rows import training_rows
 from training.trainers.xgboost import trainer
@@ -124,7 +125,7 @@ def test_each_worker_needs_a_row(home: Home, tables: dict[str, DatasetVersion]) 
     learn, validate = training_rows(columns, job.settings)
     ranks = Ranks(0, len(validate) + 1, torch.device("cpu"), distributed=True)
     with pytest.raises(TrainingError, match=rf"scaling\.num_workers: .* {len(validate)} rows"):
-        build_boosting(job.dataset, job.settings, columns, learn, validate, ranks)
+        check_rows(learn, validate, ranks)
 
 
 def test_a_category_of_the_validation_rows_alone_is_not_taken_for_another(home: Home, tmp_path: Path) -> None:
