@@ -5,16 +5,15 @@ Plain MLflow can load and serve the model without Evergreen. See :class:`tasks.m
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
 from tasks.model_formats.lightgbm_trees import check_text
-from tasks.model_formats.logged_models import log, requirements, unexpected_entry
-from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, foreign_code, is_raw
-from training.errors import DataError, EvergreenError, TrainingError
+from tasks.model_formats.logged_models import unexpected_entry
+from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, foreign_code, is_raw, log_trees
+from training.errors import DataError
 from training.problems.base import Predict
 from training.recipe import Recipe
 from training.records import DatasetVersion, TrainedModel
@@ -61,15 +60,7 @@ def log_model(
     flavor = TableFlavor(
         FLAVOR, saved, version, (str(MODEL_FILE),), lgb_model=model, serialization_format="skops"
     )
-    needed = requirements(*packages_distributions()["lightgbm"], "numpy", "pandas")
-    try:
-        return log(
-            run_id, version, flavor, _LOADER, metadata, pip_requirements=needed, validate_serving_input=False
-        )
-    except EvergreenError:
-        raise
-    except Exception as error:
-        raise TrainingError(f"the model could not be logged: {type(error).__name__}: {error}") from error
+    return log_trees(run_id, version, flavor, _LOADER, metadata, FLAVOR)
 
 
 def load(folder: Path) -> Predict:

@@ -8,16 +8,17 @@ neither: the loader of MLflow's flavor loads them, and they take encoded columns
 import json
 import shutil
 from collections.abc import Mapping
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tasks.model_formats.logged_models import MLFLOW_FILES, output_schema
+from tasks.model_formats.logged_models import MLFLOW_FILES, log, output_schema, requirements
 from training.data.manifest import read_parts
 from training.data.preprocessing.applying import model_inputs
 from training.data.tables.values import FEATURE
-from training.errors import SettingError, TrainingError
+from training.errors import EvergreenError, SettingError, TrainingError
 from training.records import DatasetVersion, TableSchema
 from training.storage.files import digest_file, temporary_folder
 from training.table_records import Preprocessing
@@ -125,6 +126,29 @@ class TableFlavor:
         mlflow_model.add_flavor(self._flavor, **own.flavors[self._flavor])
         mlflow_model.model_size_bytes = own.model_size_bytes
         mlflow_model.save(str(folder / "MLmodel"))
+
+
+def log_trees(
+    run_id: str,
+    version: DatasetVersion,
+    flavor: TableFlavor,
+    loader: str,
+    metadata: dict[str, Any],
+    library: str,
+) -> str:
+    """Log trees of `library`, which MLflow's module `loader` loads; returns the model's URI.
+
+    Raises :class:`TrainingError` when that fails.
+    """
+    needed = requirements(*packages_distributions()[library], "numpy", "pandas")
+    try:
+        return log(
+            run_id, version, flavor, loader, metadata, pip_requirements=needed, validate_serving_input=False
+        )
+    except EvergreenError:
+        raise
+    except Exception as error:
+        raise TrainingError(f"the model could not be logged: {type(error).__name__}: {error}") from error
 
 
 def raw_signature(version: DatasetVersion) -> "ModelSignature":

@@ -68,6 +68,7 @@ TORCH = {
 BOOSTING = {
     "trainers.boosting",
     "trainers.boosting.loop",
+    "trainers.boosting.promise",
     "trainers.boosting.replay",
     "trainers.boosting.rounds",
     "trainers.boosting.worker",

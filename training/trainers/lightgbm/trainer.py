@@ -10,12 +10,22 @@ from training.errors import SettingError
 from training.records import DatasetVersion
 from training.seams import install_command
 from training.settings.schema import Settings
-from training.trainers.base import Promise
+from training.trainers.boosting.promise import promise, rows_per_step, steps_per_epoch
 from training.trainers.lightgbm.objectives import objective_of
 
 if TYPE_CHECKING:
     from training.attempts.job import TrainingJob
     from training.trainers.ranks import Ranks
+
+__all__ = [
+    "DISTRIBUTIONS",
+    "MODEL_FILE",
+    "check_dataset",
+    "promise",
+    "rows_per_step",
+    "run_worker",
+    "steps_per_epoch",
+]
 
 DISTRIBUTIONS = ("lightgbm",)
 MODEL_FILE = "model.lgb"
@@ -30,24 +40,6 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
     from training.trainers.lightgbm.worker import run_worker
 
     run_worker(job, ranks, node)
-
-
-def promise(settings: Settings) -> Promise:
-    """A killed training resumes at the newest saved block of rounds, with any settings of the trees."""
-    del settings
-    return Promise(resumes="round", same_bits_after_kill=True, any_workers=False)
-
-
-def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
-    """One: a boosting round is an epoch."""
-    del settings, rows, world_size
-    return 1
-
-
-def rows_per_step(settings: Settings, rows: int) -> int:
-    """All rows to learn from."""
-    del settings
-    return rows
 
 
 def check_installed() -> None:

@@ -10,12 +10,22 @@ from training.errors import SettingError
 from training.records import DatasetVersion
 from training.seams import install_command
 from training.settings.schema import Settings
-from training.trainers.base import Promise
+from training.trainers.boosting.promise import promise, rows_per_step, steps_per_epoch
 from training.trainers.xgboost.objectives import objective_of
 
 if TYPE_CHECKING:
     from training.attempts.job import TrainingJob
     from training.trainers.ranks import Ranks
+
+__all__ = [
+    "DISTRIBUTIONS",
+    "MODEL_FILE",
+    "check_dataset",
+    "promise",
+    "rows_per_step",
+    "run_worker",
+    "steps_per_epoch",
+]
 
 DISTRIBUTIONS = ("xgboost",)
 MODEL_FILE = "model.ubj"
@@ -31,24 +41,6 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
     from training.trainers.xgboost.worker import run_worker
 
     run_worker(job, ranks, node)
-
-
-def promise(settings: Settings) -> Promise:
-    """A killed training resumes at the newest saved block of rounds, whatever the settings of the trees."""
-    del settings
-    return Promise(resumes="round", same_bits_after_kill=True, any_workers=False)
-
-
-def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
-    """1, because a boosting round counts as an epoch and as a step."""
-    del settings, rows, world_size
-    return 1
-
-
-def rows_per_step(settings: Settings, rows: int) -> int:
-    """`rows`, because each boosting round uses all rows to learn from."""
-    del settings
-    return rows
 
 
 def check_installed() -> None:

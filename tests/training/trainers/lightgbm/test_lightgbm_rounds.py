@@ -11,13 +11,14 @@ import torch
 from boosted_tables import boosted_job, bundled, outcome
 from small_runs import prepared
 
+from training.checkpoints.checkpoint_log import STATE
 from training.data.sources.table import Table
 from training.errors import SettingError, TransientError
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import launch
 from training.trainers.boosting import replay
-from training.trainers.lightgbm import network
+from training.trainers.lightgbm import inspection, network
 from training.trainers.ranks import Ranks
 
 SAMPLED = {"bagging_fraction": 0.8, "feature_fraction": 0.7}
@@ -64,6 +65,19 @@ def test_no_tree_follows_a_round_without_a_split(
     assert len(trained.history) == 30
     assert trained.history[-1].validation_loss < 1e-9
     assert trained.reproducible is True, trained.reproducible_reason
+
+
+def test_a_model_without_a_split_has_one_digest(home: Home, table: DatasetVersion) -> None:
+    """LightGBM writes a tree that it has just grown, and the same tree after loading, as different texts."""
+    job = boosted_job(
+        home, table, trainer="LightGBM", training={"min_data_in_leaf": 10**6}, checkpoint={"every_s": 0.01}
+    )
+    trained = launch(job)
+    found = list(job.paths.checkpoints.glob("step-*"))
+    assert found
+    for place in found:
+        state = torch.load(place / STATE, map_location="cpu", weights_only=True)
+        assert inspection.model_digest(state, trained.selected_epoch) == trained.weights_digest
 
 
 def test_a_port_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,7 @@ def test_a_killed_worker_changes_no_bit(home: Home) -> None:
     assert second.first_step >= 40
     assert second.first_step % 10 == 0
     assert first.world_size == second.world_size == 2
-    (failure,) = read_failures(hit.paths)
-    assert "lightgbm" not in failure.error.lower() or "lost the other workers" in failure.error
+    assert len(read_failures(hit.paths)) == 1
     assert trained.reproducible is True, trained.reproducible_reason
     calm = job("calm")
     assert outcome(hit, trained) == outcome(calm, launch(calm))
