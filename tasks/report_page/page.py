@@ -71,6 +71,11 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "importances": _importances(inputs),
         "looks": look_facts(inputs.release.verdict),
         "lineage": _lineage(inputs),
+        "policy": {
+            name: value
+            for name, value in inputs.release.verdict.policy.items()
+            if f"gate.{name}" not in sections.WITHOUT_MEANING
+        },
         "settings": _by_section(inputs.settings, sections.WITHOUT_MEANING),
         **sections.context(inputs),
         **view.data(),
