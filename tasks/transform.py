@@ -59,6 +59,8 @@ def _content(version: DatasetVersion) -> str:
     """The end of a log line: the shape of the rows, and the classes if there are any."""
     if version.table is None or version.has_images:
         shape = "of {}x{}x{}".format(*version.shape)
+    elif version.text is not None:
+        shape = f"of {counted(version.text.length, 'token')} of {version.text.vocabulary:,}"
     else:
         shape = f"of {counted(len(version.table.columns), 'feature')}"
     return f"{shape} in {counted(len(version.classes), 'class', 'classes')}" if version.classes else shape

@@ -6,7 +6,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from training.record_base import Record
 
-ColumnKind = Literal["number", "category", "boolean", "date"]
+ColumnKind = Literal[
+    "number", "category", "boolean", "date", "text"
+]  # text: only the column of a source of text
 PreprocessorName = Literal[
     "SimpleImputer",
     "StandardScaler",
@@ -123,11 +125,28 @@ class Preprocessing(Record):
     made: tuple[MadeColumn, ...]
 
 
+class TextEncoding(Record):
+    """How the text of a row becomes the model's input: token ids, of which each row has the same number.
+
+    The file `tokenizer.json` beside the dataset's manifest cuts and pads by itself: the library `tokenizers` reads it.
+    """
+
+    length: int = Field(description="token ids of each row; longer rows are cut, shorter ones padded")
+    vocabulary: int = Field(description="ids are from 0 to this number, exclusive")
+    padding: int = Field(description="id that fills up a short row")
+    tokenizer: str = Field(description="sha256 of the file tokenizer.json")
+    trained: bool = Field(
+        description="whether the train split made the tokenizer; otherwise the recipe names it"
+    )
+    cut: int = Field(0, description="rows of the train split with more tokens, which were cut")
+
+
 class TableSchema(Record):
     """The columns of a table: the features in the order in which a model takes them, and the target.
 
     `target_mean` and `target_std` are over the train split of a regression; `target_std` is 1 if all targets are
     equal. A dataset of images with numbers to predict has this schema, too: with the target, and without `columns`.
+    A dataset of text has one column, of kind "text", and `text`, which describes the token ids.
 
     With `preprocessing`, `columns` are the output of the preprocessors. A scaled or one-hot encoded column has mean 0
     and deviation 1 here, so that a network takes its numbers without standardising them again.
@@ -145,6 +164,7 @@ class TableSchema(Record):
         (), description="columns and rows that make a model look better than it is, for people"
     )
     preprocessing: Preprocessing | None = None
+    text: TextEncoding | None = None
 
     @property
     def raw(self) -> "TableSchema":
@@ -164,8 +184,9 @@ class TableSchema(Record):
 
     @model_serializer(mode="wrap")
     def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the field `preprocessing` if it is None: records of earlier versions have no such field."""
+        """Leave out `preprocessing` and `text` if they are None: records of earlier versions have no such fields."""
         fields: dict[str, Any] = write(self)
-        if self.preprocessing is None:
-            fields.pop("preprocessing", None)
+        for name in ("preprocessing", "text"):
+            if getattr(self, name) is None:
+                fields.pop(name, None)
         return fields

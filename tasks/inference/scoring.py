@@ -18,6 +18,7 @@ from tasks.inference.inputs import Batch, Chunk, Reader
 from tasks.inference.outputs import Outputs, outputs_of
 from tasks.inference.unlabelled_images import Images
 from tasks.inference.unlabelled_tables import Tables
+from tasks.inference.unlabelled_texts import Texts
 from tasks.model_formats.base import Registered
 from tasks.registry.aliases import load_version
 from tasks.trackers.mlflow_run import connect
@@ -59,6 +60,8 @@ def open_served(
 
 
 def _reader_of(registered: Registered, function: RowFunction | None) -> Reader:
+    if registered.table is not None and registered.table.text is not None:
+        return Texts(registered.table.columns[0].name, registered.tokenizer)
     if registered.table is not None and registered.table.columns:
         return Tables(registered.table, function)
     channels, height, width = registered.shape

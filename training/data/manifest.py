@@ -19,6 +19,7 @@ from training.records import DatasetVersion, PartFile, Split
 from training.storage.files import digest_file, digest_json, write_text
 
 MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"  # of a dataset of text
 _DIGEST = "sha256_of_the_rest"  # a field of the manifest
 _THREADS = min(8, os.cpu_count() or 1)  # hashing releases the global interpreter lock (GIL)
 
@@ -59,9 +60,21 @@ def check_parts(version: DatasetVersion) -> None:
     for file in sorted(file for split in version.parts for file in (root / split).glob("[!.]*.parquet")):
         if file not in listed:
             raise DataError(f"{file}: not among the files that the manifest lists.")
+    if version.text is not None and _digest(root / TOKENIZER) != version.text.tokenizer:
+        raise DataError(_unlike(root / TOKENIZER))
     with ThreadPoolExecutor(_THREADS) as pool:
         for _ in pool.map(lambda part: _check_part(root, part), parts):
             pass
+
+
+def files_of(version: DatasetVersion) -> dict[str, str]:
+    """The files of a dataset version besides its manifest: sha256 by path, relative to the version's folder."""
+    parts = {part.path: part.sha256 for split in version.parts.values() for part in split}
+    return parts if version.text is None else {**parts, TOKENIZER: version.text.tokenizer}
+
+
+def _digest(file: Path) -> str:
+    return digest_file(file) if file.is_file() else ""
 
 
 def _check_part(root: Path, part: PartFile) -> None:

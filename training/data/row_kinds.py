@@ -1,9 +1,9 @@
 """Functions that differ between datasets of images and of tables, for callers that serve both.
 
 :mod:`training.code_closure` does not follow this module's imports, so that a change of the code for tables, or for
-images with numbers to predict, retrains no image classifier. For datasets that use :data:`TABLE_MODULES` or
-:data:`TARGET_MODULES`, :func:`training.data.versions.transform_modules` adds these modules to the run key. Only
-recipes with preprocessors have the code of :data:`PREPROCESSING_MODULES` in their run key.
+images with numbers to predict, retrains no image classifier. For datasets that use :data:`TABLE_MODULES`,
+:data:`TARGET_MODULES` or :data:`TEXT_MODULES`, :func:`training.data.versions.transform_modules` adds these
+modules to the run key. Only recipes with preprocessors have the code of :data:`PREPROCESSING_MODULES` in their run key.
 """
 
 from pathlib import Path
@@ -17,26 +17,40 @@ from training.settings.schema import DataSettings
 TABLE_MODULES = ("training.data.tables.preparation", "training.data.tables.unpacking")
 PREPROCESSING_MODULES = ("training.data.preprocessing.preparation",)
 
+TEXT_MODULES = ("training.data.text.preparation", "training.data.text.unpacking")
+
 TARGET_MODULES = ("training.data.image_targets.preparation", "training.data.image_targets.unpacking")
 # Kinds of SourceFiles that are images with numbers to predict.
 TARGET_KINDS = frozenset({"folder-targets", "parquet-targets"})
 
 _OF_IMAGES = ("image_size", "channels", "duplicates")
+_OF_TEXT = ("max_tokens", "vocabulary")
 
 
 def check_settings(files: SourceFiles, settings: DataSettings, problem: ProblemName) -> None:
     """Raises :class:`SettingError` for a problem or settings that this kind of source does not support."""
-    if files.kind != "table":
+    if files.kind != "text":
+        _check_unused(files, settings, _OF_TEXT, "text")
+    if files.kind not in ("table", "text"):
         _check_target(files, problem)
         return
-    defaults = DataSettings()
-    for name in _OF_IMAGES:
-        if getattr(settings, name) != getattr(defaults, name):
-            raise SettingError(
-                f"data.{name}: {files.origin} is a table, and the setting is for images; remove it"
-            )
+    _check_unused(files, settings, _OF_IMAGES, "images")
     if settings.feed == "stream":
-        raise SettingError("data.feed: a table is read from memory; use data.feed=memory")
+        raise SettingError(f"data.feed: {_NOUN[files.kind]} is read from memory; use data.feed=memory")
+
+
+_NOUN = {"table": "a table", "text": "text"}
+
+
+def _check_unused(files: SourceFiles, settings: DataSettings, names: tuple[str, ...], kind: str) -> None:
+    """Raises :class:`SettingError` for a setting among `names`, which are for rows of `kind`, without its default."""
+    defaults = DataSettings()
+    for name in names:
+        if getattr(settings, name) != getattr(defaults, name):
+            what = f"is {_NOUN[files.kind]}" if files.kind in _NOUN else "has images"
+            raise SettingError(
+                f"data.{name}: {files.origin} {what}, and the setting is for {kind}; remove it"
+            )
 
 
 def _check_target(files: SourceFiles, problem: ProblemName) -> None:
@@ -64,12 +78,17 @@ def make_table_version(*arguments: Any, **options: Any) -> DatasetVersion:
 def unpack_table(version: DatasetVersion, split: Split, folder: Path) -> None:
     """See :func:`training.data.tables.unpacking.unpack_table`; with preprocessing, `inputs.npy` is preprocessed.
 
-    For images with numbers to predict, see :func:`training.data.image_targets.unpacking.unpack_images`.
+    For images with numbers to predict, see :func:`training.data.image_targets.unpacking.unpack_images`; for text,
+    :func:`training.data.text.unpacking.unpack_text`.
     """
     if version.table is not None and version.table.preprocessing is not None:
         from training.data.preprocessing.preparation import unpack_preprocessed
 
         unpack_preprocessed(version, split, folder)
+    elif version.text is not None:
+        from training.data.text.unpacking import unpack_text
+
+        unpack_text(version, split, folder)
     elif version.has_images:
         from training.data.image_targets.unpacking import unpack_images
 

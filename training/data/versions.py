@@ -1,7 +1,7 @@
 """Fingerprint and preparation of dataset versions: chooses the code for the kind of rows.
 
-Kinds of rows are images with classes, images with numbers to predict, and rows of a table. The digest of this module
-is not in the run key, so that adding a kind of rows retrains no model.
+Kinds of rows are images with classes, images with numbers to predict, rows of a table, and texts. The digest of this
+module is not in the run key, so that adding a kind of rows retrains no model.
 """
 
 from pathlib import Path
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from training.code_closure import code_digests
 from training.data import dataset
-from training.data.row_kinds import TARGET_KINDS, TARGET_MODULES
+from training.data.row_kinds import TARGET_KINDS, TARGET_MODULES, TEXT_MODULES
+from training.errors import SettingError
 from training.records import DatasetVersion, ProblemName, RawShard, SourceFiles, Split
 from training.settings.schema import DataSettings
 from training.storage.files import digest_json
@@ -29,15 +30,40 @@ def fingerprint(
 ) -> str:
     """See :func:`training.data.dataset.fingerprint`."""
     made = dataset.fingerprint(files, settings, problem, transform)
+    if files.kind == "text":
+        return _of_text(made, files, settings, problem, transform)
     if files.kind not in TARGET_KINDS:
         return made
     return digest_json({"images": made, "target": files.target, "code": code_digests(*TARGET_MODULES)})
 
 
+def _of_text(
+    plain: str, files: SourceFiles, settings: DataSettings, problem: ProblemName, transform: str
+) -> str:
+    """The fingerprint of text; the digest of a given tokenizer is part of that of the source."""
+    from training.data.text.tokenizers import library_version
+
+    if transform:
+        raise SettingError(
+            f"transform_rows: {files.origin} is text, which a tokenizer converts. Remove the function; a tokenizer's "
+            "normalizer can change the text, see docs/text.md."
+        )
+    used = {"max_tokens"} | (set() if files.tokenizer else {"vocabulary"})
+    return digest_json(
+        {
+            "text": plain,
+            "problem": problem,
+            "settings": settings.model_dump(mode="json", include=used),
+            "tokenizers": library_version(),
+        }
+    )
+
+
 def transform_modules(files: SourceFiles) -> tuple[str, ...]:
     """See :func:`training.data.dataset.transform_modules`."""
-    further = TARGET_MODULES if files.kind in TARGET_KINDS else ()
-    return (*dataset.transform_modules(files), *further)
+    of_targets = TARGET_MODULES if files.kind in TARGET_KINDS else ()
+    of_text = TEXT_MODULES if files.kind == "text" else ()
+    return (*dataset.transform_modules(files), *of_targets, *of_text)
 
 
 def make_version(
@@ -55,6 +81,8 @@ def make_version(
     """See :func:`training.data.preparation.prepare.make_version`."""
     if files.kind in TARGET_KINDS:
         from training.data.image_targets.preparation import make_version
+    elif files.kind == "text":
+        from training.data.text.preparation import make_version
     else:
         from training.data.preparation.prepare import make_version
     return make_version(name, identity, files, raw, settings, place, with_ray, listing, problem, function)

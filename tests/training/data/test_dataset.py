@@ -150,7 +150,14 @@ def test_settings_of_the_transform_change_the_fingerprint(change: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "change", [{"path": "/x"}, {"feed": "loader"}, {"loader_processes": 1}, {"validation_share": 0.3}]
+    "change",
+    [
+        {"path": "/x"},
+        {"feed": "loader"},
+        {"loader_processes": 1},
+        {"loader_prefetch": 4},
+        {"validation_share": 0.3},
+    ],
 )
 def test_other_settings_do_not(change: dict[str, Any]) -> None:
     assert fingerprint(FILES, DataSettings(**change)) == fingerprint(FILES, DataSettings())

@@ -104,7 +104,7 @@ def write_raw(files: SourceFiles, shard: Shard, settings: DataSettings, folder: 
             digest = digest_file(aside)
         write_text(_note(target), digest, durable=False)
     labels: Counter[str] = Counter()
-    if files.kind != "table":  # the target of a table may have as many values as rows
+    if files.kind not in ("table", "text"):  # their target may have as many values as rows
         for batch in raw_batches(str(target), ["label"]):
             labels.update(batch["label"].to_pylist())
     return RawShard(
@@ -215,7 +215,7 @@ def make_version(
             version = _make_image_version(
                 name, identity, files, raw, settings, place, staging, with_ray, listing, function
             )
-        _check_classes(version)
+        check_classes(version)
         write_manifest(version, staging)
     if listing is not None:
         listing.unlink(missing_ok=True)  # left by an earlier attempt
@@ -304,7 +304,7 @@ def _summarise(
     )
 
 
-def _check_classes(version: DatasetVersion) -> None:
+def check_classes(version: DatasetVersion) -> None:
     """Raises :class:`DataError` when a class has no rows in a split."""
     for split in SPLITS:
         counts = zip(version.classes, version.label_counts[split], strict=True)

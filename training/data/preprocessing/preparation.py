@@ -40,7 +40,7 @@ def preprocessed_fingerprint(
     """
     if files.kind != "table":
         raise SettingError(
-            f"preprocessors: {files.origin} has images, and preprocessors change the columns of a table. Remove them; "
+            f"preprocessors: {files.origin} is no table, and preprocessors change the columns of a table. Remove them; "
             "transform_rows and augmentation change images."
         )
     # With the validation share: the steps are fitted without the validation rows, which that share selects.

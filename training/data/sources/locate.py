@@ -17,6 +17,7 @@ from training.data.sources.parquet_targets import ParquetTargets
 from training.data.sources.places import given_path
 from training.data.sources.splits import NAMES
 from training.data.sources.table import Table
+from training.data.sources.text import Text
 from training.errors import DataError, SettingError
 from training.records import SourceFiles
 
@@ -37,6 +38,8 @@ def open_path(path: Path, folder: Path, classes: tuple[str, ...] = (), own: Sour
     inside = unpacked(place, folder) if place.is_file() and is_archive(place) else place
     if isinstance(own, Table):
         source, kind = _own_files(inside, own), "a table"
+    elif isinstance(own, Text):
+        source, kind = _own_files(inside, own), "text"
     elif isinstance(own, ImageFolder) and own.target is not None:
         source, kind = _own_files(inside, own), "a folder of images with a table of targets"
     else:
@@ -61,6 +64,7 @@ def reader(files: SourceFiles) -> Source:
         folder_targets.KIND: ImageFolder(),
         parquet_targets.KIND: ParquetTargets(),
         "table": Table(files.root, target="any"),  # only `fetch` uses the options
+        "text": Text(),
     }
     if files.kind not in readers:
         raise DataError(
@@ -92,7 +96,7 @@ def with_numbers(source: Source) -> Source:
     return source
 
 
-def _own_files(place: Path, own: "Table | ImageFolder") -> Source:
+def _own_files(place: Path, own: "Table | ImageFolder | Text") -> Source:
     """The source of a recipe with its files at `place`, or in the only folder there.
 
     A folder that has the recipe's table of targets, also in a sub-folder, is the folder of images.

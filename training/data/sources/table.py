@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import get_args
 
 import pyarrow as pa
 
@@ -14,6 +13,7 @@ from training.data.sources.plain_files import check_plain
 from training.data.tables.ingest import Options, check_divided, ingest
 from training.data.tables.reading import CSV, PARQUET, is_csv
 from training.data.tables.typed_copy import find_copy, forget_old_copies, read_copy, read_notes, splits_of
+from training.data.tables.values import TYPES
 from training.errors import DataError, SettingError
 from training.records import ColumnKind, SourceFiles
 from training.storage.files import digest_file, digest_json
@@ -64,9 +64,9 @@ class Table:
 
     def _check_kinds(self) -> None:
         for name, kind in self.types.items():
-            if kind not in get_args(ColumnKind):
+            if kind not in TYPES:
                 raise SettingError(
-                    f"Table(types={{{name!r}: {kind!r}}}): no such type; take one of {', '.join(get_args(ColumnKind))}"
+                    f"Table(types={{{name!r}: {kind!r}}}): no such type; take one of {', '.join(TYPES)}"
                 )
 
     def _check_roles(self) -> None:

@@ -49,7 +49,7 @@ def make_table_version(
     """
     notes = read_notes(Path(files.root))
     classes = check_target(
-        _distinct_labels(raw), notes, files.origin, problem, sum(shard.rows for shard in raw)
+        distinct_labels(raw), notes, files.origin, problem, sum(shard.rows for shard in raw)
     )
     plans = _plans(raw, files, settings, staging, notes, classes, function)
     outcomes = run_shards(
@@ -133,7 +133,7 @@ def _plans(
     ]
 
 
-def _distinct_labels(raw: Sequence[RawShard]) -> pa.Array:
+def distinct_labels(raw: Sequence[RawShard]) -> pa.Array:
     """The distinct values of the target in all shards, without missing values."""
     found = [pc.unique(batch["label"]) for shard in raw for batch in raw_batches(shard.path, ["label"])]
     return pc.unique(pa.chunked_array(found)).drop_null()

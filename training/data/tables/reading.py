@@ -1,11 +1,12 @@
-"""Read CSV and Parquet files as blocks of rows; every error names the file, and the row if a row is invalid.
+"""Read CSV, TSV and Parquet files as blocks of rows; every error names the file, and the row if a row is invalid.
 
 Row 1 of a file is its first row of data: the header of a CSV file and empty lines are not counted. Values of a CSV file
-are strings, without surrounding spaces, and null for the texts in :data:`training.data.tables.values.MISSING`.
+are strings, without surrounding spaces, and null for the texts in :data:`training.data.tables.values.MISSING`. A TSV
+file is read as a CSV file is, but tabs separate the values, each line is a row, and quotes are part of a value.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from training.data.sources.parquet_index import readable
 from training.data.tables.values import MISSING, plain
 from training.errors import DataError
 
-CSV, PARQUET = (".csv",), (".parquet", ".pq")
+CSV, TSV, PARQUET = (".csv",), (".tsv",), (".parquet", ".pq")
 _BLOCK_BYTES = 16 << 20  # of CSV text; a row must fit
 _BLOCK_ROWS = 65_536
 _HEAD = 1 << 16
@@ -34,8 +35,12 @@ class Block(NamedTuple):
 
 
 def is_csv(file: Path) -> bool:
-    """Whether a file is read as CSV, by its name."""
-    return file.suffix.lower() in CSV
+    """Whether a file is read as CSV or TSV, by its name."""
+    return file.suffix.lower() in (*CSV, *TSV)
+
+
+def _is_tsv(file: Path) -> bool:
+    return file.suffix.lower() in TSV
 
 
 def column_types(file: Path) -> dict[str, pa.DataType]:
@@ -98,7 +103,9 @@ def _csv_batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
             file,
             # With threads, pyarrow does not know the number of an invalid row.
             read_options=pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-            parse_options=pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
+            parse_options=_tabs(refuse)
+            if _is_tsv(file)
+            else pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
             convert_options=pa.csv.ConvertOptions(
                 column_types=dict.fromkeys(header, pa.string()),
                 include_columns=[by_name[name] for name in columns],
@@ -114,6 +121,10 @@ def _csv_batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
             yield pa.RecordBatch.from_arrays(kept, names=list(columns))
 
 
+def _tabs(refuse: Callable[["pa.csv.InvalidRow"], str]) -> "pa.csv.ParseOptions":
+    return pa.csv.ParseOptions(delimiter="\t", quote_char=False, invalid_row_handler=refuse)
+
+
 @contextmanager
 def _errors_of(file: Path, ragged: "list[pa.csv.InvalidRow]") -> Iterator[None]:
     try:
@@ -121,9 +132,10 @@ def _errors_of(file: Path, ragged: "list[pa.csv.InvalidRow]") -> Iterator[None]:
     except pa.ArrowInvalid as error:
         if ragged:
             row = ragged[0]
+            hint = "" if _is_tsv(file) else "; a value that holds a comma needs quotes around it"
             raise DataError(
                 f"{file} row {row.number - 1}: has {row.actual_columns} values, and the header has "
-                f"{row.expected_columns} names. Correct it; a value that holds a comma needs quotes around it."
+                f"{row.expected_columns} names. Correct it{hint}."
             ) from error
         _check_utf8(file)
         if "straddling object" in str(error):
@@ -143,16 +155,22 @@ def _header(file: Path) -> list[str]:
         encoding="utf-8-sig", errors="replace", newline=""
     ) as stream:  # later lines may be damaged
         try:
-            names = next((row for row in csv.reader(stream) if row), [])
+            names = next((row for row in _rows(file, stream) if row), [])
         except csv.Error as error:
             raise DataError(f"{file}: its header can't be read as CSV ({error}).") from error
     if not names:
         raise DataError(f"{file}: is empty. A CSV file has the names of the columns in its first line.")
-    if len(names) == 1:
+    if len(names) == 1 and not _is_tsv(file):
         for mark, what in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
             if mark in names[0]:
                 raise DataError(f"{file}: its values are separated by {what}. Write it again, with commas.")
     return names
+
+
+def _rows(file: Path, lines: Iterable[str]) -> Iterator[list[str]]:
+    if _is_tsv(file):
+        return csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return csv.reader(lines)
 
 
 def _check_header(file: Path, names: list[str]) -> None:

@@ -193,7 +193,7 @@ def test_an_interrupted_commit_leaves_nothing(home: Home, monkeypatch: pytest.Mo
     def stop(*_: object) -> None:
         raise Stop
 
-    monkeypatch.setattr(prepare, "_check_classes", stop)
+    monkeypatch.setattr(prepare, "check_classes", stop)
     with pytest.raises(Stop):
         prepared(home)
     assert list((home.datasets / "digits").iterdir()) == []

@@ -1,0 +1,176 @@
+"""A classifier of texts, from files to a rollback; the second model has another tokenizer than the first."""
+
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from registered import rows_of
+from small_texts import MODEL, sentences
+
+from flows.retrain import retrain
+from tasks import predict as predict_step
+from tasks import rollback as rollback_step
+from tasks.registry.aliases import load_version
+from tasks.verify import verify
+from training.data.columns import open_columns
+from training.data.manifest import read_manifest
+from training.data.text.unpacking import text_ids
+from training.errors import DataError
+from training.records import DatasetVersion, Release
+from training.storage.paths import HOME_VARIABLE, Home
+
+pytest.importorskip("tokenizers", reason="install the extras by: make setup EXTRAS=all")
+pytestmark = pytest.mark.frameworks
+RECIPE = """
+from evergreen import Recipe, Text
+
+{model}
+
+recipe = Recipe(name="films", source=Text("films.tsv"), build_model=build_model)
+"""
+SETTINGS: dict[str, Any] = {
+    "data": {"max_tokens": 16, "vocabulary": 400},
+    "scaling": {"num_workers": 0, "use_gpu": "no"},
+    "training": {"global_batch_size": 40, "learning_rate": 0.001, "epochs": 1},
+    "tracking": {"system_metrics": False},
+    "gate": {"floor": 0.0},
+}
+LONGER = {**SETTINGS, "training": {"global_batch_size": 40, "learning_rate": 0.02, "epochs": 5}}
+MARK = "<i>film</i>"
+
+
+def write_rows(place: Path, rows: int) -> None:
+    lines = [f"{label}\t{MARK} {text}" for text, label in sentences(rows)]
+    (place / "films.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the recipe, its texts, and the home."""
+    folder = tmp_path_factory.mktemp("films")
+    (folder / "films.py").write_text(RECIPE.format(model=MODEL))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def releases(place: Path, prefect_harness: None) -> Iterator[tuple[Release, Release]]:
+    """A poor model, and then a better one on more texts, which replaces the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOME_VARIABLE, str(place / "home"))
+        write_rows(place, 400)
+        first = retrain(str(place / "films.py"), SETTINGS)
+        write_rows(place, 800)
+        yield first, retrain(str(place / "films.py"), LONGER)
+
+
+def home_of(place: Path) -> Home:
+    return Home(place / "home")
+
+
+def dataset_of(place: Path, release: Release) -> DatasetVersion:
+    folder = home_of(place).dataset("films", release.dataset_fingerprint)
+    return read_manifest(folder, release.dataset_fingerprint)
+
+
+def test_the_better_model_replaces_one_with_another_tokenizer(
+    releases: tuple[Release, Release], place: Path
+) -> None:
+    first, second = (dataset_of(place, release) for release in releases)
+    assert first.text is not None
+    assert second.text is not None
+    assert first.text.tokenizer != second.text.tokenizer
+    assert (releases[1].alias, releases[1].version) == ("champion", "2")
+    assert releases[1].metrics["accuracy"] > 0.9 > releases[1].metrics["champion_accuracy"]
+
+
+def test_the_report_has_the_texts_that_the_model_got_wrong(
+    releases: tuple[Release, Release], place: Path
+) -> None:
+    page = home_of(place).run("films", releases[0].run_key).report.read_text()
+    assert page.count(f'<td class="text">{escape(MARK)} ') > 5
+
+
+def test_the_champion_is_judged_by_its_own_tokenizer(releases: tuple[Release, Release], place: Path) -> None:
+    """The champion's recorded accuracy is the one of its own program on ids of its own tokenizer."""
+    champion, version = load_version(home_of(place), "films", "1"), dataset_of(place, releases[1])
+    found = champion.predict(text_ids(version, "test", champion.tokenizer)).argmax(1)
+    right = found == open_columns(version, "test").targets
+    assert right.mean() == pytest.approx(releases[1].metrics["champion_accuracy"])
+
+
+def test_raw_texts_are_predicted_as_mlflow_and_tokenizers_alone_do(
+    releases: tuple[Release, Release], place: Path, tmp_path: Path
+) -> None:
+    import mlflow
+    from tokenizers import Tokenizer
+
+    texts = [text for text, _ in sentences(20, seed=1)]
+    (tmp_path / "new.txt").write_text("\n".join(texts) + "\n")
+    (tmp_path / "new.csv").write_text(
+        "\n".join(["id,text", *(f"{i},{t}" for i, t in enumerate(texts))]) + "\n"
+    )
+    root, found = str(home_of(place).root), []
+    for name in ("new.txt", "new.csv"):
+        output = tmp_path / f"{name}.parquet"
+        summary = predict_step.predict.fn(root, "films", str(tmp_path / name), str(output))
+        assert (summary.rows, summary.unit, summary.version) == (20, "rows", "2")
+        found.append([row["probabilities"] for row in rows_of(output)])
+    folder = Path(mlflow.artifacts.download_artifacts("models:/films@champion"))
+    tokenizer = Tokenizer.from_file(str(folder / "extra_files" / "tokenizer.json"))
+    ids = np.array([tokenizer.encode(text).ids for text in texts])
+    alone = mlflow.pyfunc.load_model(str(folder)).predict(ids)
+    assert np.allclose(found[0], alone, atol=1e-5)
+    assert found[0] == found[1]
+
+
+def test_rows_that_can_t_be_predicted_are_named(
+    releases: tuple[Release, Release], place: Path, tmp_path: Path
+) -> None:
+    root = str(home_of(place).root)
+    (tmp_path / "gap.txt").write_text("a film\n\nmore\n")
+    with pytest.raises(DataError, match=r"gap.txt row 2: the text is empty"):
+        predict_step.predict.fn(root, "films", str(tmp_path / "gap.txt"), str(tmp_path / "out.parquet"))
+    (tmp_path / "other.csv").write_text("words\nx\n")
+    with pytest.raises(DataError, match=r"other.csv: no column 'text'"):
+        predict_step.predict.fn(root, "films", str(tmp_path / "other.csv"), str(tmp_path / "out.parquet"))
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_model_without_its_tokenizer_is_not_loaded(releases: tuple[Release, Release], place: Path) -> None:
+    home = home_of(place)
+    kept = [
+        file
+        for file in home.mlflow_artifacts.rglob("extra_files/tokenizer.json")
+        if file.read_text() == load_version(home, "films", "2").tokenizer
+    ]
+    assert kept
+    content = kept[0].read_text()
+    try:
+        kept[0].write_text(content.replace('"[MASK]"', '"[XXXX]"', 1))
+        with pytest.raises(DataError, match=r"tokenizer.json is missing or not the file that was registered"):
+            load_version(home, "films", "2")
+    finally:
+        kept[0].write_text(content)
+
+
+def test_the_report_shows_texts_escaped(releases: tuple[Release, Release]) -> None:
+    page = Path(releases[0].report).read_text()
+    assert "&lt;i&gt;film&lt;/i&gt;" in page
+    assert MARK not in page
+    assert "trained on the train split" in page
+
+
+def test_every_promise_is_kept(releases: tuple[Release, Release], place: Path) -> None:
+    home = home_of(place)
+    for release in releases:
+        findings = verify(home.run("films", release.run_key), home, None, None)
+        assert [one for one in findings if one.ok is False] == []
+
+
+def test_a_rollback_restores_the_first_model(releases: tuple[Release, Release], place: Path) -> None:
+    root = str(home_of(place).root)
+    assert rollback_step.rollback.fn(root, "films", "") == ("2", "1")
+    assert rollback_step.rollback.fn(root, "films", "") == ("1", "2")

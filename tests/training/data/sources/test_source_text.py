@@ -1,0 +1,131 @@
+"""The source of text: each layout gives the same rows, and what is refused names the file and the row."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("tokenizers", reason="install the extras by: make setup EXTRAS=all")
+from training.data.sources.locate import open_path, reader
+from training.data.sources.text import Text
+from training.errors import DataError, SettingError
+
+pytestmark = pytest.mark.frameworks
+ROWS = [("a good film", "pos"), ('says "well done"', "pos"), ("dull,\ttoo long", "neg"), ("Ünlösbar", "neg")]
+
+
+def rows_of(source: Text, folder: Path) -> list[tuple[Any, Any, str]]:
+    """(text, label, split) of all rows, sorted."""
+    files = source.fetch(folder)
+    read = reader(files)
+    return sorted(
+        (row["feature.text"], row["label"], row["split"])
+        for split in read.splits(files)
+        for batch in read.read(files, split, range(read.count(files, split)))
+        for row in batch.to_pylist()
+    )
+
+
+def write_files(folder: Path, rows: list[tuple[str, str]], encoding: str = "utf-8") -> Path:
+    folder.mkdir(parents=True)
+    for label in sorted({label for _, label in rows}):
+        lines = [text for text, of in rows if of == label]
+        (folder / f"reviews.{label}").write_text("\n".join(lines) + "\n", encoding=encoding)
+    return folder
+
+
+def write_folders(folder: Path, rows: list[tuple[str, str]]) -> Path:
+    for number, (text, label) in enumerate(rows):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        (folder / label / f"{number}.txt").write_text(text)
+    return folder
+
+
+def test_every_layout_gives_the_same_rows(tmp_path: Path) -> None:
+    table = pa.table({"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    quoted = [text.replace('"', '""') for text, _ in ROWS]
+    csv = [f'"{text}",{label}' for text, (_, label) in zip(quoted, ROWS, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *csv]) + "\n")
+    expected = [(text, label, "") for text, label in sorted(ROWS)]
+    paths = [
+        tmp_path / "rows.parquet",
+        tmp_path / "rows.csv",
+        write_files(tmp_path / "files", ROWS),
+        write_folders(tmp_path / "folders", ROWS),
+    ]
+    for path in paths:
+        assert rows_of(Text(path), tmp_path / "home") == expected, path
+
+
+def test_a_tsv_file_has_no_quotes(tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv").write_text('label\ttext\npos\tsays "well\nneg\ta, b\n')
+    assert rows_of(Text(tmp_path / "rows.tsv"), tmp_path / "home") == [
+        ("a, b", "neg", ""),
+        ('says "well', "pos", ""),
+    ]
+
+
+def test_folders_may_divide_the_rows(tmp_path: Path) -> None:
+    write_folders(tmp_path / "d" / "train", ROWS[:3])
+    write_folders(tmp_path / "d" / "test", ROWS[1:])
+    assert [row[2] for row in rows_of(Text(tmp_path / "d"), tmp_path / "home")].count("test") == 3
+
+
+def test_names_and_places_of_files_do_not_change_the_digest(tmp_path: Path) -> None:
+    one = Text(write_folders(tmp_path / "one", ROWS)).fetch(tmp_path / "home")
+    other = Text(write_folders(tmp_path / "other", ROWS[::-1])).fetch(tmp_path / "home")
+    changed = Text(write_folders(tmp_path / "more", [*ROWS, ("new", "neg")])).fetch(tmp_path / "home")
+    assert one.digest == other.digest != changed.digest
+
+
+def test_the_tokenizer_is_part_of_the_digest(tmp_path: Path) -> None:
+    path = write_files(tmp_path / "files", ROWS)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    plain, given = (
+        Text(path, tokenizer=one).fetch(tmp_path / "home") for one in (None, tmp_path / "tokenizer.json")
+    )
+    assert plain.digest != given.digest
+    assert Path(given.tokenizer).read_text() == "{}"
+
+
+def test_latin_1_has_to_be_declared(tmp_path: Path) -> None:
+    path = write_files(tmp_path / "files", ROWS, "latin-1")
+    with pytest.raises(
+        DataError, match=r'reviews.neg line 2: is not utf-8 \(byte 0xdc\).*encoding="latin-1"'
+    ):
+        Text(path).fetch(tmp_path / "home")
+    assert ("Ünlösbar", "neg", "") in rows_of(Text(path, encoding="latin-1"), tmp_path / "home")
+    with pytest.raises(SettingError, match="no such encoding"):
+        Text(path, encoding="latin-0")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.csv": "words,label\nx,y\n"}, r"a.csv: no column 'text'; .*Text\(text=...\)"),
+        ({"a.csv": "text,class\nx,y\n"}, r"a.csv: no column 'label'; .*Text\(target=...\)"),
+        ({"a.csv": "text,label\nx,y\n", "b.tsv": "text\tlabel\nx\ty\n"}, "holds files of .csv and .tsv"),
+        ({"reviews.pos": "x\n"}, "texts of fewer than 2 classes"),
+        ({"a.pos": "x\n", "b.neg": "y\n"}, r"\(a.pos, b.neg\) are not named NAME.CLASS with one NAME"),
+        ({"pos/1.txt": "x", "readme.md": "y"}, "readme.md: beside the folders of classes"),
+        ({"train/pos/1.txt": "x", "train/neg/1.txt": "x"}, "has train/, and beside it no test/"),
+        ({"pos/more/1.txt": "x", "neg/1.txt": "y"}, "more: a folder in the folder of a class"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    for name, text in files.items():
+        (tmp_path / "d" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "d" / name).write_text(text)
+    with pytest.raises(DataError, match=message):
+        Text(tmp_path / "d").fetch(tmp_path / "home")
+
+
+def test_data_path_replaces_the_files_of_the_recipe(tmp_path: Path) -> None:
+    inner = write_files(tmp_path / "packed" / "rt", ROWS)
+    found = open_path(tmp_path / "packed", tmp_path / "home", own=Text("elsewhere", target="polarity"))
+    assert found == Text(inner, target="polarity")
+    with pytest.raises(SettingError, match=r"data.path: text has no download"):
+        Text().fetch(tmp_path)

@@ -1,0 +1,119 @@
+"""Dataset versions of text: splits, token ids, tokenizer, damage, and rows that are refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_runs import prepared
+from small_texts import sentences, write_csv
+
+pytest.importorskip("tokenizers", reason="install the extras by: make setup EXTRAS=all")
+from training.data.dataset import find, open_columns
+from training.data.manifest import read_parts
+from training.data.sources.text import Text
+from training.data.text.tokenizers import Encoder, train
+from training.errors import DataError, SettingError
+from training.records import DatasetVersion
+from training.storage.paths import Home
+
+pytestmark = pytest.mark.frameworks
+DATA = {"max_tokens": 12, "vocabulary": 400}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def version(home: Home) -> DatasetVersion:
+    return prepared(home, Text(write_csv(home.root / "rows.csv")), "films", DATA)
+
+
+def texts_of(version: DatasetVersion, split: str) -> list[str]:
+    return [
+        text
+        for part in read_parts(version, split, ["feature.text"])
+        for text in part["feature.text"].to_pylist()
+    ]
+
+
+def open_rows(version: DatasetVersion) -> list[np.ndarray]:
+    return [open_columns(version, split).inputs for split in ("train", "test")]
+
+
+def test_rows_have_ids_of_a_tokenizer_of_the_train_split(version: DatasetVersion) -> None:
+    expected = train(texts_of(version, "train"), 400, 12)
+    assert version.text is not None
+    assert version.text.tokenizer == expected.digest
+    assert (version.shape, version.classes, version.text.padding) == ((12,), ("neg", "pos"), 0)
+    for split in ("train", "test"):
+        columns = open_columns(version, split)
+        assert columns.inputs.dtype == np.int64
+        assert (columns.inputs == Encoder(expected.content).encode(texts_of(version, split)).ids).all()
+    every = dict(sentences(300))
+    columns = open_columns(version, "test")
+    assert [every[text] for text in texts_of(version, "test")] == [
+        version.classes[target] for target in columns.targets
+    ]
+    assert not set(texts_of(version, "train")) & set(texts_of(version, "test"))
+
+
+def test_the_same_rows_give_the_same_ids(version: DatasetVersion, tmp_path: Path) -> None:
+    again = prepared(Home(tmp_path), Text(write_csv(tmp_path / "renamed.csv")), "films", DATA)
+    assert (again.fingerprint, again.table) == (version.fingerprint, version.table)
+    for one, other in zip(open_rows(again), open_rows(version), strict=True):
+        assert (one == other).all()
+
+
+def test_a_changed_tokenizer_is_damage(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    made = prepared(home, Text(write_csv(tmp_path / "rows.csv")), "films", DATA)
+    assert find(home, "films", made.fingerprint) is not None
+    file = Path(made.path) / "tokenizer.json"
+    file.write_text(file.read_text().replace("film", "flim", 1))
+    assert find(home, "films", made.fingerprint) is None
+
+
+def test_a_given_tokenizer_is_used_and_the_vocabulary_does_not_count(home: Home) -> None:
+    own = home.root / "tokenizer.json"
+    own.write_text(train(["film " * 3, "story " * 3], 300, 4).content)
+    source = Text(home.root / "rows.csv", tokenizer=own)
+    made = prepared(home, source, "films", DATA)
+    other = prepared(home, source, "films", DATA | {"vocabulary": 500})
+    assert made.text is not None
+    assert not made.text.trained
+    assert (made.shape, made.fingerprint) == ((12,), other.fingerprint)
+
+
+def test_rows_without_text_or_target_are_named(tmp_path: Path) -> None:
+    file = write_csv(tmp_path / "rows.csv")
+    file.write_text(file.read_text() + ",pos\nno target,\n")
+    with pytest.raises(DataError) as caught:
+        prepared(Home(tmp_path / "home"), Text(file), "films", DATA)
+    assert "rows.csv row 301: column 'text' is empty" in str(caught.value)
+    assert "rows.csv row 302: column 'label' is empty" in str(caught.value)
+    made = prepared(Home(tmp_path / "home"), Text(file), "films", DATA | {"max_dropped_share": 0.1})
+    assert len(made.dropped) == 2
+    assert made.rows("train") + made.rows("test") == 300
+
+
+def test_numbers_can_be_predicted(tmp_path: Path) -> None:
+    lines = [f"{text},{len(text)}" for text, _ in sentences(100)]
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join(["text,label", *lines]) + "\n")
+    made = prepared(Home(tmp_path), Text(file), "lengths", DATA, "regression")
+    targets = open_columns(made, "train").targets
+    assert made.table is not None
+    assert made.table.target_mean == pytest.approx(targets.mean())
+
+
+def test_settings_of_other_rows_are_refused(home: Home, version: DatasetVersion) -> None:
+    del version
+    source = Text(home.root / "rows.csv")
+    with pytest.raises(SettingError, match=r"data.image_size: .* is text, and the setting is for images"):
+        prepared(home, source, "films", {"image_size": 8})
+    with pytest.raises(SettingError, match=r"data.feed: text is read from memory"):
+        prepared(home, source, "films", {"feed": "stream"})
+    with pytest.raises(SettingError, match=r"data.max_tokens: .* has images, and the setting is for text"):
+        prepared(home, data={"max_tokens": 12})

@@ -1,0 +1,194 @@
+"""The source of text with a class or a number to predict for each text, and the tokenizer that a model reads it by."""
+
+import codecs
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+
+from training.code_closure import code_digests
+from training.data.sources.parquet_index import find_files
+from training.data.sources.places import given_path
+from training.data.sources.plain_files import check_plain
+from training.data.tables.encoding import nearest
+from training.data.tables.ingest import Options, check_divided, ingest
+from training.data.tables.reading import CSV, PARQUET, TSV, column_types
+from training.data.tables.typed_copy import (
+    Notes,
+    find_copy,
+    forget_old_copies,
+    read_copy,
+    read_notes,
+    splits_of,
+    write_copy,
+)
+from training.data.text.class_files import ClassFile, class_batches, find_class_files
+from training.data.text.tokenizers import check_installed, digest_of
+from training.data.text.tokenizers_found import find_tokenizer
+from training.errors import DataError, SettingError
+from training.records import SourceFiles
+from training.storage.files import atomic_file, digest_file, digest_json
+
+_TABLES = (*CSV, *TSV, *PARQUET)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Texts, each with a class or a number to predict, for a model that takes token ids.
+
+    `path`, relative to the recipe file's folder, is one of these. With folders `train/` and `test/` (and optionally
+    `val/`) in it, they are the splits; otherwise a text's content decides whether its row is a test row.
+
+    - a CSV, TSV or Parquet file, or a folder of such files, with the columns `text` and `target`. Further columns are
+      not read. A TSV file has no quotes: each line is a row. A CSV file can't hold the text NA, null or the like, as
+      they stand for a missing value (:class:`Table`);
+    - a folder with a file `NAME.CLASS` for each class (or `CLASS.txt`), with a text on each line;
+    - a folder with a folder for each class, with a text in each file.
+
+    `tokenizer` is a `tokenizer.json`, or a folder that has one, relative to the recipe file's folder; or a name on
+    Hugging Face's hub. Without it, a tokenizer is trained on the train split. `data.max_tokens` and `data.vocabulary`
+    set the tokens of a row and of a trained tokenizer. `encoding` is that of files of a class; CSV and TSV are UTF-8.
+
+    Raises :class:`SettingError` for an unknown encoding, and for one column with two uses.
+    """
+
+    LIBRARIES: ClassVar[tuple[str, ...]] = ("tokenizers",)  # optional libraries that preparation needs
+
+    path: str | Path | None = None
+    text: str = "text"
+    target: str = "label"
+    tokenizer: str | Path | None = None
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        if self.text == self.target:
+            raise SettingError(f"Text: column {self.text!r} can't be both the text and the target")
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise SettingError(
+                f"Text(encoding={self.encoding!r}): no such encoding; take one such as latin-1"
+            ) from None
+
+    def beside(self, folder: Path) -> "Text":
+        """The same texts, with `path` and `tokenizer` relative to `folder` if they are relative paths."""
+        path = self.path if self.path is None else folder / Path(self.path).expanduser()
+        tokenizer = self.tokenizer
+        if tokenizer is not None and (near := folder / Path(tokenizer).expanduser()).exists():
+            tokenizer = near
+        return replace(self, path=path, tokenizer=tokenizer)
+
+    def fetch(self, folder: Path) -> SourceFiles:
+        """Read and check all rows; their typed copy is written to `folder`, or used again if it is there."""
+        check_installed()
+        root = given_path(self.path, "text")
+        tokenizer = None if self.tokenizer is None else find_tokenizer(self.tokenizer)
+        tables = self._tables(root)
+        classes = [] if tables else find_class_files(root)
+        read = [one.path for one in classes] or [file for _, file in tables]
+        known = {file: (digest_file(file), file.stat().st_size) for file in read}
+        # Sorted by content, so that file names don't matter.
+        classes.sort(key=lambda one: (one.split, one.label, known[one.path]))
+        tables.sort(key=lambda one: (one[0], known[one[1]]))
+        about = [(split, "", *known[file]) for split, file in tables]
+        about += [(one.split, one.label, *known[one.path]) for one in classes]
+        options = {"text": self.text, "target": self.target, "encoding": self.encoding}
+        digest = digest_json({"options": options, "files": sorted(map(list, about))})
+        place = (
+            folder
+            / "texts"
+            / digest_json([digest, [str(file) for file in read], code_digests(__name__)])[:16]
+        )
+        notes = find_copy(place)
+        if notes is None:
+            self._write(tables, classes, place)
+            notes = read_notes(place)
+            _check_unchanged(known)
+        check_divided(str(root), notes.rows)
+        forget_old_copies(place)
+        return SourceFiles(
+            kind="text",
+            root=str(place),
+            origin=str(root),
+            digest=digest if tokenizer is None else digest_json([digest, digest_of(tokenizer)]),
+            files=len(read),
+            bytes=sum(size for _, size in known.values()),
+            tokenizer="" if tokenizer is None else str(_keep(tokenizer, folder)),
+        )
+
+    def _tables(self, root: Path) -> list[tuple[str, Path]]:
+        """The CSV, TSV or Parquet files, each with its split or ""; empty for a folder without such files."""
+        if root.is_file():
+            if root.suffix.lower() not in _TABLES:
+                raise DataError(
+                    f"{root}: neither CSV, TSV nor Parquet by its name; it must end in {' or '.join(_TABLES)}. For a "
+                    "file for each class, give the folder of the files."
+                )
+            check_plain(root)
+        elif not any(
+            next(at.glob(f"*{suffix}"), None)
+            for at in (root, root / "train", root / "test")
+            for suffix in _TABLES
+        ):
+            return []
+        files = find_files(root, _TABLES, "CSV, TSV or Parquet")
+        kinds = {file.suffix.lower() for _, file in files}
+        if len(kinds) > 1:
+            raise DataError(
+                f"{root}: holds files of {' and '.join(sorted(kinds))}. Keep files of one format."
+            )
+        return files
+
+    def _write(self, tables: list[tuple[str, Path]], classes: list[ClassFile], place: Path) -> None:
+        if tables:
+            names: dict[str, None] = {}
+            for _, file in tables:
+                columns = list(column_types(file))
+                for name, option in ((self.text, "text"), (self.target, "target")):
+                    if name not in columns:
+                        raise DataError(
+                            f"{file}: no column {name!r}; {nearest(name, columns)} Name the right one in "
+                            f"Text({option}=...)."
+                        )
+                names |= dict.fromkeys(columns)
+            drop = tuple(name for name in names if name not in (self.text, self.target))
+            ingest(tables, Options(self.target, drop, {self.text: "category"}), place)
+            return
+        notes = Notes(
+            files=tuple(str(one.path) for one in classes),
+            target=self.target,
+            label="category",
+            columns={self.text: "category"},
+            rows={},
+            sha256={},
+        )
+        write_copy(place, notes, class_batches(classes, self.encoding, self.text))
+
+    def count(self, files: SourceFiles, split: str) -> int:
+        """Number of rows of `split`."""
+        return read_notes(Path(files.root)).rows.get(split, 0)
+
+    def splits(self, files: SourceFiles) -> Sequence[str]:
+        """("train", "test") with or without "val", or ("",) when no folders divide the rows."""
+        return splits_of(read_notes(Path(files.root)))
+
+    def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Raw rows: columns `feature.<text>`, `label` (both null if missing), `split` and `where`."""
+        return read_copy(Path(files.root), split, rows)
+
+
+def _keep(tokenizer: str, folder: Path) -> Path:
+    """Copy a tokenizer's JSON into `folder`, under the name of its digest, so that preparation reads these bytes."""
+    file = folder / "tokenizers" / f"{digest_of(tokenizer)}.json"
+    if not file.is_file() or digest_of(file.read_text(encoding="utf-8")) != file.stem:
+        with atomic_file(file) as aside:
+            aside.write_text(tokenizer, encoding="utf-8")
+    return file
+
+
+def _check_unchanged(known: dict[Path, tuple[str, int]]) -> None:
+    for file, (digest, size) in known.items():
+        if file.stat().st_size != size or digest_file(file) != digest:
+            raise DataError(f"{file}: changed while it was read. Run the command again.")

@@ -1,0 +1,131 @@
+"""Find texts that are stored by class: a file for each class with a text on each line, or a folder of text files."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from training.data.sources.folder_listing import visible
+from training.data.sources.plain_files import check_plain
+from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
+from training.data.tables.values import FEATURE
+from training.errors import DataError
+
+_BATCH_ROWS = 8192
+_TXT = ".txt"
+_EXAMPLES = (
+    "Give a CSV, TSV or Parquet file; or a folder with a file NAME.CLASS for each class, as reviews.pos and "
+    "reviews.neg, a text on each line; or a folder with a folder for each class, a text in each file."
+)
+
+
+class ClassFile(NamedTuple):
+    """A file with texts of one class. With `whole`, the file is one text; otherwise each line is a text."""
+
+    split: str
+    label: str
+    path: Path
+    whole: bool
+
+
+def find_class_files(root: Path) -> list[ClassFile]:
+    """The files of all classes under the folder `root`, flat or in `train/` and `test/` (and optionally `val/`).
+
+    Raises :class:`DataError` if `root` has neither one file nor one folder for each class.
+    """
+    entries = {entry.name: Path(entry.path) for entry in visible(root)}
+    divided = [name for name in NAMES if name in entries and entries[name].is_dir()]
+    if not divided:
+        return _in_folder(root, "")
+    splits = {split_named(name) for name in divided}
+    if not is_divided(splits) or set(entries) != set(divided):
+        others = sorted(set(entries) - set(divided)) or [
+            f"no {name}/" for name in NEEDED if name not in splits
+        ]
+        raise DataError(
+            f"{root}: has {divided[0]}/, and beside it {others[0]}. A folder with splits has train/ and test/, maybe "
+            "val/, and nothing else."
+        )
+    return [file for name in divided for file in _in_folder(root / name, split_named(name))]
+
+
+def _in_folder(root: Path, split: str) -> list[ClassFile]:
+    entries = sorted((Path(entry.path) for entry in visible(root)), key=lambda path: path.name)
+    folders = [path for path in entries if path.is_dir()]
+    if folders and len(folders) < len(entries):
+        file = next(path for path in entries if path not in folders)
+        raise DataError(f"{file}: beside the folders of classes, so it would not be used. Move it elsewhere.")
+    found = _folders(folders, split) if folders else _files(root, entries, split)
+    if len({one.label for one in found}) < 2:
+        raise DataError(f"{root}: texts of fewer than 2 classes. {_EXAMPLES}")
+    for one in found:
+        check_plain(one.path)
+    return found
+
+
+def _folders(folders: Sequence[Path], split: str) -> list[ClassFile]:
+    found = []
+    for folder in folders:
+        for entry in sorted(visible(folder), key=lambda entry: entry.name):
+            if entry.is_dir():
+                raise DataError(f"{entry.path}: a folder in the folder of a class. {_EXAMPLES}")
+            found.append(ClassFile(split, folder.name, Path(entry.path), True))
+    return found
+
+
+def _files(root: Path, files: Sequence[Path], split: str) -> list[ClassFile]:
+    """Files NAME.CLASS of one NAME, or files CLASS.txt."""
+    if files and all(path.suffix.lower() == _TXT for path in files):
+        return [ClassFile(split, path.stem, path, False) for path in files]
+    if len({path.stem for path in files}) > 1 or any(not path.suffix for path in files):
+        listed = ", ".join(path.name for path in files[:4])
+        raise DataError(f"{root}: its files ({listed}) are not named NAME.CLASS with one NAME. {_EXAMPLES}")
+    return [ClassFile(split, path.suffix[1:], path, False) for path in files]
+
+
+def class_batches(
+    files: Sequence[ClassFile], encoding: str, column: str
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield texts and classes of the files in batches, each with its split; the columns are those of a typed copy.
+
+    :mod:`training.data.tables.typed_copy` describes the columns. The text has no spaces around it, and is null if
+    empty. Raises :class:`DataError` that names the file and line with bytes that are not of the encoding.
+    """
+    for number, file in enumerate(files):
+        texts = list(_texts(file, encoding))
+        for start in range(0, len(texts), _BATCH_ROWS):
+            part = texts[start : start + _BATCH_ROWS]
+            yield (
+                file.split,
+                pa.RecordBatch.from_pydict(
+                    {
+                        f"{FEATURE}{column}": pa.array(part, pa.string()),
+                        "label": pa.array([file.label] * len(part), pa.string()),
+                        "file": pa.array([number] * len(part), pa.int32()),
+                        "row": pa.array(range(start + 1, start + len(part) + 1), pa.int64()),
+                    }
+                ),
+            )
+
+
+def _texts(file: ClassFile, encoding: str) -> Iterator[str | None]:
+    content = file.path.read_bytes()
+    # Not str.splitlines, which also splits at characters that may be part of a text, such as U+2028.
+    lines = [content] if file.whole else content.removesuffix(b"\n").split(b"\n")
+    for number, line in enumerate(lines, 1):
+        yield decoded(line, encoding, f"{file.path}" if file.whole else f"{file.path} line {number}")
+
+
+def decoded(content: bytes, encoding: str, where: str) -> str | None:
+    """A text without spaces around it; None if empty. `where` names the text in messages.
+
+    Raises :class:`DataError` for bytes that are not of the encoding.
+    """
+    try:
+        return content.decode(encoding).strip() or None
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: is not {encoding} (byte 0x{content[error.start]:02x}). Convert the file to UTF-8, or name its "
+            'encoding in the recipe, as Text(path, encoding="latin-1").'
+        ) from error

@@ -1,0 +1,35 @@
+"""Check texts before preparation: the target of every row, and a tokenizer that the recipe names."""
+
+from pathlib import Path
+
+from training.data.tables.table_check import check_table
+from training.data.text.tokenizers import Prepared, given, read_content
+from training.records import ProblemName, SourceFiles, TableColumn, TableSchema, TextEncoding
+from training.settings.schema import DataSettings
+
+
+def check_text(files: SourceFiles, settings: DataSettings, problem: ProblemName) -> TableSchema:
+    """Check the targets and a given tokenizer; returns the schema, as far as it is known before preparation.
+
+    Without a given tokenizer, the vocabulary is 0. Raises :class:`training.errors.DataError` as
+    :func:`training.data.tables.table_check.check_table`, and for a tokenizer that can't be used.
+    """
+    found = check_table(files, settings, problem)
+    tokenizer = Prepared("", 0, 0)
+    if files.tokenizer:
+        tokenizer = given_tokenizer(files, settings)
+    encoding = TextEncoding(
+        length=settings.max_tokens,
+        vocabulary=tokenizer.vocabulary,
+        padding=tokenizer.padding,
+        tokenizer=tokenizer.digest,
+        trained=not files.tokenizer,
+    )
+    columns = tuple(TableColumn(name=column.name, kind="text") for column in found.columns)
+    return TableSchema(target=found.target, columns=columns, text=encoding)
+
+
+def given_tokenizer(files: SourceFiles, settings: DataSettings) -> Prepared:
+    """The tokenizer that the recipe names. Raises :class:`training.errors.DataError` if it can't be used."""
+    file = Path(files.tokenizer)
+    return given(read_content(file, file.stem), settings.max_tokens, f"the tokenizer of {files.origin}")
