@@ -5,50 +5,47 @@ sha256 and size of `state.pt`. The folder is written under a temporary name, syn
 resumes from the newest folder that matches its manifest. A damaged checkpoint is skipped with a warning, and so is a
 checkpoint whose metric points are damaged: the steps after the checkpoint before it, and their points, are computed
 again. Ray's own record of checkpoints is not used.
+
+When the ranks hold tensors together, the folder also has the parts of all ranks (:mod:`training.checkpoints.parts`),
+and the manifest has their digests. The first rank publishes the folder after all ranks have written their parts.
 """
 
 import logging
-import os
-import pickle
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
 from training.attempts.metrics import MetricsFile
+from training.checkpoints.checkpoint_files import (
+    FORMAT,
+    MANIFEST,
+    STATE,
+    Manifest,
+    contract,
+    read_manifest,
+    read_state,
+)
+from training.checkpoints.parts import (
+    Keys,
+    OwnRows,
+    part_files,
+    separate,
+    verify_parts,
+    write_part,
+)
 from training.checkpoints.state_copies import StateCopies
+from training.checkpoints.writers import Writers
 from training.errors import DataError, TransientError
-from training.records import Record
 from training.settings.schema import CheckpointSettings
 from training.storage.files import DigestedStream, atomic_folder, digest_file, remove_folder
 from training.storage.paths import RunPaths
-from training.storage.record_files import find_record, read_record, record_text
+from training.storage.record_files import find_record, record_text
 
 log = logging.getLogger("evergreen.checkpoint")
-
-FORMAT = 1
-MANIFEST = "MANIFEST.json"
-STATE = "state.pt"
-
-
-class Manifest(Record):
-    """Manifest of a checkpoint: the run key, the step, and the digest and size of the state file.
-
-    `points` is the number of metric points written before the checkpoint; None in checkpoints of earlier versions.
-    """
-
-    format: int
-    run_key: str
-    epoch: int
-    step_in_epoch: int
-    step: int
-    score: float | None
-    sha256: str
-    bytes: int | None = None
-    contract: dict[str, str]
-    points: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +70,7 @@ class CheckpointLog:
     moved: Callable[[int], None] = lambda _: None  # called with each number of bytes written or transferred
     pinned: int | None = None  # step of a checkpoint that must not be pruned
     metrics: MetricsFile | None = None  # the run's metric points, checked against each checkpoint
+    writers: Writers = field(default_factory=Writers)
     _damaged: list[Path] = field(default_factory=list, repr=False)
     _writer: threading.Thread | None = field(default=None, repr=False)
     _copied: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -97,14 +95,23 @@ class CheckpointLog:
         :meth:`wait_until_copied`; all others are copied before this method returns. `steady` is for tensors that the
         next forward and backward pass does not change, as in CheckFreq (J. Mohan et al., FAST 2021). Waits for the
         previous write before it starts the next write, and raises the error of the previous write.
+
+        If `writers` are several ranks, all of them call this method. Of the other ranks' states, only the
+        :class:`OwnRows` are written.
         """
         self.wait_until_copied()
-        copied = self._copies.take(state, steady)  # into other memory than the copy still being written
+        rest, rows = separate(state)
+        given = {
+            "rest": rest if self.writers.is_first else {},
+            "rows": {key: own.rows for key, own in rows.items()},
+        }
+        copied = self._copies.take(given, steady)  # into other memory than the copy still being written
+        parts = {key: replace(own, rows=copied["rows"][key]) for key, own in rows.items()}
         self.wait()
         self._copied.clear()
         points = self.metrics.count() if self.metrics is not None else None
         self._writer = threading.Thread(
-            target=self._write, args=(position, copied, score, points), daemon=True
+            target=self._write, args=(position, copied["rest"], parts, score, points), daemon=True
         )
         self._writer.start()
 
@@ -141,57 +148,87 @@ class CheckpointLog:
         return None
 
     def _write(
-        self, position: Position, state: dict[str, Any], score: float | None, points: int | None
+        self,
+        position: Position,
+        state: dict[str, Any],
+        rows: dict[Keys, OwnRows],
+        score: float | None,
+        points: int | None,
     ) -> None:
-        import torch
-
         target = self.path_at(position.step)
+        parts = target.with_name(f".{target.name}.{self.writers.token}.tmp")
         try:
             try:
                 self._copies.fill()
             finally:
                 self._copied.set()
-            self._make_way(target)
-            # _prune counts folders: it would keep damaged checkpoints as the newest, and remove good ones.
-            while self._damaged:
-                remove_folder(self._damaged.pop())
-            with atomic_folder(target) as aside:
-                with (aside / STATE).open("wb") as out:  # torch's own file object hides why a write failed
-                    digested = DigestedStream(out, self.moved)
-                    with _without_crc():
-                        torch.save(state | {"position": astuple(position)}, cast(IO[bytes], digested))
-                manifest = Manifest(
-                    format=FORMAT,
-                    run_key=self.run_key,
-                    epoch=position.epoch,
-                    step_in_epoch=position.step_in_epoch,
-                    step=position.step,
-                    score=score,
-                    sha256=digested.sha256.hexdigest(),
-                    bytes=digested.bytes,
-                    contract=contract() | self.conditions,
-                    points=points,
-                )
-                (aside / MANIFEST).write_text(record_text(MANIFEST, manifest, target.name))
-                self.before_commit()
-            self.publish(target, manifest)
-            self._prune()
+            reports = self.writers.share(lambda: self._write_part(target, parts, rows))
+            if self.writers.is_first:
+                manifest = self._commit(target, parts, position, state, score, points, reports)
+                self.publish(target, manifest, [uploaded for _, uploaded in reports])
+                self._prune()
         except BaseException as error:  # raised in the training thread by `wait`
             self._failure.append(error)
+        finally:
+            if self.writers.is_first:
+                shutil.rmtree(parts, ignore_errors=True)
 
-    def _load(self, path: Path, manifest: Manifest) -> tuple[Position, dict[str, Any]]:
+    def _write_part(self, target: Path, parts: Path, rows: dict[Keys, OwnRows]) -> tuple[str, str]:
+        """Write this rank's part into the folder `parts`; returns its digest and the result of :meth:`keep_part`."""
+        if self.writers.count == 1:
+            return "", ""
+        files = write_part(parts, self.writers.rank, rows)
+        self.moved(sum(file.stat().st_size for file in files))
+        return digest_file(files[-1]), self.keep_part(files, target)
+
+    def _commit(
+        self,
+        target: Path,
+        parts: Path,
+        position: Position,
+        state: dict[str, Any],
+        score: float | None,
+        points: int | None,
+        reports: list[Any],
+    ) -> Manifest:
+        """Write the checkpoint with the files in `parts` in one atomic rename; returns its manifest."""
         import torch
 
+        self._make_way(target)
+        # _prune counts folders: it would keep damaged checkpoints as the newest, and remove good ones.
+        while self._damaged:
+            remove_folder(self._damaged.pop())
+        with atomic_folder(target) as aside:
+            with (aside / STATE).open("wb") as out:  # torch's own file object hides why a write failed
+                digested = DigestedStream(out, self.moved)
+                with _without_crc():
+                    torch.save(state | {"position": astuple(position)}, cast(IO[bytes], digested))
+            manifest = Manifest(
+                format=FORMAT,
+                run_key=self.run_key,
+                epoch=position.epoch,
+                step_in_epoch=position.step_in_epoch,
+                step=position.step,
+                score=score,
+                sha256=digested.sha256.hexdigest(),
+                bytes=digested.bytes,
+                contract=contract() | self.conditions,
+                points=points,
+                parts=tuple(digest for digest, _ in reports if digest),
+            )
+            for rank in self.parts_here(len(manifest.parts)):
+                for file in part_files(parts, rank):
+                    file.rename(aside / file.name)
+            (aside / MANIFEST).write_text(record_text(MANIFEST, manifest, target.name))
+            self.before_commit()
+        return manifest
+
+    def _load(self, path: Path, manifest: Manifest) -> tuple[Position, dict[str, Any]]:
         if changed := _differences(manifest.contract, contract() | self.conditions):
             log.warning(
                 "resuming under other conditions, so the last bits may differ: %s", "; ".join(changed)
             )
-        try:
-            state = torch.load(path / STATE, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise DataError(
-                f"checkpoint {path}: holds more than data ({str(error).splitlines()[0]})"
-            ) from None
+        state = read_state(path, manifest)
         position = Position(manifest.epoch, manifest.step_in_epoch, manifest.step)
         if state.pop("position", None) != astuple(position) or path.name != _name(position.step):
             raise DataError(f"checkpoint {path}: its manifest tells of another step than its state")
@@ -206,6 +243,7 @@ class CheckpointLog:
         ours = manifest.format == FORMAT and manifest.run_key == self.run_key
         if not ours or not (path / STATE).is_file() or digest_file(path / STATE) != manifest.sha256:
             raise DataError(f"checkpoint {path}: not the bytes that its manifest lists")
+        verify_parts(path, manifest.parts)
         return manifest
 
     def _check_points(self, path: Path, manifest: Manifest) -> None:
@@ -226,8 +264,20 @@ class CheckpointLog:
         except DataError:
             remove_folder(path)
 
-    def publish(self, path: Path, manifest: Manifest) -> None:
-        """Called for each complete checkpoint in the folder `path`: a store beyond this disk gets it here."""
+    def publish(self, path: Path, manifest: Manifest, kept: list[str]) -> None:
+        """Called for each complete checkpoint in the folder `path`: a store beyond this disk gets it here.
+
+        `kept` has the result of :meth:`keep_part` of each rank.
+        """
+
+    def keep_part(self, files: list[Path], target: Path) -> str:
+        """Called on each rank with the files of its part of the checkpoint `target`; returns a text for `publish`."""
+        del files, target
+        return ""
+
+    def parts_here(self, count: int) -> range:
+        """The ranks whose parts the first rank puts into the checkpoint's folder on this disk, of `count` ranks."""
+        return range(count)
 
     def publish_model(self, paths: RunPaths) -> None:
         """Called when the finished training is in `paths.model`: a store beyond this disk gets it here."""
@@ -268,26 +318,6 @@ class CheckpointLog:
                 if _step(path) >= step:
                     remove_folder(path)
             raise TransientError(f"{error}; training resumes from the checkpoint before it") from error
-
-
-def read_manifest(checkpoint: Path) -> Manifest:
-    """Read the manifest in a checkpoint's folder, without checking the state file.
-
-    Raises :class:`training.storage.record_files.DamagedError`, and FileNotFoundError if there is no manifest.
-    """
-    return read_record(checkpoint / MANIFEST, Manifest, checkpoint.name)
-
-
-def contract() -> dict[str, str]:
-    """Conditions of this process, besides the run key, on which bit-identical results depend."""
-    import torch
-
-    return {
-        "torch": torch.__version__,
-        "threads": str(torch.get_num_threads()),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "omp": os.environ.get("OMP_NUM_THREADS", ""),
-    }
 
 
 @contextmanager

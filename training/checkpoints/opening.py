@@ -8,6 +8,7 @@ from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_log import CheckpointLog
 from training.checkpoints.stored_checkpoints import StoredCheckpointLog
 from training.checkpoints.stored_run import StoredRun
+from training.checkpoints.writers import Writers
 from training.errors import TrainingError, TransientError
 from training.records import DatasetVersion
 from training.storage.objects.base import open_store
@@ -42,11 +43,13 @@ def open_checkpoints(
     progress: Callable[[], None],
     moved: Callable[[int], None],
     metrics: MetricsFile,
+    writers: Writers | None = None,
 ) -> CheckpointLog:
-    """Open the checkpoints of a job in one worker; only the first worker writes them.
+    """Open the checkpoints of a job in one worker. `writers` write them together; None: the first worker alone.
 
     Raises :class:`training.attempts.fence.SupersededError` on the first worker if a newer attempt has begun.
     """
+    writers = writers or Writers()
     given = (
         job.paths.checkpoints,
         job.settings.checkpoint,
@@ -57,11 +60,11 @@ def open_checkpoints(
         moved,
     )
     if (stored := stored_run(job)) is None:
-        return CheckpointLog(*given, metrics=metrics)
+        return CheckpointLog(*given, metrics=metrics, writers=writers)
     if is_first:
         stored.fence = fence
         stored.enter()
-    return StoredCheckpointLog(*given, metrics=metrics, stored=stored)
+    return StoredCheckpointLog(*given, metrics=metrics, writers=writers, stored=stored)
 
 
 def different_checkpoints(job: TrainingJob) -> TrainingError | TransientError:

@@ -4,6 +4,7 @@ The folder of :class:`training.checkpoints.checkpoint_log.CheckpointLog` is on t
 wrote or downloaded. Which checkpoints the run has, says the newest entry of the store's log.
 """
 
+import json
 import logging
 import shutil
 from collections.abc import Iterable
@@ -11,11 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from training.checkpoints.checkpoint_log import MANIFEST, STATE, CheckpointLog, Manifest, Position
+from training.checkpoints.checkpoint_files import MANIFEST, Manifest
+from training.checkpoints.checkpoint_log import CheckpointLog, Position
+from training.checkpoints.parts import part_files
 from training.checkpoints.stored_run import RunState, StoredCheckpoint, StoredFile, StoredRun
 from training.errors import DataError, TransientError
 from training.storage.files import atomic_folder, digest_file, remove_folder
 from training.storage.paths import RunPaths
+from training.storage.record_files import find_record
 
 log = logging.getLogger("evergreen.checkpoint")
 
@@ -45,7 +49,7 @@ class StoredCheckpointLog(CheckpointLog):
         return None
 
     def load_at(self, step: int) -> dict[str, Any]:
-        if not self.path_at(step).is_dir():
+        if not self._is_here(self.path_at(step)):
             found = [one for one in self.stored.state().checkpoints if one.step == step]
             if not found:
                 raise DataError(f"{self.stored.store.url}/{self.stored.prefix}: no checkpoint at step {step}")
@@ -63,14 +67,26 @@ class StoredCheckpointLog(CheckpointLog):
             )
             raise TransientError(f"{error} Training resumes from the checkpoint before it") from error
 
-    def publish(self, path: Path, manifest: Manifest) -> None:
+    def keep_part(self, files: list[Path], target: Path) -> str:
+        if self.writers.is_first:
+            return ""  # uploaded with the other files of the checkpoint
+        folder = self.stored.folder_of(self.writers.token)
+        uploaded = self.stored.upload({f"{target.name}/{one.name}": one for one in files}, self.moved, folder)
+        for file in files:
+            file.unlink()
+        return json.dumps([one.model_dump() for one in uploaded])
+
+    def parts_here(self, count: int) -> range:
+        return range(min(count, 1))
+
+    def publish(self, path: Path, manifest: Manifest, kept: list[str]) -> None:
         if self.metrics is not None and self.metrics.path.is_file():
             # A copy: the training goes on, and appends points to the file.
             shutil.copyfile(self.metrics.path, path / _METRICS)
         files = {f"{path.name}/{file.name}": file for file in sorted(path.iterdir())}
-        made = StoredCheckpoint(
-            step=manifest.step, score=manifest.score, files=self.stored.upload(files, self.moved)
-        )
+        parts = [StoredFile.model_validate(one) for text in kept if text for one in json.loads(text)]
+        uploaded = (*self.stored.upload(files, self.moved), *parts)
+        made = StoredCheckpoint(step=manifest.step, score=manifest.score, files=uploaded)
 
         def added(state: RunState) -> RunState:
             others = [
@@ -94,10 +110,18 @@ class StoredCheckpointLog(CheckpointLog):
 
     def _download(self, checkpoint: StoredCheckpoint) -> None:
         path = self.path_at(checkpoint.step)
-        targets = {f"{path.name}/{name}": path / name for name in (STATE, MANIFEST)}
+        metrics = f"{path.name}/{_METRICS}"
+        names = {one.name for one in checkpoint.files if one.name.startswith(f"{path.name}/")}
+        targets = {name: self.folder / name for name in names - {metrics}}
         if self.metrics is not None:
-            targets[f"{path.name}/{_METRICS}"] = self.metrics.path
+            targets[metrics] = self.metrics.path
         self.stored.download(checkpoint.files, targets, self.moved)
+
+    def _is_here(self, path: Path) -> bool:
+        """Whether all files of the checkpoint are in the folder `path`; the disk may lack parts of other ranks."""
+        manifest = find_record(path / MANIFEST, Manifest, path.name)
+        parts = range(len(manifest.parts)) if manifest is not None else ()
+        return path.is_dir() and all(file.is_file() for rank in parts for file in part_files(path, rank))
 
 
 def download_model(stored: StoredRun, paths: RunPaths) -> bool:

@@ -183,13 +183,20 @@ class StoredRun:
                 "then the same command resumes."
             )
 
+    def folder_of(self, token: str) -> str:
+        """A new prefix for an upload; `token` begins with the numbers of the attempt and of the group of workers."""
+        return f"{self.prefix}/files/{token}-{uuid.uuid4().hex}"
+
     def upload(
-        self, files: dict[str, Path], moved: Callable[[int], None] = ignored
+        self, files: dict[str, Path], moved: Callable[[int], None] = ignored, folder: str = ""
     ) -> tuple[StoredFile, ...]:
-        """Upload `files`, by name in the run, under a new prefix; a :meth:`commit` must then name them."""
-        fence = self.fence
-        assert fence is not None
-        folder = f"{self.prefix}/files/{fence.number}.{fence.group}-{uuid.uuid4().hex}"
+        """Upload `files`, by name in the run, under a new prefix; a :meth:`commit` must then name them.
+
+        `folder` is the prefix, from :meth:`folder_of`; by default it is one of this group of workers.
+        """
+        if not folder:
+            assert self.fence is not None
+            folder = self.folder_of(f"{self.fence.number}.{self.fence.group}")
         stored = []
         for name, path in files.items():
             key = f"{folder}/{name}"

@@ -1,8 +1,9 @@
 """Weights of a finished training: safetensors files, written and read without pickle, and their digest."""
 
 import hashlib
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import safetensors
 
@@ -11,6 +12,14 @@ from training.storage.files import canonical_json
 
 if TYPE_CHECKING:
     import torch
+
+# safetensors' names of the dtypes, by torch's
+_DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64",
+    "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool", "C64": "complex64",
+}  # fmt: skip
+_CHUNK = 1 << 20
 
 
 def weights_digest(weights: "dict[str, torch.Tensor]") -> str:
@@ -22,6 +31,33 @@ def weights_digest(weights: "dict[str, torch.Tensor]") -> str:
         tensor = weights[name].detach().cpu().contiguous()
         digest.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]).encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def digest_of_file(path: Path) -> str:
+    """:func:`weights_digest` of the tensors in a safetensors file, computed without importing torch.
+
+    Raises :class:`DataError` if the file can't be read, or is not a safetensors file.
+    """
+    try:
+        with safetensors.safe_open(path, framework="numpy"):  # checks the header
+            pass
+        digest = hashlib.sha256()
+        with path.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            header: dict[str, Any] = json.loads(stream.read(size))
+            for name in sorted(header.keys() - {"__metadata__"}):
+                one = header[name]
+                begin, end = one["data_offsets"]
+                dtype = f"torch.{_DTYPES[one['dtype']]}"
+                digest.update(canonical_json([name, dtype, one["shape"]]).encode())
+                stream.seek(8 + size + begin)
+                for left in range(end - begin, 0, -_CHUNK):
+                    digest.update(stream.read(min(_CHUNK, left)))
+    except KeyError as error:
+        raise DataError(f"weights {path}: tensors of type {error.args[0]} are not supported") from error
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise DataError(f"weights {path}: no readable safetensors file ({error})") from error
     return digest.hexdigest()
 
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from checkpoints import at, folder, newest, opened, save, steps
 
-from training.checkpoints.checkpoint_log import MANIFEST, STATE, CheckpointLog, read_manifest
+from training.checkpoints.checkpoint_files import MANIFEST, STATE, read_manifest
+from training.checkpoints.checkpoint_log import CheckpointLog
 from training.errors import TransientError
 from training.storage.files import digest_file
 from training.storage.record_files import record_text

@@ -11,7 +11,8 @@ import pytest
 import torch
 from checkpoints import at, folder, newest, opened, save, steps
 
-from training.checkpoints.checkpoint_log import MANIFEST, STATE, CheckpointLog
+from training.checkpoints.checkpoint_files import MANIFEST, STATE
+from training.checkpoints.checkpoint_log import CheckpointLog
 from training.checkpoints.state_copies import StateCopies
 from training.checkpoints.weights import weights_digest
 from training.errors import ResourceError, classify

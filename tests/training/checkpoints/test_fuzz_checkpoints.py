@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from checkpoints import newest, opened, save, steps
 
-from training.checkpoints.checkpoint_log import MANIFEST, STATE
+from training.checkpoints.checkpoint_files import MANIFEST, STATE
 
 SEEDS = range(200)
 STEPS = (10, 17, 20, 25, 30)

@@ -1,34 +1,5 @@
-"""What other steps read from the files of the PyTorch loop; see :class:`training.trainers.base.Inspection`."""
+"""What other steps read from a training by the PyTorch loop; see :class:`training.trainers.base.Inspection`."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from training.trainers.network.inspection import importances, model_digest, predictor
 
-from training.checkpoints.weights import weights_digest
-
-if TYPE_CHECKING:
-    from training.problems.base import Predict
-    from training.recipe import Recipe
-    from training.records import DatasetVersion, TrainedModel
-
-
-def predictor(recipe: "Recipe", version: "DatasetVersion", trained: "TrainedModel") -> "Predict":
-    """A function from inputs to predictions, from the weights of a finished training.
-
-    Raises :class:`training.errors.DataError` if the weights file is not what training wrote.
-    """
-    from training.trainers.torch import serving
-
-    return serving.predictor(serving.serving_module(recipe, version, trained))
-
-
-def model_digest(state: Mapping[str, Any], epoch: int) -> str:
-    """Digest of the network's tensors."""
-    del epoch
-    return weights_digest(state["learner"]["model"])
-
-
-def importances(model: Path) -> dict[str, float]:
-    """None: a network has no splits."""
-    del model
-    return {}
+__all__ = ["importances", "model_digest", "predictor"]

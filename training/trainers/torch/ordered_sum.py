@@ -3,8 +3,8 @@
 import torch  # noqa: TID253 - imported by processes that train, never by ones that plan or list
 import torch.distributed as dist  # noqa: TID253
 
+from training.trainers.network.feeds import shards_of
 from training.trainers.ranks import Ranks
-from training.trainers.torch.feeds import shards_of
 
 
 class OrderedSum:

@@ -1,14 +1,15 @@
 """The trainer `torch`: Evergreen's own loop over a PyTorch module, data-parallel (DDP) on several workers."""
 
-import math
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from training.data.sample_order import SampleOrder
 from training.errors import SettingError
 from training.records import DatasetVersion
+from training.seams import install_command
 from training.settings.schema import Settings
 from training.trainers.base import Promise
-from training.trainers.torch.feeds import local_batch_size
+from training.trainers.network.feeds import local_batch_size
 from training.trainers.torch.own_settings import own_settings
 
 if TYPE_CHECKING:
@@ -20,24 +21,30 @@ MODEL_FILE = "weights.safetensors"
 
 
 def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
-    """See :class:`training.trainers.base.Trainer`."""
+    """See :class:`training.trainers.base.Trainer`. Raises :class:`SettingError` if a library is not installed."""
+    check_dataset(job.settings, job.dataset)
     from training.trainers.torch.worker import run_worker
 
     run_worker(job, ranks, node)
 
 
 def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` for rows of a table with feed `stream`, which reads images."""
+    """Raise :class:`SettingError` if a library is missing, or for rows of a table with the feed `stream` of images."""
+    for name in own_settings(settings).libraries:
+        if find_spec(name) is None:
+            raise SettingError(
+                f"training.strategy: {name} is not installed; install it by `{install_command(name)}`"
+            )
     if not version.has_images and settings.data.feed == "stream":
         raise SettingError("data.feed: stream reads images; rows of a table need data.feed=memory")
 
 
 def promise(settings: Settings) -> Promise:
-    """Feed `memory` resumes at any step; the other feeds resume at whole epochs."""
-    exact = settings.data.feed == "memory"
+    """The feeds `memory` and `loader` resume at any step, the feed `stream` at whole epochs."""
+    exact = settings.data.feed != "stream"
     return Promise(
         resumes="step" if exact else "epoch",
-        same_bits_after_kill=settings.data.feed != "stream",
+        same_bits_after_kill=exact,
         any_workers=own_settings(settings).virtual_shards is not None,
     )
 
@@ -49,8 +56,6 @@ def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
     """
     if settings.data.feed == "stream":  # each worker uses the whole batches of its share
         return rows // world_size // local_batch_size(settings)
-    if settings.data.feed == "loader":  # each worker uses its whole share, padded to the largest share
-        return math.ceil(math.ceil(rows / world_size) / local_batch_size(settings))
     return SampleOrder(rows, own_settings(settings).global_batch_size, settings.seed).steps_per_epoch
 
 

@@ -16,16 +16,17 @@ from torch import nn  # noqa: TID253
 
 from training.data.dataset import Columns
 from training.data.sample_order import Rows
-from training.trainers.torch.feeds import Batch, shards_of
+from training.trainers.network.feeds import Batch, shards_of
+from training.trainers.own_loop.schedule import set_learning_rate
 from training.trainers.torch.ordered_sum import OrderedSum
 from training.trainers.torch.own_settings import own_settings
 from training.trainers.torch.replica import Replica
-from training.trainers.torch.schedule import learning_rate, set_learning_rate
 
 
 class ShardedReplica(Replica):
     """A :class:`Replica` whose results are bit-identical for any number of workers."""
 
+    same_for_any_workers = True
     _sum: OrderedSum | None = None
 
     def wrap(self) -> nn.Module:
@@ -41,7 +42,7 @@ class ShardedReplica(Replica):
 
     def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one optimizer step. The first rank returns all workers' sums of loss and metric, the others zeros."""
-        set_learning_rate(self.optimizer, learning_rate(own_settings(self.settings), step, self.total_steps))
+        set_learning_rate(self.optimizer, self.learning_rate(step))
         first = shards_of(self.shards, self.ranks.rank, self.ranks.world_size).start
         before = [buffer.clone() for buffer in self.module.buffers()]
         gradients, sums = self._gradients(), []
@@ -81,8 +82,12 @@ class ShardedReplica(Replica):
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def _running(self) -> list[torch.Tensor]:
-        """Floating-point buffers: running statistics, which forward passes change and which can be averaged."""
-        return [buffer for buffer in self.module.buffers() if buffer.is_floating_point()]
+        """Floating-point buffers: running statistics, which forward passes change and which can be averaged.
+
+        Without those of frozen modules, which do not change: averaging could round them.
+        """
+        frozen = {id(buffer) for one in self.frozen for buffer in one.buffers()}
+        return [one for one in self.module.buffers() if one.is_floating_point() and id(one) not in frozen]
 
     def _restore(self, before: list[torch.Tensor]) -> None:
         for buffer, value in zip(self.module.buffers(), before, strict=True):

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from training.trainers.network.feeds import shards_of
 from training.trainers.ranks import Ranks
-from training.trainers.torch.feeds import shards_of
 from training.trainers.torch.ordered_sum import OrderedSum
 
 SHARDS, SIZE, STEPS = 4, 1001, 3

@@ -18,10 +18,10 @@ from training.records import DatasetVersion, ReplayOutcome
 from training.storage.paths import Home
 from training.storage.record_files import write_record
 from training.supervision.launch import launch
+from training.trainers.own_loop import replay
+from training.trainers.own_loop.unsaved_state import unsaved_differences
 from training.trainers.replay_outcome import read_outcome
-from training.trainers.torch import replay
 from training.trainers.torch.replica import Replica
-from training.trainers.torch.unsaved_state import unsaved_differences
 
 UNCHECKED = {"checkpoint": {"every_steps": 1, "replay": False}, "tracking": {"log_every_steps": 1}}
 # What the model keeps or draws from, and the name under which the replay reports it.

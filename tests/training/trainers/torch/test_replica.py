@@ -17,9 +17,10 @@ from training.data.images.augmentation import normaliser
 from training.errors import TrainingError
 from training.recipe import load
 from training.records import DatasetVersion
+from training.trainers.network.feeds import Batch
+from training.trainers.network.modules import build_module
 from training.trainers.ranks import Ranks
-from training.trainers.torch.feeds import Batch
-from training.trainers.torch.replica import Replica, build_module
+from training.trainers.torch.replica import Replica
 
 # A step without momentum and weight decay changes the weights by a multiple of the gradient.
 PLAIN = {
@@ -246,7 +247,7 @@ def test_validation_in_several_batches_is_the_same(
     replica: Callable[..., Replica], columns: Columns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = replica().validate(columns, np.arange(200))
-    monkeypatch.setattr("training.trainers.torch.replica._VALIDATION_ROWS", 33)
+    monkeypatch.setattr("training.trainers.network.validation.VALIDATION_ROWS", 33)
     assert replica().validate(columns, np.arange(200)) == pytest.approx(whole, rel=1e-6)
 
 

@@ -13,27 +13,27 @@ from training.errors import EvergreenError, TrainingError, TransientError
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.network.accumulators import Sums
+from training.trainers.network.progress import Progress
 from training.trainers.ranks import Ranks
-from training.trainers.torch.accumulators import Sums
-from training.trainers.torch.loop import Loop
 
 SHARES = ([2.0, 3.0, 4.0, 5.0], [20.0, 30.0, 40.0, 50.0])  # loss, hits, rows and checksum of each old rank
 
 
-def resumed(rank: int, world_size: int) -> Loop:
-    """The loop of rank `rank` after it resumed from a checkpoint of two ranks."""
-    loop = Loop.__new__(Loop)
+def resumed(rank: int, world_size: int) -> Progress:
+    """The progress of rank `rank` after it resumed from a checkpoint of two ranks."""
+    progress = Progress.__new__(Progress)
     state = {"learner": {}, "history": [], "epoch_sums": [0.0] * 4, "interval_sums": list(SHARES)}
-    loop.checkpoints = SimpleNamespace(load_newest=lambda: (Position(1, 1, 1), state))  # type: ignore[assignment]
-    loop.metrics = SimpleNamespace(rewind=lambda _: None)  # type: ignore[assignment]
-    loop.replay = SimpleNamespace(enter=lambda _: None)  # type: ignore[assignment]
-    loop.total_steps = 2
-    loop.replica = SimpleNamespace(load=lambda _: None)  # type: ignore[assignment]
-    loop.ranks = Ranks(rank, world_size, torch.device("cpu"), distributed=False)
-    loop.long_work = SimpleNamespace(on_all=lambda work: work())  # type: ignore[assignment]
-    loop.carried = Sums()
-    loop.resume()
-    return loop
+    progress.checkpoints = SimpleNamespace(load_newest=lambda: (Position(1, 1, 1), state))  # type: ignore[assignment]
+    progress.metrics = SimpleNamespace(rewind=lambda _: None)  # type: ignore[assignment]
+    progress.replay = SimpleNamespace(enter=lambda _: None)  # type: ignore[assignment]
+    progress.total_steps = 2
+    progress.learner = SimpleNamespace(load=lambda _: None)  # type: ignore[assignment]
+    progress.ranks = Ranks(rank, world_size, torch.device("cpu"), distributed=False)
+    progress.long_work = SimpleNamespace(on_all=lambda work: work())  # type: ignore[assignment]
+    progress.carried = Sums()
+    progress.resume()
+    return progress
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -76,10 +76,10 @@ def test_workers_that_found_different_checkpoints_do_not_step(
     home: Home, small_version: DatasetVersion, storage: dict[str, str], error: type[EvergreenError]
 ) -> None:
     """With an object store, another process may commit while the workers read: the next attempt reads again."""
-    loop = Loop.__new__(Loop)
-    loop.job = job_for(home, small_version, settings(storage=storage))
-    loop.checkpoints = SimpleNamespace(load_newest=lambda: None)  # type: ignore[assignment]
-    loop.ranks = SimpleNamespace(all_equal=lambda _: False)  # type: ignore[assignment]
-    loop.long_work = SimpleNamespace(on_all=lambda work: work())  # type: ignore[assignment]
+    progress = Progress.__new__(Progress)
+    progress.job = job_for(home, small_version, settings(storage=storage))
+    progress.checkpoints = SimpleNamespace(load_newest=lambda: None)  # type: ignore[assignment]
+    progress.ranks = SimpleNamespace(all_equal=lambda _: False)  # type: ignore[assignment]
+    progress.long_work = SimpleNamespace(on_all=lambda work: work())  # type: ignore[assignment]
     with pytest.raises(error, match="workers found different checkpoints"):
-        loop.resume()
+        progress.resume()

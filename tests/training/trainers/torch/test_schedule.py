@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.trainers.torch.schedule import build_optimizer, learning_rate, set_learning_rate
+from training.trainers.own_loop.schedule import build_optimizer, learning_rate, set_learning_rate
 from training.trainers.torch.settings import TrainingSettings
 
 KINDS = ("constant", "cosine", "one_cycle", "step")

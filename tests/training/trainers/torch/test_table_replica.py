@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as functional
 from small_tables import alone, columns_of, described, on_table, plain_steps, values
 
-from training.errors import TrainingError
+from training.errors import SettingError, TrainingError
 from training.records import DatasetVersion
-from training.trainers.torch.feeds import Batch
-from training.trainers.torch.inputs import encoder_of
-from training.trainers.torch.replica import Replica
+from training.trainers.network.feeds import Batch
+from training.trainers.network.inputs import encoder_of
+from training.trainers.torch.own_settings import own_settings
+from training.trainers.torch.replica import Replica, check_options
 
 INPUTS = values()
 PRICES = 1000 + 300 * np.random.default_rng(1).normal(size=len(INPUTS)) + 50 * INPUTS[:, 0]
@@ -110,3 +111,22 @@ def test_virtual_shards_add_up_to_the_same_numbers() -> None:
 def test_a_model_that_does_not_fit_the_table_is_refused(layers: list[Any], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
         replica(REGRESSION, lambda *_: torch.nn.Sequential(*layers))
+
+
+@pytest.mark.parametrize(
+    ("training", "targets", "message"),
+    [
+        ({"channels_last": True}, None, r"training\.channels_last: only images"),
+        (
+            {"label_smoothing": 0.1},
+            np.arange(40.0),
+            r"training\.label_smoothing: a regression has no classes",
+        ),
+    ],
+)
+def test_what_only_images_or_classes_have_is_refused(
+    training: dict[str, Any], targets: np.ndarray | None, message: str
+) -> None:
+    version = described(values(), targets)
+    with pytest.raises(SettingError, match=message):
+        check_options(own_settings(plain_steps(**training)), version)

@@ -17,7 +17,7 @@ from training.records import DatasetVersion
 from training.settings.overrides import resolve
 from training.storage.paths import Home
 from training.supervision.launch import launch
-from training.trainers.torch.serving import predictor, serving_module
+from training.trainers.network.serving import predictor, serving_module
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,9 @@ from training.records import DatasetVersion
 from training.settings.schema import DataSettings
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.network.feeds import MemoryFeed
+from training.trainers.network.inputs import ImageInputs
 from training.trainers.ranks import Ranks
-from training.trainers.torch.feeds import MemoryFeed
-from training.trainers.torch.inputs import ImageInputs
 from training.trainers.torch.replica import Replica
 
 _opened: list[list[str]] = []

@@ -22,6 +22,10 @@ _DEEPEST = 6  # levels of nested objects
 # Further parts of a container, and larger arrays, are not compared.
 _MOST_PARTS, _LARGEST_BYTES = 10_000, 1 << 26
 _TORCHS_OWN = frozenset(vars(nn.Module()))
+_OF_STRATEGY = (
+    "__composable_api_state_key",
+    "ds_",
+)  # begins of names of attributes that FSDP and DeepSpeed add
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _NOT_STATE = (type, FunctionType, ModuleType, nn.Module, nn.Parameter)
 Globals = Mapping[str, Mapping[str, Any]]
@@ -42,7 +46,12 @@ def unsaved_differences(one: nn.Module, other: nn.Module) -> list[str]:
     others = dict(other.named_modules())
     for path, module in one.named_modules():
         before = vars(others[path]) if path in others else {}
-        names = _differing({k: v for k, v in vars(module).items() if k not in _TORCHS_OWN}, before)
+        own = {
+            name: value
+            for name, value in vars(module).items()
+            if name not in _TORCHS_OWN and not name.startswith(_OF_STRATEGY)
+        }
+        names = _differing(own, before)
         found += [f"{path}.{name} (attribute)".lstrip(".") for name in names]
     return found
 

@@ -1,35 +1,36 @@
-"""Feeds: the training rows of a worker, from memory-mapped columns, Ray Data shards or a torch DataLoader.
+"""Feeds: the training rows of a worker, from memory-mapped columns or Ray Data shards; see also `loader_feed.py`.
 
-For each step, all three yield a :class:`Batch` with this worker's rows. Only the `memory` feed is exact: an epoch can
-start at any step, and each row is used exactly once per epoch.
+For each step, a feed yields a :class:`Batch` with this worker's rows. The feeds `memory` and `loader` are exact: an
+epoch can start at any step, and each row is used exactly once per epoch.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from training.data.dataset import Columns
-from training.data.sample_order import Rows, SampleOrder, stream_key
+from training.data.sample_order import Rows, SampleOrder
 from training.settings.schema import Settings
-from training.trainers.generators import seed_generators
+from training.trainers.network.own_settings import network_settings
 from training.trainers.ranks import Ranks
 from training.trainers.rows import training_rows as training_rows
-from training.trainers.torch.own_settings import own_settings
 
 if TYPE_CHECKING:
     import torch
     from ray.data import DataIterator
-    from torch.utils.data import DataLoader, Dataset
+    from torch.utils.data import Dataset
 
-_DATASET = 5  # stream of random numbers, see training.data.sample_order
+T = TypeVar("T")
 
 
 def local_batch_size(settings: Settings) -> int:
     """Rows of one optimizer step on one worker."""
-    return own_settings(settings).global_batch_size // max(1, settings.scaling.num_workers)
+    return network_settings(settings).global_batch_size // max(1, settings.scaling.num_workers)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,19 @@ class Batch:
     rows: Rows
     global_rows: int
     pieces: tuple[int, ...] = ()  # sizes of the virtual shards in this batch, in order
+
+    def pinned(self, ranks: Ranks) -> "Batch":
+        """This batch in page-locked memory, from which a copy to the GPU does not wait; on CPUs, this batch."""
+        if ranks.device.type == "cpu":
+            return self
+        return replace(self, inputs=self.inputs.pin_memory(), targets=self.targets.pin_memory())
+
+    def on(self, ranks: Ranks) -> "Batch":
+        """This batch on the device of `ranks`."""
+        if ranks.device.type == "cpu":
+            return self
+        inputs, targets = (one.to(ranks.device, non_blocking=True) for one in (self.inputs, self.targets))
+        return replace(self, inputs=inputs, targets=targets)
 
     def split(self) -> "Iterator[Batch]":
         """Yield each virtual shard of this batch as a separate batch."""
@@ -72,13 +86,17 @@ class Feed(Protocol):
 
 @dataclass(frozen=True)
 class MemoryFeed:
-    """Gathers rows from memory-mapped columns, in an order that is a function of (seed, epoch, step)."""
+    """Gathers rows from memory-mapped columns, in an order that is a function of (seed, epoch, step).
+
+    A thread reads `ahead` batches ahead, and on a GPU copies these to page-locked memory; 0: no thread.
+    """
 
     columns: Columns
     learn: Rows
     order: SampleOrder
     ranks: Ranks
     virtual_shards: int | None = None
+    ahead: int = 0
     exact: bool = True
 
     @property
@@ -88,15 +106,20 @@ class MemoryFeed:
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
         """See :class:`Feed`."""
+        steps = range(first_step, self.steps_per_epoch)
+        for batch in read_ahead(lambda step: self._read(epoch, step), steps, self.ahead):
+            yield batch.on(self.ranks)
+
+    def _read(self, epoch: int, step: int) -> Batch:
+        """This worker's batch of a step, in the memory of the CPU."""
         import torch
 
-        for step in range(first_step, self.steps_per_epoch):
-            start, stop = self.order.bounds(step)
-            chosen, pieces = self._share(epoch, step)
-            rows = self.learn[chosen]
-            inputs = torch.from_numpy(self.columns.read(rows))
-            targets = torch.from_numpy(self.columns.targets[rows])
-            yield Batch(_to(inputs, self.ranks), _to(targets, self.ranks), rows, stop - start, pieces)
+        start, stop = self.order.bounds(step)
+        chosen, pieces = self._share(epoch, step)
+        rows = self.learn[chosen]
+        inputs = torch.from_numpy(self.columns.read(rows))
+        targets = torch.from_numpy(self.columns.targets[rows])
+        return Batch(inputs, targets, rows, stop - start, pieces).pinned(self.ranks)
 
     def _share(self, epoch: int, step: int) -> tuple[Rows, tuple[int, ...]]:
         """This worker's part of a step, as indices into `learn`, and the sizes of its virtual shards, if any."""
@@ -151,71 +174,26 @@ class StreamFeed:
             yield Batch(batch["image"], batch["label"], rows, size * self.ranks.world_size)
 
 
-@dataclass(frozen=True)
-class LoaderFeed:
-    """Reads rows from a torch DataLoader over a map-style Dataset; resumes at whole epochs.
+def read_ahead(read: Callable[[int], T], steps: Iterable[int], ahead: int) -> Iterator[T]:
+    """Yield `read(step)` for each step, in order; a thread calls `read` up to `ahead` steps before the caller asks.
 
-    A DistributedSampler splits the rows; it repeats up to world_size - 1 rows per epoch, so that all ranks have the
-    same number of rows.
+    An error of `read` is raised at its step. With `ahead` 0, `read` is called in the caller's thread.
     """
-
-    loader: "DataLoader[Any]"
-    ranks: Ranks
-    exact: bool = False
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimizer steps of one epoch: the batches of one worker."""
-        return len(self.loader)
-
-    def batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
-        """See :class:`Feed`; `first_step` is 0."""
-        self.loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
-        self.loader.dataset.epoch = epoch  # type: ignore[attr-defined]  # before loader processes copy it
-        for inputs, targets, rows in islice(self.loader, first_step, None):
-            numbers = rows.cpu().numpy()
-            yield Batch(
-                _to(inputs, self.ranks),
-                _to(targets, self.ranks),
-                numbers,
-                len(numbers) * self.ranks.world_size,
-            )
-
-
-def loader_feed(dataset: "Dataset[Any]", learn: Rows, settings: Settings, ranks: Ranks) -> LoaderFeed:
-    """Build a :class:`LoaderFeed` over the rows `learn` of `dataset`.
-
-    With several workers, Ray Train's `prepare_data_loader` prepares the loader. The global random generators are
-    seeded from (seed, epoch, row) before each row is read, also in the loader's processes.
-    """
-    from torch.utils.data import DataLoader, Dataset, DistributedSampler
-
-    class Numbered(Dataset[Any]):
-        """Adds to each pair of the wrapped dataset its row number, which augmentation needs."""
-
-        epoch = 0
-
-        def __len__(self) -> int:
-            return len(learn)
-
-        def __getitem__(self, index: int) -> tuple[Any, Any, int]:
-            row = int(learn[index])
-            seed_generators(stream_key(settings.seed, self.epoch, _DATASET, row))
-            inputs, target = dataset[row]
-            return inputs, target, row
-
-    numbered = Numbered()
-    sampler: DistributedSampler[Any] = DistributedSampler(
-        numbered, ranks.world_size, ranks.rank, seed=settings.seed
-    )
-    loader: DataLoader[Any] = DataLoader(
-        numbered, local_batch_size(settings), sampler=sampler, num_workers=settings.data.loader_processes
-    )
-    if ranks.distributed:
-        from ray.train.torch import prepare_data_loader
-
-        loader = prepare_data_loader(loader, add_dist_sampler=False, move_to_device=False)
-    return LoaderFeed(loader, ranks)
+    if not ahead:
+        yield from map(read, steps)
+        return
+    waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(1, "evergreen-feed") as thread:
+        try:
+            for step in steps:
+                waiting.append(thread.submit(read, step))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for one in waiting:
+                one.cancel()
 
 
 def columns_dataset(columns: Columns) -> "Dataset[Any]":
@@ -231,9 +209,3 @@ def columns_dataset(columns: Columns) -> "Dataset[Any]":
             return torch.from_numpy(columns.read(np.array([index]))[0]), columns.targets[index].item()
 
     return ColumnsDataset()
-
-
-def _to(tensor: "torch.Tensor", ranks: Ranks) -> "torch.Tensor":
-    if ranks.device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(ranks.device, non_blocking=True)

@@ -22,6 +22,7 @@ from training.attempts.fence import Fence
 from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.checkpoints.checkpoint_log import CheckpointLog, Position
+from training.checkpoints.parts import OwnRows, StoredRows
 from training.errors import EvergreenError
 from training.recipe import modules_set_aside
 from training.records import ReplayOutcome
@@ -29,6 +30,9 @@ from training.storage.record_files import write_record
 from training.trainers.accounting import Clock
 from training.trainers.generators import generators_kept
 from training.trainers.long_work import LongWork
+from training.trainers.network.feeds import Batch, Feed
+from training.trainers.own_loop.replica import LoopReplica
+from training.trainers.own_loop.unsaved_state import differing_globals, globals_of, unsaved_differences
 from training.trainers.ranks import Ranks
 from training.trainers.replay_outcome import (
     begun,
@@ -38,17 +42,13 @@ from training.trainers.replay_outcome import (
     read_outcome,
     unchecked,
 )
-from training.trainers.torch.feeds import Batch, Feed
-from training.trainers.torch.own_settings import own_settings
-from training.trainers.torch.replica import Replica
-from training.trainers.torch.unsaved_state import differing_globals, globals_of, unsaved_differences
 
 log = logging.getLogger("evergreen.replay")
 
 _MOST_STEPS = 5
 _SECONDS = 0.3  # time limit for the replayed steps, which sets their number; at least one step is replayed
 Sums = tuple[tuple[str, ...], torch.Tensor]  # names of tensors, and a checksum for each
-Rebuild = Callable[[], tuple[Feed | None, Replica]]
+Rebuild = Callable[[], tuple[Feed | None, LoopReplica]]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Replay:
     job: TrainingJob
     ranks: Ranks
     long_work: LongWork
-    replica: Replica
+    replica: LoopReplica
     rebuild: Rebuild
     checkpoints: CheckpointLog
     fence: Fence
@@ -95,9 +95,7 @@ class Replay:
         """Why the settings exclude this run from the check; empty if they do not."""
         if not self.job.settings.checkpoint.replay:
             return "checkpoint.replay is off"
-        if own_settings(self.job.settings).compile:
-            return "with training.compile, compiling a second model could displace the programs of the first"
-        return ""
+        return self.replica.no_second_model
 
     @property
     def watching(self) -> bool:
@@ -150,7 +148,7 @@ class Replay:
         return read_outcome(self.job.paths) or unchecked(reason)
 
     def _check(self, start: Position) -> None:
-        self.long_work.on_first(self.checkpoints.wait)
+        self.long_work.on_all(self.checkpoints.wait)
         if self.ranks.is_first:
             self._write(begun(read_outcome(self.job.paths)))
         self.ranks.barrier()
@@ -207,7 +205,7 @@ class Replay:
         import psutil
 
         # Twice the state: for gradients, and for a copy while the state is loaded.
-        needed = 2 * sum(tensor.nbytes for tensor in _tensors(state))
+        needed = 2 * sum(_sizes(state, self.ranks.world_size))
         if self.ranks.device.type == "cuda":
             device = self.ranks.device
             allocated = torch.cuda.memory_allocated(device)
@@ -218,7 +216,7 @@ class Replay:
         return bool(self.ranks.add_up(float(needed > free))[0])
 
     def _first_difference(
-        self, start: Position, feed: Feed | None, replica: Replica
+        self, start: Position, feed: Feed | None, replica: LoopReplica
     ) -> tuple[int | None, list[str]]:
         """The first step after which anything differs, and the names of what differs; every rank runs all steps."""
         found: tuple[int | None, list[str]] = None, []
@@ -238,7 +236,7 @@ class Replay:
 
 
 def _checksums(
-    replica: Replica, batch: Batch, losses: torch.Tensor, scores: torch.Tensor, last: bool
+    replica: LoopReplica, batch: Batch, losses: torch.Tensor, scores: torch.Tensor, last: bool
 ) -> Sums:
     """A checksum of each tensor that a step uses or changes, computed on the device without waiting for it.
 
@@ -257,7 +255,7 @@ def _differing(one: Sums, other: Sums) -> list[str]:
     return [name for name in mine | others if mine.get(name) != others.get(name)]
 
 
-def _differing_bits(one: Replica, other: Replica) -> list[str]:
+def _differing_bits(one: LoopReplica, other: LoopReplica) -> list[str]:
     mine, others = _state(one), _state(other)
     return [
         name
@@ -266,13 +264,15 @@ def _differing_bits(one: Replica, other: Replica) -> list[str]:
     ]
 
 
-def _state(replica: Replica) -> dict[str, torch.Tensor]:
-    """Weights, buffers and optimizer state by name; the loss scale as a tensor."""
-    found = {name: one for name, one in replica.module.state_dict().items() if isinstance(one, torch.Tensor)}
+def _state(replica: LoopReplica) -> dict[str, torch.Tensor]:
+    """What this rank holds of weights, buffers and optimizer state, by name; the loss scale as a tensor."""
+    state = replica.state()
+    held: dict[str, Any] = dict(state["model"])
     weights = [name for name, _ in replica.module.named_parameters()]
-    for index, parts in replica.optimizer.state_dict()["state"].items():
-        tensors = {kind: part for kind, part in parts.items() if isinstance(part, torch.Tensor)}
-        found |= {f"{kind} of {weights[index]}": part for kind, part in tensors.items()}
+    for index, parts in state["optimizer"]["state"].items():
+        held |= {f"{kind} of {weights[index]}": part for kind, part in parts.items()}
+    held = {name: one.rows if isinstance(one, OwnRows) else one for name, one in held.items()}
+    found = {name: one for name, one in held.items() if isinstance(one, torch.Tensor)}
     return found | {"the loss scale": torch.tensor(replica.scaler.get_scale(), dtype=torch.float64)}
 
 
@@ -283,11 +283,13 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors inside nested containers."""
+def _sizes(value: Any, world_size: int) -> Iterator[int]:
+    """Bytes of each tensor inside nested containers; of a tensor in parts, the share of one rank."""
     if isinstance(value, torch.Tensor):
-        yield value
+        yield value.nbytes
+    elif isinstance(value, StoredRows):
+        yield value.nbytes // world_size
     elif isinstance(value, dict | list | tuple):
         parts: Iterable[Any] = value.values() if isinstance(value, dict) else value
         for part in parts:
-            yield from _tensors(part)
+            yield from _sizes(part, world_size)

@@ -1,7 +1,5 @@
 """Inputs of a model on a table: standardised numbers and one-hot categories, as scikit-learn computes them."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from small_tables import COLOURS, described, on_table, plain_steps, values
 from training.data.images.augmentation import Augmentation
 from training.errors import SettingError
 from training.records import TableSchema
-from training.trainers.torch.inputs import TableEncoder, inputs_of, model_shape
+from training.trainers.network.inputs import TableEncoder, inputs_of, model_shape
 
 
 def encoded(inputs: np.ndarray) -> np.ndarray:
@@ -68,22 +66,8 @@ def test_an_exported_encoder_takes_any_number_of_rows() -> None:
         assert torch.equal(program(given), encoder(given))
 
 
-@pytest.mark.parametrize(
-    ("recipe", "training", "targets", "message"),
-    [
-        ({"augmentation": Augmentation(shift=1)}, {}, None, "recipe small: augmentation changes images"),
-        ({}, {"channels_last": True}, None, r"training\.channels_last: only images"),
-        (
-            {},
-            {"label_smoothing": 0.1},
-            np.arange(40.0),
-            r"training\.label_smoothing: a regression has no classes",
-        ),
-    ],
-)
-def test_what_only_images_or_classes_have_is_refused(
-    recipe: dict[str, Any], training: dict[str, Any], targets: np.ndarray | None, message: str
-) -> None:
-    version = described(values(), targets)
-    with pytest.raises(SettingError, match=message):
-        inputs_of(on_table(version, **recipe), version, plain_steps(**training), torch.device("cpu"))
+def test_augmentation_of_a_table_is_refused() -> None:
+    version = described(values())
+    recipe = on_table(version, augmentation=Augmentation(shift=1))
+    with pytest.raises(SettingError, match="recipe small: augmentation changes images"):
+        inputs_of(recipe, version, plain_steps(), torch.device("cpu"))

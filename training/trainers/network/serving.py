@@ -25,12 +25,12 @@ def serving_module(recipe: Recipe, version: DatasetVersion, trained: TrainedMode
     float32 predictions: probabilities (rows, classes), or numbers (rows,) of a regression. Once exported, it does not
     need Evergreen. Raises :class:`training.errors.DataError` if the weights file is not what training wrote.
     """
-    from training.trainers.torch.inputs import model_shape
-    from training.trainers.torch.replica import build_module
+    from training.trainers.network.inputs import model_shape
+    from training.trainers.network.modules import build_module, recipe_module
 
     outputs = problem_named(version.problem).outputs(version)
     module = build_module(recipe, model_shape(version), outputs)
-    module.load_state_dict(load_weights_of(trained))
+    recipe_module(module).load_state_dict(load_weights_of(trained))
     return with_inputs(module, version)
 
 
@@ -39,7 +39,7 @@ def with_inputs(module: "nn.Module", version: DatasetVersion) -> "nn.Module":
     import torch
     from torch import nn
 
-    from training.trainers.torch.inputs import encoder_of
+    from training.trainers.network.inputs import encoder_of
 
     problem = problem_named(version.problem)
 

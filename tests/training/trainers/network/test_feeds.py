@@ -1,18 +1,29 @@
 """Feeds deliver every training row to some rank once per epoch, and no validation row."""
 
+import threading
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from small_runs import tiny_settings
 
 from training.data.dataset import Columns, is_validation, open_columns
 from training.data.sample_order import SampleOrder
-from training.errors import SettingError
+from training.errors import SettingError, TransientError, classify
 from training.records import DatasetVersion
+from training.trainers.network.feeds import (
+    Batch,
+    MemoryFeed,
+    columns_dataset,
+    read_ahead,
+    training_rows,
+)
+from training.trainers.network.loader_feed import LoaderFeed, loader_feed
 from training.trainers.ranks import Ranks
-from training.trainers.torch.feeds import Batch, Feed, MemoryFeed, columns_dataset, loader_feed, training_rows
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +44,9 @@ def memory(columns: Columns, ranks: Ranks, batch: int = 64, seed: int = 0) -> Me
     return MemoryFeed(columns, learn, SampleOrder(len(learn), batch, seed), ranks)
 
 
-def loader(columns: Columns, ranks: Ranks) -> Feed:
-    settings = tiny_settings()
-    return loader_feed(columns_dataset(columns), learn_of(columns), settings, ranks)
+def loader(columns: Columns, ranks: Ranks, **data: Any) -> LoaderFeed:
+    learn, settings = learn_of(columns), tiny_settings(data=data)
+    return loader_feed(columns_dataset(columns), learn, SampleOrder(len(learn), 64, 0), settings, ranks)
 
 
 def rows(batches: list[Batch]) -> list[int]:
@@ -106,30 +117,82 @@ def test_a_batch_is_a_copy(columns: Columns) -> None:
     check_content(columns, next(iter(feed.batches(0, 0))))
 
 
-def test_a_loader_brings_every_training_row_in_an_order_of_the_epoch(columns: Columns) -> None:
-    feed = loader(columns, rank())
-    epochs = [list(feed.batches(epoch, 0)) for epoch in range(2)]
-    assert not feed.exact
-    for batches in epochs:
-        assert len(batches) == feed.steps_per_epoch
-        assert sorted(rows(batches)) == sorted(learn_of(columns))
-        for batch in batches:
-            check_content(columns, batch)
-            assert batch.global_rows == len(batch.targets)
-    assert rows(epochs[0]) != rows(epochs[1])
-    assert rows(list(feed.batches(0, 0))) == rows(epochs[0])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_a_loader_has_the_rows_of_each_step_of_the_memory_feed(columns: Columns, world_size: int) -> None:
+    for number in range(world_size):
+        ranks = rank(number, world_size)
+        feed, expected = loader(columns, ranks), memory(columns, ranks)
+        assert feed.exact
+        assert feed.steps_per_epoch == expected.steps_per_epoch
+        for epoch in range(2):
+            check_same(list(feed.batches(epoch, 0)), list(expected.batches(epoch, 0)))
+            check_same(list(feed.batches(epoch, 2)), list(expected.batches(epoch, 2)))
 
 
-def test_a_loader_shares_rows_among_ranks(columns: Columns) -> None:
-    batches = [list(loader(columns, rank(number, 2)).batches(0, 0)) for number in range(2)]
-    found = [set(rows(one)) for one in batches]
-    assert found[0] | found[1] == set(learn_of(columns))
-    assert len(found[0] & found[1]) <= 1  # the sampler repeats a row to give ranks equal numbers
-    for first, second in zip(*batches, strict=True):
-        assert first.global_rows == second.global_rows == len(first.targets) + len(second.targets)
+def test_loader_processes_live_on_and_read_the_same_batches_from_any_step(columns: Columns) -> None:
+    """An epoch that is left early leaves no batch for the next epoch."""
+    feed, expected = loader(columns, rank(), loader_processes=2, loader_prefetch=3), memory(columns, rank())
+    assert feed.loader.prefetch_factor == 3
+    processes = []
+    for epoch, first, taken in [(0, 0, 2), (0, 1, 99), (1, 0, 99), (4, 3, 99)]:
+        found = list(islice(feed.batches(epoch, first), taken))
+        check_same(found, list(islice(expected.batches(epoch, first), taken)))
+        processes.append({child.pid for child in psutil.Process().children()})
+    assert set.intersection(*processes)
 
 
-def test_a_loader_skips_to_a_step(columns: Columns) -> None:
-    feed = loader(columns, rank())
-    whole = list(feed.batches(2, 0))
-    assert rows(list(feed.batches(2, 2))) == rows(whole[2:])
+def test_a_killed_process_of_a_loader_is_an_error_that_says_so(columns: Columns) -> None:
+    before = set(psutil.Process().children())
+    batches = loader(columns, rank(), loader_processes=1).batches(0, 0)
+    next(batches)
+    (process,) = set(psutil.Process().children()) - before
+    process.kill()
+    with pytest.raises(RuntimeError) as died:
+        list(batches)
+    known = classify(died.value)
+    assert isinstance(known, TransientError)
+    assert "a process of the DataLoader died" in str(known)
+    assert "data.loader_processes" in str(known)
+
+
+def test_reading_ahead_changes_neither_bits_nor_order(columns: Columns) -> None:
+    plain = memory(columns, rank())
+    ahead = replace(plain, ahead=2)
+    for first in (0, 3):
+        check_same(list(ahead.batches(1, first)), list(plain.batches(1, first)))
+
+
+def test_reading_ahead_is_bounded_and_ends_with_the_reader() -> None:
+    read: list[int] = []
+
+    def note(step: int) -> int:
+        read.append(step)
+        return step
+
+    steps = read_ahead(note, range(100), 2)
+    assert [next(steps) for _ in range(5)] == list(range(5))
+    steps.close()
+    assert read == list(range(len(read)))
+    assert 5 <= len(read) <= 7
+    assert not [one for one in threading.enumerate() if one.name.startswith("evergreen-feed")]
+
+
+def test_an_error_ahead_is_raised_at_its_step() -> None:
+    def failing(step: int) -> int:
+        if step == 3:
+            raise OSError("no such row")
+        return step
+
+    steps = read_ahead(failing, range(9), 2)
+    assert [next(steps) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="no such row"):
+        next(steps)
+
+
+def check_same(found: list[Batch], expected: list[Batch]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert rows([one]) == rows([other])
+        assert one.global_rows == other.global_rows
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.targets, other.targets)

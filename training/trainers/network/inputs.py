@@ -1,4 +1,7 @@
-"""How the inputs of a batch reach the model: images are normalised and augmented, a table's columns standardised."""
+"""Conversion of inputs for the model: images are normalised and augmented, the columns of a table standardised.
+
+Token ids of text reach the model as they are.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +15,8 @@ from training.errors import SettingError
 from training.recipe import Recipe
 from training.records import DatasetVersion, TableSchema
 from training.settings.schema import Settings
-from training.trainers.torch.own_settings import own_settings
+from training.text_shape import TextShape
+from training.trainers.network.own_settings import network_settings
 
 
 class Inputs(Protocol):
@@ -55,7 +59,7 @@ class ImageInputs:
 
 @dataclass(frozen=True)
 class TableInputs:
-    """Rows of a table, by :class:`TableEncoder`."""
+    """Rows of a table, converted by :class:`TableEncoder`; or token ids of text, which are not converted."""
 
     encoder: nn.Module
     unit: str = "rows"
@@ -66,7 +70,7 @@ class TableInputs:
         return result
 
     def augmented(self, inputs: torch.Tensor, rows: Rows, epoch: int) -> torch.Tensor:
-        """See :class:`Inputs`; rows of a table are not augmented."""
+        """See :class:`Inputs`; rows of a table and of text are not augmented."""
         del rows, epoch
         return self.plain(inputs)
 
@@ -118,16 +122,20 @@ def encoder_of(version: DatasetVersion) -> nn.Module:
     """The module that converts a batch of inputs to what the model takes: a part of the exported program."""
     if version.table is None or version.has_images:
         return normaliser(version.mean, version.std)
+    if version.text is not None:
+        return nn.Identity()
     return TableEncoder(version.table)
 
 
 def model_shape(version: DatasetVersion) -> tuple[int, ...]:
-    """Shape of one row of the model's inputs: (channels, height, width) of images, (features,) of a table.
+    """Shape of a row of the model's inputs: (channels, height, width), (features,) or a :class:`TextShape` (tokens,).
 
     Raises :class:`SettingError` for a table without any feature.
     """
     if version.table is None or version.has_images:
         return version.shape
+    if version.text is not None:
+        return TextShape(version.text.length, version.text.vocabulary, version.text.padding)
     width = TableEncoder(version.table).width
     if not width:
         raise SettingError(
@@ -138,31 +146,29 @@ def model_shape(version: DatasetVersion) -> tuple[int, ...]:
 
 
 def example_inputs(version: DatasetVersion, rows: int) -> torch.Tensor:
-    """Inputs of zeros: black images, or rows of a table."""
-    kind = torch.uint8 if version.has_images else torch.float32
-    return torch.zeros((rows, *version.shape), dtype=kind)
+    """Inputs of zeros: black images, or rows of a table; of text, the token with id 0."""
+    kind = torch.int64 if version.text is not None else torch.float32
+    return torch.zeros((rows, *version.shape), dtype=torch.uint8 if version.has_images else kind)
 
 
-def inputs_of(recipe: Recipe, version: DatasetVersion, settings: Settings, device: torch.device) -> Inputs:
-    """How the inputs of this dataset reach the recipe's model, on `device`.
+def inputs_of(
+    recipe: Recipe,
+    version: DatasetVersion,
+    settings: Settings,
+    device: torch.device,
+    channels_last: bool = False,
+) -> Inputs:
+    """The conversion of this dataset's inputs for the recipe's model, on `device`.
 
-    Raises :class:`SettingError` if the recipe or the settings ask for something that only images or classes have.
+    Raises :class:`SettingError` if the recipe has augmentation, and the rows are no images.
     """
-    if own_settings(settings).label_smoothing and not version.classes:
-        raise SettingError("training.label_smoothing: a regression has no classes to smooth; remove it")
     encoder = encoder_of(version).to(device)
     if not version.has_images:
-        _refuse_for_tables(recipe, settings)
+        if recipe.augmentation != Augmentation():
+            raise SettingError(
+                f"recipe {recipe.name}: augmentation changes images, and the source has none; remove it"
+            )
         return TableInputs(encoder)
     black = encoder(torch.zeros((1, version.shape[0], 1, 1), dtype=torch.uint8, device=device))
-    augmentation = recipe.augmentation if own_settings(settings).augment else Augmentation()
-    return ImageInputs(encoder, black, augmentation, settings.seed, own_settings(settings).channels_last)
-
-
-def _refuse_for_tables(recipe: Recipe, settings: Settings) -> None:
-    if recipe.augmentation != Augmentation():
-        raise SettingError(
-            f"recipe {recipe.name}: augmentation changes images, and the source is a table; remove it"
-        )
-    if own_settings(settings).channels_last:
-        raise SettingError("training.channels_last: only images have channels; remove it for a table")
+    augmentation = recipe.augmentation if network_settings(settings).augment else Augmentation()
+    return ImageInputs(encoder, black, augmentation, settings.seed, channels_last)

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from training.trainers.torch.settings import TrainingSettings
+    from training.settings.network import OwnLoopSettings
 
 
-def learning_rate(settings: "TrainingSettings", step: int, total_steps: int) -> float:
+def learning_rate(settings: "OwnLoopSettings", step: int, total_steps: int) -> float:
     """Learning rate of optimizer step `step` (0 for the first) out of `total_steps`.
 
     The rate rises linearly over the first `warmup_share` of all steps and then follows `schedule`: `constant` stays
@@ -32,8 +32,13 @@ def learning_rate(settings: "TrainingSettings", step: int, total_steps: int) -> 
     return peak
 
 
-def build_optimizer(settings: "TrainingSettings", parameters: Iterable["nn.Parameter"]) -> "Optimizer":
-    """Build the optimizer that the settings name; :func:`set_learning_rate` sets its rate before each step."""
+def build_optimizer(
+    settings: "OwnLoopSettings", parameters: Iterable["nn.Parameter"], fused_sgd: bool = True
+) -> "Optimizer":
+    """Build the optimizer that the settings name; :func:`set_learning_rate` sets its rate before each step.
+
+    `fused_sgd` says whether sgd may be fused, which sharded tensors do not support.
+    """
     import torch
 
     rate, decay = settings.learning_rate, settings.weight_decay
@@ -41,7 +46,7 @@ def build_optimizer(settings: "TrainingSettings", parameters: Iterable["nn.Param
     # 27 to 54 ms.
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
-            parameters, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=True
+            parameters, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=fused_sgd or None
         )
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
     return kind(parameters, lr=rate, weight_decay=decay, fused=True)

@@ -1,0 +1,200 @@
+"""Parts of a checkpoint: each rank writes its rows of the tensors that the ranks hold together.
+
+Part number r of a checkpoint is two files: `part-r.safetensors` with the rows of rank r, and `part-r.json`, the index
+of these rows: for each tensor its keys in the state, its whole shape, its dtype and its first row in this part, and the
+digest of the safetensors file. The manifest of the checkpoint has the digest of each index. Reading unpickles nothing,
+and any number of ranks can read, as each reads the rows that it needs from all parts.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors
+
+from training.errors import DataError
+from training.record_base import Record
+from training.storage.files import digest_file, write_text
+from training.storage.record_files import DamagedError, read_record, record_text
+
+if TYPE_CHECKING:
+    import torch
+
+Keys = tuple[int | str, ...]  # of a tensor in nested dictionaries
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """This rank's rows of a tensor of `shape` (rows, ...) that all ranks hold together; `start` is the first one.
+
+    `unflattened` is the shape before the tensor was flattened to `shape`; None if the tensor was not flattened.
+    """
+
+    rows: "torch.Tensor"
+    start: int
+    shape: tuple[int, ...]
+    unflattened: tuple[int, ...] | None = None
+
+
+class IndexedRows(Record):
+    """One tensor of an index: its keys in the state, its whole shape and dtype, and its first row in this part.
+
+    `unflattened` is that of :class:`OwnRows`.
+    """
+
+    keys: Keys
+    shape: tuple[int, ...]
+    dtype: str
+    start: int
+    unflattened: tuple[int, ...] | None = None
+
+
+class PartIndex(Record):
+    """The index of a part: digest and size of its safetensors file, and its tensors."""
+
+    sha256: str
+    bytes: int
+    tensors: tuple[IndexedRows, ...]
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """A tensor in the parts of a checkpoint: for each part its file and its first row, in the order of rows.
+
+    `unflattened` is that of :class:`OwnRows`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    parts: tuple[tuple[Path, int], ...]
+    unflattened: tuple[int, ...] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole tensor."""
+        import torch
+
+        return torch.empty(self.shape, dtype=getattr(torch, self.dtype), device="meta").nbytes
+
+    def read(self, start: int, count: int) -> "torch.Tensor":
+        """The rows from `start` on, (count, ...). Raises :class:`DataError` if the parts do not have these rows."""
+        import torch
+
+        found = [torch.empty((0, *self.shape[1:]), dtype=getattr(torch, self.dtype))]
+        for file, first in self.parts:
+            with safetensors.safe_open(file, framework="pt") as opened:
+                rows = opened.get_slice(self.name)
+                inside = slice(max(0, start - first), min(start + count - first, rows.get_shape()[0]))
+                if inside.start < inside.stop:
+                    found.append(rows[inside])
+        tensor = torch.cat(found)
+        if tensor.shape != (count, *self.shape[1:]):
+            raise DataError(f"checkpoint {self.parts[0][0].parent}: rows of {self.name} are missing")
+        return tensor
+
+
+def separate(state: Mapping[Any, Any], keys: Keys = ()) -> tuple[dict[Any, Any], dict[Keys, OwnRows]]:
+    """A copy of the nested dictionaries `state` with None for each :class:`OwnRows`, and the latter by their keys."""
+    rest: dict[Any, Any] = {}
+    rows: dict[Keys, OwnRows] = {}
+    for key, value in state.items():
+        if isinstance(value, OwnRows):
+            rest[key], rows[*keys, key] = None, value
+        elif isinstance(value, dict):
+            rest[key], inside = separate(value, (*keys, key))
+            rows |= inside
+        else:
+            rest[key] = value
+    return rest, rows
+
+
+def whole(value: Any) -> Any:
+    """A copy of the nested dictionaries `value` with the whole tensor, not flattened, for each :class:`StoredRows`."""
+    if isinstance(value, StoredRows):
+        read = value.read(0, value.shape[0])
+        return read if value.unflattened is None else read.view(value.unflattened)
+    return {key: whole(part) for key, part in value.items()} if isinstance(value, dict) else value
+
+
+def write_part(folder: Path, rank: int, tensors: Mapping[Keys, OwnRows]) -> list[Path]:
+    """Write the part of `rank`, durably, into `folder`; returns its files, the index last."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows, index = part_files(folder, rank)
+    save_file({_name(keys): own.rows.contiguous() for keys, own in tensors.items()}, rows)
+    _sync(rows)
+    entries = tuple(
+        IndexedRows(
+            keys=keys,
+            shape=own.shape,
+            dtype=str(own.rows.dtype).removeprefix("torch."),
+            start=own.start,
+            unflattened=own.unflattened,
+        )
+        for keys, own in tensors.items()
+    )
+    found = PartIndex(sha256=digest_file(rows), bytes=rows.stat().st_size, tensors=entries)
+    write_text(index, record_text(index.name, found, ""))
+    return [rows, index]
+
+
+def part_files(folder: Path, rank: int) -> tuple[Path, Path]:
+    """The two files of the part of `rank`: its rows and its index."""
+    return folder / f"part-{rank:05d}.safetensors", folder / f"part-{rank:05d}.json"
+
+
+def verify_parts(folder: Path, digests: Sequence[str]) -> None:
+    """Raise :class:`DataError` unless the checkpoint in `folder` has the parts whose indices have these digests."""
+    for rank, digest in enumerate(digests):
+        rows, index = part_files(folder, rank)
+        try:
+            if digest_file(index) == digest:
+                found = read_record(index, PartIndex, "")
+                if rows.stat().st_size == found.bytes and digest_file(rows) == found.sha256:
+                    continue
+        except (OSError, DamagedError):
+            pass
+        raise DataError(f"checkpoint {folder}: part {rank} is missing, or not the bytes that were written")
+
+
+def with_parts(state: dict[Any, Any], folder: Path, count: int) -> dict[Any, Any]:
+    """Put a :class:`StoredRows` in `state` for each tensor in the `count` checked parts of `folder`; returns `state`.
+
+    Raises :class:`DataError` if the state and the parts do not belong together.
+    """
+    try:
+        for keys, tensor in _stored(folder, count):
+            inside = state
+            for key in keys[:-1]:
+                inside = inside[key]
+            if inside[keys[-1]] is not None:
+                raise KeyError(keys[-1])
+            inside[keys[-1]] = tensor
+    except (KeyError, TypeError, OSError) as error:
+        raise DataError(f"checkpoint {folder}: its parts do not belong to its state ({error!r})") from error
+    return state
+
+
+def _stored(folder: Path, count: int) -> Iterator[tuple[Keys, StoredRows]]:
+    found: dict[Keys, StoredRows] = {}
+    for rank in range(count):
+        rows, index = part_files(folder, rank)
+        for one in read_record(index, PartIndex, "").tensors:
+            before = found[one.keys].parts if one.keys in found else ()
+            parts = (*before, (rows, one.start))
+            found[one.keys] = StoredRows(_name(one.keys), one.shape, one.dtype, parts, one.unflattened)
+    yield from found.items()
+
+
+def _name(keys: Keys) -> str:
+    return "/".join(map(str, keys))
+
+
+def _sync(file: Path) -> None:
+    """Make the content of a file durable (fsync)."""
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())

@@ -1,0 +1,87 @@
+"""Builds the module of a recipe, and checks that it fits the dataset."""
+
+import torch  # noqa: TID253 - imported by processes that train, export or score a model
+from torch import nn  # noqa: TID253
+
+from training.errors import SettingError, TrainingError
+from training.recipe import BuildModel, Recipe
+from training.text_shape import TextShape
+
+
+def build_module(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Build a new model of the recipe, and check that it gives `outputs` values for each row of inputs of `shape`.
+
+    Raises :class:`training.errors.TrainingError` if the model does not fit the data, or reads a file that is not kept
+    with the run.
+    """
+    try:
+        module = _builder(recipe)(shape, outputs)
+    except FileNotFoundError as error:
+        raise TrainingError(
+            f"recipe {recipe.name}: build_model reads {error.filename}, which is not kept with the run. Name it in "
+            "Recipe(files=(...)), relative to the recipe, and open it relative to __file__."
+        ) from error
+    module.eval()
+    try:
+        with torch.inference_mode():
+            output = tuple(module(model_example(shape, 2)).shape)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise TrainingError(f"recipe {recipe.name}: its model refuses {_of_inputs(shape, error)}") from error
+    if output != (2, outputs):
+        raise TrainingError(f"recipe {recipe.name}: {_of_outputs(shape, output, outputs)}")
+    return module.train()
+
+
+def model_example(shape: tuple[int, ...], rows: int) -> torch.Tensor:
+    """Example inputs for rows of `shape`: zeros; for text, the largest token id, so a too small embedding fails."""
+    if isinstance(shape, TextShape):
+        return torch.full((rows, *shape), shape.vocabulary - 1)
+    return torch.zeros((rows, *shape))
+
+
+def recipe_module(module: nn.Module) -> nn.Module:
+    """The recipe's own module: `module`, or the part of `module` that its trainer has wrapped.
+
+    Names of weights are those of this module.
+    """
+    found: nn.Module = getattr(module, "recipe_module", module)
+    return found
+
+
+def _builder(recipe: Recipe) -> BuildModel:
+    """The recipe's `build_model`. Raises :class:`SettingError` if the recipe is for another trainer."""
+    if recipe.build_model is None:
+        raise SettingError(
+            f"recipe {recipe.name}: its trainer builds no PyTorch module; use trainer=Torch(build_model)"
+        )
+    return recipe.build_model
+
+
+def _of_inputs(shape: tuple[int, ...], error: Exception) -> str:
+    if isinstance(shape, TextShape):
+        return (
+            f"int64 rows of {shape[0]} token ids: {error}. Build the model from the shape that build_model is given: "
+            "nn.Embedding(shape.vocabulary, width, padding_idx=shape.padding)."
+        )
+    if len(shape) == 1:
+        return (
+            f"rows of {shape[0]} features: {error}. Build the model from the shape that build_model is given: "
+            "(features,), with one feature for each category of a category column."
+        )
+    return (
+        f"images of {shape} (channels, height, width): {error}. "
+        "Build the model from the shape that build_model is given, or set data.image_size / data.channels."
+    )
+
+
+def _of_outputs(shape: tuple[int, ...], output: tuple[int, ...], outputs: int) -> str:
+    if len(shape) == 1:
+        return (
+            f"two rows gave an output of shape {output}; {outputs} outputs need (2, {outputs}). Size the last layer "
+            "by the `outputs` that build_model is given."
+        )
+    needs = f"{outputs} classes need" if outputs > 1 else "a number needs"
+    return (
+        f"two images gave an output of shape {output}; {needs} (2, {outputs}). Size the last layer by the `classes` "
+        "or `outputs` that build_model is given."
+    )

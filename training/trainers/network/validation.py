@@ -1,0 +1,83 @@
+"""Loss and metric of a network over rows, without learning from these rows."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch  # noqa: TID253 - imported by processes that train
+import torch.distributed as dist  # noqa: TID253
+from torch import nn  # noqa: TID253
+
+from training.data.dataset import Columns
+from training.data.sample_order import Rows
+from training.problems.objectives import Objective, objective_named
+from training.recipe_metrics import RecipeMetrics
+from training.records import DatasetVersion
+from training.trainers.ranks import Ranks
+
+VALIDATION_ROWS = 512
+
+
+def sums_over(
+    forward: Callable[[torch.Tensor], torch.Tensor],
+    objective: Objective,
+    version: DatasetVersion,
+    device: torch.device,
+    columns: Columns,
+    rows: Rows,
+    progress: Callable[[], None],
+    metrics: RecipeMetrics,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums (float64) of losses and of the metric over `rows`; adds the rows to `metrics`.
+
+    Calls `progress` after each batch. `forward` maps inputs (:class:`training.data.columns.Columns`), on `device`, to
+    the network's output.
+    """
+    losses, scores = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for start in range(0, len(rows), VALIDATION_ROWS):
+        part = rows[start : start + VALIDATION_ROWS]
+        targets = torch.from_numpy(columns.targets[part]).to(device)
+        inputs = torch.from_numpy(columns.read(part)).to(device)
+        outputs = forward(inputs)
+        metrics.add_outputs(outputs, targets)
+        loss, score = objective.torch_sums(outputs, targets, version)
+        losses += loss.double().cpu()
+        scores += score.double().cpu()
+        progress()
+    return losses, scores
+
+
+def mean_over(
+    module: nn.Module,
+    forward: Callable[[torch.Tensor], torch.Tensor],
+    version: DatasetVersion,
+    ranks: Ranks,
+    columns: Columns,
+    rows: Rows,
+    progress: Callable[[], None],
+    metrics: RecipeMetrics,
+) -> tuple[float, float]:
+    """Mean loss and metric over `rows`, computed by all ranks together; other arguments as in :func:`sums_over`.
+
+    First, all ranks get the buffers of the first rank's `module` (running statistics), which the checkpoint holds.
+    """
+    if ranks.distributed:
+        for buffer in module.buffers():
+            dist.broadcast(buffer, src=0)
+    objective = objective_named(version.problem)
+    mine = rows[ranks.rank :: ranks.world_size]
+    sums = sums_over(forward, objective, version, ranks.device, columns, mine, progress, metrics)
+    loss, score, count = ranks.add_up(*sums, len(mine))
+    return loss / count, objective.reduced(score, count)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put `module` into evaluation mode, without gradients; after the block, each submodule has its earlier mode."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part in training:
+            part.training = True

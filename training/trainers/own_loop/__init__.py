@@ -1,0 +1,1 @@
+"""Evergreen's own training loop over a module: what the trainers `torch` and `keras` share."""
