@@ -49,6 +49,7 @@ def _moves_slowly(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_work_that_moves_bytes_may_take_longer_than_a_collective_operation(tmp_path: Path) -> None:
     mp.spawn(_moves_slowly, args=(tmp_path,), nprocs=2, join=True)
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["7", "7"]

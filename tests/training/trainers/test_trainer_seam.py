@@ -20,7 +20,7 @@ ROOMS = ("training/trainers/", "training/recipes/")
 MAY_NAME = {
     "training/seams.py",
     "evergreen/__init__.py",
-    "training/checkpoints/checkpoint_log.py",
+    "training/checkpoints/checkpoint_files.py",
     "training/recipe.py",
     "tasks/model_formats/raw_table.py",
 }

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from boosted_tables import outcome
 
 from training.attempts.fence import Fence, SupersededError
@@ -14,7 +13,8 @@ from training.attempts.heartbeat import Heartbeat
 from training.attempts.history import read_attempts
 from training.attempts.job import TrainingJob
 from training.attempts.metrics import AT_EPOCH_ENDS, AT_INTERVALS, SPEEDS, MetricsFile
-from training.checkpoints.checkpoint_log import STATE
+from training.checkpoints.checkpoint_files import read_manifest, read_state
+from training.checkpoints.parts import whole
 from training.data.dataset import open_columns
 from training.errors import StopRequestedError
 from training.problems.objectives import objective_named
@@ -67,7 +67,7 @@ class TrainerContract(ABC):
         trained = launch(job)
         kept = {int(place.name[5:]): place for place in job.paths.checkpoints.glob("step-*")}
         place = kept.get(trained.selected().step, kept[max(kept)])
-        state = torch.load(place / STATE, map_location="cpu", weights_only=True)
+        state = whole(read_state(place, read_manifest(place)))
         read = inspection_of(job.settings.trainer).model_digest(state, trained.selected_epoch)
         assert read == trained.weights_digest
 

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import numpy as np
@@ -28,6 +28,7 @@ from training.storage.record_files import record_text
 from training.trainers.accounting import Clock, metric_interval
 from training.trainers.boosting.replay import Replay
 from training.trainers.boosting.rounds import Block, Boosting, Model, Round, block_end
+from training.trainers.early_stopping import early_end, last_epoch
 from training.trainers.long_work import LongWork
 from training.trainers.ranks import ControlConsensus, Ranks, device_name
 from training.trainers.requests import SAVE, STOP, Requests
@@ -55,6 +56,7 @@ class Loop(Generic[Model]):
     saved_round: int = 0
     save_requested: bool = False
     done: int = 0  # finished rounds, for heartbeats
+    stopped: str = ""  # why training ends before the last round of the settings
 
     def __post_init__(self) -> None:
         job, settings = self.job, self.job.settings
@@ -103,6 +105,7 @@ class Loop(Generic[Model]):
             raise different_checkpoints(self.job)
         state: dict[str, Any] = found[1] if found else {"history": []}
         self.history = [EpochMetrics.model_validate(row) for row in state["history"]]
+        self._find_end()
         if self.ranks.is_first:
             self.metrics.rewind(position.step)
             log.info("training starts at round %d of %d", position.step, self.total)
@@ -114,6 +117,8 @@ class Loop(Generic[Model]):
         """Train from the start of `block` to the end; the first rank writes the finished model to `paths.model`."""
         while block.round < self.total:
             block = self._run_block(block)
+        if self.ranks.is_first and self.stopped:
+            log.info("training %s", self.stopped)
         with self.heartbeat.kept_beating(self.total):
             self.long_work.on_first(self.checkpoints.wait)
             if self.ranks.is_first:
@@ -129,19 +134,18 @@ class Loop(Generic[Model]):
         """Run the block of rounds that begins at `start`, save its end if a checkpoint is due, and return its end."""
         with self.clock.time("compute"):
             model = self.boosting.model(start.content, start.round)
-        stop = block_end(start.round, self.total)
-        for number in range(start.round, stop):
-            result = self._run_round(model, number)
-            self.replay.watch(model, number + 1, result)
-            if number + 1 < stop:
+        while self.done < block_end(start.round, self.total):  # `total` may become less in any round
+            result = self._run_round(model, self.done)
+            self.replay.watch(model, self.done, result, ended=self.done == self.total)
+            if self.done < block_end(start.round, self.total):
                 self._follow_requests(start)
         with self.clock.time("compute"):
-            end = Block(stop, self.boosting.content(model))
-        if stop < self.total:
+            end = Block(self.done, self.boosting.content(model))
+        if end.round < self.total:
             self._follow_requests(end)
-        if self._is_due(stop):
+        if self._is_due(end.round):
             self._save(end)
-            self.replay.saved(end, block_end(stop, self.total))
+            self.replay.saved(end, block_end(end.round, self.total))
         return end
 
     def _run_round(self, model: Model, number: int) -> Round:
@@ -166,9 +170,22 @@ class Loop(Generic[Model]):
         )
         self._check_finite(result)
         self.history.append(row)
+        self._find_end()
         if self.ranks.is_first and (self.done % self.interval == 0 or self.done == self.total):
             self.metrics.append(self.done, self.done, self._values(row))
         return result
+
+    def _find_end(self) -> None:
+        """Set the number of rounds of the training, as the validation losses so far decide; all ranks agree."""
+        training = self.job.settings.training
+        if training.patience is None:
+            return
+        losses = [row.validation_loss for row in self.history]
+        end = last_epoch(losses, training.patience, training.total_epochs)
+        # The first rank decides for all, by the losses that it records.
+        self.total = int(self.ranks.add_up(end if self.ranks.is_first else 0)[0])
+        self.metrics = replace(self.metrics, total_steps=self.total)
+        self.stopped = early_end(losses, "round") if self.total < training.total_epochs else ""
 
     def _values(self, row: EpochMetrics) -> dict[str, float]:
         metric = self.boosting.metric
@@ -272,6 +289,7 @@ class Loop(Generic[Model]):
                 goodput=Goodput(total_s=seconds, parts=dict(self.clock.parts)),
                 reproducible=replay.reproducible,
                 reproducible_reason=replay.reason,
+                stopped=self.stopped,
             )
             (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
             self._before_commit()

@@ -77,10 +77,14 @@ class Replay(Generic[Model]):
         self._start, self._count = block.round, max(1, min(end - block.round, int(_SECONDS / slowest_s)))
         self.checkpoints.pinned = block.round
 
-    def watch(self, model: Model, done: int, result: Round) -> None:
-        """Called on all ranks after each round; after the last round to repeat, repeat the rounds and compare."""
-        if self._start is None or done < self._start + self._count:
+    def watch(self, model: Model, done: int, result: Round, ended: bool) -> None:
+        """Called on all ranks after each round; after the last round to repeat, repeat the rounds and compare.
+
+        `ended`: training ends after this round, perhaps before the last round that was to be repeated.
+        """
+        if self._start is None or (done < self._start + self._count and not ended):
             return
+        self._count = min(self._count, done - self._start)
         with self.clock.time("replay check"), self.heartbeat.kept_beating(done):
             self._check(self._start, self.boosting.content(model), result)
         self.checkpoints.pinned = self._start = None

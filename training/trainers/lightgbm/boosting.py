@@ -12,7 +12,7 @@ from training.data.sample_order import Rows
 from training.problems.objectives import objective_named
 from training.records import DatasetVersion
 from training.settings.schema import Settings
-from training.trainers.boosting.rounds import Round, block_seed
+from training.trainers.boosting.rounds import NO_PARAMETERS, Round, block_seed
 from training.trainers.lightgbm.network import network_parameters
 from training.trainers.lightgbm.objectives import LightGBMObjective, Numbers, objective_of
 from training.trainers.lightgbm.own_settings import own_settings
@@ -72,12 +72,13 @@ class LightGBMRounds:
     def model(self, content: bytes, round_number: int) -> Growing:
         """See :meth:`training.trainers.boosting.rounds.Boosting.model`."""
         start = model_of(content) if content else None
-        learned, validated = (
-            np.zeros((len(rows), self.outputs)) if start is None else self._raw(start, rows, 0)
-            for rows in self.inputs
-        )
         seeds = dict.fromkeys(_SEEDS, block_seed(self.seed, round_number))
         ended = start is not None and start.current_iteration() < round_number
+        learned, validated = (np.zeros((len(rows), self.outputs)) for rows in self.inputs)
+        if start is not None:
+            validated = self._raw(start, self.inputs[1], 0)
+        if start is not None and ended:  # else LightGBM gives these predictions after the block's first round
+            learned = self._raw(start, self.inputs[0], 0)
         return Growing(start, None, seeds, learned, validated, ended)
 
     def advance(self, model: Growing, round_number: int) -> None:
@@ -92,6 +93,8 @@ class LightGBMRounds:
                 init_model=model.start,
                 keep_training_booster=True,
             )
+            if model.start is not None:
+                model.learned = np.array(self.learn.get_init_score(), order="C").reshape(model.learned.shape)
         else:
             # The replay check may have given the dataset another start since. The booster has a copy of its own start,
             # and would refuse to continue.
@@ -152,7 +155,7 @@ def build_boosting(
     objective = objective_of(version)
     parameters = {
         **objective.parameters(version),
-        **own_settings(settings).model_dump(exclude={"trainer", "rounds", "select"}),
+        **own_settings(settings).model_dump(exclude=set(NO_PARAMETERS)),
         "bagging_freq": 1,
         "feature_pre_filter": False,  # each worker would leave out columns by its own rows
         "deterministic": True,

@@ -10,7 +10,7 @@ from training.data.sample_order import Rows
 from training.problems.objectives import objective_named
 from training.records import DatasetVersion
 from training.settings.schema import Settings
-from training.trainers.boosting.rounds import Round, block_seed
+from training.trainers.boosting.rounds import NO_PARAMETERS, Round, block_seed
 from training.trainers.ranks import Ranks
 from training.trainers.xgboost.objectives import XGBoostObjective, objective_of
 from training.trainers.xgboost.own_settings import own_settings
@@ -87,7 +87,7 @@ def build_boosting(
     """Load this worker's rows: every `world_size`-th of the rows `learn` and `validate`. All workers take part."""
     objective = objective_of(version)
     device = str(ranks.device) if device_of(ranks) == "cuda" else "cpu"
-    chosen = own_settings(settings).model_dump(exclude={"trainer", "rounds", "select"})
+    chosen = own_settings(settings).model_dump(exclude=set(NO_PARAMETERS))
     parameters = {
         **objective.parameters(version),
         **chosen,

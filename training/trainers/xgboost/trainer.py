@@ -59,9 +59,9 @@ def check_dataset(settings: Settings, version: DatasetVersion) -> None:
     del settings
     check_installed()
     objective_of(version)
-    if version.table is None or version.has_images:
+    if version.table is None or version.has_images or version.text is not None:
         raise SettingError(
-            f"trainer xgboost needs a table, and the dataset {version.name} has images; use a source such as "
+            f"trainer xgboost needs a table, and the dataset {version.name} has none; use a source such as "
             "Table(path, target=...), or the trainer Torch(build_model)"
         )
     for column in version.table.columns:

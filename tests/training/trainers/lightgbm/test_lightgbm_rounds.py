@@ -11,7 +11,7 @@ import torch
 from boosted_tables import boosted_job, bundled, outcome
 from small_runs import prepared
 
-from training.checkpoints.checkpoint_log import STATE
+from training.checkpoints.checkpoint_files import STATE
 from training.data.sources.table import Table
 from training.errors import SettingError, TransientError
 from training.records import DatasetVersion

@@ -13,11 +13,15 @@ from training.errors import StopRequestedError
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
+from training.trainers.boosting import replay
 from training.trainers.boosting.loop import Loop
+from training.trainers.boosting.replay import Replay
+from training.trainers.boosting.rounds import ROUNDS_PER_BLOCK
 from training.trainers.replay_outcome import read_outcome
 from training.trainers.xgboost.boosting import XGBoostRounds
 
 SETTINGS: dict[str, Any] = {"unsampled": {}, "sampled": SAMPLED}
+EARLY = SAMPLED | {"rounds": 80, "early_stopping_rounds": 4}
 
 
 class Crash(BaseException):
@@ -38,6 +42,16 @@ def calm(version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory) -> d
         job = boosted_job(place, version, training=training)
         found[name] = outcome(job, launch(job))
     return found
+
+
+@pytest.fixture(scope="module")
+def early(version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, tuple[Any, ...]]:
+    """The last round and the outcome of an undisturbed training that ends early, within its second block or later."""
+    job = boosted_job(Home(tmp_path_factory.mktemp("early")), version, training=EARLY)
+    trained = launch(job)
+    assert ROUNDS_PER_BLOCK < trained.steps < EARLY["rounds"]
+    assert trained.steps % ROUNDS_PER_BLOCK > 1
+    return trained.steps, outcome(job, trained)
 
 
 def job_of(home: Home, version: DatasetVersion, name: str, **sections: Any) -> TrainingJob:
@@ -113,6 +127,49 @@ def test_a_crash_costs_the_rounds_since_the_newest_checkpoint(
     assert first_steps(job) == [0, resumed]
 
 
+@pytest.mark.parametrize("rounds_before", [1, 0])
+def test_a_crash_before_an_early_end_changes_no_bit(
+    home: Home,
+    version: DatasetVersion,
+    early: tuple[int, tuple[Any, ...]],
+    rounds_before: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end, expected = early
+    job = boosted_job(home, version, training=EARLY, checkpoint={"every_steps": 10})
+    at_round(monkeypatch, end - rounds_before, crash)
+    with pytest.raises(Crash):
+        launch(job)
+    assert outcome(job, launch(job)) == expected
+    assert first_steps(job) == [0, end - end % ROUNDS_PER_BLOCK]
+
+
+def test_a_crash_after_the_last_checkpoint_of_an_early_end_computes_no_round_again(
+    home: Home, version: DatasetVersion, early: tuple[int, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, expected = early
+    job = boosted_job(home, version, training=EARLY)
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_finish", lambda loop, _block: crash(loop))
+        with pytest.raises(Crash):
+            launch(job)
+    trained = launch(job)
+    assert outcome(job, trained) == expected
+    assert trained.stopped.startswith(f"stopped at round {end}: ")
+    assert first_steps(job) == [0, end]
+
+
+def test_a_request_to_stop_in_the_last_block_of_an_early_end(
+    home: Home, version: DatasetVersion, early: tuple[int, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, expected = early
+    job = boosted_job(home, version, training=EARLY)
+    at_round(monkeypatch, end - 1, ask_to_stop)
+    with pytest.raises(StopRequestedError, match=f"at step {end - 1} of {EARLY['rounds']}"):
+        launch(job)
+    assert outcome(job, launch(job)) == expected
+
+
 def test_a_stop_after_a_resumed_stop_finds_its_points(
     home: Home, version: DatasetVersion, calm: dict[str, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +231,23 @@ def test_the_replay_check_confirms_equal_bits(home: Home, version: DatasetVersio
     assert found is not None
     assert found.from_step == 10
     assert 1 <= found.steps <= 10
+
+
+def test_an_early_end_shortens_the_replay_check(
+    home: Home, version: DatasetVersion, early: tuple[int, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rounds to repeat are those of the last block, of which only some are computed."""
+    monkeypatch.setattr(replay, "_SECONDS", 1000.0)
+    end, expected = early
+    start = end - end % ROUNDS_PER_BLOCK
+    monkeypatch.setattr(Replay, "needs_checkpoint", lambda _self, at: at == start)
+    job = boosted_job(home, version, training=EARLY)
+    trained = launch(job)
+    assert trained.reproducible is True, trained.reproducible_reason
+    found = read_outcome(job.paths)
+    assert found is not None
+    assert (found.from_step, found.steps) == (start, end - start)
+    assert outcome(job, trained) == expected
 
 
 def test_the_replay_check_finds_a_model_that_depends_on_more_than_the_checkpoint(

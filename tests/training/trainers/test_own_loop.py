@@ -1,0 +1,147 @@
+"""A recipe's own training loop with Accelerate under Evergreen."""
+
+from pathlib import Path
+
+import pytest
+from boosted_tables import outcome
+from network_runs import crash_at, rows_of_steps, small_job
+from own_loops import write_loop
+from small_runs import job_for, tiny_settings
+from trainer_contract import TrainerContract
+
+from training.attempts.history import read_attempts
+from training.attempts.job import TrainingJob
+from training.attempts.metrics import MetricsFile
+from training.errors import SettingError, TrainingError
+from training.recipe import load
+from training.records import DatasetVersion
+from training.storage.paths import Home
+from training.supervision.launch import launch
+
+pytest.importorskip("accelerate", reason="install the extras by: make setup EXTRAS=all")
+pytestmark = pytest.mark.frameworks
+
+
+class TestAccelerate(TrainerContract):
+    @pytest.fixture(autouse=True)
+    def _recipe(self, small_version: DatasetVersion, tmp_path: Path) -> None:
+        self.version, self.recipe = small_version, write_loop(tmp_path / "recipe")
+
+    def job(self, home: Home) -> TrainingJob:
+        return small_job(home, self.version, self.recipe)
+
+
+def test_each_step_has_the_rows_of_the_pytorch_loop(
+    home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tiny_settings(training={"epochs": 3, "global_batch_size": 40}, checkpoint={"replay": False})
+    expected = rows_of_steps(job_for(home, small_version, own), monkeypatch)
+    job = small_job(home, small_version, write_loop(tmp_path / "recipe"))
+    assert rows_of_steps(job, monkeypatch) == expected
+
+
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.67, 0.9])
+def test_a_crash_at_any_step_changes_no_bit(
+    part: float, home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write_loop(tmp_path / "recipe")
+    every = {"every_steps": 3}
+    calm = small_job(Home(tmp_path / "calm"), small_version, recipe, checkpoint=every)
+    trained = launch(calm)
+    job = small_job(home, small_version, recipe, checkpoint=every)
+    crash_at(part * trained.steps, job, monkeypatch)
+    assert outcome(job, launch(job)) == outcome(calm, trained)
+    assert read_attempts(job.paths)[1].first_step > 0
+
+
+def test_learning_rates_and_the_loop_s_metrics_are_in_the_points(
+    home: Home, tmp_path: Path, small_version: DatasetVersion
+) -> None:
+    job = small_job(home, small_version, write_loop(tmp_path / "recipe"), tracking={"log_every_steps": 1})
+    trained = launch(job)
+    points = [point.values for point in MetricsFile(job.paths.metrics).read() if "train/loss" in point.values]
+    per_epoch = trained.steps // 3
+    rates = [point["train/learning_rate"] for point in points]
+    assert rates == [5e-3] * per_epoch + [2.5e-3] * per_epoch + [1.25e-3] * per_epoch
+    assert [point["loop/own_loss"] for point in points] == pytest.approx(
+        [point["train/loss"] for point in points], rel=1e-5
+    )
+    assert trained.history[-1].validation_score > 0.3  # 0.1 by chance
+
+
+def test_max_steps_ends_the_training_inside_an_epoch(
+    home: Home, tmp_path: Path, small_version: DatasetVersion
+) -> None:
+    own = {"global_batch_size": 40, "max_steps": 7}
+    trained = launch(small_job(home, small_version, write_loop(tmp_path / "recipe"), training=own))
+    assert (trained.steps, trained.history[-1].step) == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (
+            "            loop.finish_step(outputs, own_loss=loss)\n",
+            "",
+            r"did not call finish_step\(outputs\) in step 0",
+        ),
+        (
+            "loop.finish_step(outputs, own_loss=loss)",
+            "loop.finish_step(loss)",
+            r"outputs of shape \(\) are not of shape",
+        ),
+        (
+            "            loop.finish_step(outputs, own_loss=loss)\n",
+            "            loop.finish_step(outputs)\n            loop.finish_step(outputs)\n",
+            "whose step is not counted",
+        ),
+        (
+            "            loop.finish_step(outputs, own_loss=loss)\n",
+            "            loop.finish_step(outputs)\n            break\n",
+            "left epoch 0 after 0 of",
+        ),
+        ("        schedule.step()\n", "        schedule.step()\n        return\n", "returned after 0 of"),
+        (
+            "    loop.register(model=model, optimizer=optimizer, schedule=schedule)\n",
+            "",
+            r"calls epochs\(\) before register",
+        ),
+        (
+            "    loop.register(model=model, optimizer=optimizer, schedule=schedule)\n",
+            "    loop.register(model=model)\n    loop.register(model=model)\n",
+            r"calls register\(\) twice",
+        ),
+        ("for _ in loop.epochs():", "for _ in range(1):", "outside of `for epoch in loop.epochs"),
+    ],
+)
+def test_a_loop_that_breaks_the_rules_is_refused(
+    before: str, after: str, message: str, home: Home, tmp_path: Path, small_version: DatasetVersion
+) -> None:
+    recipe = write_loop(tmp_path / "recipe", (before, after))
+    with pytest.raises(TrainingError, match=message):
+        launch(small_job(home, small_version, recipe))
+
+
+def test_a_checkpoint_with_other_parts_is_refused(
+    home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of the recipe that is kept with the run can't change; a loop may keep other parts each time, though."""
+    changing = (
+        "    loop.register(model=model, optimizer=optimizer, schedule=schedule)\n",
+        "    import os\n"
+        "    others = {} if os.environ.get('SECOND') else {'schedule': schedule}\n"
+        "    loop.register(model=model, optimizer=optimizer, **others)\n",
+    )
+    job = small_job(home, small_version, write_loop(tmp_path / "recipe", changing))
+    crash_at(10, job, monkeypatch)
+    monkeypatch.setenv("SECOND", "1")
+    with pytest.raises(
+        TrainingError, match="got model, optimizer, and the checkpoint has the state of optimizer, schedule"
+    ):
+        launch(job)
+
+
+def test_a_recipe_without_a_model_is_refused(tmp_path: Path) -> None:
+    recipe = write_loop(tmp_path / "recipe", ("build_model=build_model, ", ""))
+    with pytest.raises(SettingError, match="its trainer needs build_model"):
+        load(recipe)

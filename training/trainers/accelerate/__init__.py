@@ -1,0 +1,1 @@
+"""The trainer `accelerate`: a training loop that is part of the recipe, with Accelerate."""

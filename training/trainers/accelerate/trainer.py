@@ -1,0 +1,60 @@
+"""The trainer `accelerate`: the recipe's training loop with Accelerate, data-parallel (DDP) on several workers.
+
+This module does not import Accelerate, which is an optional dependency.
+"""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from training.data.sample_order import SampleOrder
+from training.errors import SettingError
+from training.records import DatasetVersion
+from training.seams import install_command
+from training.settings.schema import Settings
+from training.trainers.base import Promise
+from training.trainers.network.own_settings import network_settings
+
+if TYPE_CHECKING:
+    from training.attempts.job import TrainingJob
+    from training.trainers.ranks import Ranks
+
+DISTRIBUTIONS = ("torch", "accelerate")
+MODEL_FILE = "weights.safetensors"
+
+
+def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
+    """See :class:`training.trainers.base.Trainer`. Raises :class:`SettingError` if Accelerate is not installed."""
+    check_dataset(job.settings, job.dataset)
+    from training.trainers.accelerate.worker import run_worker
+
+    run_worker(job, ranks, node)
+
+
+def check_dataset(settings: Settings, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` if Accelerate is not installed."""
+    del settings, version
+    if find_spec("accelerate") is None:
+        raise SettingError(
+            f"trainer accelerate: Accelerate is not installed; install it by `{install_command('accelerate')}`"
+        )
+
+
+def promise(settings: Settings) -> Promise:
+    """A killed training resumes at the step of its newest checkpoint, with one or two workers to the same bits.
+
+    After the first backward pass of each start, DDP changes the order in which it adds the gradients of three or more
+    workers.
+    """
+    return Promise(resumes="step", same_bits_after_kill=settings.scaling.num_workers <= 2, any_workers=False)
+
+
+def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
+    """Optimizer steps of one epoch with `rows` rows to learn from."""
+    del world_size
+    return SampleOrder(rows, network_settings(settings).global_batch_size, settings.seed).steps_per_epoch
+
+
+def rows_per_step(settings: Settings, rows: int) -> int:
+    """Rows of one optimizer step, over all workers."""
+    del rows
+    return network_settings(settings).global_batch_size

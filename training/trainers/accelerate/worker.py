@@ -1,0 +1,46 @@
+"""Entry point of a training process: set up the process, open the data, call the recipe's training loop."""
+
+from training.attempts.job import TrainingJob
+from training.data.dataset import open_columns
+from training.errors import SettingError, TrainingError
+from training.trainers.accelerate.training_loop import LoopState, TrainingLoop
+from training.trainers.entry import Entry
+from training.trainers.network.accelerate_state import new_accelerate
+from training.trainers.network.building import import_recipe, memory_feed, total_steps
+from training.trainers.network.own_settings import network_settings
+from training.trainers.network.progress import NoReplay, Progress
+from training.trainers.ranks import Ranks, prepare_process
+from training.trainers.rows import training_rows
+
+_NO_REPLAY = NoReplay("trainer accelerate has no replay check")
+
+
+def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
+    """Train to the end, as one worker. Raises :class:`TrainingError` if the training can't succeed."""
+    entry = Entry.of_worker(job, ranks, node)
+    prepare_process(job.settings.scaling.threads_per_worker, network_settings(job.settings).deterministic)
+    recipe = import_recipe(job)
+    with entry.heartbeat.kept_beating(0):
+        columns = open_columns(job.dataset, "train", check_images=False)
+    learn, validate = training_rows(columns, job.settings)
+    feed = memory_feed(job, columns, learn, ranks)
+    state = LoopState(recipe, job.dataset, job.settings, ranks)
+    progress = Progress(
+        job, ranks, columns, validate, state, total_steps(job, feed, learn), feed.steps_per_epoch, True,
+        entry.heartbeat, entry.fence, replay=_NO_REPLAY,
+    )  # fmt: skip
+    loop = TrainingLoop(entry, recipe, feed, state, progress)
+    train = getattr(recipe.trainer, "train", None)
+    if train is None:
+        raise SettingError(
+            f"recipe {recipe.name}: its trainer has no training loop; use trainer=Accelerate(train)"
+        )
+    with new_accelerate(ranks):
+        train(loop)
+    done = progress.history[-1].step if progress.history else 0
+    if done < progress.total_steps:
+        raise TrainingError(
+            f"recipe {recipe.name}: train(loop) returned after {done} of {progress.total_steps} steps; iterate over "
+            "loop.epochs() to the end"
+        )
+    progress.finish()

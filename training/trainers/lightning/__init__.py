@@ -1,0 +1,1 @@
+"""The trainer `lightning`: a LightningModule, trained by Lightning's own Trainer."""

@@ -1,0 +1,25 @@
+"""The trainer `lightning` in a recipe."""
+
+from typing import Any
+
+from training.recipe import BuildModel
+from training.trainers.choice import BySettings
+from training.trainers.lightning.settings import LightningSettings
+
+
+class Lightning(BySettings):
+    """The trainer `lightning`: Lightning's Trainer over a LightningModule. Its settings are in `LightningSettings`.
+
+    `Lightning(build_module, epochs=10, global_batch_size=128)`. `build_module(shape, outputs)` returns a new
+    LightningModule; `shape` and `outputs` are those of :class:`training.recipe.Torch`. The module maps a batch of
+    inputs to (rows, outputs), as a module of `Torch` does. `training_step` gets the batch (inputs, targets) and returns
+    the mean loss over its rows; `configure_optimizers` returns the optimizer and its schedule.
+
+    Raises :class:`training.errors.SettingError` for an unknown or invalid setting.
+    """
+
+    SECTION = LightningSettings
+
+    def __init__(self, build_module: BuildModel, **settings: Any):
+        super().__init__(**settings)
+        self.build_model = build_module

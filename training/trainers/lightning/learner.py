@@ -1,0 +1,178 @@
+"""The LightningModule that is trained, and its state, which checkpoints hold as tensors, numbers and text."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Set
+from typing import Any
+
+import torch  # noqa: TID253 - imported by processes that train
+from lightning.pytorch import LightningModule, Trainer  # noqa: TID253
+from lightning.pytorch.plugins.io import CheckpointIO  # noqa: TID253
+
+from training.data.dataset import Columns
+from training.data.sample_order import Rows, stream_key
+from training.errors import SettingError
+from training.problems.objectives import objective_named
+from training.recipe import Recipe
+from training.recipe_metrics import RecipeMetrics
+from training.records import DatasetVersion
+from training.settings.schema import Settings
+from training.trainers.generators import seed_generators
+from training.trainers.network.inputs import inputs_of, model_shape
+from training.trainers.network.modules import build_module
+from training.trainers.network.plain_state import plain_state
+from training.trainers.network.validation import evaluating, mean_over
+from training.trainers.ranks import Ranks
+
+_INITIAL = 3  # stream of random numbers, see training.data.sample_order
+_REMEDY = "change what on_save_checkpoint, a callback or a scheduler stores there."
+
+
+class StateExchange(CheckpointIO):
+    """Passes Lightning's checkpoints to Evergreen and back in memory: Lightning's own checkpoint files are pickles."""
+
+    def __init__(self) -> None:
+        self.saved: dict[str, Any] = {}
+        self.loaded: dict[str, Any] = {}
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Called by Lightning on the first rank."""
+        del path, storage_options
+        self.saved = checkpoint
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Called by Lightning on every rank."""
+        del path, map_location, weights_only
+        loaded, self.loaded = self.loaded, {}
+        return loaded
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """There is no file to remove."""
+
+
+class Learner:
+    """See :class:`training.trainers.network.progress.Learner`.
+
+    Raises :class:`SettingError` if the recipe's function builds no LightningModule.
+    """
+
+    trainer: Trainer  # set before the first step
+    at_epoch_start: bool = False  # whether Lightning is between two epochs
+    rate: float = 0.0  # learning rate of the newest step
+
+    def __init__(self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks):
+        self.version, self.ranks = version, ranks
+        self.objective = objective_named(version.problem)
+        self.exchange = StateExchange()
+        self.step_names: set[str] = set()  # metrics that the module logs in steps, and at ends of epochs
+        self.epoch_names: set[str] = set()
+        self.logged_in_step: dict[str, float] = {}
+        seed_generators(stream_key(settings.seed, _INITIAL), ranks.device.type == "cuda")
+        self.module = _lightning_module(recipe, model_shape(version), self.objective.outputs(version))
+        self.inputs = inputs_of(recipe, version, settings, ranks.device)
+        self.metrics = RecipeMetrics(recipe.name, recipe.metrics, version, ranks.device)
+
+    @property
+    def unit(self) -> str:
+        """See :class:`training.trainers.network.inputs.Inputs`."""
+        return self.inputs.unit
+
+    def state(self) -> dict[str, Any]:
+        """Lightning's checkpoint without hyperparameters, which the recipe sets; empty on all ranks but the first.
+
+        Raises :class:`TrainingError` for a part that is neither tensor, number nor text.
+        """
+        self.trainer.save_checkpoint("checkpoint")
+        found, self.exchange.saved = self.exchange.saved, {}
+        if not self.ranks.is_first:
+            return {}
+        if self.at_epoch_start:
+            _forget_announced_epoch(found)
+        rest = {
+            name: part
+            for name, part in found.items()
+            if name != "state_dict" and not name.startswith(("hparams_", "hyper_parameters", "datamodule_"))
+        }
+        return {
+            "model": found["state_dict"],
+            "lightning": plain_state(rest, "Lightning's checkpoint", _REMEDY),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Keep the state until Lightning loads it, when the Trainer starts."""
+        self.exchange.loaded = state["lightning"] | {"state_dict": state["model"]}
+
+    def changed_by_update_alone(self) -> Set[int]:
+        """Empty: in its hooks, a LightningModule may change any tensor at any time."""
+        return frozenset()
+
+    def learning_rate(self, step: int) -> float:
+        """Learning rate of the first optimizer in step `step`, the newest step."""
+        del step
+        return self.rate
+
+    def targets(self, targets: torch.Tensor) -> torch.Tensor:
+        """See :meth:`training.problems.objectives.Objective.torch_targets`."""
+        return self.objective.torch_targets(targets, self.version)
+
+    def note_logged(self) -> None:
+        """Keep what the module has logged in the step by `self.log`."""
+        found = self.trainer.callback_metrics
+        self.step_names |= set(found) - self.epoch_names
+        self.logged_in_step = _finite(found, self.step_names)
+
+    def logged(self, at_epoch_end: bool) -> dict[str, float]:
+        """The finite values that the module logs by `self.log`, as `lightning/<name>`, and the recipe's metrics.
+
+        Lightning keeps the newest value of each name, so a name that is logged at the end of an epoch would also appear
+        in the steps of the next epoch: each name is reported in steps only, or at ends of epochs only.
+        """
+        if not at_epoch_end:
+            return self.logged_in_step
+        found = self.trainer.callback_metrics
+        self.epoch_names |= set(found) - self.step_names
+        return _finite(found, self.epoch_names) | self.metrics.of_validation()
+
+    def validate(self, columns: Columns, rows: Rows, progress: Callable[[], None]) -> tuple[float, float]:
+        """Mean loss and metric over `rows`, computed by all ranks together; calls `progress` after each batch."""
+
+        def forward(inputs: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = self.module(self.inputs.plain(inputs))
+            return output
+
+        with evaluating(self.module), self.trainer.precision_plugin.forward_context():
+            return mean_over(
+                self.module, forward, self.version, self.ranks, columns, rows, progress, self.metrics
+            )
+
+
+def _lightning_module(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> LightningModule:
+    module = build_module(recipe, shape, outputs)
+    if not isinstance(module, LightningModule):
+        raise SettingError(
+            f"recipe {recipe.name}: trainer=Lightning(...) needs a function that returns a LightningModule of the "
+            f"package lightning (not pytorch_lightning), and it returned a {type(module).__name__}; for a module "
+            "without training_step use trainer=Torch(build_model)"
+        )
+    return module
+
+
+def _forget_announced_epoch(checkpoint: dict[str, Any]) -> None:
+    """Change a checkpoint that Lightning saved between two epochs, so that a resumed training runs the next epoch.
+
+    The checkpoint counts the next epoch as begun, and Lightning would skip the batches of that epoch.
+    """
+    progress = checkpoint["loops"]["fit_loop"]["epoch_progress"]
+    for counts in (progress["total"], progress["current"]):
+        counts["ready"] = counts["started"]
+
+
+def _finite(metrics: Mapping[str, torch.Tensor], names: Set[str]) -> dict[str, float]:
+    values = {name: float(metrics[name]) for name in sorted(names) if name in metrics}
+    return {
+        "lightning/" + re.sub(r"[^\w./ -]", "_", name): value
+        for name, value in values.items()
+        if math.isfinite(value)
+    }
