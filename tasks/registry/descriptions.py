@@ -32,6 +32,8 @@ def _purpose(version: DatasetVersion) -> str:
     names = f": {', '.join(version.classes)}" if len(version.classes) <= _FEW else ""
     if version.table is not None and not version.has_images:
         of = f" of {len(version.classes)} classes{names}" if version.classes else " as a number"
+        if version.text is not None:
+            return f"Predicts {version.table.target}{of}, from text of at most {version.text.length} tokens"
         columns = counted(len(version.table.raw.columns), "column")
         return f"Predicts {version.table.target}{of}, from {columns} of a table"
     channels, height, width = version.image_shape
@@ -56,6 +58,8 @@ def version_description(
         f"{_BEGINNING}{version.rows('train'):,} {words.row}s of {version.name} ({version.source_origin}), "
         f"{counted(len(trained.history), words.trainer.epoch)}, {words.kept(trained.selected_epoch)}."
     )
+    if plan.initial is not None:
+        text += f" Fine-tuned from {plan.initial.words}."
     if evaluation is None or verdict is None:
         return f"{text}\n\nNot judged yet."
     score = evaluation.candidate

@@ -20,14 +20,16 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class OwnDigests(NamedTuple):
-    """Digests of a version that this home registered: sha256 of the model file, and of the metadata in `MLmodel`.
+    """Digests of a version that this home registered: of the model file, of the metadata in `MLmodel`, of the weights.
 
     The metadata name the classes, and the columns, categories and fitted numbers of a table, all of which change
-    predictions. An older Evergreen did not store their digest.
+    predictions. A training may start from the weights, a file of their own for networks. An older Evergreen did not
+    store the digests of the metadata and of the weights.
     """
 
     model_file: str
     metadata: str | None = None
+    weights: str | None = None
 
 
 def keep_digests(home: Home, model: str, number: str, digests: OwnDigests) -> None:

@@ -11,6 +11,7 @@ home that registered the version.
 
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tasks.model_formats.base import ModelFormat, Registered, format_in
+from tasks.model_formats.torch_export import TOKENIZER_FILE
 from tasks.registry.own_digests import kept_digests, record_of
 from tasks.trackers.mlflow_store import NO_PICKLE
 from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
@@ -29,7 +31,7 @@ from training.storage.paths import Home
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.models import ModelSignature
+    from mlflow.models import Model, ModelSignature
 
 FILE_TAG = "evergreen.model_file"  # sha256 of the model file, as of an exported program
 METADATA_TAG = "evergreen.model_metadata"  # sha256 of the metadata in `MLmodel`: classes, columns and so on
@@ -41,6 +43,61 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
 
     Raises :class:`DataError` when the files are damaged, or are not what Evergreen registers, and
     :class:`SettingError` when the library that loads the model is not installed.
+    """
+    name = f"model {model} version {number}"
+    with _checked_files(home, model, number) as (folder, model_format, described):
+        predict = model_format.load(folder)
+        said = _said_in(described.metadata)
+        tokenizer = _tokenizer_in(folder, said.table)
+    signature = described.signature
+    shape = _shape_of_table(said.table) or image_shape(signature, name)
+    return Registered(
+        predict=predict,
+        problem=said.problem,
+        classes=said.classes,
+        shape=shape,
+        table=said.table,
+        outputs=_outputs(signature),
+        tokenizer=tokenizer,
+    )
+
+
+def _tokenizer_in(folder: Path, table: TableSchema | None) -> str:
+    """The tokenizer of a model on text, whose digest was checked, as JSON; empty for other models."""
+    if table is None or table.text is None:
+        return ""
+    return (folder / TOKENIZER_FILE).read_text(encoding="utf-8")
+
+
+def copy_weights(home: Home, model: str, number: str, target: Path) -> None:
+    """Copy the weights for further training that version `number` contains to the file `target`, after its checks.
+
+    Raises :class:`DataError` when the files of the version are damaged, or are not what Evergreen registers, and
+    :class:`SettingError` when the version contains no such weights.
+    """
+    with _checked_files(home, model, number) as (folder, model_format, _):
+        file = model_format.WEIGHTS_FILE
+        found = file is not None and (folder / file).is_file()
+        if file is not None and found:
+            shutil.copyfile(folder / file, target)
+    if not found:
+        raise SettingError(without_weights(model, number))
+
+
+def without_weights(model: str, number: str) -> str:
+    """The error message for a version from whose weights no training can start."""
+    return (
+        f"training.init_from: model {model} version {number} contains no weights for further training: another "
+        "trainer, or an older version of Evergreen, registered it. Name a newer version (version:N) or a .safetensors "
+        "file."
+    )
+
+
+@contextmanager
+def _checked_files(home: Home, model: str, number: str) -> "Iterator[tuple[Path, ModelFormat, Model]]":
+    """Download and check version `number`; yields its folder, its format and the content of its `MLmodel`.
+
+    The folder is removed after the block. Errors of the block say that the version can't be loaded.
     """
     import mlflow.artifacts
     from mlflow.models import Model
@@ -58,19 +115,8 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
         with _said_of(name, DataError, ResourceError):
             model_format = check_files(folder, name, tags)
             described = Model.load(str(folder))
-            _check_own(home, model, number, folder / model_format.MODEL_FILE, described.metadata or {})
-            predict = model_format.load(folder)
-            said = _said_in(described.metadata)
-    signature = described.signature
-    shape = _shape_of_table(said.table) or image_shape(signature, name)
-    return Registered(
-        predict=predict,
-        problem=said.problem,
-        classes=said.classes,
-        shape=shape,
-        table=said.table,
-        outputs=_outputs(signature),
-    )
+            _check_own(home, model, number, folder, model_format, described.metadata or {})
+            yield folder, model_format, described
 
 
 def _outputs(signature: "ModelSignature | None") -> int:
@@ -134,7 +180,9 @@ def registered_inputs(model: str, number: str) -> tuple[tuple[int, ...], Problem
 
 
 def _shape_of_table(table: TableSchema | None) -> tuple[int, ...]:
-    """(columns,) of the rows of a table; empty for images, whose schema describes at most the target."""
+    """(columns,) of a table, (tokens,) of text; empty for images, whose schema describes at most the target."""
+    if table is not None and table.text is not None:
+        return (table.text.length,)
     return (len(table.columns),) if table is not None and table.columns else ()
 
 
@@ -204,14 +252,18 @@ def _digests_in(tags: Mapping[str, str], form: ModelFormat) -> dict[Path, str]:
     return {file: tags[tag] for tag, file in files.items() if file is not None and tag in tags}
 
 
-def _check_own(home: Home, model: str, number: str, file: Path, metadata: Mapping[str, Any]) -> None:
-    """Compare model file and metadata with the digests that this home stored, if this home registered the version."""
+def _check_own(
+    home: Home, model: str, number: str, folder: Path, form: ModelFormat, metadata: Mapping[str, Any]
+) -> None:
+    """Compare files and metadata with the digests that this home stored, if this home registered the version."""
     kept = kept_digests(home, model, number)
     if kept is None:
         return
-    changed = ""
-    if kept.model_file != digest_file(file):
-        changed = f"{file.name} is not the file"
+    changed, weights = "", form.WEIGHTS_FILE
+    if kept.model_file != digest_file(folder / form.MODEL_FILE):
+        changed = f"{form.MODEL_FILE.name} is not the file"
+    elif weights and kept.weights is not None and kept.weights != digest_file(folder / weights):
+        changed = f"{weights.name} is not the file"
     elif kept.metadata is not None and kept.metadata != digest_json(metadata):
         changed = "the metadata in MLmodel are not those"
     if changed:

@@ -24,28 +24,55 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.training_rows")
 
 TRAINING_ROWS = "training_rows.npy"
+_PARTLY_KNOWN = "evergreen.training_rows_partly_known"
 
 
-def record_training_rows(client: "MlflowClient", run_id: str, version: DatasetVersion) -> None:
-    """Store the digests of the training rows, 16 bytes a row, as an artifact of the MLflow run, but only once."""
+def record_training_rows(client: "MlflowClient", run_id: str, plan: RunPlan, version: DatasetVersion) -> None:
+    """Store the digests of the training rows, 16 bytes a row, as an artifact of the MLflow run, but only once.
+
+    The rows of a fine-tuned model include the rows on which its initial weights were trained. If these rows are not
+    known, a tag of the MLflow run says so; the rows of models that start from this model then count as not known, too.
+    """
     if _is_recorded(client, run_id):
         return
+    rows, inherited = known_rows(version, "train"), inherited_rows(plan)
+    if inherited is None:
+        client.set_tag(run_id, _PARTLY_KNOWN, "true")
     with TemporaryDirectory(prefix="evergreen-rows-") as folder:
         file = Path(folder) / TRAINING_ROWS
-        np.save(file, known_rows(version, "train"))
+        np.save(file, rows if inherited is None or not len(inherited) else np.union1d(rows, inherited))
         client.log_artifact(run_id, str(file))
 
 
-def training_rows_of(client: "MlflowClient", plan: RunPlan, number: str) -> Digests | None:
-    """Sorted digests of the rows that version `number` was trained on, or None when the rows are not known.
+def inherited_rows(plan: RunPlan) -> Digests | None:
+    """Sorted digests of the rows on which the run's initial weights were trained, or None when they are not known.
 
-    Read from the version's MLflow run. Models registered before these digests were stored have none there: their
-    digests are read from their dataset version in this home.
+    Empty for a run that starts from new weights. Read from the run's folder, so no registry is needed.
     """
-    entry = client.get_model_version(plan.model, number)
+    if plan.initial is None:
+        return np.empty(0, np.uint64)
+    file = plan.paths.initial_rows
+    try:
+        return _read(file) if file.is_file() else None
+    except DataError as error:
+        log.warning("training rows of the initial weights are not known: %s: %s", file, error)
+        return None
+
+
+def training_rows_of(
+    client: "MlflowClient", plan: RunPlan, number: str, model: str | None = None
+) -> Digests | None:
+    """Sorted digests of the rows that a version was trained on, or None when the rows are not known.
+
+    The version is version `number` of `model`, by default the plan's model. Its digests are read from its MLflow run.
+    Models registered before these digests were stored have none there: their digests are read from their dataset
+    version in this home.
+    """
+    entry = client.get_model_version(model or plan.model, number)
     try:
         if entry.run_id and _is_recorded(client, entry.run_id):
-            return _recorded(client, entry.run_id)
+            partly = client.get_run(entry.run_id).data.tags.get(_PARTLY_KNOWN)
+            return None if partly else _recorded(client, entry.run_id)
         identity = entry.tags.get(DATASET_TAG)
         if identity is None:
             return None
@@ -69,11 +96,14 @@ def _is_recorded(client: "MlflowClient", run_id: str) -> bool:
 
 def _recorded(client: "MlflowClient", run_id: str) -> Digests:
     with TemporaryDirectory(prefix="evergreen-rows-") as folder:
-        file = client.download_artifacts(run_id, TRAINING_ROWS, folder)
-        try:
-            rows = np.load(file, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise DataError(f"{TRAINING_ROWS} of its run is damaged ({error})") from error
+        return _read(Path(client.download_artifacts(run_id, TRAINING_ROWS, folder)))
+
+
+def _read(file: Path) -> Digests:
+    try:
+        rows = np.load(file, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{TRAINING_ROWS} of its run is damaged ({error})") from error
     if rows.dtype != np.uint64 or rows.ndim != 1:
         raise DataError(f"{TRAINING_ROWS} of its run is no list of digests")
     known: Digests = rows

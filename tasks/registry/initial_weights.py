@@ -1,0 +1,154 @@
+"""In: `training.init_from`. Out: the initial weights, resolved when a run is planned, and copied to the run's folder.
+
+The weights of a registered version are the safetensors file beside its model; the file must pass the checks of
+:mod:`tasks.registry.safe_loading`. The tags of a version name the initial weights from which the version itself was
+trained. Fails with SettingError when the weights are missing, and with DataError when their files are damaged.
+"""
+
+import logging
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tasks.registry.aliases import WEIGHTS_TAG, champion_of
+from tasks.registry.safe_loading import WEIGHTS_FILE_TAG, copy_weights, without_weights
+from tasks.registry.training_rows import training_rows_of
+from tasks.trackers.mlflow_run import connect_patiently
+from tasks.trackers.mlflow_store import connect, patiently
+from tasks.trackers.provenance import parent_in
+from training.checkpoints.weights import digest_of_file
+from training.errors import DataError, SettingError
+from training.identity import inputs_digest
+from training.initial_weights import CHAMPION, InitialWeights, Start, is_path, version_in, weights_file
+from training.plan import RunPlan
+from training.settings.schema import Settings
+from training.storage.files import atomic_folder
+from training.storage.paths import Home
+from training.storage.record_files import set_aside
+from training.supervision.launch import finished
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.initial_weights")
+
+_INPUTS_TAG = "evergreen.inputs"  # digest of the ingredients of the run key besides the initial weights
+_FORCED_TAG = "evergreen.forced"  # nonce of a forced run
+
+
+def find_start(home: Home, recipe: str, settings: Settings, wait: bool = False) -> Start | None:
+    """Resolve `training.init_from` to weights; None if the setting is not set, and for trainers without the setting.
+
+    With `wait`, waits up to `tracking.outage_s` seconds for an MLflow server that does not answer. Raises
+    :class:`TransientError` if the server does not answer, and :class:`DataError` if a file can't be read.
+    """
+    reference = settings.training.initial_weights
+    if reference is None:
+        return None
+    if is_path(reference):
+        return _file(Path(reference).expanduser().absolute())
+    model, number = settings.tracking.model or recipe, version_in(reference)
+    if settings.tracking.uri is None and not home.mlflow_file.is_file():  # nothing was registered yet
+        return Start(reference, model, missing=_no_version(model, number) if number else "")
+    opened = partial(connect, settings.tracking.uri, home)
+    client = patiently(opened, settings.tracking.outage_s) if wait else opened()
+    number = number or champion_of(client, model)
+    return Start(reference, model) if number is None else _version(client, model, number, reference)
+
+
+def keep_initial_weights(plan: RunPlan) -> None:
+    """Copy the initial weights of a run into the run's folder, with the digests of the rows they were trained on.
+
+    With this copy, each attempt starts from the same bytes, even after the version or the file was changed or deleted.
+    Copies nothing if the copy exists, or the training is finished. Raises :class:`SettingError` if the weights are
+    missing, or differ from the weights in the plan, and :class:`DataError` if their files are damaged.
+    """
+    paths = plan.paths
+    if plan.started_from:
+        log.info("training starts from %s", plan.started_from)
+    if plan.initial is None or finished(paths, plan.run_key) is not None:
+        return
+    if paths.initial.exists():
+        if _is_kept(plan, plan.initial):
+            return
+        set_aside(paths.initial, "it does not hold the weights that the run was planned with")
+    with atomic_folder(paths.initial) as aside:
+        copy_initial_weights(plan, plan.initial, aside)
+
+
+def copy_initial_weights(plan: RunPlan, initial: InitialWeights, folder: Path) -> Path:
+    """Copy the weights into `folder`, with the digests of their training rows if known; returns the path of the copy.
+
+    Raises :class:`SettingError` if the weights are missing, or differ from the weights in the plan, and
+    :class:`DataError` if their files are damaged.
+    """
+    weights = folder / plan.paths.initial_weights.name
+    if initial.version:
+        client = connect_patiently(plan)
+        if missing := _version(client, initial.model, initial.version, initial.reference).missing:
+            raise SettingError(missing)
+        copy_weights(Home(Path(plan.home)), initial.model, initial.version, weights)
+        rows = training_rows_of(client, plan, initial.version, initial.model)
+        if rows is not None:
+            np.save(folder / plan.paths.initial_rows.name, rows)
+    else:
+        try:
+            shutil.copyfile(weights_file(Path(initial.reference)), weights)
+        except OSError as error:
+            raise SettingError(f"training.init_from: {initial.reference}: {error.strerror}") from error
+    if digest_of_file(weights) != initial.digest:
+        raise SettingError(
+            f"training.init_from: {initial.name} no longer has the weights {initial.digest[:16]} that the run was "
+            "planned with. Run the same command again."
+        )
+    return weights
+
+
+def inputs_tags(plan: RunPlan) -> dict[str, str]:
+    """Tags of a version by which a later plan recognises that the version was trained from the same inputs."""
+    forced = plan.ingredients.get("forced")
+    return {_INPUTS_TAG: inputs_digest(plan.ingredients), **({_FORCED_TAG: forced} if forced else {})}
+
+
+def _file(path: Path) -> Start:
+    try:
+        digest = digest_of_file(weights_file(path))
+    except SettingError as error:
+        return Start(str(path), missing=str(error))
+    return Start(str(path), weights=InitialWeights(reference=str(path), digest=digest))
+
+
+def _version(client: "MlflowClient", model: str, number: str, reference: str) -> Start:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        tags: dict[str, str] = client.get_model_version(model, number).tags
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return Start(reference, model, missing=_no_version(model, number))
+    if WEIGHTS_TAG not in tags or WEIGHTS_FILE_TAG not in tags:
+        return Start(reference, model, missing=without_weights(model, number))
+    weights = InitialWeights(reference=reference, model=model, version=number, digest=tags[WEIGHTS_TAG])
+    if reference != CHAMPION:
+        return Start(reference, model, weights)
+    inputs, forced = tags.get(_INPUTS_TAG, ""), tags.get(_FORCED_TAG)
+    return Start(reference, model, weights, inputs=inputs, before=parent_in(tags), forced=forced)
+
+
+def _no_version(model: str, number: str) -> str:
+    return (
+        f"training.init_from: model {model} has no version {number}. MLflow's page of the model lists its versions; "
+        "training.init_from=champion takes the version in service."
+    )
+
+
+def _is_kept(plan: RunPlan, initial: InitialWeights) -> bool:
+    try:
+        return digest_of_file(plan.paths.initial_weights) == initial.digest
+    except DataError as error:
+        log.warning("%s", error)
+        return False
