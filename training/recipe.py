@@ -10,26 +10,32 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from training.code_closure import source_digest
 from training.data.images.augmentation import Augmentation as Augmentation
 from training.data.sources import Source
 from training.data.sources.table import Table
+from training.data.sources.text import Text
+from training.default_trainers import NETWORKS, default_trainer
 from training.errors import SettingError
 from training.preprocessors import declared_steps
 from training.problems.base import Problem
 from training.problems.classification import Classification
+from training.recipe_metrics import BuildMetric, check_declared
 from training.records import DatasetVersion, ProblemName, Record, Split
 from training.records import ImageShape as ImageShape
+from training.seams import EXTRAS, install_command
+from training.settings.overrides import resolve
 from training.settings.schema import Settings
 from training.storage.files import atomic_folder, digest_json
 from training.table_records import DeclaredStep
+from training.text_shape import TextShape as TextShape
 
 if TYPE_CHECKING:
     from ray.data.preprocessor import Preprocessor
@@ -41,7 +47,20 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _OWN_PACKAGES = ("evergreen", "flows", "tasks", "training", "deployments")
 _RECIPES = "training.recipes."  # a recipe may import the modules of these recipes
-BUILT_IN = ("digits", "fashion-mnist", "mnist", "cifar10-resnet", "cifar10-vit", "diabetes", "breast-cancer")
+BUILT_IN = (
+    "digits",
+    "digits-lightning",
+    "digits-accelerate",
+    "digits-keras",
+    "fashion-mnist",
+    "mnist",
+    "cifar10-resnet",
+    "cifar10-vit",
+    "diabetes",
+    "breast-cancer",
+    "rt-polarity",
+    "rt-polarity-bert",
+)
 _folders: set[Path] = set()  # of loaded recipes that import files beside them
 
 BuildModel = Callable[[Any, int], "nn.Module"]
@@ -57,17 +76,27 @@ class Torch:
     is (features,), and the module maps float rows (rows, features) to (rows, outputs): numbers are scaled to mean 0 and
     standard deviation 1, and each category is a feature of its own. `outputs` is the number of classes, whose logits
     the module gives; or 1 for a regression, whose target is scaled as the numbers are.
+
+    For text, `shape` is a :class:`TextShape` (tokens,), which has the numbers `vocabulary` and `padding` for an
+    embedding, and the module maps int64 token ids (rows, tokens) to (rows, outputs).
+
+    `strategy` sets `training.strategy`: each worker holds the whole model (`ddp`), or its share (`fsdp`), or DeepSpeed
+    divides what `training.zero_stage` says (`deepspeed`).
     """
 
     build_model: BuildModel
+    strategy: Literal["ddp", "fsdp", "deepspeed"] | None = None
 
     def adapted(self, settings: Settings) -> Settings:
-        """The recipe's settings with the section `training` of this trainer."""
+        """The recipe's settings with the section `training` of this trainer.
+
+        Raises :class:`SettingError` for settings of another trainer, and for an unknown or unsupported strategy.
+        """
         if settings.trainer != "torch":
             raise SettingError(
                 f"the recipe's settings have a training section of {settings.trainer}, not of torch"
             )
-        return settings
+        return resolve(settings, {"training": {"strategy": self.strategy}}) if self.strategy else settings
 
 
 @dataclass(frozen=True)
@@ -75,7 +104,8 @@ class Recipe:
     """A model, its data and its settings.
 
     `problem` says what the model learns: `Classification()` or `Regression()`. `trainer` says how: `Torch(build_model)`
-    or `XGBoost(...)`; `build_model` alone stands for `Torch(build_model)`.
+    or `XGBoost(...)`; `build_model` alone stands for `Torch(build_model)`. Without both, the kind of the source decides
+    (:func:`training.default_trainers.default_trainer`), and `chosen` describes the trainer.
 
     `dataset(version, split)`, if given, returns a map-style torch Dataset of (uint8 image, label) pairs for
     `data.feed=loader`; by default the rows of the dataset version are used. `files` lists the other files that
@@ -92,8 +122,13 @@ class Recipe:
     them, and takes the columns before them. :data:`training.preprocessors.SUPPORTED` lists the classes; a Chain is
     taken, too.
 
-    Raises :class:`SettingError` for a recipe without source or trainer, for settings of another trainer, and for a
-    preprocessor that is fitted already or not supported.
+    `metrics`, for a trainer of neural networks, maps names to functions that take the number of outputs and return a
+    metric of TorchMetrics with a single number as its value. The metric gets predictions and targets: probabilities
+    (rows, classes) and numbers of classes (rows,); of a regression, numbers (rows,) in the unit of the target for both.
+
+    Raises :class:`SettingError` for a recipe without source or with two trainers, for settings of another trainer, for
+    a tokenizer of the trainer that is not the source's, for a preprocessor that is fitted already or not supported, and
+    for metrics that the trainer does not compute or whose name Evergreen uses itself.
     """
 
     name: str
@@ -108,21 +143,49 @@ class Recipe:
     files: tuple[str, ...] = ()
     transform_rows: TransformRows | None = None
     preprocessors: "Preprocessor | Sequence[Preprocessor]" = ()
+    metrics: Mapping[str, BuildMetric] = field(default_factory=dict)
+    chosen: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         if self.source is None:
             raise SettingError(f"recipe {self.name}: it names no source, such as source=ImageFolder(path)")
-        if (self.trainer is None) == (self.build_model is None):
+        needs_model = getattr(self.trainer, "build_model", ...) is None
+        if self.trainer is not None and self.build_model is not None and not needs_model:
             raise SettingError(
                 f"recipe {self.name}: give either trainer, such as XGBoost(), or build_model, a function that returns "
                 "a PyTorch module"
             )
-        trainer = self.trainer or Torch(self.build_model)  # type: ignore[arg-type]  # one of both is given
+        if needs_model and self.build_model is None:
+            raise SettingError(
+                f"recipe {self.name}: its trainer needs build_model, a function that returns a PyTorch module"
+            )
+        if self.trainer is None and self.build_model is None:
+            trainer, chosen = default_trainer(self.source)
+            object.__setattr__(self, "chosen", chosen)
+        else:
+            trainer = self.trainer or Torch(self.build_model)  # type: ignore[arg-type]  # one of both is given
         object.__setattr__(self, "trainer", trainer)
-        if isinstance(trainer, Torch):
-            object.__setattr__(self, "build_model", trainer.build_model)
+        if (own := getattr(trainer, "build_model", None)) is not None:
+            object.__setattr__(self, "build_model", own)
         object.__setattr__(self, "settings", trainer.adapted(self.settings))
+        if (tokenizer := getattr(trainer, "tokenizer", None)) is not None:
+            object.__setattr__(self, "source", self._read_by(tokenizer))
         declared_steps(self.name, self.preprocessors)  # refuses what is not supported
+        check_declared(self.name, self.metrics, self.problem, self.settings)
+
+    def _read_by(self, tokenizer: str | Path) -> Source:
+        """The source with the trainer's tokenizer. Raises :class:`SettingError` if it has another, or no texts."""
+        if not isinstance(self.source, Text):
+            raise SettingError(
+                f"recipe {self.name}: its trainer names a tokenizer, and its source is no Text; remove tokenizer"
+            )
+        own = self.source.tokenizer
+        if own is not None and str(own) != str(tokenizer):
+            raise SettingError(
+                f"recipe {self.name}: its source names the tokenizer {str(own)!r}, its trainer {str(tokenizer)!r}; "
+                "name it once"
+            )
+        return replace(self.source, tokenizer=tokenizer)
 
 
 class RecipeRef(Record):
@@ -174,13 +237,14 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
             f"recipe {path}: name {recipe.name!r} is the name of folders and of the registered model; use letters, "
             "digits, `_`, `-` and `.`, not beginning with `-` or `.`"
         )
-    files += [path.parent / name for name in recipe.files]
+    files += _named_files(recipe, path)
     if missing := [file for file in files if not file.is_file()]:
         raise SettingError(f"recipe {path}: files names {missing[0]}, which does not exist")
     if outside := [name for name in recipe.files if not _is_inside(path.parent / name, path.parent)]:
         raise SettingError(f"recipe {path}: files names {outside[0]}, which lies outside the recipe's folder")
-    if isinstance(recipe.source, Table):
+    if isinstance(recipe.source, Table | Text):
         object.__setattr__(recipe, "source", recipe.source.beside(path.parent))
+    object.__setattr__(recipe, "settings", recipe.settings.beside(path.parent))
     ref = RecipeRef(
         name=recipe.name,
         path=str(path),
@@ -196,9 +260,15 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
 
 def _is_current(recipe: Recipe, ref: RecipeRef, sources: list[Path]) -> bool:
     """Whether a loaded recipe still has the same files with the same content."""
-    files = [*sources, *(Path(ref.path).parent / name for name in recipe.files)]
+    files = [*sources, *_named_files(recipe, Path(ref.path))]
     same_files = ref.files == tuple(str(file) for file in files)
     return same_files and all(file.is_file() for file in files) and ref.digest == _digest(files)
+
+
+def _named_files(recipe: Recipe, path: Path) -> list[Path]:
+    """The files of a recipe that its code does not import: those that `files` names, and those of a default network."""
+    own = sorted(_local_files(NETWORKS, NETWORKS.parent)) if recipe.chosen else []
+    return [path.parent / name for name in recipe.files] + own
 
 
 def reload(ref: RecipeRef, folder: Path) -> Recipe:
@@ -298,8 +368,15 @@ def _import_file(path: Path, files: list[Path]) -> ModuleType:
     except SettingError:
         raise
     except Exception as error:
-        raise SettingError(f"recipe {path}: {type(error).__name__}: {error}{_clash(path, error)}") from error
+        end = _clash(path, error) or _missing_extra(error)
+        raise SettingError(f"recipe {path}: {type(error).__name__}: {error}{end}") from error
     return module
+
+
+def _missing_extra(error: Exception) -> str:
+    """The end of the error message if a recipe imports a library of an extra that is not installed; empty otherwise."""
+    library = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return f". Install the library by `{install_command(library)}`." if library in EXTRAS else ""
 
 
 def _clash(path: Path, error: Exception) -> str:

@@ -44,6 +44,9 @@ class Objective(Protocol):
         `output` is a network's output (rows, :meth:`outputs`). `smoothing` is `training.label_smoothing`.
         """
 
+    def torch_targets(self, targets: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
+        """Targets (rows,) as a loss of PyTorch compares them with a network's output."""
+
     def torch_predictions(self, output: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
         """Predictions from a network's output, by operations that torch.export supports."""
 

@@ -31,6 +31,11 @@ class ClassificationObjective:
         loss = functional.cross_entropy(output.float(), targets, reduction="sum", label_smoothing=smoothing)
         return loss, (output.detach().argmax(1) == targets).sum()
 
+    def torch_targets(self, targets: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
+        """Numbers of the classes (rows,), as for cross_entropy."""
+        del version
+        return targets
+
     def torch_predictions(self, output: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
         """Probabilities (rows, classes)."""
         import torch

@@ -41,6 +41,11 @@ class RegressionObjective:
         errors = (given.detach().to(torch.float64) - wanted) * std
         return loss, errors.square().sum()
 
+    def torch_targets(self, targets: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
+        """Standardised numbers, float32, of the shape of the output: (rows, 1), as for mse_loss."""
+        mean, std = _scale(version)
+        return ((targets.double() - mean) / std).float()[:, None]
+
     def torch_predictions(self, output: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
         """Predictions (rows,) in the unit of the target."""
         mean, std = _scale(version)

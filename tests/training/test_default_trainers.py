@@ -1,0 +1,70 @@
+"""Recipes that name neither a trainer nor a model."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from evergreen import Digits, ImageFolder, Recipe, Settings, Table, Text, TrainingSettings
+from training import default_trainers
+from training.default_trainers import image_network, text_network
+from training.errors import SettingError
+from training.recipe import load
+from training.text_shape import TextShape
+
+
+@pytest.mark.parametrize(
+    ("source", "trainer", "build"),
+    [
+        (Digits(), "torch", image_network),
+        (ImageFolder("pictures"), "torch", image_network),
+        (Text("films.csv", text="text", target="label"), "torch", text_network),
+        (Table("diamonds.csv", target="price"), "xgboost", None),
+    ],
+)
+def test_the_kind_of_the_source_decides(source: Any, trainer: str, build: Callable[..., Any] | None) -> None:
+    recipe = Recipe("x", source=source)
+    assert (recipe.settings.trainer, recipe.build_model) == (trainer, build)
+    assert recipe.chosen.startswith(f"{trainer}")
+
+
+def test_a_trainer_that_the_recipe_names_is_not_chosen() -> None:
+    assert Recipe("x", source=Digits(), build_model=image_network).chosen == ""
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 64, 64), (1, 96, 80), (3, 128, 128)])
+def test_the_network_for_images_takes_every_size(shape: tuple[int, int, int]) -> None:
+    network = image_network(shape, 5).eval()
+    assert network(torch.zeros(2, *shape)).shape == (2, 5)
+
+
+def test_the_network_for_text_ignores_padding() -> None:
+    network = text_network(TextShape(6, vocabulary=50, padding=0), 3).eval()
+    short, padded = network(torch.tensor([[4, 5]])), network(torch.tensor([[4, 5, 0, 0, 0, 0]]))
+    assert short.shape == (1, 3)
+    assert torch.allclose(short, padded)
+
+
+def test_the_code_of_the_chosen_network_is_part_of_the_recipes_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tmp_path / "only.py"
+    recipe.write_text("from evergreen import Digits, Recipe\nrecipe = Recipe('only', source=Digits())\n")
+    _, before = load(str(recipe))
+    assert {"default_trainers.py", "rt_polarity.py", "cifar10_resnet.py"} <= {
+        Path(f).name for f in before.files
+    }
+    changed = tmp_path / "elsewhere" / "default_trainers.py"
+    changed.parent.mkdir()
+    changed.write_text(
+        Path(default_trainers.__file__).read_text().replace("_SMALL_PX = 64", "_SMALL_PX = 32")
+    )
+    monkeypatch.setattr("training.recipe.NETWORKS", changed)
+    assert load(str(recipe))[1].digest != before.digest
+
+
+def test_settings_of_a_network_are_refused_for_a_table() -> None:
+    with pytest.raises(SettingError, match=r"name the trainer .*trainer=XGBoost"):
+        Recipe("x", source=Table("t.csv", target="y"), settings=Settings(training=TrainingSettings(epochs=3)))
