@@ -1,8 +1,9 @@
 """Garbage collection: remove what a home no longer needs, also in object stores, and leftovers of killed runs.
 
 In: a home, and the number of finished runs to keep for each recipe. Out: the list of removals, done or planned.
-Also kept are runs whose version has an alias or is an anchor, unfinished runs changed in the last 30 days, and the
-datasets of kept runs. Running the same command again recreates a removed run or dataset.
+Also kept are runs whose version has an alias or is an anchor, unfinished runs changed in the last 30 days, the datasets
+of kept runs, and searches of the last 30 days with a kept trial. Running the same command again recreates a removed run
+or dataset.
 Fails with SettingError when the number of runs to keep is below 1. A recipe with an active run is skipped.
 """
 
@@ -20,6 +21,7 @@ from pydantic import Field
 
 from tasks.cleanup.abandoned_claims import abandoned_claims, remove_claim
 from tasks.cleanup.abandoned_folders import abandoned_folders
+from tasks.cleanup.old_searches import old_searches
 from tasks.cleanup.stored_objects import ABANDONED_AFTER_S, unneeded_objects
 from tasks.registry.lock import registry_lock
 from tasks.registry.reign import is_anchor
@@ -42,6 +44,7 @@ log = logging.getLogger("evergreen.retention")
 
 Kind = Literal[
     "run",
+    "search",
     "checkpoints",
     "dataset",
     "raw rows",
@@ -93,8 +96,8 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
         raise SettingError(f"keep: {keep} is not possible; at least 1 finished run must stay.")
     removals: list[Removal] = []
     left_alone: dict[str, str] = {}
-    for folder in sorted(home.runs("").glob("*")):
-        recipe = folder.name
+    recipes = {folder.name for place in (home.runs(""), home.searches("")) for folder in place.glob("*")}
+    for recipe in sorted(recipes):
         try:
             with nullcontext() if dry_run else run_lock(home, recipe):
                 if dry_run:
@@ -109,7 +112,14 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
 
 
 def _sweep(home: Home, recipe: str) -> None:
-    for place in (home.runs(recipe), home.datasets / recipe, home.raw / recipe):
+    searches = home.searches(recipe)
+    for place in (
+        home.runs(recipe),
+        home.datasets / recipe,
+        home.raw / recipe,
+        searches,
+        *searches.glob("*"),
+    ):
         sweep(place)
 
 
@@ -149,6 +159,9 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
                 home, recipe, "run", run.paths.root, f"finished, not in service, older than the newest {keep}"
             )
     used = {run.plan.fingerprint[:16] for run in kept}
+    removed = {run.paths.root for run in runs if run not in kept}
+    for search in old_searches(home, recipe, removed):
+        yield _folder(home, recipe, "search", search.folder, search.why)
     yield from _data(home, recipe, used)
     yield from _stored(recipe, runs, kept, used)
 

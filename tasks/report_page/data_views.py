@@ -31,7 +31,11 @@ class DataView(Protocol):
         """The pictures of the examples: `source`, a data URI, and `pixelated`; empty for rows of a table."""
 
     def example_columns(self, inputs: ReportInputs) -> dict[str, Any]:
-        """`example_columns`, the names of the columns that examples show, and `more_columns`, the number of others."""
+        """Variables of the examples' tables.
+
+        `example_columns` are the names of the columns that examples show, `example_styles` the style classes of these
+        columns, and `more_columns` is the number of other columns.
+        """
 
     def data(self) -> dict[str, Any]:
         """Variables of the page's section about the data.
@@ -69,7 +73,7 @@ class ImageView:
     def example_columns(self, inputs: ReportInputs) -> dict[str, Any]:
         """See :class:`DataView`."""
         del inputs
-        return {"example_columns": [], "more_columns": 0}
+        return {"example_columns": [], "example_styles": [], "more_columns": 0}
 
     def data(self) -> dict[str, Any]:
         """See :class:`DataView`."""
@@ -126,19 +130,25 @@ class TableView:
         target = (
             (schema.target, f"one of {len(classes)} classes") if classes else (schema.target, _target(schema))
         )
+        columns = (
+            f"{count} feature {'column' if count == 1 else 'columns'}" if schema.text is None else "text"
+        )
         return {
-            "data_sentence": f"{count} feature {'column' if count == 1 else 'columns'}, target {schema.target}",
+            "data_sentence": f"{columns}, target {schema.target}",
             "data_caption": "Rows and target",
-            "data_rows": [(f"Target {target[0]}", target[1]), *_preprocessing(schema)],
-            "table_columns": [column_facts(column, rows) for column in schema.raw.columns],
+            "data_rows": [(f"Target {target[0]}", target[1]), *_preprocessing(schema), *_tokens(schema)],
+            "table_columns": [
+                column_facts(column, rows) for column in schema.raw.columns if column.kind != "text"
+            ],
             "table_warnings": list(schema.warnings),
         }
 
     def example_columns(self, inputs: ReportInputs) -> dict[str, Any]:
         """See :class:`DataView`."""
-        shown = self._shown(inputs)
+        shown = [self.schema.raw.columns[at] for at in self._shown(inputs)]
         return {
-            "example_columns": [self.schema.raw.columns[at].name for at in shown],
+            "example_columns": [column.name for column in shown],
+            "example_styles": ["text" if column.kind == "text" else "" for column in shown],
             "more_columns": len(self.schema.raw.columns) - len(shown),
         }
 
@@ -193,6 +203,18 @@ def _preprocessing(schema: TableSchema) -> list[tuple[str, str]]:
             for number, step in enumerate(schema.preprocessing.declared, 1)
         ),
         ("Columns after preprocessing", f"{columns:,}"),
+    ]
+
+
+def _tokens(schema: TableSchema) -> list[tuple[str, str]]:
+    """What a model gets of a row of text."""
+    if (text := schema.text) is None:
+        return []
+    made = "trained on the train split" if text.trained else "given by the recipe"
+    cut = f"{text.cut:,} longer rows of the train split were cut" if text.cut else "no row was cut"
+    return [
+        ("Tokenizer", f"{made}, {text.vocabulary:,} tokens"),
+        ("Tokens of a row", f"{text.length:,}; {cut}"),
     ]
 
 

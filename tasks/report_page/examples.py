@@ -16,7 +16,7 @@ from training.problems import problem_of
 from training.records import DatasetVersion, Evaluation
 
 _LARGEST = 1e15  # larger integral numbers are written with an exponent
-_LONGEST = 40  # characters of a value
+_LONGEST, _LONGEST_TEXT = 40, 300  # characters of a value, and of the text of a row
 
 
 def pictures_of(version: DatasetVersion, rows: Sequence[int]) -> tuple[Picture, ...]:
@@ -35,19 +35,21 @@ def texts_of(version: DatasetVersion, rows: Sequence[int]) -> tuple[tuple[str, .
     if version.table is None or version.has_images or not rows:
         return ()
     names = [f"{FEATURE}{column.name}" for column in version.table.raw.columns]
+    longest = _LONGEST if version.text is None else _LONGEST_TEXT
     found: dict[int, tuple[str, ...]] = {}
     first = 0
     for part in read_parts(version, "test", names):
         here = [row for row in rows if first <= row < first + len(part)]
         values = part.take([row - first for row in here]).select(names).to_pylist()
         found |= {
-            row: tuple(_text(one[name]) for name in names) for row, one in zip(here, values, strict=True)
+            row: tuple(_text(one[name], longest) for name in names)
+            for row, one in zip(here, values, strict=True)
         }
         first += len(part)
     return tuple(found[row] for row in rows)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, longest: int) -> str:
     """A value of a table; integral numbers without decimals, and a dash for a missing value."""
     if value is None or value != value:  # NaN is missing, too
         return NOTHING
@@ -58,7 +60,7 @@ def _text(value: Any) -> str:
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M" if value.hour or value.minute else "%Y-%m-%d")
     text = value.isoformat() if isinstance(value, date) else str(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def predicted_numbers(evaluation: Evaluation) -> Predicted | None:

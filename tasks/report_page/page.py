@@ -118,6 +118,7 @@ def _lineage(inputs: ReportInputs) -> list[tuple[str, str, bool]]:
         ("Recipe digest", str(recipe.get("source", "")), True),
         ("Code digest", _code_digest(parts.get("code", "")), True),
         ("Weights digest", release.weights_digest, True),
+        ("Training started from", release.initial, False),
         ("Library versions", versions, False),
         ("Reproducible", spelled(inputs.trained.reproducible, inputs.trained.reproducible_reason), False),
         ("Registered as", f"{release.model}, version {release.version}", False),

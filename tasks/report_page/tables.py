@@ -1,7 +1,7 @@
 """Rows of the page's tables, computed from the records; the templates only lay them out."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tasks.report_page.wording import NOTHING, Tone, number, percent, points, relative, tone_of
@@ -35,7 +35,7 @@ class Measured:
 
 
 def score_rows(evaluation: Evaluation, measures: Sequence[Measured]) -> tuple[ScoreRow, ...]:
-    """`measures` of both models on the same rows."""
+    """`measures` and the recipe's metrics of both models on the same rows."""
     one, other = evaluation.candidate, evaluation.champion
 
     def row(measure: Measured) -> ScoreRow:
@@ -56,7 +56,17 @@ def score_rows(evaluation: Evaluation, measures: Sequence[Measured]) -> tuple[Sc
             "plain" if better is None else tone_of(change, better),
         )
 
-    return tuple(row(measure) for measure in measures)
+    return (*map(row, measures), *_recipe_metric_rows(evaluation))
+
+
+def _recipe_metric_rows(evaluation: Evaluation) -> Iterator[ScoreRow]:
+    theirs = {} if evaluation.champion is None else evaluation.champion.recipe_metrics
+    for name, value in evaluation.candidate.recipe_metrics.items():
+        before = theirs.get(name)
+        champion, change = (
+            (NOTHING, NOTHING) if before is None else (number(before), relative(value - before))
+        )
+        yield ScoreRow(name, "metric of the recipe", number(value), champion, change, "", "plain")
 
 
 def speed_measures(row: str, speed: str) -> tuple[Measured, ...]:

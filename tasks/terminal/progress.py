@@ -35,7 +35,7 @@ def telemetry(point: Point, epochs: int, eta_s: float | None, words: RunWords) -
     validated = f"validation/{metric}" in values  # then each step is an epoch
     steps = "" if validated else f"step {point.step}/{point.total_steps}  "
     text = (
-        f"{words.trainer.epoch} {point.epoch}/{epochs}  {steps}"
+        f"{_epoch(point, epochs, words)}  {steps}"
         f"{100 * point.step / max(1, point.total_steps):3.0f}%  loss {_number(values['train/loss'])}  "
         f"{words.metric_word} {_number(values[f'train/{metric}'])}  {_speed(values, words)}  "
         f"data wait {100 * values['speed/data_wait_share']:.0f}%  ETA {_clock(eta_s)}"
@@ -43,6 +43,12 @@ def telemetry(point: Point, epochs: int, eta_s: float | None, words: RunWords) -
     if validated:
         text += f"  validation {words.metric_word} {_number(values[f'validation/{metric}'])}"
     return text
+
+
+def _epoch(point: Point, epochs: int, words: RunWords) -> str:
+    """The epoch of a point, and the number of epochs, which the last point of a training that ends early corrects."""
+    each_step = {"train/loss", "validation/loss"} <= point.values.keys()  # then each step is an epoch
+    return f"{words.trainer.epoch} {point.epoch}/{point.total_steps if each_step else epochs}"
 
 
 def _number(value: float, decimals: int = 4) -> str:
@@ -141,7 +147,7 @@ class Bar:
             self._task,
             completed=point.step,
             total=point.total_steps,
-            description=f"{self.words.trainer.epoch} {point.epoch}/{self.epochs}",
+            description=_epoch(point, self.epochs, self.words),
             telemetry=text,
         )
 

@@ -19,8 +19,9 @@ from tasks.trackers.mlflow_run import connect
 from tasks.verify import verify
 from training.errors import SettingError
 from training.records import Release
+from training.search.records import Search, Trial
 from training.storage.paths import Home, RunPaths
-from training.storage.record_files import read_record
+from training.storage.record_files import read_record, write_record
 from training.storage.run_lock import run_lock
 
 pytestmark = pytest.mark.usefixtures("prefect_harness", "own_tmp")
@@ -207,6 +208,49 @@ def test_an_unfinished_run_stays_for_a_month(kept: Kept) -> None:
     found = {(one.kind, one.why) for one in collect(kept.home, keep=1).removals}
     assert ("run", "not finished, no change for 31 days") in found
     assert not run.root.exists()
+
+
+def test_a_search_goes_with_its_last_trial_or_after_a_month(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dry run names the same searches as the removal that follows."""
+    trial = kept.runs[4]  # removed with keep=1, while another trial has never begun
+
+    def searched(key: str, run_key: str, days: float = 0.0) -> Path:
+        folder = kept.home.search("digits", key * 64)
+        trials = tuple(
+            Trial(number=n, values={}, run_key=one) for n, one in enumerate([run_key, "9" * 64], 1)
+        )
+        record = Search(
+            recipe="digits",
+            key=key * 64,
+            problem="classification",
+            metric="accuracy",
+            space={},
+            scheduler="asha",
+            seed=0,
+            trials=trials,
+        )
+        folder.mkdir(parents=True)
+        write_record(folder / "search.json", record, folder.name)
+        for path in (folder / "search.json", folder):
+            os.utime(path, (time.time() - 86400 * days,) * 2)
+        return folder
+
+    newest = read_record(kept.runs[0].release, Release, kept.runs[0].root.name).run_key
+    with_trial, without = searched("a", newest), searched("b", trial.root.name + "0" * 48)
+    old, damaged = searched("c", newest, days=31), searched("d", newest)
+    (damaged / "search.json").write_text("{")
+
+    def removed(dry_run: bool) -> set[Path]:
+        found = collect(kept.home, keep=1, dry_run=dry_run).removals
+        return {kept.home.root / one.name for one in found if one.kind == "search"}
+
+    expected = removed(dry_run=True)
+    assert expected == {without, old}
+    assert f"{damaged / 'search.json'}: damaged" in caplog.text
+    assert removed(dry_run=False) == expected
+    assert set(kept.home.searches("digits").iterdir()) == {with_trial, damaged}
 
 
 def test_what_an_interrupted_removal_left_goes_with_the_next(kept: Kept) -> None:

@@ -116,6 +116,14 @@ def test_rounds_are_called_rounds_and_curves_are_named_by_the_metric() -> None:
     assert len([row for row in regression().rows if len(row) == 8 and row[0].isdigit()]) == ROUNDS - 1
 
 
+def test_the_page_says_why_training_ended_early() -> None:
+    inputs = regression_report()
+    why = "stopped at round 40: the validation loss had not improved since round 37"
+    shown = Page(render(replace(inputs, trained=inputs.trained.model_copy(update={"stopped": why})))).text
+    assert f"Training {why}. The trees of the first" in shown
+    assert "Training stopped" not in regression().text
+
+
 def test_columns_of_a_table_are_described() -> None:
     shown = {row[0]: row[1:] for row in regression().rows if len(row) == 4}
     assert shown["sex"] == ["category", "1 (235), 2 (207)", "2"]
@@ -295,7 +303,7 @@ def test_warnings_of_the_table_are_shown() -> None:
     ("value", "text"), [(1234567.0, "1234567"), (0.125, "0.125"), (2.5e15, "2.5e+15"), (float("nan"), "–")]
 )
 def test_a_number_of_an_example_row_keeps_its_digits(value: float, text: str) -> None:
-    assert _text(value) == text
+    assert _text(value, longest=30) == text
 
 
 @pytest.mark.parametrize("kind", ["number", "category", "boolean", "date"])

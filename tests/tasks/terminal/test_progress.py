@@ -122,6 +122,26 @@ def round_end(number: int, at: float) -> Point:
     return Point(step=number, total_steps=200, epoch=number, at=at, values=values)
 
 
+def test_the_last_round_of_a_training_that_ends_early_is_shown_as_the_last(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    words, now = run_words("table", "xgboost", "regression"), time.time()
+    log, bar = TelemetryLog(200, words), Bar(200, words)
+    last = round_end(57, now + 3).model_copy(update={"total_steps": 57})
+    with (
+        caplog.at_level(logging.INFO, "evergreen.train"),
+        bar.shown(Console(file=io.StringIO(), force_terminal=True, width=120)),
+    ):
+        for point in (round_end(1, now + 1), round_end(56, now + 2), last):
+            log(point)
+            bar(point)
+        task = bar._progress.tasks[0]
+        assert (task.completed, task.total, task.description) == (57, 57, "round 57/57")
+    assert caplog.messages[0].startswith("round 1/200    0%")
+    assert caplog.messages[-1].startswith("round 57/57  100%")
+    assert "ETA 0:00" in caplog.messages[-1]
+
+
 def test_rounds_on_a_table_are_shown_in_their_words(caplog: pytest.LogCaptureFixture) -> None:
     words = run_words("table", "xgboost", "regression")
     log, bar, now = TelemetryLog(200, words), Bar(200, words), time.time()

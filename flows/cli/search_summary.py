@@ -1,0 +1,68 @@
+"""The summary of a search on standard output: a table of its trials, the winner, and the result of the retraining."""
+
+from collections.abc import Callable
+
+from rich.table import Table
+from rich.text import Text
+
+from flows.cli.summary import print_release, standard_output
+from tasks.terminal.search_progress import shown_values
+from training.printable import printable
+from training.problems import problem_named
+from training.search.records import SearchResult, Trial, TrialResult
+
+_COLOURS = {"finished": "green", "reused": "green", "stopped early": "yellow", "failed": "red"}
+
+
+def print_search(result: SearchResult) -> None:
+    """Print the trials, the winner, the command that retrains with the winner's values, and its result."""
+    console, search = standard_output(), result.search
+    console.print()
+    console.print(_trials(result))
+    for one in search.results:
+        if one.error:
+            console.print(Text(printable(f"trial {one.number}: {one.error}"), style="red"), soft_wrap=True)
+    winner = search.trials[result.winner - 1]
+    headline = f"trial {winner.number} has the least validation loss: {shown_values(winner.values)}"
+    console.print(Text(printable(headline), style="bold green"))
+    if result.reused:
+        console.print("Nothing changed: an earlier command ran this search")
+    console.print(Text.assemble(("command  ", "dim"), (printable(result.command), "cyan")), soft_wrap=True)
+    console.print(Text.assemble(("picture  ", "dim"), printable(result.picture)), soft_wrap=True)
+    console.print(Text.assemble(("time     ", "dim"), f"{result.seconds:.1f} s"))
+    if result.release is not None:
+        print_release(result.release)
+    else:
+        console.print("The winner was not retrained, so no model was compared or registered")
+
+
+def _trials(result: SearchResult) -> Table:
+    search, problem = result.search, problem_named(result.search.problem)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("trial", "values", "status"):
+        table.add_column(title)
+    for title in ("epochs", "best", "validation loss", problem.metric_word, "seconds"):
+        table.add_column(title, justify="right")
+    for trial in search.trials:
+        found = search.result_of(trial)
+        style = "bold" if trial.number == result.winner else ""
+        table.add_row(*_cells(trial, found, problem.spell), style=style)
+    return table
+
+
+def _cells(trial: Trial, found: TrialResult | None, spell: Callable[[float], str]) -> list[Text]:
+    values = Text(printable(shown_values(trial.values)))
+    if found is None:
+        return [Text(str(trial.number)), values, Text("no result", style="red")]
+    status = "reused" if found.reused else found.status
+    score = found.validation_score
+    return [
+        Text(str(trial.number)),
+        values,
+        Text(status, style=_COLOURS[status]),
+        Text(str(found.epochs)),
+        Text(str(found.best_epoch or "-")),
+        Text("-" if found.validation_loss is None else f"{found.validation_loss:.4g}"),
+        Text("-" if score is None else spell(score)),
+        Text(f"{found.seconds:.1f}"),
+    ]

@@ -1,0 +1,78 @@
+"""The outcome of a search, and the recorded outcome of an earlier search, read without starting Prefect or Ray."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flows.preview import release_if_unchanged
+from tasks.registry.initial_weights import find_start
+from training import identity
+from training.errors import EvergreenError
+from training.plan import choose_source
+from training.ray_cluster.capacity import resolve_here
+from training.recipe import load
+from training.records import Release
+from training.redaction import redact
+from training.search.planning import PlannedSearch, Request, check_request, plan_search, with_values
+from training.search.records import Search, SearchResult
+from training.search.results import known_results, without_winner
+from training.search.space import text_of
+from training.storage.paths import Home
+
+
+def outcome_of(
+    recipe: str, planned: PlannedSearch, found: Search, overrides: Mapping[str, Any], release: Release | None
+) -> SearchResult:
+    """The outcome of a finished search. Raises the error of :func:`without_winner` if no trial won."""
+    winner = found.winner
+    if winner is None:
+        raise without_winner(found)
+    assignments = _assignments(with_values(overrides, winner.values))
+    options = " ".join(f"--set {shlex.quote(redact(one))}" for one in assignments)
+    return SearchResult(
+        search=found,
+        winner=winner.number,
+        command=f"evergreen retrain {shlex.quote(recipe)} {options}",
+        picture=str(planned.picture),
+        release=release,
+    )
+
+
+def outcome_if_done(
+    recipe: str, request: Request, overrides: Mapping[str, Any], place: Home, retrain_winner: bool
+) -> SearchResult | None:
+    """The outcome if an earlier command completed the search and, with `retrain_winner`, the retraining; else None.
+
+    Returns None after a transient error, too: the flow retries. Raises any other :class:`EvergreenError`, such as
+    :class:`training.errors.SettingError` for a recipe, a space or settings with which no search is possible.
+    """
+    chosen, ref = load(recipe)
+    settings = resolve_here(chosen.settings, overrides)
+    check_request(request, settings)
+    if identity.latest_ingredients(place, ref.name) is None:
+        return None
+    try:
+        files = choose_source(chosen, settings, place).fetch(place.sources / chosen.name)
+        planned = plan_search(place, ref, settings, files, request, find_start(place, ref.name, settings))
+        found = known_results(planned)
+        if not found.complete:
+            return None
+        release = None
+        if retrain_winner and found.winner is not None:
+            release = release_if_unchanged(recipe, with_values(overrides, found.winner.values), place, False)
+            if release is None:
+                return None
+        made = outcome_of(recipe, planned, found, overrides, release)
+        return made.model_copy(update={"reused": True})
+    except EvergreenError as error:
+        if error.transient:  # the flow retries, and waits longer
+            return None
+        raise
+
+
+def _assignments(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _assignments(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}={text_of(value)}"

@@ -1,0 +1,144 @@
+"""In: a planned search and its dataset version. Out: the search with the result of each trial, recorded in MLflow.
+
+Trials train in processes of Ray Tune. This process records each result when the trial ends, so that an interrupted
+search continues with the trials that have no result. Trials read training and validation rows, never the test split.
+When no trial trained a model, fails with an error of the kind with which a trial failed; see
+:func:`training.search.results.without_winner`.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tasks.registry.initial_weights import keep_initial_weights
+from tasks.report_page.parallel_coordinates import parallel_coordinates
+from tasks.step import step
+from tasks.terminal.search_progress import SearchProgress, shown_search
+from tasks.trackers.mlflow_run import connect_once, connect_patiently
+from tasks.trackers.search_run import close_search, open_search, publish_trial, search_failure_recorded
+from tasks.train import keep_plan
+from training.errors import TransientError, classify
+from training.records import DatasetVersion
+from training.search.planning import PlannedSearch
+from training.search.ray_tune import run_trials, rungs_of
+from training.search.records import Event, Search, Trial, TrialJob, TrialResult
+from training.search.results import known_results, result_of_ended, without_winner
+from training.storage.record_files import write_record
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.search")
+
+
+@step("search")
+def search(planned: PlannedSearch, version: DatasetVersion, concurrent: int | None) -> Search:
+    """Run the trials without a result, at most `concurrent` at a time; returns the search with all results.
+
+    Prefect does not retry this task. The failure of a trial does not end the search.
+    """
+    running = _Running(planned, version, known_results(planned, rewrites=True))
+    with search_failure_recorded(planned.plans[0], planned.search), shown_search(planned) as progress:
+        running.begin(progress)
+        if jobs := running.jobs():
+            run_trials(jobs, planned.folder, planned.search.scheduler, concurrent, running)
+        return running.end()
+
+
+@dataclass
+class _Running:
+    """A search in progress: receives the events of Ray Tune, and updates the records on disk and in MLflow."""
+
+    planned: PlannedSearch
+    version: DatasetVersion
+    found: Search
+    _progress: SearchProgress | None = None
+    _began: dict[int, float] = field(default_factory=dict)
+    _published: set[int] = field(default_factory=set)
+
+    def begin(self, progress: SearchProgress) -> None:
+        """Open the search's MLflow run, if MLflow answers; show and record the results of earlier commands."""
+        self._progress = progress
+        try:
+            self._open(connect_once(self.planned.plans[0]))
+        except TransientError as error:
+            log.warning("%s The search begins; its results are sent when MLflow is back.", error)
+        for result in self.found.results:
+            progress.ended(result)
+        self._save()
+
+    def jobs(self) -> list[TrialJob]:
+        """Jobs of the trials that must run; creates the run folder of each trial."""
+        rungs = rungs_of(max(plan.settings.epochs for plan in self.planned.plans))
+        return [self._job(trial, rungs) for trial in self.found.left]
+
+    def _job(self, trial: Trial, rungs: tuple[int, ...]) -> TrialJob:
+        self.planned.failure_of(trial).unlink(missing_ok=True)
+        plan = keep_plan(self.planned.plan_of(trial))
+        keep_initial_weights(plan)
+        return TrialJob(
+            number=trial.number,
+            plan=plan,
+            version=self.version,
+            metric=self.found.metric,
+            folder=str(self.planned.folder),
+            rungs=rungs,
+        )
+
+    def __call__(self, event: Event) -> None:
+        """Handle an event of Ray Tune."""
+        assert self._progress is not None
+        if event.what == "started":
+            self._began[event.number] = time.monotonic()
+            self._progress.started(event.number)
+        elif event.what == "epoch":
+            self._progress.epoch(event.number, event.epoch)
+        elif not event.interrupted:
+            self._ended(self.planned.trial(event.number), event.crashed)
+
+    def end(self) -> Search:
+        """Send the results that MLflow lacks, and draw the picture. Raises the error of a search without a winner."""
+        plan = self.planned.plans[0]
+        client = connect_patiently(plan)
+        self._open(client)
+        for result in self.found.results:
+            if result.number not in self._published:
+                self._publish(result, plan.settings.tracking.outage_s)
+        winner = self.found.winner
+        picture = parallel_coordinates(self.found, self.planned.picture) if winner else None
+        close_search(client, self.found, picture)
+        self.found = self.found.model_copy(update={"published": True})
+        self._save()
+        if winner is None:
+            raise without_winner(self.found)
+        return self.found
+
+    def _ended(self, trial: Trial, crashed: bool) -> None:
+        assert self._progress is not None
+        seconds = time.monotonic() - self._began.get(trial.number, time.monotonic())
+        result = result_of_ended(self.planned, trial, seconds, crashed)
+        self.found = self.found.with_result(result)
+        self._save()
+        self._progress.ended(result)
+        try:
+            self._publish(result)
+        except Exception as error:
+            known = classify(error)
+            if known is None or not known.transient:
+                raise
+            log.warning("MLflow does not accept trial %d now; it is sent later (%s)", trial.number, known)
+
+    def _open(self, client: "MlflowClient") -> None:
+        run_id = open_search(client, self.found, self.planned.plans[0])
+        self.found = self.found.model_copy(update={"mlflow_run_id": run_id})
+
+    def _publish(self, result: TrialResult, outage_s: float = 0.0) -> None:
+        if not self.found.mlflow_run_id:
+            return
+        plan = self.planned.plan_of(self.planned.trial(result.number))
+        publish_trial(connect_once(plan), self.found.mlflow_run_id, plan, self.version, result, outage_s)
+        self._published.add(result.number)
+
+    def _save(self) -> None:
+        write_record(self.planned.record, self.found, self.planned.folder.name)

@@ -1,0 +1,72 @@
+"""Results of a search: which trials the same command tries again, and which error a search without a winner has."""
+
+import pytest
+
+from training.errors import (
+    DataError,
+    EvergreenError,
+    ResourceError,
+    SettingError,
+    TrainingError,
+    TransientError,
+)
+from training.search.records import Search, Trial, TrialFailure, TrialResult
+from training.search.results import without_winner
+
+TRIALS = tuple(Trial(number=number, values={}, run_key=str(number)) for number in (1, 2))
+
+
+def search(*results: TrialResult) -> Search:
+    return Search(
+        recipe="digits",
+        key="0" * 64,
+        problem="classification",
+        metric="accuracy",
+        space={},
+        scheduler="asha",
+        seed=0,
+        trials=TRIALS,
+        results=results,
+        published=True,
+    )
+
+
+def failed(error: EvergreenError) -> TrialResult:
+    again = not isinstance(error, TrainingError)
+    return TrialResult(
+        number=1, status="failed", error=str(error), transient=again, kind=type(error).__name__
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SettingError("a"),
+        DataError("b"),
+        ResourceError("the disk is full"),
+        TransientError("c"),
+        TrainingError("d"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_the_error_without_a_winner_is_that_of_the_trials(error: EvergreenError) -> None:
+    found = without_winner(search(failed(error)))
+    assert type(found) is type(error)
+    assert str(error) in str(found)
+
+
+def test_only_a_training_error_is_final() -> None:
+    done = TrialResult(number=2, status="finished", validation_loss=0.5)
+    assert search(failed(TrainingError("diverged")), done).left == []
+    assert search(failed(ResourceError("the disk is full")), done).left == [TRIALS[0]]
+
+
+def test_a_new_result_is_sent_to_mlflow() -> None:
+    before = search(TrialResult(number=1, status="finished"))
+    assert not before.with_result(TrialResult(number=2, status="finished")).published
+
+
+def test_a_failure_of_an_earlier_version_has_no_class() -> None:
+    old = TrialFailure.model_validate({"error": "no memory", "transient": True})
+    result = TrialResult(number=1, status="failed", error=old.error, transient=old.transient, kind=old.kind)
+    assert isinstance(without_winner(search(result)), TransientError)
