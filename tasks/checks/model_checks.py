@@ -45,9 +45,9 @@ def compare_champion(
         raise SettingError(
             f"{champion} is a model for {problem}, the recipe's problem is {version.problem}, {_ANOTHER_NAME}"
         )
-    if (table is None or not table.columns) != version.has_images:
-        kinds = ("a table", "images") if version.has_images else ("images", "a table")
-        raise SettingError(f"{champion} takes {kinds[0]}, the data are {kinds[1]}, {_ANOTHER_NAME}")
+    theirs_are, ours_are = _kind(table), "images" if version.has_images else _kind(version.table)
+    if theirs_are != ours_are:
+        raise SettingError(f"{champion} takes {theirs_are}, the data are {ours_are}, {_ANOTHER_NAME}")
     if version.has_images:
         compare_shapes(model, number, shape, version.shape)
     if table is None or version.table is None:
@@ -58,6 +58,13 @@ def compare_champion(
         )
     if different := _different_columns(table, version.table):
         raise SettingError(f"{champion} takes other columns than the table has: {different}, {_ANOTHER_NAME}")
+
+
+def _kind(table: TableSchema | None) -> str:
+    """What rows with this schema are, in messages."""
+    if table is None or not table.columns:
+        return "images"
+    return "a table" if table.text is None else "text"
 
 
 def compare_transforms(model: str, number: str, theirs: str, ours: str) -> None:
@@ -104,16 +111,17 @@ def check_model(plan: RunPlan, recipe: Callable[[], Recipe], shape: tuple[int, .
     the packages' versions. Raises :class:`TrainingError` with torch's reason, and when the model does not fit the
     inputs or outputs.
     """
-    about = [plan.recipe.digest, plan.ingredients["versions"], shape, outputs]
+    vocabulary = getattr(shape, "vocabulary", None)
+    about = [plan.recipe.digest, plan.ingredients["versions"], shape, outputs, vocabulary]
     tried = Home(Path(plan.home)).root / "cache" / "exportable" / digest_json(about)
     if tried.is_file():
         return
     import torch
 
-    from training.trainers.torch.replica import build_module
+    from training.trainers.network.modules import build_module, model_example
 
     module = build_module(recipe(), shape, outputs).eval()
-    inputs = torch.zeros((_ROWS, *shape))
+    inputs = model_example(shape, _ROWS)
     try:
         program = torch.export.export(module, (inputs,), dynamic_shapes=({0: torch.export.Dim("rows")},))
     except Exception as error:  # torch's tracer raises many types of exceptions

@@ -5,19 +5,24 @@ Checks that need the rows of all images are part of the data preparation, which 
 
 from pathlib import Path
 
+from tasks.checks.initial_weights_check import check_initial_weights
 from tasks.checks.model_checks import check_model, compare_champion, compare_transforms
 from tasks.checks.storage_check import check_storage_reads
+from tasks.checks.tracker_check import check_trackers
 from tasks.model_formats.base import format_of
 from tasks.trackers.embedded_store import champion_tags
 from training.data.manifest import read_manifest
 from training.data.preparation.source_check import check_not_refused, check_source
 from training.data.preprocessing.preparation import check_declared
 from training.data.tables.table_check import check_table
+from training.data.text.text_check import check_text
 from training.errors import DataError
 from training.plan import RunPlan
 from training.problems import problem_named
 from training.recipe import Recipe, is_built_in
+from training.recipe_metrics import check_library
 from training.records import DatasetVersion, TableSchema
+from training.seams import extra_of
 from training.storage.paths import Home
 from training.supervision.launch import finished
 from training.trainers.base import trainer_named
@@ -26,20 +31,27 @@ _DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 
 
 def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> None:
-    """Check the store, the rows, the champion's inputs and the model.
+    """Check metrics, trackers and store, the rows, the initial weights, the champion's inputs and the model.
 
-    Checks nothing for a finished run, and only the store for a recipe of Evergreen with its own images. For images, a
-    few rows are checked; for a table, the target of every row. Raises :class:`training.errors.DataError`,
-    :class:`SettingError` or :class:`TrainingError`.
+    Checks nothing for a finished run, and only metrics, trackers, store, initial weights and the trainer's library for
+    a recipe of Evergreen with its own images. For images, a few rows are checked; for a table, the target of every row.
+    Raises :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
     """
     home = Home(Path(plan.home))
     if finished(plan.paths, plan.run_key) is not None:
         return
+    check_library(recipe.name, recipe.metrics)
+    check_trackers(plan.settings)
     check_storage_reads(plan.settings)
-    if _is_proven(plan, recipe):
+    proven, trainer = _is_proven(plan, recipe), trainer_named(plan.settings.trainer)
+    optional = bool(extra_of(trainer.DISTRIBUTIONS))  # the trainer's library may be missing
+    if proven and plan.initial is None and not optional:
         return
     expected = version or _expected_version(home, plan)
-    trainer_named(plan.settings.trainer).check_dataset(plan.settings, expected)
+    check_initial_weights(plan, recipe, expected)
+    trainer.check_dataset(plan.settings, expected)
+    if proven:
+        return
     _check_champion(home, plan, expected)
     if expected.has_images:
         outputs = problem_named(expected.problem).outputs(expected)
@@ -65,6 +77,10 @@ def _expected_version(home: Home, plan: RunPlan) -> DatasetVersion:
         shape = (len(table.columns),)
         if plan.recipe.preprocessors and not plan.recipe.transform:
             check_declared(plan.recipe.preprocessors, plan.files)
+    elif plan.files.kind == "text":
+        check_not_refused(plan.files, refused)
+        table = check_text(plan.files, plan.settings.data, plan.recipe.problem)
+        shape = (plan.settings.data.max_tokens,)
     else:
         shape = check_source(plan.files, plan.settings.data, refused)
         if plan.files.target:

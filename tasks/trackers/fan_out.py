@@ -1,4 +1,4 @@
-"""Send metric points to the trackers of `tracking.also`, each in its own thread; training does not wait for them."""
+"""Send metric points to the trackers of `tracking.also`; training does not wait for them."""
 
 import logging
 import threading
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from queue import Empty, SimpleQueue
 
-from tasks.trackers.base import RunInfo, Status, Tracker, new_tracker
+from tasks.trackers.base import END_S, RunInfo, Status, Tracker
+from tasks.trackers.own_process import OwnProcess
 from training.attempts.metrics import Point
 from training.errors import StopRequestedError
 from training.plan import RunPlan
@@ -15,11 +16,9 @@ from training.settings.overrides import describe
 
 log = logging.getLogger("evergreen.tracking")
 
-END_S = 10.0  # time that a tracker gets for its last points after the training
-
 
 class FanOut:
-    """Sends each step of each metric once to one tracker. A tracker that fails gets no more points."""
+    """Sends each step of each metric to one tracker, only once. A tracker that fails gets no more points."""
 
     def __init__(self, name: str, tracker: Tracker, run: RunInfo):
         self.name, self._tracker, self._run = name, tracker, run
@@ -28,12 +27,12 @@ class FanOut:
         self._thread = threading.Thread(target=self._work, name=f"evergreen-{name}", daemon=True)
 
     def __call__(self, point: Point) -> None:
-        """Queue a point for the tracker's thread; never blocks."""
+        """Put a point into the queue of the tracker's thread; never blocks."""
         self._waiting.put(point)
 
     @contextmanager
     def running(self) -> Iterator["FanOut"]:
-        """Track in the background while the block runs; then wait up to :data:`END_S` seconds for the last points."""
+        """Send points in the background while the block runs; then wait up to :data:`END_S` seconds for the end."""
         self._thread.start()
         status: Status = "FINISHED"
         try:
@@ -47,6 +46,8 @@ class FanOut:
             self._thread.join(END_S)
             if self._thread.is_alive():
                 log.warning("tracking.also: %s did not accept the last points within %g s", self.name, END_S)
+                if isinstance(self._tracker, OwnProcess):
+                    self._tracker.kill()
 
     def _work(self) -> None:
         try:
@@ -64,7 +65,7 @@ class FanOut:
             )  # fmt: skip
 
     def _next_batch(self) -> tuple[list[Point], Status | None]:
-        """All queued points, after waiting for the first; with the final status once the run has ended."""
+        """Wait for a point, then return all queued points; with the final status of the run once the run has ended."""
         batch: list[Point] = []
         found: Point | Status = self._waiting.get()
         while isinstance(found, Point):
@@ -83,11 +84,11 @@ class FanOut:
 
 @contextmanager
 def also_tracked(plan: RunPlan) -> Iterator[list[FanOut]]:
-    """Run the trackers that `tracking.also` names while the block runs, and yield them."""
+    """Run the trackers that `tracking.also` names while the block runs; yields their :class:`FanOut` objects."""
     settings = {name: redact(str(value)) for name, value in describe(plan.settings).items()}
     run = RunInfo(plan.recipe.name, plan.run_key, plan.paths.root, settings)
     with ExitStack() as stack:
         yield [
-            stack.enter_context(FanOut(name, new_tracker(name), run).running())
+            stack.enter_context(FanOut(name, OwnProcess(name), run).running())
             for name in plan.settings.tracking.also
         ]

@@ -29,21 +29,24 @@ if TYPE_CHECKING:
 RUN_KEY_TAG = "evergreen.run_key"
 HOME_TAG = "evergreen.home"  # identifies the home that a run belongs to, in a store that several homes share
 ERROR_TAG = "evergreen.error"
+PARENT_TAG = "mlflow.parentRunId"  # MLflow shows a run with this tag below its parent
 
 
-def open_run(client: "MlflowClient", plan: RunPlan) -> str:
+def open_run(client: "MlflowClient", plan: RunPlan, parent: str | None = None) -> str:
     """Find or create the MLflow run with this run key, set it to RUNNING, and return its id.
 
     The caller holds the recipe's run lock, so any other run of this recipe and home with status RUNNING was killed:
-    such runs get the status KILLED. Raises :class:`SettingError` when the experiment was deleted.
+    such runs get the status KILLED, unless the run is a trial of the search whose MLflow run is `parent`. Raises
+    :class:`SettingError` when the experiment was deleted.
     """
-    experiment_id = _experiment(client, plan)
-    _close_killed(client, plan)
+    experiment_id = experiment_of(client, plan)
+    if parent is None:
+        close_killed(client, plan)
     if not (found := _runs_of_key(client, experiment_id, plan)):
         tags = {
             RUN_KEY_TAG: plan.run_key,
             "evergreen.recipe": plan.recipe.name,
-            HOME_TAG: _home_of(plan),
+            HOME_TAG: home_of(plan),
             **origin_tags(plan),
         }
         client.create_run(experiment_id, run_name=f"{plan.recipe.name}-{plan.run_key[:8]}", tags=tags)
@@ -56,6 +59,8 @@ def open_run(client: "MlflowClient", plan: RunPlan) -> str:
     link_flow_run(client, opened)
     if ERROR_TAG in opened.data.tags:
         client.delete_tag(run_id, ERROR_TAG)
+    if parent is not None:
+        client.set_tag(run_id, PARENT_TAG, parent)  # the newest search that has this trial
     return run_id
 
 
@@ -73,7 +78,7 @@ def experiment_name(plan: RunPlan) -> str:
     return plan.settings.tracking.experiment or plan.recipe.name
 
 
-def _experiment(client: "MlflowClient", plan: RunPlan) -> str:
+def experiment_of(client: "MlflowClient", plan: RunPlan) -> str:
     """Id of the run's experiment, which is created if it does not exist."""
     name = experiment_name(plan)
     found = client.get_experiment_by_name(name) or _new_experiment(client, plan, name)
@@ -108,7 +113,7 @@ def _runs_of_key(client: "MlflowClient", experiment_id: str, plan: RunPlan) -> "
 
     There are two when the answer to the request that created the run was lost: MLflow's client repeats the request.
     """
-    wanted = f"tags.`{RUN_KEY_TAG}` = '{plan.run_key}' and tags.`{HOME_TAG}` = '{_home_of(plan)}'"
+    wanted = f"tags.`{RUN_KEY_TAG}` = '{plan.run_key}' and tags.`{HOME_TAG}` = '{home_of(plan)}'"
     return all_pages(client.search_runs, [experiment_id], wanted, order_by=["attributes.start_time ASC"])
 
 
@@ -125,11 +130,11 @@ def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: D
     client.log_inputs(run_id, dataset_inputs(plan, version))
 
 
-def _close_killed(client: "MlflowClient", plan: RunPlan) -> None:
+def close_killed(client: "MlflowClient", plan: RunPlan) -> None:
     """Set other RUNNING runs of this recipe and home, in all experiments, to KILLED: their processes are gone."""
     ours = (
         f"attributes.status = 'RUNNING' and tags.`evergreen.recipe` = '{plan.recipe.name}' "
-        f"and tags.`{HOME_TAG}` = '{_home_of(plan)}'"
+        f"and tags.`{HOME_TAG}` = '{home_of(plan)}'"
     )
     places = [one.experiment_id for one in all_pages(client.search_experiments)]
     for run in all_pages(client.search_runs, places, ours):
@@ -137,7 +142,8 @@ def _close_killed(client: "MlflowClient", plan: RunPlan) -> None:
             client.set_terminated(run.info.run_id, "KILLED")
 
 
-def _home_of(plan: RunPlan) -> str:
+def home_of(plan: RunPlan) -> str:
+    """Identity of the run's home, for :data:`HOME_TAG`."""
     return Home(Path(plan.home)).identity
 
 

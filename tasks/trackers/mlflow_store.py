@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -81,11 +82,19 @@ def connect_patiently(plan: RunPlan) -> "MlflowClient":
 
     Raises :class:`OutageError` when the store does not answer within that time.
     """
-    deadline = time.monotonic() + plan.settings.tracking.outage_s
+    return patiently(lambda: connect_once(plan), plan.settings.tracking.outage_s)
+
+
+def patiently(connect: "Callable[[], MlflowClient]", outage_s: float) -> "MlflowClient":
+    """The result of `connect`, called again for `outage_s` seconds while the store does not answer.
+
+    Raises :class:`OutageError` when the store does not answer within that time.
+    """
+    deadline = time.monotonic() + outage_s
     pause = FIRST_PAUSE_S
     while True:
         try:
-            return connect_once(plan)
+            return connect()
         except TransientError as error:
             if time.monotonic() + pause > deadline:
                 raise OutageError(str(error)) from error

@@ -4,15 +4,20 @@ import getpass
 import json
 import math
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from training.initial_weights import InitialWeights
 from training.plan import RunPlan
 from training.records import ColumnKind, DatasetVersion, Split
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
 
+PARENT_TAG = "evergreen.parent"  # parent of a fine-tuned model: models:/name/version, or a path
+PARENT_WEIGHTS_TAG = "evergreen.parent_weights"  # digest of the parent's weights
+_VERSION = "models:/"  # beginning of MLflow's address of a version
 FLOW_RUN_TAG = "evergreen.flow_run"
 _NOTE_TAG = "mlflow.note.content"  # MLflow shows this tag as the run's description
 _GIT_TIMEOUT_S = 10.0
@@ -22,13 +27,14 @@ _TYPES: dict[ColumnKind, str] = {
     "category": "string",
     "boolean": "boolean",
     "date": "datetime",
+    "text": "string",
 }
 
 
 def origin_tags(plan: RunPlan) -> dict[str, str]:
-    """MLflow's standard tags for a run: user, recipe file, and the commit of the recipe's Git repository, if any."""
+    """Tags for a run: user, recipe file, commit of the recipe's Git repository, and a fine-tuned model's parent."""
     recipe = Path(plan.recipe.path)
-    tags = {"mlflow.source.name": str(recipe), "mlflow.source.type": "LOCAL"}
+    tags = {"mlflow.source.name": str(recipe), "mlflow.source.type": "LOCAL", **parent_tags(plan)}
     if user := _user():
         tags["mlflow.user"] = user
     if commit := _git(recipe, "rev-parse", "HEAD"):
@@ -37,6 +43,26 @@ def origin_tags(plan: RunPlan) -> dict[str, str]:
         changed = _git(recipe, "status", "--porcelain", "--", *plan.recipe.files)
         tags["mlflow.source.git.dirty"] = str(bool(changed)).lower()
     return tags
+
+
+def parent_tags(plan: RunPlan) -> dict[str, str]:
+    """Tags with the version or file whose weights the run starts from; empty for a run from new weights."""
+    if plan.initial is None:
+        return {}
+    one = plan.initial
+    parent = f"{_VERSION}{one.model}/{one.version}" if one.version else one.reference
+    return {PARENT_TAG: parent, PARENT_WEIGHTS_TAG: one.digest}
+
+
+def parent_in(tags: Mapping[str, str]) -> InitialWeights | None:
+    """The initial weights that the tags of :func:`parent_tags` describe; None without such tags."""
+    if PARENT_WEIGHTS_TAG not in tags:
+        return None
+    parent, digest = tags.get(PARENT_TAG, ""), tags[PARENT_WEIGHTS_TAG]
+    if not parent.startswith(_VERSION):
+        return InitialWeights(reference=parent, digest=digest)
+    model, _, version = parent.removeprefix(_VERSION).rpartition("/")
+    return InitialWeights(reference=f"version:{version}", model=model, version=version, digest=digest)
 
 
 def flow_run_tags() -> dict[str, str]:

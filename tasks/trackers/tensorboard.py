@@ -3,6 +3,7 @@
 `tensorboard --logdir EVERGREEN_HOME/runs` shows them.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,15 @@ _FLUSH_S = 1
 class TensorBoard:
     """Writes a run's points as scalars with the points' own timestamps, and the run's settings as text."""
 
+    library = "tensorboardX"
+
     def __init__(self) -> None:
         self._writer: SummaryWriter | None = None
 
     def begin(self, run: RunInfo) -> str:
         """Open a new event file. It hides the steps in earlier event files of the run; returns the folder."""
+        for slow in ("torch", "comet_ml"):
+            sys.modules[slow] = None  # type: ignore[assignment]  # tensorboardX imports both where they are installed
         from tensorboardX import SummaryWriter
 
         folder = run.folder / "tensorboard"

@@ -6,6 +6,7 @@ from typing import Any
 
 import small_runs
 
+from tasks.registry.initial_weights import find_start, keep_initial_weights
 from tasks.trackers.mlflow_run import connect
 from tasks.train import keep_plan
 from training.attempts.metrics import MetricsFile
@@ -41,8 +42,9 @@ def planned(
     gate = {"floor": 0.0, "max_class_drop": 1.0} | sections.pop("gate", {})
     settings = small_runs.tiny_settings(data=data, tracking=tracking, gate=gate, **sections)
     files = Digits().fetch(home.sources / ref.name)
-    plan = identify(home, ref, settings, files)
+    plan = identify(home, ref, settings, files, start=find_start(home, ref.name, settings))
     keep_plan(plan)
+    keep_initial_weights(plan)
     return plan, small_runs.prepared_from(home, files, ref.name, settings.data)
 
 

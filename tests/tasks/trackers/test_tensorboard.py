@@ -27,7 +27,9 @@ class TestTensorBoard(TrackerContract):
     def shown(self, run: RunInfo) -> Shown:
         """Scalars of all event files; the start of a session hides earlier scalars from its step on."""
         found: Shown = {}
-        for file in sorted((run.folder / "tensorboard").iterdir(), key=lambda one: one.stat().st_mtime_ns):
+        for file in sorted(
+            (run.folder / "tensorboard").glob("events.*"), key=lambda one: one.stat().st_mtime_ns
+        ):
             for event in events(file):
                 if event.session_log.status == SessionLog.START:
                     found = {

@@ -271,6 +271,7 @@ def test_a_failure_reaches_the_user_when_mlflow_is_away(proxy: Proxy, home: Home
         raise TrainingError("it diverged")
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_closed_by_the_next_start_with_another_run_key(
     home: Home, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
