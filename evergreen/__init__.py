@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flows.local.api import plan, predict, retrain, rollback
+    from flows.local.api import plan, predict, retrain, rollback, tune
     from training.data.dataset import open_columns
     from training.data.images.augmentation import Augmentation
     from training.data.sources.cifar import Cifar10
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from training.data.sources.parquet import ParquetImages
     from training.data.sources.sklearn_tables import BundledTable
     from training.data.sources.table import Table
+    from training.data.sources.text import Text
     from training.errors import EvergreenError
     from training.problems.classification import Classification
     from training.problems.regression import Regression
     from training.recipe import Recipe, Torch
     from training.recipe import load as load_recipe
     from training.records import DatasetVersion, ImageShape, Release, Split
+    from training.search.records import Search, SearchResult, Trial, TrialResult
     from training.settings.schema import (
         CheckpointSettings,
         DataSettings,
@@ -36,13 +38,25 @@ if TYPE_CHECKING:
         StorageSettings,
         TrackingSettings,
     )
+    from training.text_shape import TextShape
+    from training.trainers.accelerate.choice import Accelerate
+    from training.trainers.accelerate.settings import AccelerateSettings
+    from training.trainers.accelerate.training_loop import TrainingLoop
+    from training.trainers.keras.choice import Keras
+    from training.trainers.keras.settings import KerasSettings
     from training.trainers.lightgbm.choice import LightGBM
     from training.trainers.lightgbm.settings import LightGBMSettings
+    from training.trainers.lightning.choice import Lightning
+    from training.trainers.lightning.settings import LightningSettings
     from training.trainers.torch.settings import TrainingSettings
+    from training.trainers.transformers.choice import Transformers
+    from training.trainers.transformers.settings import TransformersSettings
     from training.trainers.xgboost.choice import XGBoost
     from training.trainers.xgboost.settings import XGBoostSettings
 
 __all__ = [
+    "Accelerate",
+    "AccelerateSettings",
     "Augmentation",
     "BundledTable",
     "CheckpointSettings",
@@ -57,21 +71,34 @@ __all__ = [
     "IdxFiles",
     "ImageFolder",
     "ImageShape",
+    "Keras",
+    "KerasSettings",
     "LightGBM",
     "LightGBMSettings",
+    "Lightning",
+    "LightningSettings",
     "ParquetImages",
     "RaySettings",
     "Recipe",
     "Regression",
     "Release",
     "ScalingSettings",
+    "Search",
+    "SearchResult",
     "Settings",
     "Split",
     "StorageSettings",
     "Table",
+    "Text",
+    "TextShape",
     "Torch",
     "TrackingSettings",
+    "TrainingLoop",
     "TrainingSettings",
+    "Transformers",
+    "TransformersSettings",
+    "Trial",
+    "TrialResult",
     "XGBoost",
     "XGBoostSettings",
     "load_recipe",
@@ -80,10 +107,13 @@ __all__ = [
     "predict",
     "retrain",
     "rollback",
+    "tune",
 ]
 
 _SETTINGS = "training.settings.schema"
 _MODULES = {
+    "Accelerate": "training.trainers.accelerate.choice",
+    "AccelerateSettings": "training.trainers.accelerate.settings",
     "Augmentation": "training.data.images.augmentation",
     "BundledTable": "training.data.sources.sklearn_tables",
     "Cifar10": "training.data.sources.cifar",
@@ -94,16 +124,29 @@ _MODULES = {
     "IdxFiles": "training.data.sources.idx",
     "ImageFolder": "training.data.sources.folder_targets",
     "ImageShape": "training.records",
+    "Keras": "training.trainers.keras.choice",
+    "KerasSettings": "training.trainers.keras.settings",
     "LightGBM": "training.trainers.lightgbm.choice",
     "LightGBMSettings": "training.trainers.lightgbm.settings",
+    "Lightning": "training.trainers.lightning.choice",
+    "LightningSettings": "training.trainers.lightning.settings",
+    "TrainingLoop": "training.trainers.accelerate.training_loop",
     "ParquetImages": "training.data.sources.parquet",
     "Recipe": "training.recipe",
     "Regression": "training.problems.regression",
     "Release": "training.records",
+    "Search": "training.search.records",
+    "SearchResult": "training.search.records",
+    "Trial": "training.search.records",
+    "TrialResult": "training.search.records",
     "Split": "training.records",
     "Table": "training.data.sources.table",
+    "Text": "training.data.sources.text",
+    "TextShape": "training.text_shape",
     "Torch": "training.recipe",
     "TrainingSettings": "training.trainers.torch.settings",
+    "Transformers": "training.trainers.transformers.choice",
+    "TransformersSettings": "training.trainers.transformers.settings",
     "XGBoost": "training.trainers.xgboost.choice",
     "XGBoostSettings": "training.trainers.xgboost.settings",
     "load_recipe": "training.recipe",
@@ -112,6 +155,7 @@ _MODULES = {
     "predict": "flows.local.api",
     "retrain": "flows.local.api",
     "rollback": "flows.local.api",
+    "tune": "flows.local.api",
 }
 
 

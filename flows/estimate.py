@@ -71,6 +71,8 @@ def estimate(plan: RunPlan, version: DatasetVersion | None, steps: int | None) -
     if steps is None:
         steps = total_steps(_rows_to_learn(last, plan.settings), plan.settings)
         why += ", if there are as many rows"
+    if plan.settings.training.patience is not None:
+        why += f", for all {plan.settings.epochs} {plan.settings.training.WORDS.epoch}s"
     preparation = max(run.release.goodput.parts.get("preparation", 0.0) for run in runs)
     a_step = trainer_named(plan.settings.trainer).rows_per_step(
         plan.settings, _rows_to_learn(last, plan.settings)

@@ -8,6 +8,7 @@ from typing import Any
 
 from flows.estimate import Estimate, estimate, steps_per_epoch, total_steps
 from tasks.checks.plan_checks import check_plan
+from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
 from training import identity
 from training.data.dataset import open_columns
@@ -50,7 +51,10 @@ class Preview(Record):
     estimated_from: str
     reproducible: str
     trainer: TrainerName
+    trainer_chosen: str = ""
     epochs: int
+    patience: int | None
+    initial: str = ""
     after_kill: str
     learned_rows: int | None
     settings: dict[str, Any]
@@ -63,7 +67,7 @@ def make_plan(
     recipe, ref = load(recipe_name)
     settings = resolve_here(recipe.settings, overrides)
     files = choose_source(recipe, settings, place).fetch(place.sources / recipe.name)
-    return recipe, identify(place, ref, settings, files, force)
+    return recipe, identify(place, ref, settings, files, force, find_start(place, ref.name, settings))
 
 
 def release_if_unchanged(
@@ -122,7 +126,10 @@ def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: boo
         estimated_from=time.why,
         reproducible=_last_replay(plan),
         trainer=settings.trainer,
+        trainer_chosen=recipe.chosen,
         epochs=settings.epochs,
+        patience=settings.training.patience,
+        initial=plan.started_from if done is None else done.initial,
         after_kill=_promised(settings),
         learned_rows=learn,
         settings=describe(settings),
@@ -144,7 +151,7 @@ def _outcome(plan: RunPlan, done: Release | None) -> str:
 
 def _steps(plan: RunPlan, version: DatasetVersion | None, done: Release | None) -> dict[str, str]:
     trained = finished(plan.paths, plan.run_key) is not None
-    ingredients = ("data", "settings", "recipe", "code", "versions", "forced")
+    ingredients = ("data", "settings", "recipe", "code", "versions", "initial_weights", "forced")
     return {
         "download": "files are present and checked",
         "prepare": "cached" if version else "runs: " + _why(plan, ("data",), "not prepared yet"),

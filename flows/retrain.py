@@ -8,6 +8,7 @@ All three run the flow below. When a run with the same run key has finished befo
 run's version, unless the registry or the gate changed. An interrupted run resumes where it stopped.
 """
 
+import logging
 from typing import Any, cast
 
 from prefect import flow
@@ -18,6 +19,7 @@ from flows.prepare import prepare
 from flows.run_form import form_of, nested
 from flows.stopwatch import Stopwatch
 from tasks.checks.storage_check import check_storage
+from tasks.checks.tracker_check import check_trackers
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.flow_retries import retried_if_transient
@@ -25,6 +27,7 @@ from tasks.flow_runs import close_killed, completed, run_name
 from tasks.preflight import checked_alongside
 from tasks.register import register
 from tasks.registry.aliases import ChampionMovedError
+from tasks.registry.initial_weights import find_start, keep_initial_weights
 from tasks.registry.unjudged import unjudged_runs
 from tasks.report import report
 from tasks.reuse import find_release
@@ -42,6 +45,7 @@ from training.storage.record_files import write_record
 from training.storage.run_lock import run_lock
 from training.supervision.launch import finished
 
+log = logging.getLogger("evergreen.retrain")
 _made: list[Release] = []
 _COMPARISONS = 3  # at most, each with the champion at that time
 
@@ -80,7 +84,7 @@ def retrain(
         "data_path": data_path or None,
     }
     with sigterm_ends_flow(), retried_if_transient(), without_secrets():
-        release = _retrain(recipe, show_credentials(settings), fields, force)
+        release = bring_up_to_date(recipe, show_credentials(settings), fields, force)
     _made[:] = [release]
     # Prefect passes the data of the returned state to the caller.
     return cast("Release", completed(release))
@@ -98,21 +102,30 @@ def last_release() -> Release | None:
     return _made[0] if _made else None
 
 
-def _retrain(recipe: str, settings: dict[str, Any], fields: dict[str, Any], force: bool) -> Release:
+def bring_up_to_date(
+    recipe: str, settings: dict[str, Any], fields: dict[str, Any], force: bool = False
+) -> Release:
+    """Retrain inside a flow run: the arguments are those of :func:`retrain`, with its single settings in `fields`."""
     clock = Stopwatch()
-    chosen, ref = load(recipe)
-    resolved = resolve_here(chosen.settings, settings, nested(fields, chosen.settings.trainer))
+    loaded, ref = load(recipe)
+    if loaded.chosen:
+        log.info("%s names neither trainer nor build_model; trainer: %s", ref.name, loaded.chosen)
+    resolved = resolve_here(loaded.settings, settings, nested(fields, loaded.settings.trainer))
+    check_trackers(resolved)
     check_storage(resolved)
     place = home()
     with run_lock(place, ref.name):
         close_killed(place, ref.name)
         with clock.time("download"):
             files = download(recipe, resolved, str(place.root))
-            plan = identify(place, ref, resolved, files, force)
+            plan = identify(
+                place, ref, resolved, files, force, find_start(place, ref.name, resolved, wait=True)
+            )
         if (done := find_release(plan, connect_patiently)) is not None:
             return done.model_copy(update={"seconds": clock.elapsed_s})
         plan = keep_plan(plan)
         with failure_recorded(plan):
+            keep_initial_weights(plan)
             with ray_for(resolved, clock.time("start-up")):
                 with clock.time("preparation"):
                     version = plan.find_dataset() or prepare(plan)

@@ -35,9 +35,7 @@ def nested(fields: dict[str, Any], trainer: TrainerName = "torch") -> dict[str, 
             continue
         dotted = section_of_trainer(trainer).FORM.get(name, FIELDS[name])
         if dotted is None:
-            raise SettingError(
-                f"{name}: trainer {trainer} has no such setting, as each step uses all rows; leave the field empty"
-            )
+            raise SettingError(f"{name}: trainer {trainer} has no such setting; leave the field empty")
         section, _, setting = dotted.rpartition(".")
         (overrides.setdefault(section, {}) if section else overrides)[setting] = value
     return overrides

@@ -21,18 +21,21 @@ from tasks.checks.model_checks import compare_transforms
 from tasks.comparison import comparison_now, find_evaluation, write_comparison
 from tasks.preflight import check_shape
 from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, TRANSFORM_TAG, load_version, version_tags
-from tasks.registry.training_rows import training_rows_of
+from tasks.registry.training_rows import inherited_rows, training_rows_of
 from tasks.step import step
 from tasks.trackers.mlflow_run import connect_patiently
+from tasks.trackers.provenance import PARENT_TAG
 from training.data.dataset import Columns, open_columns
 from training.data.manifest import read_parts
 from training.data.preprocessing.applying import model_inputs
 from training.data.row_digests import Digests, row_digests, rows_among
+from training.data.text.unpacking import text_ids
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
 from training.problems import problem_named
 from training.problems.base import Predict, Predictions
 from training.recipe import reload
+from training.recipe_metrics import RecipeMetrics
 from training.records import DatasetVersion, Evaluation, Score, TableSchema, TrainedModel
 from training.storage.files import atomic_file, atomic_folder
 from training.storage.paths import Home
@@ -57,8 +60,8 @@ class Champion(NamedTuple):
     """A registered version to compare the candidate with.
 
     `predict` returns predictions; those of a classification have one column for each of `classes`. `table` describes
-    the columns of a table that the version takes. `trained_on` holds the digests of the version's training rows; None
-    when they are unknown.
+    the columns of a table that the version takes, and `tokenizer` is the JSON of a model's tokenizer of text.
+    `trained_on` holds the digests of the version's training rows; None when they are unknown.
     """
 
     version: str
@@ -66,6 +69,7 @@ class Champion(NamedTuple):
     classes: tuple[str, ...]
     trained_on: Digests | None
     table: TableSchema | None = None
+    tokenizer: str = ""
 
 
 @step("evaluate", retries=3, pause_s=5)
@@ -81,6 +85,8 @@ def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> E
     with atomic_folder(folder) as aside:
         champion, anchor = (_loaded(client, plan, version, one) for one in (now.champion, now.anchor))
         made = compare(plan, version, trained, champion, anchor, aside)
+        child = plan.initial is not None and plan.initial.digest == now.champion_weights
+        made = made.model_copy(update={"initial": plan.initial, "champion_is_parent": child})
         write_comparison(folder, aside, now, made)
     return made.model_copy(update={"predictions": str(folder / "predictions.parquet")})
 
@@ -98,20 +104,20 @@ def compare(
     Raises :class:`SettingError` when no such row is left.
     """
     test, problem = open_columns(version, "test"), problem_named(version.problem)
-    others = [one for one in (champion, anchor) if one is not None]
-    compared = _rows_to_compare(plan, version, others)
+    trained_on = _training_rows(plan, [one for one in (champion, anchor) if one is not None])
+    compared = _rows_to_compare(plan, version, trained_on)
     rows = test if compared.all() else test.selected(compared)
-    predict = inspection_of(plan.settings.trainer).predictor(
-        reload(plan.recipe, plan.paths.recipe), version, trained
-    )
+    recipe = reload(plan.recipe, plan.paths.recipe)
+    metrics = RecipeMetrics(recipe.name, recipe.metrics, version, "cpu")
+    predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)
     found = _measured(predict, rows.inputs)
     ours = problem.aligned(found.predictions, version.classes, version)
-    candidate = _score(plan, version, rows, found, ours)
+    candidate = _score(plan, version, rows, found, ours, metrics)
     theirs, other, first = None, None, None
     if champion is not None:
         found = _measured(champion.predict, _inputs_of(champion, version, rows, compared))
         theirs = _aligned(plan, champion, found.predictions, version)
-        other = _score(plan, version, rows, found, theirs)
+        other = _score(plan, version, rows, found, theirs, metrics)
     if anchor is not None:
         answers = anchor.predict(_inputs_of(anchor, version, rows, compared))
         first = _aligned(plan, anchor, answers, version)
@@ -127,7 +133,7 @@ def compare(
         predictions=str(folder / "predictions.parquet"),
         anchor_version=anchor.version if anchor else None,
         left_out=len(test) - len(rows),
-        training_rows_known=all(one.trained_on is not None for one in others),
+        training_rows_known=all(rows is not None for rows in trained_on.values()),
     )
 
 
@@ -141,19 +147,28 @@ def _findings(fields: dict[str, Any], numbers: npt.NDArray[np.int64]) -> dict[st
     return fields | rows
 
 
-def _rows_to_compare(plan: RunPlan, version: DatasetVersion, others: list[Champion]) -> npt.NDArray[np.bool_]:
-    """Mask of the test rows to compare on: those that no other model was trained on.
+def _training_rows(plan: RunPlan, others: list[Champion]) -> dict[str, Digests | None]:
+    """The training rows of each other model, and of the weights that the candidate started from, by their names."""
+    found = {f"{plan.model} version {one.version}": one.trained_on for one in others}
+    if plan.initial is not None:
+        found[f"the initial weights of the candidate ({plan.initial.name})"] = inherited_rows(plan)
+    return found
 
-    The candidate was trained on none of them, as no row is in both splits. Raises :class:`SettingError` when no row
-    is left.
+
+def _rows_to_compare(
+    plan: RunPlan, version: DatasetVersion, trained_on: dict[str, Digests | None]
+) -> npt.NDArray[np.bool_]:
+    """Mask of the test rows to compare on: those that no model in `trained_on` was trained on.
+
+    The candidate itself was trained on none of them, as no row is in both splits. Raises :class:`SettingError` when no
+    row is left.
     """
     compared = np.ones(version.rows("test"), bool)
-    for other in others:
-        name = f"{plan.model} version {other.version}"
-        if other.trained_on is None:
+    for name, known in trained_on.items():
+        if known is None:
             log.warning("%s: the rows it was trained on are unknown; all test rows are compared", name)
             continue
-        seen = rows_among(version, "test", other.trained_on)
+        seen = rows_among(version, "test", known)
         if seen.any():
             log.warning(
                 "%d of %d test rows were training rows of %s: left out of the comparison",
@@ -186,10 +201,15 @@ def _measured(predict: Predict, inputs: Inputs) -> Measured:
 
 
 def _score(
-    plan: RunPlan, version: DatasetVersion, test: Columns, found: Measured, predictions: Predictions
+    plan: RunPlan,
+    version: DatasetVersion,
+    test: Columns,
+    found: Measured,
+    predictions: Predictions,
+    metrics: RecipeMetrics,
 ) -> Score:
     """The score of `predictions`, which are those of `found` in the form that the dataset's have."""
-    return problem_named(version.problem).score(
+    score = problem_named(version.problem).score(
         test.targets,
         predictions,
         version,
@@ -197,6 +217,7 @@ def _score(
         found.latency_ms,
         found.rows_per_s,
     )
+    return score.model_copy(update={"recipe_metrics": metrics.of_rows(predictions, test.targets)})
 
 
 def _aligned(plan: RunPlan, champion: Champion, found: Predictions, version: DatasetVersion) -> Predictions:
@@ -231,10 +252,13 @@ def _inputs_of(
     """The inputs of `rows` as the champion takes them.
 
     For a table, its categories and the order of its columns are those of the champion's own dataset. A category that
-    the champion does not know counts as missing, as in :mod:`training.data.tables.encoding`.
+    the champion does not know counts as missing, as in :mod:`training.data.tables.encoding`. Texts become token ids by
+    the champion's own tokenizer.
     """
     if champion.table is None or version.table is None or same_inputs(champion.table, version.table):
         return rows.inputs
+    if champion.table.text is not None:
+        return text_ids(version, "test", champion.tokenizer)[compared]
     columns = [f"{_FEATURE}{column.name}" for column in champion.table.raw.columns]
     parts = [model_inputs(part, champion.table, _FEATURE) for part in read_parts(version, "test", columns)]
     return np.concatenate(parts)[compared]
@@ -245,7 +269,8 @@ def same_inputs(one: TableSchema, other: TableSchema) -> bool:
 
     def meaning(table: TableSchema) -> Any:
         columns = [(column.name, column.kind, column.categories) for column in table.raw.columns]
-        return columns, table.preprocessing and table.preprocessing.made
+        tokens = table.text and (table.text.tokenizer, table.text.length)
+        return columns, tokens, table.preprocessing and table.preprocessing.made
 
     return bool(meaning(one) == meaning(other))
 
@@ -260,12 +285,15 @@ def _loaded(
     check_shape(plan, version, number)
     model = load_version(Home(Path(plan.home)), plan.model, number)
     log.info("compared with: %s version %s", plan.model, number)
-    trained_on: Digests | None = _NO_ROWS  # for the same dataset version: no row is in both splits
-    if tags.get(DATASET_TAG) != version.fingerprint:
+    # For the same dataset version, no row is in both splits; a fine-tuned model also learned its ancestors' rows.
+    trained_on: Digests | None = _NO_ROWS
+    if tags.get(DATASET_TAG) != version.fingerprint or PARENT_TAG in tags:
         trained_on = training_rows_of(client, plan, number)
     classes = tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
     predict = model.predict
-    return Champion(number, lambda inputs: _in_batches(predict, inputs), classes, trained_on, model.table)
+    return Champion(
+        number, lambda inputs: _in_batches(predict, inputs), classes, trained_on, model.table, model.tokenizer
+    )
 
 
 def _in_batches(predict: Predict, inputs: Inputs) -> Predictions:

@@ -24,12 +24,12 @@ log = logging.getLogger("evergreen.flow_runs")
 
 
 def run_name() -> str:
-    """Name of the flow run: the name that the user chose, or `retrain-RECIPE` instead of Prefect's random words."""
+    """Name of the flow run: the name that the user chose, or `FLOW-RECIPE` instead of Prefect's random words."""
     given = str(flow_run.name)
     if not set(given.split("-")) <= _random_words():
         return given
     recipe = str(flow_run.parameters.get("recipe"))
-    return f"retrain-{Path(recipe).stem if recipe.endswith('.py') else recipe}"
+    return f"{flow_run.flow_name}-{Path(recipe).stem if recipe.endswith('.py') else recipe}"
 
 
 @cache

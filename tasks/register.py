@@ -34,6 +34,7 @@ from tasks.registry.aliases import (
     was_rolled_back,
 )
 from tasks.registry.descriptions import describe_model, describe_version, version_description
+from tasks.registry.initial_weights import inputs_tags
 from tasks.registry.lock import Lease, registry_lock
 from tasks.registry.own_digests import OwnDigests, keep_digests
 from tasks.registry.reign import settle_standing, take_looks
@@ -41,6 +42,7 @@ from tasks.registry.safe_loading import FILE_TAG, METADATA_TAG, WEIGHTS_FILE_TAG
 from tasks.registry.training_rows import record_training_rows
 from tasks.step import step, worth_retrying
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_patiently, log_final, open_run
+from tasks.trackers.provenance import parent_tags
 from training.data.dataset import open_columns
 from training.plan import RunPlan
 from training.problems import problem_of
@@ -85,7 +87,7 @@ def register(
         number = find_version(client, plan.model, mine)
         if number is None:
             example = np.array(inputs[: max(2, min(4, len(inputs)))])
-            record_training_rows(client, run_id, version)
+            record_training_rows(client, run_id, plan, version)
             said = metadata_of(version, format_name(plan.settings))
             uri = format_of(plan.settings).log_model(run_id, recipe, version, trained, example, said)
             number = create_version(lease, plan, version, trained, run_id, uri)
@@ -115,13 +117,16 @@ def register(
         selected_epoch=trained.selected_epoch,
         verdict=verdict,
         evaluation=Path(evaluation.predictions).parent.name,
+        initial=plan.started_from,
         metrics=metrics,
+        recipe_metrics=tuple(evaluation.candidate.recipe_metrics),
         mlflow_run_id=run_id,
         report=str(plan.paths.report),
         seconds=0.0,
         goodput=Goodput(total_s=0.0, parts={}),
         reproducible=trained.reproducible,
         reproducible_reason=trained.reproducible_reason,
+        stopped=trained.stopped,
     )
 
 
@@ -139,7 +144,7 @@ def register_model(client: "MlflowClient", model: str) -> None:
 def create_version(
     lease: Lease, plan: RunPlan, version: DatasetVersion, trained: TrainedModel, run_id: str, uri: str
 ) -> str:
-    """Register the logged model, tagged with dataset, recipe, code and settings; returns the version number."""
+    """Register the logged model, tagged with dataset, recipe, code, settings and parent; returns its number."""
     model_id = uri.removeprefix(_LOGGED)
     tags = {
         RUN_KEY_TAG: plan.run_key,
@@ -148,6 +153,8 @@ def create_version(
         "evergreen.code": digest_json(plan.ingredients["code"]),
         "evergreen.settings": digest_json(plan.ingredients["settings"]),
         WEIGHTS_TAG: trained.weights_digest,
+        **parent_tags(plan),
+        **inputs_tags(plan),
         **reproducible_tags(trained),
         CLASSES_TAG: json.dumps(version.classes),
         **({TRANSFORM_TAG: version.transform} if version.transform else {}),
@@ -167,7 +174,7 @@ def create_version(
     number = delete_duplicates(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
     # Otherwise the version that delete_duplicates kept was registered by another home.
     if version_tags(lease.client, plan.model, number).get(FILE_TAG) == tags[FILE_TAG]:
-        digests = OwnDigests(tags[FILE_TAG], tags[METADATA_TAG])
+        digests = OwnDigests(tags[FILE_TAG], tags[METADATA_TAG], tags.get(WEIGHTS_FILE_TAG))
         keep_digests(Home(Path(plan.home)), plan.model, number, digests)
     return number
 
@@ -229,4 +236,7 @@ def final_metrics(trained: TrainedModel, evaluation: Evaluation) -> dict[str, fl
     """The metrics of a release, by name."""
     candidate = evaluation.candidate
     numbers = problem_of(candidate).release_metrics(candidate, evaluation.champion, trained.selected())
+    numbers |= candidate.recipe_metrics
+    if evaluation.champion is not None:
+        numbers |= {f"champion_{name}": one for name, one in evaluation.champion.recipe_metrics.items()}
     return {name: float(value) for name, value in numbers.items()}

@@ -10,7 +10,7 @@ from training.settings.sections import TrainerWords as TrainerWords
 from training.storage.paths import Home
 from training.storage.record_files import find_record
 
-_TABLE = "table"  # SourceFiles.kind of tables; all other kinds are images
+_ROWS = ("table", "text")  # SourceFiles.kind of tables and texts; all other kinds are images
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def run_words(kind: str, trainer: TrainerName, problem: ProblemName) -> RunWords
     """Words for a source of `kind` (:class:`training.records.SourceFiles`), a trainer and a problem."""
     learned = problem_named(problem)
     return RunWords(
-        row="row" if kind == _TABLE else "image",
+        row="row" if kind in _ROWS else "image",
         metric=learned.metric,
         metric_word=learned.metric_word,
         trainer=section_of_trainer(trainer).WORDS,

@@ -47,7 +47,7 @@ def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
     if (done := finished(plan.paths, plan.run_key)) is not None:
         publisher.flush()  # the process that trained may have crashed before it had sent all points
         return done
-    job = make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version)
+    job = make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version, plan.initial)
     with (
         shown_progress(plan.settings.epochs, words_of(plan)) as listener,
         also_tracked(plan) as others,
@@ -68,8 +68,8 @@ def keep_plan(plan: RunPlan) -> RunPlan:
 
     First removes files that an earlier start left half written, and sets damaged records aside: the caller holds the
     recipe's run lock, so no other process is writing them.
-    Returns the plan as saved: its settings are those of this start, its `changes` and `first` those of the run's
-    first start.
+    Returns the plan as saved: its settings are those of this start, its `changes`, `first` and `initial` those of the
+    run's first start.
     """
     home, name = Home(Path(plan.home)), plan.recipe.name
     run = plan.paths
@@ -86,7 +86,8 @@ def keep_plan(plan: RunPlan) -> RunPlan:
     _set_damaged_aside(run)
     first = find_or_set_aside(run.ingredients, RunPlan, run.root.name)
     if first is not None:
-        plan = plan.model_copy(update={"changes": first.changes, "first": first.first})
+        kept = {"changes": first.changes, "first": first.first, "initial": first.initial}
+        plan = plan.model_copy(update=kept)
     write_record(run.ingredients, plan, run.root.name)
     return plan
 

@@ -100,6 +100,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 _RAISED = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
 # Parts of the message when a peer of a collective operation has gone; gloo and NCCL raise a plain RuntimeError.
 _LOST_PEER = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
+_LOST_LOADER = "dataloader worker (pid"
 _SHORT_OF = (
     "disk is full",
     "no space left",
@@ -199,6 +200,11 @@ def _passing(error: BaseException) -> TransientError | None:
     if type(error) is RuntimeError and any(sign in text for sign in _LOST_PEER):
         return TransientError(
             f"a training worker lost its peers ({_first_line(error)}). Run the same command again: it resumes."
+        )
+    if type(error) is RuntimeError and _LOST_LOADER in text:
+        return TransientError(
+            f"a process of the DataLoader died ({_first_line(error)}). If it happens again, the machine may lack "
+            "memory: lower data.loader_processes or data.loader_prefetch. Run the same command again: it resumes."
         )
     if type(error).__name__ in _MLFLOW and _status(error) in _TRY_AGAIN:
         return TransientError(

@@ -10,13 +10,14 @@ from pydantic import BaseModel
 from training.code_closure import code_digests
 from training.data import versions
 from training.data.row_kinds import PREPROCESSING_MODULES
+from training.initial_weights import CHAMPION, InitialWeights, Start
 from training.libraries import library_versions
 from training.problems.objectives import objective_module
 from training.recipe import RecipeRef
 from training.records import ProblemName, SourceFiles
 from training.settings.schema import DataSettings, Settings, TrainerName
 from training.storage.files import digest_json
-from training.storage.paths import Home, RunPaths
+from training.storage.paths import TRAINED, Home, RunPaths
 from training.storage.record_files import find_record
 from training.trainers.base import trainer_module, trainer_named
 
@@ -24,6 +25,9 @@ from training.trainers.base import trainer_module, trainer_named
 # change the weights.
 _SCALING = {"num_workers", "threads_per_worker"}
 _STEPS = "preprocessors"  # an ingredient of recipes that declare preprocessors
+_INITIAL = "initial_weights"  # an ingredient of runs that start from given weights
+_FORCED = "forced"  # an ingredient of forced runs
+_WITHOUT: dict[str, Any] = {_STEPS: {}, _INITIAL: "new"}  # what a run without these ingredients has instead
 _NOT_THERE = {"versions.": "not recorded", "code.": "not used", f"{_STEPS}.": "none"}
 _DIGEST = re.compile(r"[0-9a-f]{21,}")
 Ingredients = dict[str, Any]
@@ -75,6 +79,8 @@ def ingredients(
         mode="json",
         include={"seed": True, "data": {"feed", "validation_share"}, "training": True, "scaling": _SCALING},
     )
+    for name in settings.training.NOT_IN_KEY:
+        del values["training"][name]
     if trainer_named(settings.trainer).promise(settings).any_workers:
         values["scaling"]["num_workers"] = "any"
     made: Ingredients = {
@@ -82,20 +88,86 @@ def ingredients(
         "recipe": {"name": recipe.name, "source": recipe.digest, "problem": recipe.problem},
         "settings": values,
         "code": dict(code),
-        "versions": library_versions(recipe, trainer_named(settings.trainer).DISTRIBUTIONS),
+        "versions": library_versions(
+            recipe, trainer_named(settings.trainer).DISTRIBUTIONS + settings.training.libraries
+        ),
     }
     if recipe.preprocessors:
         made[_STEPS] = {str(number): str(step) for number, step in enumerate(recipe.preprocessors, 1)}
-    return made | ({"forced": nonce} if nonce else {})
+    return with_start(made, None, nonce)
 
 
-def unfinished_force(home: Home, recipe: str, parts: Ingredients) -> str | None:
-    """Nonce of the newest unfinished forced run with these ingredients, or None if there is none."""
-    for run, before in _kept(home, recipe):
-        nonce: str | None = before.pop("forced", None)
-        if nonce and before == parts and not run.release.is_file():
-            return nonce
+def with_start(parts: Ingredients, initial: str | None, nonce: str | None) -> Ingredients:
+    """Add to `parts` the digest of the initial weights, if any, and the nonce of a forced run."""
+    return parts | ({_INITIAL: initial} if initial else {}) | ({_FORCED: nonce} if nonce else {})
+
+
+def inputs_digest(parts: Ingredients) -> str:
+    """Digest of the ingredients without initial weights and nonce: of data, recipe, code, settings and versions.
+
+    A champion with the same digest as a new plan was trained from the same inputs, whichever its initial weights were.
+    """
+    return digest_json({name: part for name, part in parts.items() if name not in (_INITIAL, _FORCED)})
+
+
+class _Plan(BaseModel):
+    """The fields read here of a run's plan, whose other fields may be those of another version of Evergreen."""
+
+    ingredients: Ingredients
+    initial: InitialWeights | None = None
+    search: str = ""
+
+
+def known_start(
+    home: Home, recipe: str, parts: Ingredients, start: Start, unfinished: bool
+) -> InitialWeights | None:
+    """Initial weights of the newest run with the same inputs and the reference of `start`; None without such a run.
+
+    With `unfinished`, finished runs are ignored. Forced runs are always ignored, because they have run keys of their
+    own; so are unfinished runs without a copy of their initial weights, which can't start if the weights are gone.
+    Trained trials of a search are ignored, too: nothing of them is left to resume.
+    """
+    wanted = inputs_digest(parts)
+    for run, plan in _kept(home, recipe):
+        found = plan.initial
+        if found is None or (found.reference, found.model) != (start.reference, start.model):
+            continue
+        if _FORCED in plan.ingredients or (plan.search and (run.model / TRAINED).is_file()):
+            continue
+        usable = not unfinished if run.release.is_file() else run.initial_weights.is_file()
+        if usable and inputs_digest(plan.ingredients) == wanted:
+            return found
     return None
+
+
+def unfinished_force(
+    home: Home, recipe: str, parts: Ingredients, start: Start | None
+) -> tuple[InitialWeights | None, str] | None:
+    """Initial weights and nonce of the newest unfinished forced run with these inputs, or None if there is none.
+
+    `parts` are ingredients without initial weights. A run that started from an earlier champion, or from weights that
+    are missing now, counts if it has its copy of them.
+    """
+    wanted = inputs_digest(parts)
+    for run, plan in _kept(home, recipe):
+        nonce: str | None = plan.ingredients.get(_FORCED)
+        if not nonce or run.release.is_file() or inputs_digest(plan.ingredients) != wanted:
+            continue
+        if _starts_from(start, run, plan):
+            return plan.initial, nonce
+    return None
+
+
+def _starts_from(start: Start | None, run: RunPaths, plan: _Plan) -> bool:
+    """Whether the run started from the weights of `start`, or from those that the same reference named then."""
+    digest = plan.initial.digest if plan.initial is not None else None
+    now = start.weights.digest if start is not None and start.weights is not None else None
+    if start is None or (digest == now and not start.missing):
+        return digest == now
+    if plan.initial is None or not (start.reference == CHAMPION or start.missing):
+        return False
+    same = (plan.initial.reference, plan.initial.model) == (start.reference, start.model)
+    return same and run.initial_weights.is_file()
 
 
 def run_key(parts: Ingredients) -> str:
@@ -105,7 +177,7 @@ def run_key(parts: Ingredients) -> str:
 
 def latest_ingredients(home: Home, recipe: str) -> Ingredients | None:
     """Ingredients of the newest run of `recipe` whose plan can be read, or None if there is none."""
-    return next((parts for _, parts in _kept(home, recipe)), None)
+    return next((plan.ingredients for _, plan in _kept(home, recipe) if not plan.search), None)
 
 
 def runs_of(home: Home, recipe: str) -> list[RunPaths]:
@@ -113,17 +185,11 @@ def runs_of(home: Home, recipe: str) -> list[RunPaths]:
     return [RunPaths(file.parent) for file in reversed(_plans(home, recipe))]
 
 
-class _Plan(BaseModel):
-    """The one field read here of a run's plan, whose other fields may be those of another version of Evergreen."""
-
-    ingredients: Ingredients
-
-
-def _kept(home: Home, recipe: str) -> Iterator[tuple[RunPaths, Ingredients]]:
-    """A recipe's runs and their ingredients, newest first. Runs with a damaged plan are skipped with a warning."""
+def _kept(home: Home, recipe: str) -> Iterator[tuple[RunPaths, _Plan]]:
+    """A recipe's runs and their plans, newest first. Runs with a damaged plan are skipped with a warning."""
     for file in _plans(home, recipe):
         if (plan := find_record(file, _Plan, file.parent.name)) is not None:
-            yield RunPaths(file.parent), plan.ingredients
+            yield RunPaths(file.parent), plan
 
 
 def _plans(home: Home, recipe: str) -> list[Path]:
@@ -142,7 +208,7 @@ def changes(before: Ingredients, after: Ingredients, prefix: str = "") -> list[s
     found = []
     absent = _NOT_THERE.get(prefix)
     for name in sorted(before.keys() | after.keys()):
-        default: Any = {} if prefix + name == _STEPS else absent
+        default = _WITHOUT.get(prefix + name, absent)
         old, new = before.get(name, default), after.get(name, default)
         if isinstance(old, dict) and isinstance(new, dict):
             found += changes(old, new, f"{prefix}{name}.")

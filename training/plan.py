@@ -7,6 +7,8 @@ from training import identity
 from training.data import dataset
 from training.data.sources import Source
 from training.data.sources.locate import open_path, with_numbers
+from training.errors import SettingError
+from training.initial_weights import CHAMPION, InitialWeights, Start
 from training.problems.objectives import objective_named
 from training.recipe import BUILT_IN, Recipe, RecipeRef
 from training.records import DatasetVersion, Record, SourceFiles
@@ -19,6 +21,8 @@ class RunPlan(Record):
     """Resolved inputs and run key of one retraining run. `home`, recipe name and run key determine its paths.
 
     `changes` lists the ingredients that differ from the recipe's last run; `first` says that there was no such run.
+    `initial` is what the training starts from; None: new weights. `search` is the key of the search of which the run is
+    a trial; empty for other runs.
     """
 
     home: str
@@ -30,6 +34,8 @@ class RunPlan(Record):
     ingredients: identity.Ingredients
     changes: tuple[str, ...]
     first: bool
+    initial: InitialWeights | None = None
+    search: str = ""
 
     @property
     def paths(self) -> RunPaths:
@@ -40,6 +46,13 @@ class RunPlan(Record):
     def model(self) -> str:
         """Name of the registered model."""
         return self.settings.tracking.model or self.recipe.name
+
+    @property
+    def started_from(self) -> str:
+        """The initial weights of the training as readable text; empty if `training.init_from` is not set."""
+        if self.initial is not None:
+            return self.initial.words
+        return "new weights: there was no champion" if self.settings.training.initial_weights else ""
 
     def find_dataset(self) -> DatasetVersion | None:
         """The dataset version if it is prepared already, else None."""
@@ -59,19 +72,26 @@ def choose_source(recipe: Recipe, settings: Settings, home: Home) -> Source:
 
 
 def identify(
-    home: Home, ref: RecipeRef, settings: Settings, files: SourceFiles, force: bool = False
+    home: Home,
+    ref: RecipeRef,
+    settings: Settings,
+    files: SourceFiles,
+    force: bool = False,
+    start: Start | None = None,
 ) -> RunPlan:
     """Plan a run: compute its run key, and what changed since the recipe's last run.
 
     `force` gives the run a new run key even if nothing changed; an unfinished forced run with the same ingredients is
-    resumed instead.
+    resumed instead, from its own initial weights even if there is a new champion. `start` has the weights to which
+    `training.init_from` refers at present; None if it is not set.
+
+    Raises :class:`training.errors.SettingError` if the weights to start from are missing.
     """
     fingerprint = identity.data_fingerprint(ref, files, settings.data)
     code = identity.code_of(files, settings.trainer, ref.problem, preprocessed=bool(ref.preprocessors))
     parts = identity.ingredients(ref, settings, fingerprint, code)
-    if force:
-        nonce = identity.unfinished_force(home, ref.name, parts) or secrets.token_hex(8)
-        parts = identity.ingredients(ref, settings, fingerprint, code, nonce)
+    initial, nonce = (_forced_start if force else _initial_weights)(home, ref.name, parts, start)
+    parts = identity.with_start(parts, None if initial is None else initial.digest, nonce)
     before = identity.latest_ingredients(home, ref.name)
     return RunPlan(
         home=str(home.root),
@@ -83,7 +103,44 @@ def identify(
         ingredients=parts,
         changes=tuple(identity.changes(before, parts)) if before else (),
         first=before is None,
+        initial=initial,
     )
+
+
+def _initial_weights(
+    home: Home, recipe: str, parts: identity.Ingredients, start: Start | None
+) -> tuple[InitialWeights | None, str | None]:
+    """The initial weights of a run with the ingredients `parts`, and the nonce of an earlier run with the same run key.
+
+    If the champion was trained from the same inputs, the plan gets the run key of the champion's own run: a new
+    champion alone is no change. Otherwise, an unfinished run that started from an earlier champion is resumed. Raises
+    :class:`training.errors.SettingError` if the weights are missing.
+    """
+    if start is None:
+        return None, None
+    if start.inputs == identity.inputs_digest(parts):
+        return start.before, start.forced
+    resumed = None
+    if start.reference == CHAMPION or start.missing:
+        resumed = identity.known_start(home, recipe, parts, start, unfinished=not start.missing)
+    if resumed is None and start.missing:
+        raise SettingError(start.missing)
+    return resumed or start.weights, None
+
+
+def _forced_start(
+    home: Home, recipe: str, parts: identity.Ingredients, start: Start | None
+) -> tuple[InitialWeights | None, str]:
+    """The initial weights and the nonce of the unfinished forced run that is resumed, else of a new forced run.
+
+    A new forced run starts from the present weights. Raises :class:`training.errors.SettingError` if they are missing.
+    """
+    begun = identity.unfinished_force(home, recipe, parts, start)
+    if begun is not None:
+        return begun
+    if start is not None and start.missing:
+        raise SettingError(start.missing)
+    return None if start is None else start.weights, secrets.token_hex(8)
 
 
 def recipe_argument(home: Home, recipe: str, run_key: str) -> str:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, SerializeAsAny
 
+from training.initial_weights import InitialWeights
 from training.record_base import Record as Record
 from training.redaction import Redacted
 from training.seams import PROBLEMS, part_named
@@ -12,6 +13,7 @@ from training.seams import ProblemName as ProblemName
 from training.table_records import ColumnKind as ColumnKind
 from training.table_records import TableColumn as TableColumn
 from training.table_records import TableSchema as TableSchema
+from training.table_records import TextEncoding as TextEncoding
 
 Split = Literal["train", "test"]
 ImageShape = tuple[int, int, int]  # channels, height, width
@@ -22,7 +24,7 @@ class SourceFiles(Record):
 
     kind: str = Field(
         description="which reader understands them: digits, idx, cifar, folder, parquet, folder-targets, "
-        "parquet-targets or table"
+        "parquet-targets, table or text"
     )
     root: str = Field(description="folder that holds them")
     origin: Redacted = Field(description="where they came from, for people: a URL, a path or a package")
@@ -33,6 +35,10 @@ class SourceFiles(Record):
         (), description="class names in label order, where the source knows them"
     )
     target: str = Field("", description="of images with numbers to predict, the column of the numbers")
+    tokenizer: str = Field(
+        "",
+        description="of text, path of the tokenizer that the recipe names; empty: trained on the train split",
+    )
 
 
 class RawShard(Record):
@@ -60,6 +66,7 @@ class DatasetVersion(Record):
     channel, of pixel/255 over the train split. `label_counts[split][k]` is the number of rows of class `classes[k]`.
 
     For a table, `table` describes the columns, `shape` is (number of feature columns,), and `mean` and `std` are empty.
+    For text, `table` describes the column of text, and `shape` is (token ids of a row,).
     For a regression, `classes` and the counts are empty; `table` describes the target of images, too.
     """
 
@@ -93,6 +100,11 @@ class DatasetVersion(Record):
     def has_images(self) -> bool:
         """Whether the rows are images, and not rows of a table."""
         return len(self.shape) == 3  # channels, height, width
+
+    @property
+    def text(self) -> TextEncoding | None:
+        """How text becomes token ids; None for images and for tables."""
+        return None if self.table is None else self.table.text
 
     @property
     def image_shape(self) -> ImageShape:
@@ -177,6 +189,7 @@ class TrainedModel(Record):
         None, description="whether a replay gave the same bits; None: not checked"
     )
     reproducible_reason: str = Field("not checked: an older version of Evergreen trained it")
+    stopped: str = Field("", description="why training ended before its last epoch; empty if it did not")
 
     def selected(self) -> EpochMetrics:
         """Metrics of the epoch whose weights were kept."""
@@ -194,6 +207,7 @@ class Score(Record):
     high: float
     confidence: float
     latency_ms: float = Field(description="median time to score one row, one row a batch")
+    recipe_metrics: dict[str, float] = Field({}, description="finite values of the recipe's metrics by name")
 
 
 def _read_score(given: Any) -> Any:
@@ -257,9 +271,12 @@ class Evaluation(Record):
     )
     left_out: int = Field(
         0,
-        description="test rows that were training rows of the champion or anchor; in none of the numbers here",
+        description="test rows that were training rows of the champion, the anchor or the initial weights; in none of "
+        "the numbers here",
     )
     training_rows_known: bool = Field(True, description="whether the training rows of both could be read")
+    initial: InitialWeights | None = Field(None, description="what the candidate was fine-tuned from")
+    champion_is_parent: bool = Field(False, description="whether these are the champion's weights")
 
     @property
     def examples(self) -> "tuple[Mistake, ...] | tuple[LargestError, ...]":
@@ -367,7 +384,9 @@ class Release(Record):
     selected_epoch: int = Field(description="epoch whose weights were kept")
     verdict: Verdict = Field(description="decision of the gate, with reasons")
     evaluation: str = Field(description="folder of the comparison, under the run's `evaluation`")
+    initial: str = Field("", description="weights that the training started from; empty: new weights")
     metrics: dict[str, float] = Field(description="final metrics by name, such as `accuracy` or `rmse`")
+    recipe_metrics: tuple[str, ...] = Field((), description="names in `metrics` that the recipe added")
     mlflow_run_id: str = Field(description="id of the MLflow run")
     report: str = Field(description="path of the report page")
     seconds: float = Field(description="wall time; of a reused release, of the command that found it")
@@ -376,4 +395,5 @@ class Release(Record):
     reproducible_reason: str = Field(
         "not checked: an older version of Evergreen trained it", description="reason of `reproducible`"
     )
+    stopped: str = Field("", description="why training ended before its last epoch; empty if it did not")
     reused: bool = Field(False, description="whether an earlier run had made the version")

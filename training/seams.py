@@ -4,7 +4,7 @@ This module imports none of the parts, so that every other module may import it.
 the run key, so that adding a part retrains no model. docs/extending.md says what else a part needs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -20,6 +20,10 @@ TRAINERS: dict[TrainerName, str] = {
     "torch": "training.trainers.torch.settings:TrainingSettings",
     "xgboost": "training.trainers.xgboost.settings:XGBoostSettings",
     "lightgbm": "training.trainers.lightgbm.settings:LightGBMSettings",
+    "lightning": "training.trainers.lightning.settings:LightningSettings",
+    "accelerate": "training.trainers.accelerate.settings:AccelerateSettings",
+    "transformers": "training.trainers.transformers.settings:TransformersSettings",
+    "keras": "training.trainers.keras.settings:KerasSettings",
 }
 # Registered models record the name of their format, so a name must never change.
 FORMATS = {
@@ -28,7 +32,11 @@ FORMATS = {
     "lightgbm_text": "tasks.model_formats.lightgbm_text",
 }
 # Trackers besides MLflow.
-TRACKERS = {"tensorboard": "tasks.trackers.tensorboard:TensorBoard"}
+TRACKERS = {
+    "tensorboard": "tasks.trackers.tensorboard:TensorBoard",
+    "wandb": "tasks.trackers.wandb:WeightsAndBiases",
+    "comet": "tasks.trackers.comet:Comet",
+}
 # Object stores by the scheme of their URL. Only schemes are listed whose file system can create an object atomically,
 # and fails if the object exists: otherwise one writer's commit of a checkpoint could overwrite another's.
 STORES = {
@@ -38,7 +46,24 @@ STORES = {
     "abfs": "training.storage.objects.remote",
 }
 # Optional libraries that parts need: import name of the library, and the extra of pyproject.toml that installs it.
-EXTRAS = {"xgboost": "boosting", "lightgbm": "boosting"}
+EXTRAS = {
+    "xgboost": "boosting",
+    "lightgbm": "boosting",
+    "lightning": "lightning",
+    "transformers": "transformers",
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+    "torchmetrics": "torchmetrics",
+    "tokenizers": "transformers",
+    "keras": "keras",
+    "wandb": "wandb",
+    "comet_ml": "comet",
+}
+
+
+def extra_of(libraries: Iterable[str]) -> str:
+    """The extra of pyproject.toml that installs what is optional among `libraries`; empty if nothing is."""
+    return next((EXTRAS[name] for name in libraries if name in EXTRAS), "")
 
 
 def install_command(library: str) -> str:

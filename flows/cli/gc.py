@@ -18,8 +18,9 @@ def command(dry_run: bool, keep: int, versions: bool, verbose: bool, quiet: bool
     """Remove runs, datasets and checkpoints that nothing needs any more.
 
     Keeps the newest finished runs of each recipe, runs whose version any alias points to, unfinished runs of the last
-    30 days, and the datasets of kept runs. The command of a removed run trains the same model again, bit for bit. Also
-    removes Ray sessions, temporary folders and registry locks that killed runs of this user left.
+    30 days, the datasets of kept runs, and searches of the last 30 days with a kept trial. The command of a removed run
+    trains the same model again, bit for bit. Also removes Ray sessions, temporary folders and registry locks that
+    killed runs of this user left.
     """
     from flows.cli.summary import print_collection
     from tasks.cleanup.retention import collect

@@ -31,21 +31,26 @@ def tracking_uri(function: Function) -> Function:
     return click.option("--tracking-uri", metavar="URI", help=text)(function)
 
 
+def recipe_argument(function: Function) -> Function:
+    """Add the argument `recipe`."""
+    return click.argument("recipe", shell_complete=_complete_recipe)(function)
+
+
+def setting_assignments(function: Function) -> Function:
+    """Add the option that overrides settings of a recipe."""
+    return click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="override a setting; may be repeated",
+    )(function)
+
+
 def recipe_and_settings(function: Function) -> Function:
     """Add the argument `recipe`, and the options that override its settings or force a new training."""
-    for option in (
-        click.option("--force", is_flag=True, help="train again even if nothing changed"),
-        click.option(
-            "--set",
-            "assignments",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="override a setting; may be repeated",
-        ),
-        click.argument("recipe", shell_complete=_complete_recipe),
-    ):
-        function = option(function)
-    return function
+    force = click.option("--force", is_flag=True, help="train again even if nothing changed")
+    return recipe_argument(setting_assignments(force(function)))
 
 
 class WithSettings(click.Command):

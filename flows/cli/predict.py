@@ -1,4 +1,4 @@
-"""`evergreen predict`: score images or rows of a table with a registered model."""
+"""`evergreen predict`: score images, rows of a table or texts with a registered model."""
 
 import click
 
@@ -28,11 +28,12 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Score images or rows of a table with a registered model.
+    """Score images, rows of a table or texts with a registered model.
 
     INPUT is a folder of images, or a Parquet file or folder with a column `image`. For a model of a table, INPUT is a
-    CSV or Parquet file, or a folder of such files, with the columns of the table; the target is not needed. OUTPUT is
-    the Parquet file (.parquet) or folder to write.
+    CSV or Parquet file, or a folder of such files, with the columns of the table; the target is not needed. For a
+    model of text, INPUT may also be a TSV file, or a .txt file with a text on each line. OUTPUT is the Parquet file
+    (.parquet) or folder to write.
     """
     from flows.cli.summary import print_prediction
     from flows.local import api

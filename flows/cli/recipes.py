@@ -1,7 +1,7 @@
 """`evergreen recipes`: list the recipes that come with Evergreen."""
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -21,17 +21,39 @@ def command(verbose: bool, quiet: bool, as_json: bool) -> int:
     from training.recipe import BUILT_IN, load
 
     del verbose, quiet
-    listed = [load(name)[0] for name in BUILT_IN]
+    listed = [_facts(load(name)[0]) for name in BUILT_IN]
     print_recipes(listed)
     if as_json:
-        say(json.dumps([_as_json(recipe) for recipe in listed]))
+        say(json.dumps([recipe._asdict() for recipe in listed]))
     return EXIT_OK
 
 
-def _as_json(recipe: "Recipe") -> dict[str, str]:
-    return {
-        "name": recipe.name,
-        "summary": recipe.summary,
-        "problem": recipe.problem.name,
-        "trainer": recipe.settings.trainer,
-    }
+class RecipeFacts(NamedTuple):
+    """A recipe, what its trainer promises after a kill, and the extra that it needs (empty: none)."""
+
+    name: str
+    summary: str
+    problem: str
+    trainer: str
+    resumes: str
+    same_bits_after_kill: bool
+    extra: str
+
+
+def _facts(recipe: "Recipe") -> RecipeFacts:
+    from training.seams import extra_of
+    from training.trainers.base import trainer_named
+
+    trainer, training = trainer_named(recipe.settings.trainer), recipe.settings.training
+    promise = trainer.promise(recipe.settings)
+    return RecipeFacts(
+        name=recipe.name,
+        summary=recipe.summary,
+        problem=recipe.problem.name,
+        trainer=recipe.settings.trainer,
+        resumes=promise.resumes,
+        same_bits_after_kill=promise.same_bits_after_kill,
+        extra=extra_of(
+            (*trainer.DISTRIBUTIONS, *training.libraries, *getattr(recipe.source, "LIBRARIES", ()))
+        ),
+    )

@@ -12,7 +12,6 @@ from tasks.terminal.console import PrintableConsole
 from tasks.terminal.next_commands import next_commands
 from training.printable import printable
 from training.problems import problem_with_metric
-from training.recipe import Recipe
 from training.records import Release
 from training.settings.schema import section_of_trainer
 from training.storage.paths import home
@@ -20,6 +19,7 @@ from training.trainers.replay_outcome import spelled
 
 if TYPE_CHECKING:
     from flows.cli.doctor import Check
+    from flows.cli.recipes import RecipeFacts
     from flows.preview import Preview
     from tasks.cleanup.retention import Collection
     from tasks.predict import PredictionSummary
@@ -82,10 +82,13 @@ def _facts(release: Release) -> Table:
         _row(table, "", Text.assemble(mark, " ", rule.explanation))
     confidence = float(release.verdict.policy.get("confidence", 0.95))
     words = words_of_run(home(), release.recipe, release.run_key)
-    for name, text in _scores(release.metrics, confidence):
+    for name, text in (*_scores(release.metrics, confidence), *_recipe_metrics(release)):
         _row(table, name, text)
-    _row(table, f"{words.trainer.epoch}s", f"{release.epochs}, {words.kept(release.selected_epoch)}")
+    kept = f"{release.epochs}, {words.kept(release.selected_epoch)}"
+    _row(table, f"{words.trainer.epoch}s", f"{kept}; {release.stopped}" if release.stopped else kept)
     rows = f"{release.train_rows:,} train and {release.test_rows:,} test {words.row}s"
+    if release.initial:
+        _row(table, "started from", release.initial)
     _row(table, "data", f"{release.dataset_fingerprint[:16]}  {rows}")
     _row(table, "run key", release.run_key[:16])
     _row(table, "weights", release.weights_digest[:16])
@@ -105,6 +108,16 @@ def _scores(metrics: dict[str, float], confidence: float) -> list[tuple[str, str
         text += f"   champion {spell(metrics[f'champion_{metric}'])}"
     scores = [(problem.metric_word, text), *problem.further_scores(metrics)]
     return [(f"test {name}", said) for name, said in scores]
+
+
+def _recipe_metrics(release: Release) -> list[tuple[str, str]]:
+    """The metrics that the recipe added, beside those of the champion."""
+    rows = []
+    for name in release.recipe_metrics:
+        champion = release.metrics.get(f"champion_{name}")
+        text = f"{release.metrics[name]:.4g}" + ("" if champion is None else f"   champion {champion:.4g}")
+        rows.append((f"test {name}", text))
+    return rows
 
 
 def _reproducible(found: bool | None, reason: str) -> Text:
@@ -139,6 +152,10 @@ def print_preview(made: "Preview") -> None:
         _row(table, "batch", _batch(made))
     _row(table, "steps", _steps(made))
     _row(table, "time", _estimate(made))
+    if made.initial:
+        _row(table, "starts from", made.initial)
+    if made.trainer_chosen:
+        _row(table, "trainer", f"{made.trainer_chosen}: the recipe names none")
     _row(table, "after a kill", made.after_kill)
     for name, state in made.steps.items():
         _row(table, name, state)
@@ -167,7 +184,11 @@ def _steps(made: "Preview") -> str:
     if made.global_batch_size is None:  # each step uses all rows
         rows = "all rows" if made.learned_rows is None else f"all {made.learned_rows:,} rows to learn from"
         shared = f", shared by {made.world_size} workers" if made.world_size > 1 else ""
-        return f"{made.epochs} {section_of_trainer(made.trainer).WORDS.epoch}s on {rows}{shared}"
+        epochs = f"{section_of_trainer(made.trainer).WORDS.epoch}s"
+        if made.patience is None:
+            return f"{made.epochs} {epochs} on {rows}{shared}"
+        early = f"fewer if the validation loss does not improve for {made.patience} {epochs}"
+        return f"at most {made.epochs} {epochs} on {rows}{shared}; {early}"
     if made.total_steps is None:
         return "known after the data are prepared"
     if not made.total_steps:
@@ -189,13 +210,18 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def print_recipes(recipes: list[Recipe]) -> None:
-    """Print name, summary, problem and trainer of recipes."""
-    table = _grid()
-    table.add_column(style="dim")
-    for recipe in recipes:
-        kind = f"{recipe.problem.name}, {recipe.settings.trainer}"
-        _row(table, Text(recipe.name, style="bold"), recipe.summary, kind)
+_UNITS = {"step": "any step", "epoch": "any epoch", "round": "any block of rounds"}
+
+
+def print_recipes(recipes: "list[RecipeFacts]") -> None:
+    """Print name, summary, problem, trainer, promise and extra of recipes."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("recipe", "problem", "trainer", "resumes at", "same bits after a kill", "extra", "summary"):
+        table.add_column(title)
+    for one in recipes:
+        same = "yes" if one.same_bits_after_kill else "no"
+        cells = (one.problem, one.trainer, _UNITS[one.resumes], same, one.extra or "none", one.summary)
+        _row(table, Text(one.name, style="bold"), *cells)
     standard_output().print(table)
 
 

@@ -1,4 +1,4 @@
-"""Retrain, plan, predict and roll back on this machine: the functions of the command line and of the Python API.
+"""Retrain, tune, plan, predict and roll back on this machine: the functions of the command line and of the Python API.
 
 A retraining starts a Prefect server and a Ray cluster, which end with the retraining, unless the user has configured
 a server or a cluster. Prediction and rollback run as flows only if the user has configured a Prefect server, which
@@ -6,6 +6,7 @@ then shows the flow run.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from flows.preview import Preview
     from tasks.predict import PredictionSummary
     from training.records import Release
+    from training.search.planning import Request
+    from training.search.records import Scheduler, SearchResult
 
 log = logging.getLogger("evergreen.command")
 
@@ -47,6 +50,39 @@ def retrain(
             with prefect_api(place, meanwhile=lambda: _flow_and_ray(name, overrides)):
                 release = _run_flow(name, overrides, force)
         return with_whole_command(release)
+
+
+def tune(
+    recipe: str | Path,
+    space: Mapping[str, str],
+    *,
+    trials: int = 8,
+    scheduler: "Scheduler" = "asha",
+    concurrent: int | None = None,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    retrain_winner: bool = True,
+) -> "SearchResult":
+    """Search settings with less validation loss, then retrain with the best as :func:`retrain` does.
+
+    `space` has the values of each searched setting: `{"training.learning_rate": "loguniform(1e-4,1e-1)"}`. A trial
+    trains the recipe with other values, in one process; `scheduler` "asha" ends worse trials early, "none" does not.
+    `concurrent` limits the trials at a time; None: as many as CPUs or GPUs allow. `settings` are shared by all trials
+    and the retraining. Trials that were trained before are reused. Raises :class:`training.errors.EvergreenError`.
+    """
+    from flows.local.prefect_server import prefect_api
+    from flows.search_outcome import outcome_if_done
+    from training.search.planning import Request
+
+    name, overrides = str(recipe), _nested(settings)
+    place, began = prepared(), time.perf_counter()
+    request = Request(space, trials, scheduler, seed, concurrent)
+    result = outcome_if_done(name, request, overrides, place, retrain_winner)
+    if result is None:
+        log.info("%s: starting Prefect's server, and importing what the search needs", name)
+        with prefect_api(place):
+            result = _run_search(name, request, overrides, retrain_winner)
+    return result.model_copy(update={"seconds": time.perf_counter() - began})
 
 
 def plan(recipe: str | Path, settings: Mapping[str, Any] | None = None, *, force: bool = False) -> "Preview":
@@ -167,24 +203,53 @@ def _flow_and_ray(recipe: str, overrides: dict[str, Any]) -> Iterator[None]:
 
 
 def _run_flow(recipe: str, overrides: dict[str, Any], force: bool) -> "Release":
+    from flows.retrain import last_release
+    from flows.retrain import retrain as flow
+    from training.redaction import hide_credentials
+
+    return _recorded(recipe, lambda: flow(recipe, hide_credentials(overrides), force=force), last_release)
+
+
+def _run_search(
+    recipe: str, request: "Request", overrides: dict[str, Any], retrain_winner: bool
+) -> "SearchResult":
+    from flows.tune import last_result
+    from flows.tune import tune as flow
+    from training.redaction import hide_credentials
+
+    def call() -> "SearchResult":
+        made: SearchResult = flow(
+            recipe,
+            dict(request.space),
+            request.trials,
+            request.scheduler,
+            request.concurrent,
+            request.seed,
+            hide_credentials(overrides),
+            retrain_winner,
+        )
+        return made
+
+    return _recorded(recipe, call, last_result)
+
+
+def _recorded(recipe: str, call: Callable[[], Result], last: Callable[[], Result | None]) -> Result:
+    """Call a flow, whose flow runs are tagged; `last` returns its result if Prefect has lost the result."""
     from prefect.exceptions import MissingResult
 
     from flows.local.environment import quieten
-    from flows.retrain import last_release
-    from flows.retrain import retrain as flow
     from tasks.flow_runs import tag_flow_runs
     from training.recipe import load
-    from training.redaction import hide_credentials
 
     quieten()  # Prefect set its own log levels when it was imported
     with tag_flow_runs(home(), load(recipe)[1].name):
         try:
-            return flow(recipe, hide_credentials(overrides), force=force)
+            return call()
         except MissingResult:
-            release = last_release()
-            if release is None:
+            result = last()
+            if result is None:
                 raise
-            return release
+            return result
 
 
 def _nested(settings: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -21,10 +21,10 @@ def floor_rule(evaluation: Evaluation, floor: float) -> Rule:
         f"the floor of {problem.floor_text(floor)[1]}"
     )
     if evaluation.left_out:
-        text += f"; {evaluation.left_out:,} more test rows are left out, as version "
-        text += f"{_versions(evaluation)} was trained on them"
+        text += f"; {evaluation.left_out:,} more test rows are left out, as "
+        text += f"{_trained(evaluation)} was trained on them"
     if not evaluation.training_rows_known:
-        text += f"; which rows version {_versions(evaluation)} was trained on is not known"
+        text += f"; which rows {_trained(evaluation)} was trained on is not known"
     return Rule(name="floor", passed=passed, value=value, limit=floor, explanation=text)
 
 
@@ -50,9 +50,13 @@ def not_worse_rule(look: Look) -> Rule:
     return Rule(name="not_worse", passed=look.passed, value=found.value, limit=found.limit, explanation=text)
 
 
-def _versions(evaluation: Evaluation) -> str:
-    numbers = (evaluation.champion_version, evaluation.anchor_version)
-    return " or ".join(number for number in numbers if number is not None)
+def _trained(evaluation: Evaluation) -> str:
+    """The versions and the file whose training rows are not compared on."""
+    numbers = [number for number in (evaluation.champion_version, evaluation.anchor_version) if number]
+    names = [f"version {' or '.join(numbers)}"] if numbers else []
+    if evaluation.initial is not None and not evaluation.champion_is_parent:
+        names.append(evaluation.initial.name)
+    return " or ".join(names)
 
 
 def _asked(look: Look) -> str:

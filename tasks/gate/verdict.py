@@ -20,7 +20,7 @@ def judge(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...
     chosen = _choice(evaluation, looks) if promote else None
     return Verdict(
         promote=promote,
-        summary=_summary(evaluation, rules, promote, chosen),
+        summary=_summary(evaluation, rules, promote, chosen) + _origin(evaluation),
         rules=rules,
         champion_version=evaluation.champion_version,
         policy=settings.model_dump(),
@@ -92,6 +92,14 @@ def _choice(evaluation: Evaluation, looks: tuple[Look, ...]) -> Choice | None:
     if look.reference_version != evaluation.champion_version:
         return None
     return choice_of(look, problem_of(evaluation.candidate).floor_value(evaluation.candidate))
+
+
+def _origin(evaluation: Evaluation) -> str:
+    """The end of the summary of a fine-tuned candidate: whether the champion is its parent."""
+    if evaluation.initial is None:
+        return ""
+    parent = "this version" if evaluation.champion_is_parent else evaluation.initial.name
+    return f"; the candidate was fine-tuned from {parent}"
 
 
 def _summary(evaluation: Evaluation, rules: tuple[Rule, ...], promote: bool, chosen: Choice | None) -> str:

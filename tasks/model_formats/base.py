@@ -69,7 +69,7 @@ class Registered:
 
     `predict` takes inputs as in :class:`training.data.columns.Columns`. `table` describes the columns of a table, or
     the target of images with numbers to predict. `shape` is the shape of one row of inputs. `outputs` is the number of
-    values that the model predicts for a row.
+    values that the model predicts for a row. `tokenizer` is the JSON of the tokenizer of a model on text.
     """
 
     predict: Predict
@@ -78,6 +78,7 @@ class Registered:
     shape: tuple[int, ...]
     table: TableSchema | None
     outputs: int
+    tokenizer: str = ""
 
 
 def format_named(name: str) -> ModelFormat:

@@ -14,12 +14,14 @@ import numpy.typing as npt
 from tasks.model_formats.logged_models import log, output_schema, requirements, unexpected_entry
 from tasks.model_formats.program import check_program
 from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, foreign_code, is_raw
+from training.data.manifest import TOKENIZER
 from training.errors import DataError, EvergreenError, TrainingError
 from training.plan import RunPlan
 from training.problems.base import Predict, Predictions
 from training.recipe import Recipe
 from training.records import DatasetVersion, TrainedModel
-from training.trainers.torch import serving
+from training.storage.files import digest_file
+from training.trainers.network import serving
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 
 FLAVOR = "pytorch"
 MODEL_FILE = Path("data") / "model.pt2"
-WEIGHTS_FILE = Path("extra_files") / "weights.safetensors"
+_EXTRA = Path("extra_files")
+WEIGHTS_FILE = _EXTRA / "weights.safetensors"
+TOKENIZER_FILE = _EXTRA / TOKENIZER  # of a model on text
 
 _LOADER = "mlflow.pytorch"
 _KEYS = frozenset({"config", "data", "env", "loader_module", "pickle_module_name", "python_version"})
@@ -37,7 +41,7 @@ def check_untrained(plan: RunPlan, recipe: Callable[[], Recipe], version: Datase
     """Try torch.export on an untrained model; see :func:`tasks.checks.model_checks.check_model`."""
     from tasks.checks.model_checks import check_model
     from training.problems import problem_named
-    from training.trainers.torch.inputs import model_shape
+    from training.trainers.network.inputs import model_shape
 
     check_model(plan, recipe, model_shape(version), problem_named(version.problem).outputs(version))
 
@@ -68,22 +72,26 @@ def log_serving_model(
 ) -> str:
     """Export `module` with torch.export and log it under the run; returns the model's URI.
 
-    `module` is like the result of :func:`training.trainers.torch.serving.serving_module`. `example` needs several
+    `module` is like the result of :func:`training.trainers.network.serving.serving_module`. `example` needs several
     rows: with one row torch.export would fix the batch size at 1. An exported program can't be trained further, so
-    the file `weights` is logged with it; docs/recipes.md shows how to load that file. Raises :class:`TrainingError`
+    the file `weights` is logged with it; docs/recipes.md shows how to load that file. A model on text takes token ids,
+    and the tokenizer is logged with it (docs/text.md). Raises :class:`TrainingError`
     when the model can't be exported.
     """
     import mlflow.pytorch
 
+    extra_files = [weights] if weights else []
+    if version.text is not None:
+        extra_files.append(str(Path(version.path) / TOKENIZER))
     exported = {
         "pytorch_model": module,
         "signature": _tensor_signature(version),
         "input_example": example,
         "serialization_format": "pt2",
-        "extra_files": [weights] if weights else None,
+        "extra_files": extra_files or None,
     }
     try:
-        if version.has_images:
+        if version.has_images or version.text is not None:
             needed = requirements("torch", "numpy")
             return log(
                 run_id, version, mlflow.pytorch, _LOADER, metadata, pip_requirements=needed, **exported
@@ -129,7 +137,9 @@ def _tensor_signature(version: DatasetVersion) -> "ModelSignature":
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    kind = np.dtype("uint8") if version.has_images else np.dtype("float32")
+    kind = (
+        np.dtype("uint8") if version.has_images else np.dtype("float32" if version.text is None else "int64")
+    )
     return ModelSignature(
         inputs=Schema([TensorSpec(kind, (-1, *version.shape))]), outputs=output_schema(version)
     )
@@ -140,18 +150,30 @@ def find_foreign(folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str
     if set(flavors) != {"python_function", FLAVOR}:
         return f"its flavors are {', '.join(flavors)}"
     function, own = flavors["python_function"], flavors[FLAVOR]
-    parts = (MODEL_FILE.parts[0], WEIGHTS_FILE.parts[0])
+    parts = (MODEL_FILE.parts[0], _EXTRA.name)
     if is_raw(function):
         wrong = foreign_code(folder, function, metadata.get("table"), FLAVOR) or unexpected_entry(
             folder, (*parts, *RAW_PARTS)
         )
     else:
         wrong = _wrong_function(function) or unexpected_entry(folder, parts)
-    return wrong or _wrong_flavor(own) or _wrong_files(folder)
+    extra = (WEIGHTS_FILE, *((TOKENIZER_FILE,) if tokenizer_digest(metadata) else ()))
+    return (
+        wrong
+        or _wrong_flavor(own, extra)
+        or _wrong_files(folder, extra)
+        or _wrong_tokenizer(folder, metadata)
+    )
+
+
+def tokenizer_digest(metadata: Mapping[str, Any]) -> str:
+    """sha256 of the tokenizer of a model on text, by the metadata of the model; empty for other models."""
+    text = (metadata.get("table") or {}).get("text") or {}
+    return str(text.get("tokenizer", ""))
 
 
 def _wrong_function(function: Mapping[str, Any]) -> str | None:
-    """What is wrong with the Python function of a model that takes tensors: images, or encoded columns."""
+    """What is wrong with the Python function of a model that takes tensors: images, encoded columns or token ids."""
     if function.get("loader_module") != _LOADER or function.get("data") != MODEL_FILE.parent.name:
         return f"it is loaded by {function.get('loader_module')} from {function.get('data')}"
     if extra := {key for key, value in function.items() if value} - _KEYS:
@@ -159,23 +181,25 @@ def _wrong_function(function: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _wrong_flavor(own: Mapping[str, Any]) -> str | None:
+def _wrong_flavor(own: Mapping[str, Any], extra: tuple[Path, ...]) -> str | None:
     if own.get("code"):
         return "it brings code"
     if own.get("model_data") != MODEL_FILE.parent.name:
         return f"it is loaded from {own.get('model_data')}"
-    if own.get("extra_files") not in (None, [], [{"path": str(WEIGHTS_FILE)}]):
-        return f"it names other extra files than {WEIGHTS_FILE}"
+    allowed = [{"path": str(file)} for file in extra]
+    if any(one not in allowed for one in own.get("extra_files") or []):
+        return f"it names other extra files than {' and '.join(map(str, extra))}"
     return None
 
 
-def _wrong_files(folder: Path) -> str | None:
-    for expected in (MODEL_FILE, WEIGHTS_FILE):
-        found = sorted(path.name for path in (folder / expected.parent).glob("*"))
-        if found != [expected.name] and not (expected == WEIGHTS_FILE and not found):
-            return f"{expected.parent} holds {', '.join(found)}"
-    if (folder / WEIGHTS_FILE).is_symlink() or (folder / WEIGHTS_FILE.parent).is_symlink():
-        return f"{WEIGHTS_FILE} is no regular file"
+def _wrong_files(folder: Path, extra: tuple[Path, ...]) -> str | None:
+    for place, allowed in ((MODEL_FILE.parent, {MODEL_FILE.name}), (_EXTRA, {file.name for file in extra})):
+        found = sorted(path.name for path in (folder / place).glob("*"))
+        if not set(found) <= allowed:
+            return f"{place} holds {', '.join(found)}"
+    for file in extra:
+        if (folder / file).is_symlink() or (folder / _EXTRA).is_symlink():
+            return f"{file} is no regular file"
     program = folder / MODEL_FILE
     if program.is_symlink() or not program.is_file():
         return f"{MODEL_FILE} is no regular file"
@@ -183,4 +207,13 @@ def _wrong_files(folder: Path) -> str | None:
         check_program(program)
     except DataError as error:
         return f"{MODEL_FILE}: {error}"
+    return None
+
+
+def _wrong_tokenizer(folder: Path, metadata: Mapping[str, Any]) -> str | None:
+    digest = tokenizer_digest(metadata)
+    if digest and not (
+        (folder / TOKENIZER_FILE).is_file() and digest_file(folder / TOKENIZER_FILE) == digest
+    ):
+        return f"{TOKENIZER_FILE} is missing or not the file that was registered"
     return None

@@ -32,6 +32,9 @@ def finished(run: Evidence) -> Outcome:
         "report": run.paths.report.is_file(),
     }
     missing = [step for step, done in made.items() if not done]
+    if run.is_trial:
+        trained = "trained" if made["train"] else "not trained to its end"
+        return Outcome(True, f"a trial of the search {run.plan.search[:16]}, {trained}")
     if run.is_finished:
         return judged(
             [f"release.json exists, but no output of step {step}" for step in missing], "outputs of all steps"
@@ -64,6 +67,7 @@ def records_agree(run: Evidence) -> Outcome:
         "epochs": (release.epochs, len(trained.history)),
         "reproducible": (release.reproducible, trained.reproducible),
         "selected_epoch": (release.selected_epoch, trained.selected_epoch),
+        "stopped": (release.stopped, trained.stopped),
         "dataset_fingerprint": (release.dataset_fingerprint, plan.fingerprint),
         "recipe": (release.recipe, plan.recipe.name),
         "validation_loss": (numbers.get("validation_loss"), chosen.validation_loss),

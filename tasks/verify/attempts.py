@@ -8,6 +8,7 @@ from itertools import pairwise
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, few, judged
 from training.attempts.history import Attempt, Failure
+from training.trainers.boosting.rounds import ROUNDS_PER_BLOCK
 
 _BEAT_S = 1.0  # seconds between two heartbeats, and about the time to commit a checkpoint
 _ON_PURPOSE = ("stopped on request", "training was stopped")
@@ -96,15 +97,19 @@ def _is_on_purpose(failure: Failure) -> bool:
 def _interval(run: Evidence) -> tuple[int, str]:
     """The largest possible number of steps between two checkpoints, and the rule that limits it."""
     settings = run.plan.settings
-    found = [(run.steps.per_epoch, "the end of an epoch")]
-    if settings.data.feed == "memory":  # the other feeds can resume only at the start of an epoch
+    if run.steps.thinned:  # checkpoints hold whole blocks of rounds, and none is due at the end of an epoch
+        block, found = ROUNDS_PER_BLOCK, [(run.steps.total, "the end of training")]
+    else:
+        block, found = 1, [(run.steps.per_epoch, "the end of an epoch")]
+    if settings.data.feed != "stream":  # which can resume only at the start of an epoch
         if (every := settings.checkpoint.every_steps) is not None:
             found.append((every, f"checkpoint.every_steps {every}"))
         if speed := _steps_per_s(run):
             every_s = settings.checkpoint.every_s
             steps = math.ceil(speed * every_s) + 1  # a save request takes effect one step later
             found.append((steps, f"checkpoint.every_s {every_s:g} at {speed:.1f} steps/s"))
-    return min(found)
+    steps, why = min(found)
+    return -(-steps // block) * block, why
 
 
 def _steps_per_s(run: Evidence) -> float:

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, few
-from training.checkpoints.checkpoint_log import MANIFEST, read_manifest
+from training.checkpoints.checkpoint_files import MANIFEST, read_manifest
 from training.errors import DataError
 from training.identity import changes
 from training.storage.files import canonical_json

@@ -22,6 +22,7 @@ from training.records import DatasetVersion, Record, Release, TrainedModel
 from training.storage.paths import TRAINED, Home, RunPaths
 from training.storage.record_files import DamagedError, read_record
 from training.trainers.base import trainer_named
+from training.trainers.early_stopping import last_epoch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +59,11 @@ class Evidence:
         """Whether the run recorded its outcome, which it does last."""
         return self.paths.release.is_file()
 
+    @property
+    def is_trial(self) -> bool:
+        """Whether the run is a trial of a search that was not retrained as an ordinary run: a trial has no release."""
+        return bool(self.plan.search) and not self.is_finished
+
     @cached_property
     def dataset(self) -> DatasetVersion:
         """The dataset version as described by its manifest; the part files are not read."""
@@ -89,10 +95,23 @@ class Evidence:
     @cached_property
     def steps(self) -> Steps:
         """The optimizer steps and metric points that data and settings imply."""
-        found = Steps.of(self.plan.settings, len(self.learn), self.world_size)
+        found = Steps.of(self.plan.settings, len(self.learn), self.world_size, self._epochs())
         if not found.total:
             raise NoEvidence("the rows give no whole batch, which training refuses")
         return found
+
+    def _epochs(self) -> int:
+        """Epochs of the training: those of the settings, or fewer if its validation losses end it early."""
+        settings = self.plan.settings
+        if settings.training.patience is None:
+            return settings.epochs
+        try:
+            losses = [row.validation_loss for row in self.trained.history]
+        except NoEvidence:  # no model yet: the last point says whether training ended with its epoch
+            newest = self.points[-1] if self.points else None
+            ended = newest is not None and newest.step == newest.total_steps
+            return newest.epoch if newest is not None and ended else settings.epochs
+        return last_epoch(losses, settings.training.patience, settings.epochs)
 
     @property
     def world_size(self) -> int:

@@ -14,7 +14,9 @@ from tasks.verify.finding import NoEvidence, Outcome, judged
 from tasks.verify.part_inputs import input_columns, inputs_of
 from training.attempts.history import Attempt, Failure
 from training.attempts.metrics import Point
-from training.checkpoints.checkpoint_log import FORMAT, STATE, read_manifest
+from training.checkpoints.checkpoint_files import FORMAT, STATE, read_manifest
+from training.checkpoints.parts import verify_parts
+from training.checkpoints.weights import digest_of_file
 from training.data.dataset import binary_to_numpy
 from training.data.manifest import check_parts, read_parts
 from training.errors import DataError, SettingError
@@ -97,6 +99,24 @@ def recipe(run: Evidence) -> Outcome:
     return Outcome(True, f"digest {run.plan.recipe.digest[:16]} of {len(run.plan.recipe.files)} files")
 
 
+def initial_weights(run: Evidence) -> Outcome:
+    """The run's copy of the weights from which training started has the digest that the plan and the run key have."""
+    initial, file = run.plan.initial, run.paths.initial_weights
+    if initial is None:
+        return Outcome(True, "none: training started from new weights")
+    if not file.is_file():
+        raise NoEvidence(f"{file} is missing", ok=False if run.attempts else None)
+    try:
+        found = digest_of_file(file)
+    except DataError as error:
+        return Outcome(False, str(error))
+    wanted = {"the plan": initial.digest, "the run key": run.plan.ingredients.get("initial_weights")}
+    wrong = [
+        f"{file}: weights {found[:16]}, not those of {where}" for where, one in wanted.items() if one != found
+    ]
+    return judged(wrong, f"{found[:16]}, as planned: {initial.name}")
+
+
 def nothing_half_done(run: Evidence) -> Outcome:
     """No temporary file and no half-deleted folder is left of the run, its data and its artifacts."""
     found = sorted(
@@ -124,6 +144,7 @@ def _wrong_with_checkpoint(run: Evidence, folder: Path) -> Iterator[str]:
             "bytes": state.stat().st_size,
             "sha256": digest_file(state),
         }
+        verify_parts(folder, manifest.parts)
     except (OSError, ValueError, DataError) as error:
         yield f"{folder.name}: {type(error).__name__}: {error}"
         return

@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from training.data.dataset import binary_to_numpy
 from training.data.preprocessing.applying import model_inputs
+from training.data.text.shards import TOKENS
+from training.data.text.unpacking import token_ids
 from training.records import DatasetVersion
 
 _FEATURE = "feature."  # beginning of the names of the feature columns of a table's part files
@@ -17,6 +19,8 @@ def input_columns(version: DatasetVersion) -> list[str]:
     """Names of the columns of a part file that hold the inputs."""
     if version.table is None or version.has_images:
         return ["image"]
+    if version.text is not None:
+        return [TOKENS]
     return [f"{_FEATURE}{column.name}" for column in version.table.raw.columns]
 
 
@@ -25,4 +29,6 @@ def inputs_of(part: pa.Table, version: DatasetVersion) -> npt.NDArray[Any]:
     if version.table is None or version.has_images:
         images: npt.NDArray[Any] = binary_to_numpy(part["image"], np.uint8).reshape(-1, *version.shape)
         return images
+    if version.text is not None:
+        return token_ids(part)
     return model_inputs(part, version.table, _FEATURE)

@@ -24,7 +24,7 @@ _ACTIVE = (
     "select flow.name, flow_run.name, coalesce(flow_run.start_time, flow_run.created) "
     "from flow_run join flow on flow.id = flow_run.flow_id where flow_run.state_type in ('RUNNING', 'CANCELLING')"
 )
-_FLOWS = ["retrain", "prepare-data"]  # a process that runs these flows holds the recipe's lock
+_FLOWS = ["retrain", "tune", "prepare-data"]  # a process that runs these flows holds the recipe's lock
 _TIMEOUT_S = 10.0
 
 

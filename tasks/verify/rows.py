@@ -7,7 +7,7 @@ from tasks.verify.finding import NoEvidence, Outcome, judged
 from tasks.verify.steps import rows_of_epoch
 from training.data.sample_order import Rows, checksum
 from training.records import EpochMetrics
-from training.trainers.torch.feeds import local_batch_size
+from training.trainers.network.feeds import local_batch_size
 
 
 def used_once(run: Evidence) -> Outcome:
@@ -42,26 +42,23 @@ def _wrong(run: Evidence, row: EpochMetrics) -> list[str]:
 
 def _count(run: Evidence, epoch: int) -> int:
     settings, steps = run.plan.settings, run.steps.in_epoch(epoch)
-    if settings.data.feed == "memory":
+    if settings.data.feed != "stream":
         return len(_rows(run, epoch))
-    each = steps * local_batch_size(settings)
-    if settings.data.feed == "loader":  # a worker's last batch holds the rest of its share
-        each = min(each, -(-len(run.learn) // run.world_size))
-    return each * run.world_size
+    return steps * local_batch_size(settings) * run.world_size
 
 
 def _rows(run: Evidence, epoch: int) -> Rows:
     """Identifiers of an epoch's rows: their numbers, or with feed `stream` the first 8 bytes of their digests."""
     settings = run.plan.settings
-    if settings.data.feed == "memory":
+    if settings.data.feed != "stream":
         return rows_of_epoch(settings, run.learn, epoch, run.steps.in_epoch(epoch))
-    return run.learn if settings.data.feed == "loader" else run.digests[run.learn].view(np.int64)
+    return run.digests[run.learn].view(np.int64)
 
 
 def _unsure(run: Evidence) -> str:
     """The reason why only the number of rows can be checked; empty when the rows themselves can be checked."""
     feed, rows = run.plan.settings.data.feed, len(run.learn)
-    if feed == "memory":
+    if feed != "stream":
         return ""
     if all(_count(run, row.epoch) == rows for row in run.trained.history):
         return ""

@@ -3,6 +3,7 @@
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from tasks.verify.residue import is_held
+from training.storage.paths import TRAINED
 
 
 def mlflow_run(run: Evidence) -> Outcome:
@@ -15,8 +16,9 @@ def mlflow_run(run: Evidence) -> Outcome:
     problems = [] if len(store.runs) == 1 else [f"{len(store.runs)} MLflow runs have this run key"]
     if run.is_finished and store.run.info.run_id != run.release.mlflow_run_id:
         problems.append(f"release.json names MLflow run {run.release.mlflow_run_id}, MLflow has {said}")
-    if run.is_finished != (status == "FINISHED"):
-        problems.append(f"{said}, but the run is {'finished' if run.is_finished else 'not finished'}")
+    done = run.is_finished or (run.is_trial and (run.paths.model / TRAINED).is_file())
+    if done != (status == "FINISHED"):
+        problems.append(f"{said}, but the run is {'finished' if done else 'not finished'}")
     elif status == "RUNNING":
         problems.append(f"{said}, but no process works on it")
     if problems and status == "RUNNING" and _at_work(run, run.plan.recipe.name):

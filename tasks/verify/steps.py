@@ -25,11 +25,11 @@ class Steps:
     thinned: bool = False
 
     @classmethod
-    def of(cls, settings: Settings, rows: int, world_size: int) -> Self:
-        """The steps for `rows` training rows to learn from, on `world_size` workers."""
+    def of(cls, settings: Settings, rows: int, world_size: int, epochs: int) -> Self:
+        """The steps of `epochs` epochs, for `rows` training rows to learn from, on `world_size` workers."""
         trainer = trainer_named(settings.trainer)
         each = trainer.steps_per_epoch(settings, rows, world_size)
-        whole = each * settings.epochs
+        whole = each * epochs
         total = min(whole, settings.max_steps or whole)
         thinned = trainer.promise(settings).resumes == "round"
         return cls(each, total, metric_interval(settings, each), thinned)
@@ -61,7 +61,7 @@ class Steps:
 
 
 def rows_of_epoch(settings: Settings, learn: Rows, epoch: int, steps: int) -> Rows:
-    """The rows that the first `steps` steps of `epoch` (1 for the first) use with feed `memory`."""
+    """The rows that the first `steps` steps of `epoch` (1 for the first) use with an exact feed."""
     trainer = trainer_named(settings.trainer)
     if steps == trainer.steps_per_epoch(settings, len(learn), 1):
         return learn

@@ -1,10 +1,12 @@
-"""I7: the objects of a run in its object store (`storage.url`) have the content that was uploaded."""
+"""I7: the objects of a run and of its dataset in the object store (`storage.url`) have the uploaded content."""
 
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import Outcome, judged
-from training.checkpoints.opening import prefix_of_run
+from training.checkpoints.opening import prefix_of_dataset, prefix_of_run
 from training.checkpoints.stored_run import StoredRun
+from training.data.manifest import files_of
 from training.errors import DataError
+from training.ray_cluster import stored_datasets
 from training.storage.objects.base import open_store
 
 
@@ -30,3 +32,18 @@ def objects(run: Evidence) -> Outcome:
     return Outcome(
         True, f"sha256 of {len(files)} objects: {finished}, checkpoints of {len(state.checkpoints)} steps"
     )
+
+
+def dataset(run: Evidence) -> Outcome:
+    """The files of the dataset in the store have the digests that the dataset's manifest lists."""
+    url = run.plan.settings.storage.url
+    if url is None:
+        return Outcome(True, "the run uses no object store")
+    store = open_store(url)
+    try:
+        problems = stored_datasets.damage(run.dataset, store)
+    except FileNotFoundError:
+        return Outcome(True, f"the dataset is not in {url}: a training uploads it for workers on Ray")
+    remedy = f"Delete {url}/{prefix_of_dataset(run.dataset)}: the next training uploads the dataset again"
+    count = len(files_of(run.dataset))
+    return judged([*problems[:2], remedy] if problems else [], f"sha256 of {count} files")

@@ -1,13 +1,13 @@
 """I1: the weights have the bits that training recorded, that the registry names, and that an equal run gets."""
 
-import pickle
 from pathlib import Path
 
 from tasks.registry.aliases import WEIGHTS_TAG
 from tasks.verify.contract import check_same_contract
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
-from training.checkpoints.checkpoint_log import STATE, read_manifest
+from training.checkpoints.checkpoint_files import STATE, read_manifest, read_state
+from training.checkpoints.parts import verify_parts, whole
 from training.checkpoints.weights import load_weights, weights_digest
 from training.errors import DataError
 from training.records import EpochMetrics
@@ -23,18 +23,18 @@ def recorded(run: Evidence) -> Outcome:
 
 def of_checkpoint(run: Evidence) -> Outcome:
     """The weights are those of the selected epoch's checkpoint, if that checkpoint is still kept."""
-    import torch
-
     chosen = run.trained.selected()
     folder = _checkpoint(run, chosen)
     if folder is None:
         raise NoEvidence(f"the checkpoint of epoch {chosen.epoch} is not kept any more")
     try:
-        if digest_file(folder / STATE) != read_manifest(folder).sha256:
+        manifest = read_manifest(folder)
+        if digest_file(folder / STATE) != manifest.sha256:
             raise NoEvidence(f"{folder.name} is damaged, see I7")  # a damaged file must not be parsed
-        state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+        verify_parts(folder, manifest.parts)
+        state = whole(read_state(folder, manifest))
         digest = inspection_of(run.plan.settings.trainer).model_digest(state, chosen.epoch)
-    except (OSError, DataError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
+    except (OSError, DataError, ValueError, KeyError, TypeError) as error:
         raise NoEvidence(f"{folder.name} can't be read ({type(error).__name__}), see I7") from error
     return _compared(digest_of(run), digest, f"{folder.name}, epoch {chosen.epoch}")
 

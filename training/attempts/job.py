@@ -10,7 +10,10 @@ from training.storage.paths import RunPaths
 
 
 class TrainingJob(Record):
-    """One attempt of a training: run key, run folder, recipe, settings, dataset, feed, attempt number and driver."""
+    """One attempt of a training: run key, run folder, recipe, settings, dataset, feed, attempt number and driver.
+
+    `initial` is the digest of the weights in `paths.initial_weights`, from which the training starts; empty: new ones.
+    """
 
     run_key: str
     root: str
@@ -21,6 +24,7 @@ class TrainingJob(Record):
     use_gpu: bool
     attempt: int = 0
     driver: str = ""
+    initial: str = ""
 
     @property
     def paths(self) -> RunPaths:

@@ -31,7 +31,10 @@ AT_EPOCH_ENDS = ("validation/loss", "validation/{metric}", "epoch")
 
 
 class Point(Record):
-    """Metric values after optimizer step `step` of `total_steps`; `at` is the time in seconds since 1970."""
+    """Metric values after optimizer step `step` of `total_steps`; `at` is the time in seconds since 1970.
+
+    The last point of a training that ends early has the number of steps that were done as `total_steps`.
+    """
 
     step: int
     total_steps: int

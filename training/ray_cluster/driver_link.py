@@ -16,6 +16,7 @@ from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.attempts.mirror import CLOSED, DriverSide, Outbox, Reply
 from training.ray_cluster.stored_datasets import fetch, node_cache
+from training.ray_cluster.stored_initial_weights import fetch_initial
 from training.records import DatasetVersion
 from training.storage.files import write_text
 from training.storage.objects.base import open_store
@@ -71,7 +72,7 @@ def node_run(job: TrainingJob, ranks: Ranks, node: str, actor: Any) -> Iterator[
 
 
 def _with_dataset(job: TrainingJob, ranks: Ranks, node: str) -> TrainingJob:
-    """Download the dataset to this node. Heartbeats go on meanwhile, as this may take minutes or hours."""
+    """Download dataset and initial weights to this node. Heartbeats go on meanwhile, as this may take hours."""
     url = job.settings.storage.url
     assert url is not None
     heartbeat = Heartbeat(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
@@ -79,8 +80,9 @@ def _with_dataset(job: TrainingJob, ranks: Ranks, node: str) -> TrainingJob:
     long_work = LongWork(ranks, heartbeat, job.settings.failure.collective_timeout_s)
 
     def work() -> DatasetVersion:
-        cache = node_cache(job.settings.storage.node_cache)
-        return fetch(job.dataset, open_store(url), cache, heartbeat.add_moved)
+        cache, store = node_cache(job.settings.storage.node_cache), open_store(url)
+        fetch_initial(job, store, heartbeat.add_moved)
+        return fetch(job.dataset, store, cache, heartbeat.add_moved)
 
     with heartbeat.kept_beating(0):
         version = long_work.on_all(work)

@@ -22,6 +22,8 @@ log = logging.getLogger("evergreen.cluster")
 # Set before the first import of Ray; values that the user has set take precedence.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    # A thread that calls Ray after its end, such as that of an interrupted search, would start another Ray.
+    "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # `uv run` would rebuild the environment on each worker
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # The watcher is another process beside the workers; training.supervision.preemption polls for draining nodes.

@@ -16,6 +16,7 @@ from training.ray_cluster.driver_link import driver_link
 from training.ray_cluster.ray_worker import run_ray_worker
 from training.ray_cluster.rendezvous import process_group
 from training.ray_cluster.stored_datasets import files_of, publish
+from training.ray_cluster.stored_initial_weights import publish_initial
 from training.storage.objects.base import open_store
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def fit(job: TrainingJob) -> None:
     """
     settings = job.settings
     if settings.storage.url is not None:
-        publish(job.dataset, open_store(settings.storage.url))
+        store = open_store(settings.storage.url)
+        publish(job.dataset, store)
+        publish_initial(job, store)
     own_ray = not settings.ray.address
     start_host(own_ray)  # the host imports Ray Train at the same time as this process
     from ray.train import FailureConfig, RunConfig

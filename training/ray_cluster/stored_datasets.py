@@ -17,9 +17,10 @@ from filelock import FileLock
 
 from training.checkpoints.opening import prefix_of_dataset as prefix
 from training.data.manifest import MANIFEST, check_parts, read_manifest
+from training.data.manifest import files_of as files_in
 from training.errors import DataError, ResourceError, TransientError
 from training.records import DatasetVersion
-from training.storage.files import atomic_folder, remove_folder
+from training.storage.files import atomic_folder, digest_file, remove_folder, temporary_folder
 from training.storage.objects.base import ObjectStore, ignored
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def publish(version: DatasetVersion, store: ObjectStore) -> None:
     The manifest is uploaded in any case: its time tells `evergreen gc` of another home that the version is in use.
     """
     keys = set(store.keys(prefix(version)))
-    files = [part.path for split in version.parts.values() for part in split] + [MANIFEST]
+    files = [*files_in(version), MANIFEST]
     if {f"{prefix(version)}/{file}" for file in files} <= keys:
         files = [MANIFEST]
     else:
@@ -76,6 +77,25 @@ def fetch(
         return here
 
 
+def damage(version: DatasetVersion, store: ObjectStore) -> list[str]:
+    """Download each file of an uploaded version; returns a message for each that is missing or changed.
+
+    Raises FileNotFoundError if the store has no manifest of the version: then it is not uploaded, or removed.
+    """
+    store.get(f"{prefix(version)}/{MANIFEST}")
+    problems = []
+    for file, digest in files_in(version).items():
+        key = f"{prefix(version)}/{file}"
+        with temporary_folder("verify") as folder:
+            try:
+                store.get_file(key, folder / "object")
+                whole = digest_file(folder / "object") == digest
+                problems += [] if whole else [f"{store.url}/{key}: not the bytes that the manifest lists"]
+            except FileNotFoundError:
+                problems.append(f"{store.url}/{key}: missing")
+    return problems
+
+
 def _checked(version: DatasetVersion, folder: Path) -> DatasetVersion | None:
     if not folder.is_dir():
         return None
@@ -91,7 +111,7 @@ def _checked(version: DatasetVersion, folder: Path) -> DatasetVersion | None:
 def _download(
     version: DatasetVersion, store: ObjectStore, folder: Path, moved: Callable[[int], None]
 ) -> None:
-    for file in [part.path for split in version.parts.values() for part in split] + [MANIFEST]:
+    for file in [*files_in(version), MANIFEST]:
         (folder / file).parent.mkdir(exist_ok=True)
         try:
             store.get_file(f"{prefix(version)}/{file}", folder / file, moved)

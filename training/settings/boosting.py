@@ -20,11 +20,19 @@ class BoostingSettings(TrainerSettings):
     select: Literal["best", "last"] = Field(
         "best", description="Number of rounds that are kept: the best by validation loss, or all"
     )
+    early_stopping_rounds: PositiveInt | None = Field(
+        None, description="Rounds without a lower validation loss after which training ends; none: never"
+    )
 
     @property
     def total_epochs(self) -> int:
         """A boosting round counts as an epoch."""
         return self.rounds
+
+    @property
+    def patience(self) -> int | None:
+        """A boosting round counts as an epoch."""
+        return self.early_stopping_rounds
 
     @property
     def keeps_best(self) -> bool:

@@ -75,7 +75,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
             branch = branch.setdefault(section, {})
             if not isinstance(branch, dict):
                 raise SettingError(f"--set {assignment!r}: {section} was given a value before")
-        branch[name] = _json_or_text(text)
+        branch[name] = value_of(text)
     return tree
 
 
@@ -126,7 +126,8 @@ def _section(whole: Mapping[str, Any], name: str) -> dict[str, Any]:
     return sections[0] | {"properties": fields}
 
 
-def _json_or_text(text: str) -> Any:
+def value_of(text: str) -> Any:
+    """The value that a text of the command line stands for: JSON, or else the text itself; `none` is null."""
     if text == _NONE:
         return None
     try:

@@ -5,6 +5,7 @@ Before any work starts, :mod:`training.settings.overrides` refuses unknown keys,
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self, Union, cast
 
 from pydantic import (
@@ -20,7 +21,7 @@ from pydantic import (
 from training.redaction import SecretUrl
 from training.seams import STORES, TRACKERS, TRAINERS, part_named
 from training.seams import TrainerName as TrainerName
-from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings
+from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings, listed
 from training.settings.sections import Section as Section
 
 
@@ -43,11 +44,6 @@ if TYPE_CHECKING:
     AlsoTracked = str
 else:
     AlsoTracked = Literal[tuple(TRACKERS)]
-
-
-def _listed(value: object) -> object:
-    """Split comma-separated names, as `--set` gives them, into a list; other values are returned unchanged."""
-    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
 class DataSettings(Section):
@@ -91,13 +87,22 @@ class DataSettings(Section):
         description="Images in both the train and the test split, or under two labels: refuse the data, or drop the "
         "test copies and all rows with conflicting labels",
     )
+    max_tokens: Annotated[int, Field(ge=4)] = Field(
+        64, description="Tokens of each row of text; longer rows are cut, shorter ones padded"
+    )
+    vocabulary: Annotated[int, Field(ge=300)] = Field(
+        8000, description="Most tokens of a tokenizer that is trained on the train split"
+    )
     feed: Literal["memory", "stream", "loader"] = Field(
         "memory",
         description="How rows reach the model: memory (memory-mapped columns, exact), stream (Ray Data, for heavy "
-        "transforms; reads in order where random access is slow), loader (torch DataLoader)",
+        "transforms; reads in order where random access is slow), loader (torch DataLoader, exact)",
     )
     loader_processes: Annotated[int, Field(ge=0)] = Field(
         0, description="Processes of each worker's DataLoader, for feed loader"
+    )
+    loader_prefetch: PositiveInt = Field(
+        2, description="Batches that each process of loader_processes reads ahead"
     )
 
 
@@ -230,7 +235,7 @@ class TrackingSettings(Section):
         "its format",
     )
     system_metrics: bool = Field(True, description="Record CPU, memory and GPU use with the run")
-    also: Annotated[tuple[AlsoTracked, ...], BeforeValidator(_listed)] = Field(
+    also: Annotated[tuple[AlsoTracked, ...], BeforeValidator(listed)] = Field(
         (),
         description=f"Further trackers that get the metric points: {', '.join(TRACKERS)}",
     )
@@ -322,6 +327,10 @@ class Settings(Section):
         assert self.trainer == trainer
         return self.training
 
+    def beside(self, folder: Path) -> Self:
+        """The settings of a recipe in `folder`, with the relative paths of the trainer's section as absolute ones."""
+        return self.model_copy(update={"training": self.training.beside(folder)})
+
     @property
     def epochs(self) -> int:
         """Epochs of the training."""
@@ -358,9 +367,10 @@ class Settings(Section):
 
 
 def _check_workers(scaling: ScalingSettings, feed: str) -> None:
-    if scaling.min_workers is not None and feed != "memory":
+    if scaling.min_workers is not None and feed == "stream":
         raise ValueError(
-            "scaling.min_workers: only data.feed=memory keeps the global batch with fewer workers"
+            "scaling.min_workers: data.feed=stream does not keep the global batch with fewer workers; use "
+            "data.feed=memory"
         )
     if scaling.min_workers is not None and scaling.min_workers > scaling.num_workers:
         raise ValueError(

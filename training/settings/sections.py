@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def listed(value: object) -> object:
+    """Split comma-separated names, as `--set` gives them, into a list; other values are returned unchanged."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
 class Section(BaseModel):
@@ -42,12 +48,15 @@ class TrainerSettings(Section):
     Plans store the section. Unless the trainer is `torch`, a field `trainer` names the trainer. `FORM` names the
     settings for fields of the run form that have another name with this trainer, or None for a field that the trainer
     does not have. `FORMATS` names the formats in which the trainer's models can be registered, the default first
-    (:data:`training.seams.FORMATS`).
+    (:data:`training.seams.FORMATS`). `NOT_IN_KEY` names the settings that are no ingredients of the run key.
+    `COMPUTES_METRICS` says whether the trainer computes the metrics of a recipe (:mod:`training.recipe_metrics`).
     """
 
     WORDS: ClassVar[TrainerWords]
     FORMATS: ClassVar[tuple[str, ...]]
     FORM: ClassVar[Mapping[str, str | None]] = {}
+    NOT_IN_KEY: ClassVar[tuple[str, ...]] = ()
+    COMPUTES_METRICS: ClassVar[bool] = False
 
     @property
     def total_epochs(self) -> int:
@@ -70,6 +79,11 @@ class TrainerSettings(Section):
         return 1
 
     @property
+    def patience(self) -> int | None:
+        """Epochs without a lower validation loss after which the training ends early; None: never."""
+        return None
+
+    @property
     def uses_float16(self) -> bool:
         """Whether the training computes in float16, which needs CUDA."""
         return False
@@ -78,6 +92,21 @@ class TrainerSettings(Section):
     def keeps_best(self) -> bool:
         """Whether the epoch with the least validation loss becomes the model; else the last epoch does."""
         return True
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Optional libraries that these settings need, besides `DISTRIBUTIONS` of the trainer."""
+        return ()
+
+    @property
+    def initial_weights(self) -> str | None:
+        """What names the weights to start from (:mod:`training.initial_weights`); None: new ones."""
+        return None
+
+    def beside(self, folder: Path) -> Self:
+        """The section with relative paths, which a recipe in `folder` gives, as absolute ones."""
+        del folder
+        return self
 
     def check(self, settings: "Settings") -> None:
         """Raise ValueError for settings that contradict this section, or that the trainer does not support."""

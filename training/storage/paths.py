@@ -49,6 +49,21 @@ class RunPaths:
         return self.root / "recipe"
 
     @property
+    def initial(self) -> Path:
+        """What the training starts from instead of new weights; missing otherwise."""
+        return self.root / "initial"
+
+    @property
+    def initial_weights(self) -> Path:
+        """Copy of the weights that the training starts from."""
+        return self.initial / "weights.safetensors"
+
+    @property
+    def initial_rows(self) -> Path:
+        """Digests of the rows that those weights were trained on; missing if the rows are not known."""
+        return self.initial / "training_rows.npy"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder with one folder per checkpoint."""
         return self.root / "checkpoints"
@@ -75,7 +90,7 @@ class RunPaths:
 
     @property
     def replay(self) -> Path:
-        """Result of a replay of steps from the first checkpoint; see :mod:`training.trainers.torch.replay`."""
+        """Result of a replay of steps from the first checkpoint; see :mod:`training.trainers.own_loop.replay`."""
         return self.root / "replay.json"
 
     @property
@@ -227,6 +242,14 @@ class Home:
     def runs(self, recipe: str) -> Path:
         """Folder of all runs of a recipe."""
         return self.root / "runs" / recipe
+
+    def searches(self, recipe: str) -> Path:
+        """Folder of all searches of a recipe."""
+        return self.root / "searches" / recipe
+
+    def search(self, recipe: str, key: str) -> Path:
+        """Folder of the search with `key`: its record and its picture."""
+        return self.searches(recipe) / key[:16]
 
     def run(self, recipe: str, run_key: str) -> RunPaths:
         """Paths of the run with `run_key` (its first 16 hex digits name the folder)."""

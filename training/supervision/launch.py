@@ -10,6 +10,7 @@ from training.attempts.job import TrainingJob
 from training.checkpoints.opening import stored_run
 from training.checkpoints.stored_checkpoints import download_model
 from training.errors import DataError, SettingError, TrainingError, TransientError
+from training.initial_weights import InitialWeights
 from training.ray_cluster.capacity import workers_with_gpus
 from training.ray_cluster.ray_train import fit
 from training.recipe import RecipeRef, keep_copy
@@ -25,6 +26,7 @@ log = logging.getLogger("evergreen.launch")
 
 _MEMORY_SHARE = 0.7  # share of the machine's memory; more memory-mapped training rows cause a warning
 _BYTES_OF_FLOAT = 4  # a table's rows are float32; a value of an image is one byte
+_BYTES_OF_TOKEN = 8
 
 
 def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
@@ -75,9 +77,16 @@ def _train_here(job: TrainingJob) -> None:
 
 
 def make_job(
-    run_key: str, paths: RunPaths, recipe: RecipeRef, settings: Settings, version: DatasetVersion
+    run_key: str,
+    paths: RunPaths,
+    recipe: RecipeRef,
+    settings: Settings,
+    version: DatasetVersion,
+    initial: InitialWeights | None = None,
 ) -> TrainingJob:
     """Create the training job: choose GPUs or CPUs by what is available, and log the choice.
+
+    `initial` describes the weights in `paths.initial_weights`, from which the training starts; None: new ones.
 
     Raises :class:`SettingError` when settings need GPUs that are missing, and :class:`TransientError` when a resumed
     run began on GPUs that are missing now.
@@ -101,6 +110,7 @@ def make_job(
         dataset=version,
         feed=settings.data.feed,
         use_gpu=use_gpu,
+        initial=initial.digest if initial is not None else "",
     )
 
 
@@ -116,8 +126,8 @@ def _say_memory(settings: Settings, version: DatasetVersion) -> None:
     """Warn when the memory-mapped training rows do not fit into memory: each batch may then wait for the disk."""
     import psutil
 
-    values = 1 if version.has_images else _BYTES_OF_FLOAT
-    needed = version.rows("train") * math.prod(version.shape) * values
+    size = 1 if version.has_images else _BYTES_OF_FLOAT if version.text is None else _BYTES_OF_TOKEN
+    needed = version.rows("train") * math.prod(version.shape) * size
     memory: int = psutil.virtual_memory().total
     if settings.data.feed == "memory" and needed > _MEMORY_SHARE * memory:
         log.warning(
@@ -142,12 +152,15 @@ def _choose_gpu(settings: Settings) -> bool:
             f"enough for {have}; use auto or no, or add GPUs"
         )
     chosen = have >= fewest
-    log.info(
-        "training on %s: there are GPUs for %d workers, %s are wanted",
-        "GPUs" if chosen else "CPUs",
-        have,
-        wanted if fewest == wanted else f"{fewest} to {wanted}",
-    )
+    if have:
+        log.info(
+            "training on %s: there are GPUs for %d workers, %s are wanted",
+            "GPUs" if chosen else "CPUs",
+            have,
+            wanted if fewest == wanted else f"{fewest} to {wanted}",
+        )
+    else:
+        log.info("training on CPUs: there is no GPU for a worker")
     return chosen
 
 
