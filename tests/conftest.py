@@ -54,6 +54,7 @@ hypothesis.settings.load_profile("shared-cores")
 _LONG = (
     "test_retrain_on_ray.py",
     "test_retrain.py",
+    "test_tune.py",
     "test_supervise.py",
     "test_secrets.py",
     "test_tracking_outage.py",

@@ -15,14 +15,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-_START_S = 120.0
+_START_S = 600.0
 
 
 class MlflowServer:
-    """`mlflow server` with its SQLite file and artifacts in `folder`; its port stays the same across restarts."""
+    """`mlflow server` with its artifacts in `folder`; its port stays the same across restarts.
 
-    def __init__(self, folder: Path) -> None:
+    Runs, models and versions are in the database `database`, a URL of SQLAlchemy, or in an SQLite file in `folder`.
+    """
+
+    def __init__(self, folder: Path, database: str | None = None, workers: int = 1) -> None:
         self.folder = folder
+        self.database = database or f"sqlite:///{folder}/mlflow.db"
+        self.workers = workers
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -31,9 +36,9 @@ class MlflowServer:
 
     def start(self, wait: bool = True) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        store = ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
+        store = ["--backend-store-uri", self.database]
         artifacts = ["--artifacts-destination", str(self.folder / "artifacts")]
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        place = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", str(self.workers)]
         with (self.folder / "server.log").open("ab") as said:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "mlflow", "server", *store, *artifacts, *place],
@@ -67,11 +72,11 @@ class MlflowServer:
 
 
 @contextmanager
-def mlflow_server(folder: Path) -> Iterator[MlflowServer]:
+def mlflow_server(folder: Path, database: str | None = None, workers: int = 1) -> Iterator[MlflowServer]:
     """Start a server for the duration of the block."""
-    server = MlflowServer(folder)
-    server.start()
+    server = MlflowServer(folder, database, workers)
     try:
+        server.start()
         yield server
     finally:
         server.kill()

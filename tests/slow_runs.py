@@ -61,18 +61,22 @@ def slow_job(home: Home, version: DatasetVersion, workers: int = 3, **sections: 
     return job_for(home, version, settings, recipe)
 
 
-def when_at_step(paths: RunPaths, step: int, act: Callable[[list[Beat]], None]) -> threading.Thread:
+def when_at_step(
+    paths: RunPaths, step: int, act: Callable[[list[Beat]], None], past_first_step: bool = True
+) -> threading.Thread:
     """Call `act` with the workers' heartbeats, from a thread, as soon as training has reached `step`.
 
-    Reached means: there is a metric point of `step` or later, and each worker's heartbeat is past the first step, for
-    which the watchdog allows more time.
+    Reached means: there is a metric point of `step` or later, and, with `past_first_step`, each worker's heartbeat is
+    past the first step, for which the watchdog allows more time. Heartbeats come once a second, in which fast steps may
+    end the training.
     """
 
     def work() -> None:
         deadline = time.monotonic() + 400  # enough for two worker starts on a busy machine
         while time.monotonic() < deadline:
             beats = read_beats(paths)
-            if beats and last_step(paths.metrics) >= step and all(beat.step > 1 for beat in beats):
+            late = all(beat.step > 1 for beat in beats) or not past_first_step
+            if beats and last_step(paths.metrics) >= step and late:
                 act(beats)
                 return
             time.sleep(0.02)

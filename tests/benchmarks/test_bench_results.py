@@ -108,9 +108,11 @@ def test_lines_lie_in_the_order_of_their_ids_whatever_was_measured_first(file: P
     assert found == ["P1a", "P1b", "P2", "P10", "P14-rows", "P14-memory", "S1-2", "N1", "G1-vit"]
 
 
-def test_rows_of_another_size_or_other_packages_are_not_mixed(file: Path) -> None:
+def test_rows_of_another_size_machine_or_other_packages_are_not_mixed(file: Path) -> None:
     made = _measured(file, MET, finished=False)
     assert store.begin(file, "quick", single_rows=False).rows == ()
+    store.write(made.model_copy(update={"machine": made.machine | {"cpu": "another"}}), file)
+    assert store.begin(file, "full", single_rows=True).rows == ()
     store.write(made.model_copy(update={"versions": made.versions | {"torch": "1.0"}}), file)
     assert store.begin(file, "full", single_rows=True).rows == ()
 

@@ -89,7 +89,7 @@ def test_a_server_refuses_an_unknown_parameter_once_the_schema_is_closed() -> No
         assert client.create_flow_run_from_deployment(
             made, parameters={"epoch": 3}
         )  # the flow would fail at its start
-        assert asyncio.run(close_schemas()) == ["closed"]
+        assert asyncio.run(close_schemas()) == ["retrain/closed"]
         with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
             client.create_flow_run_from_deployment(made, parameters={"epoch": 3})
         assert client.create_flow_run_from_deployment(made, parameters={"epochs": 3, "seed": None})

@@ -43,7 +43,8 @@ def _of_call(call: ast.Call) -> str | None:
         return "a shell interprets text"
     if module == "yaml" and name in ("load", "unsafe_load", "full_load"):
         return f"yaml.{name} makes any object"
-    if options.get("verify") is False:
+    checks_a_key = (module, name) == ("wandb", "login")  # there, `verify` is about the API key
+    if options.get("verify") is False and not checks_a_key:
         return "certificates are not checked"
     if name in ("extractall", "unpack_archive"):
         return f"{name} writes where the archive says"

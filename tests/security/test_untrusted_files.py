@@ -25,7 +25,7 @@ from training.errors import DataError
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
-from training.trainers.torch.serving import load_weights_of
+from training.trainers.network.serving import load_weights_of
 
 
 @pytest.mark.parametrize("how", ["pickle", "torch"])

@@ -76,5 +76,5 @@ def trained_candidate(
     **training: Any,
 ) -> Candidate:
     plan, version = planned(home, training=training, data=data or {}, gate=gate or {}, seed=seed)
-    trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version))
+    trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version, plan.initial))
     return Candidate(plan, version, trained, evaluate.fn(plan, version, trained))

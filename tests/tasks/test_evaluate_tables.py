@@ -3,106 +3,32 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import small_runs
 from logged_before import log_trees
+from table_candidates import COLOURS, Candidate, candidate, parcels
 
 import tasks.evaluate
-from tasks.evaluate import compare, evaluate, same_inputs
+from tasks.evaluate import compare, same_inputs
 from tasks.model_formats import xgboost_ubj
 from tasks.predict import predict
-from tasks.register import register
 from tasks.registry.aliases import champion_of, load_version, roll_back
 from tasks.trackers.mlflow_run import connect
-from tasks.train import keep_plan
 from tasks.verify import agreement, files, registered, rows, weights
-from tasks.verify.evidence import Evidence
 from training.data.dataset import open_columns
 from training.data.tables.encoding import encode, typed_rows
 from training.errors import DataError, SettingError, TrainingError
-from training.plan import RunPlan, identify
 from training.problems.regression import RegressionScore
 from training.recipe import load
-from training.records import DatasetVersion, Evaluation, Release, TrainedModel
-from training.settings.overrides import resolve
+from training.records import Release
 from training.storage.paths import Home
-from training.supervision.launch import launch, make_job
 from training.trainers.xgboost import inspection
 
-RECIPE = """
-from evergreen import Recipe, {problem}, Table, XGBoost
-
-recipe = Recipe(
-    name="parcels",
-    source=Table({path!r}, target={target!r}),
-    problem={problem}(),
-    trainer=XGBoost(max_depth=3, rounds={rounds}),
-)
-"""
-COLOURS = ("blue", "green", "red")
-
 pytest.importorskip("xgboost")
-
-
-class Candidate(NamedTuple):
-    """A finished training on a table, and its evaluation against the champion."""
-
-    home: Home
-    plan: RunPlan
-    version: DatasetVersion
-    trained: TrainedModel
-    evaluation: Evaluation
-
-    def register(self) -> Release:
-        return register.fn(self.plan, self.version, self.trained, self.evaluation)
-
-    def evidence(self) -> Evidence:
-        return Evidence(self.plan.paths, self.home)
-
-
-def parcels(rows: int = 600, colours: tuple[str, ...] = COLOURS) -> pd.DataFrame:
-    """Parcels whose price grows with the weight, and depends on the colour, which some rows lack."""
-    random = np.random.default_rng(0)
-    weight = random.uniform(0, 12, rows).round(3)
-    colour = random.integers(0, len(colours), rows)
-    price = 3 * weight + 4 * colour + random.normal(0, 0.5, rows)
-    names = np.array([*colours, ""])[np.where(random.random(rows) < 0.1, len(colours), colour)]
-    return pd.DataFrame({"weight": weight, "colour": names, "price": price.round(4)})
-
-
-def candidate(
-    home: Home,
-    table: pd.DataFrame,
-    problem: str = "Regression",
-    target: str = "price",
-    rounds: int = 12,
-    **overrides: Any,
-) -> Candidate:
-    """Train on a table in this process, and compare with the champion of the home."""
-    folder = home.root / "files"
-    folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "parcels.csv", index=False)
-    recipe_file = folder / "parcels.py"
-    path = str(folder / "parcels.csv")
-    recipe_file.write_text(RECIPE.format(problem=problem, path=path, target=target, rounds=rounds))
-    recipe, ref = load(str(recipe_file))
-    base = {
-        "scaling": {"num_workers": 0, "use_gpu": "no"},
-        "tracking": {"system_metrics": False},
-    }
-    settings = resolve(recipe.settings, base, overrides)
-    found = recipe.source.fetch(home.sources / ref.name)
-    plan = identify(home, ref, settings, found)
-    keep_plan(plan)
-    version = small_runs.prepared_from(home, found, ref.name, settings.data, ref.problem)
-    trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version))
-    return Candidate(home, plan, version, trained, evaluate.fn(plan, version, trained))
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +117,7 @@ def test_the_registered_version_says_what_it_is(second: tuple[Candidate, Release
 def test_a_run_on_a_table_passes_the_checks_of_verify(second: tuple[Candidate, Release]) -> None:
     one, release = second
     finished = one.evidence()
-    one.plan.paths.release.write_text(_record(one, release))
+    one.keep(release)
     checks = (
         weights.recorded, weights.of_checkpoint, weights.tagged, registered.one_version, registered.same_answers,
         rows.used_once, files.dataset, files.columns, files.checkpoints, agreement.records_agree,
@@ -205,7 +131,7 @@ def test_a_run_on_a_table_passes_the_checks_of_verify(second: tuple[Candidate, R
 @pytest.mark.parametrize("column", ["candidate", "champion"])
 def test_verify_finds_changed_predictions(second: tuple[Candidate, Release], column: str) -> None:
     one, release = second
-    one.plan.paths.release.write_text(_record(one, release))
+    one.keep(release)
     path = Path(one.evaluation.predictions)
     whole = path.read_bytes()
     table = pq.read_table(path)
@@ -230,12 +156,6 @@ def test_verify_finds_a_changed_model_file(second: tuple[Candidate, Release]) ->
     finally:
         path.write_bytes(whole)
     assert outcome.ok is False
-
-
-def _record(one: Candidate, release: Release) -> str:
-    from training.storage.record_files import record_text
-
-    return record_text(one.plan.paths.release.name, release, one.plan.paths.root.name)
 
 
 # --- a champion of another table

@@ -22,7 +22,7 @@ from tasks.verify import verify
 from training.attempts.heartbeat import read_beats
 from training.attempts.history import Failure, note, read_attempts, read_failures
 from training.attempts.metrics import MetricsFile
-from training.checkpoints.checkpoint_log import MANIFEST, read_manifest
+from training.checkpoints.checkpoint_files import MANIFEST, read_manifest
 from training.data import dataset
 from training.errors import EvergreenError
 from training.plan import RunPlan, recipe_argument

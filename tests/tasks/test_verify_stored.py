@@ -7,9 +7,10 @@ from small_runs import prepared, tiny_settings
 from tasks.train import keep_plan
 from tasks.verify import verify
 from tasks.verify.evidence import Evidence
-from tasks.verify.stored import objects
+from tasks.verify.stored import dataset, objects
 from training.data.sources.digits import Digits
 from training.plan import identify
+from training.ray_cluster import stored_datasets
 from training.recipe import load
 from training.storage.objects.base import open_store
 from training.storage.paths import Home
@@ -55,5 +56,22 @@ def test_a_flipped_byte_in_the_store_is_found_and_named(home: Home, tmp_path: Pa
     assert f"{url}/{newest}: damaged" in objects(run).detail
 
 
+def test_a_changed_part_file_of_the_uploaded_dataset_is_found_and_named(home: Home, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store"
+    run, store = trained(home, url), open_store(url)
+    assert dataset(run) == (True, f"the dataset is not in {url}: a training uploads it for workers on Ray")
+    stored_datasets.publish(run.dataset, store)
+    assert dataset(run) == (True, "sha256 of 2 files")
+    part = next(key for key in store.keys("datasets") if key.endswith(".parquet"))
+    flip(tmp_path / "store" / part)
+    (found,) = [one for one in verify(run.paths, home) if one.name == "dataset in the store"]
+    assert (found.invariant, found.ok) == ("I7", False)
+    assert f"{url}/{part}: not the bytes that the manifest lists" in found.detail
+    assert f"Delete {url}/datasets/" in found.detail
+    (tmp_path / "store" / part).unlink()
+    assert f"{url}/{part}: missing" in dataset(run).detail
+
+
 def test_a_run_without_a_store_has_no_objects(home: Home) -> None:
-    assert objects(trained(home, None)) == (True, "the run uses no object store")
+    run = trained(home, None)
+    assert objects(run) == dataset(run) == (True, "the run uses no object store")

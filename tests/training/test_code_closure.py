@@ -48,22 +48,83 @@ COMMON = {
     "trainers.requests",
     "trainers.rows",
 }
-TORCH = {
+NETWORK = {
     "data.images.augmentation",
+    "trainers.entry",
+    "trainers.exchange",
+    "trainers.network",
+    "trainers.network.accumulators",
+    "trainers.network.building",
+    "trainers.network.feeds",
+    "trainers.network.inputs",
+    "trainers.network.modules",
+    "trainers.network.own_settings",
+    "trainers.network.progress",
+    "trainers.network.validation",
+}
+OWN_LOOP = NETWORK | {
+    "trainers.own_loop",
+    "trainers.own_loop.loop",
+    "trainers.own_loop.own_settings",
+    "trainers.own_loop.replay",
+    "trainers.own_loop.replica",
+    "trainers.own_loop.schedule",
+    "trainers.own_loop.unsaved_state",
+    "trainers.own_loop.worker",
+}
+TORCH = OWN_LOOP | {
     "trainers.torch",
-    "trainers.torch.accumulators",
-    "trainers.torch.feeds",
-    "trainers.torch.inputs",
-    "trainers.torch.loop",
+    "trainers.network.fine_tuning",
+    "trainers.network.loader_feed",
+    "trainers.torch.collective",
+    "trainers.torch.deepspeed_engine",
+    "trainers.torch.fsdp",
     "trainers.torch.ordered_sum",
     "trainers.torch.own_settings",
-    "trainers.torch.replay",
     "trainers.torch.replica",
-    "trainers.torch.schedule",
     "trainers.torch.trainer",
-    "trainers.torch.unsaved_state",
     "trainers.torch.virtual_shards",
     "trainers.torch.worker",
+    "trainers.torch.zero",
+}
+KERAS = OWN_LOOP | {
+    "trainers.keras",
+    "trainers.keras.library",
+    "trainers.keras.module",
+    "trainers.keras.trainer",
+    "trainers.keras.worker",
+}
+LIGHTNING = NETWORK | {
+    "trainers.lightning",
+    "trainers.lightning.batches",
+    "trainers.lightning.fitting",
+    "trainers.lightning.learner",
+    "trainers.lightning.own_settings",
+    "trainers.lightning.trainer",
+    "trainers.lightning.worker",
+    "trainers.network.plain_state",
+}
+ACCELERATE = NETWORK | {
+    "trainers.network.accelerate_state",
+    "trainers.accelerate",
+    "trainers.accelerate.training_loop",
+    "trainers.accelerate.trainer",
+    "trainers.accelerate.worker",
+    "trainers.network.plain_state",
+}
+TRANSFORMERS = NETWORK | {
+    "trainers.network.accelerate_state",
+    "trainers.network.fine_tuning",
+    "trainers.network.plain_state",
+    "trainers.transformers",
+    "trainers.transformers.batches",
+    "trainers.transformers.fitting",
+    "trainers.transformers.given_weights",
+    "trainers.transformers.learner",
+    "trainers.transformers.logits",
+    "trainers.transformers.own_settings",
+    "trainers.transformers.trainer",
+    "trainers.transformers.worker",
 }
 BOOSTING = {
     "trainers.boosting",
@@ -72,6 +133,7 @@ BOOSTING = {
     "trainers.boosting.replay",
     "trainers.boosting.rounds",
     "trainers.boosting.worker",
+    "trainers.early_stopping",
 }
 XGBOOST = BOOSTING | {
     "trainers.xgboost",
@@ -112,26 +174,55 @@ TABLES = {
     "data.tables.unpacking",
     "data.tables.values",
 }
+TEXT = (TABLES - {"data.sources.table", "data.tables.unpacking"}) | {
+    "data.sources.folder_listing",
+    "data.sources.text",
+    "data.tables.table_check",
+    "data.text",
+    "data.text.class_files",
+    "data.text.preparation",
+    "data.text.shards",
+    "data.text.text_check",
+    "data.text.tokenizers",
+    "data.text.tokenizers_found",
+    "data.text.unpacking",
+}
 IMAGE_CLASSIFIER = COMMON | TORCH | {"problems.objectives.classification"}
 IDX = {"data.sources.download", "data.sources.idx", "data.sources.places", "data.sources.published"}
 CIFAR = {"data.sources.archives", "data.sources.cifar", "data.sources.download", "data.sources.places"}
 MODULES = {
     "digits": IMAGE_CLASSIFIER | {"data.sources.digits", "data.sources.installed"},
+    "digits-lightning": COMMON
+    | LIGHTNING
+    | {"problems.objectives.classification", "data.sources.digits", "data.sources.installed"},
+    "digits-accelerate": COMMON
+    | ACCELERATE
+    | {"problems.objectives.classification", "data.sources.digits", "data.sources.installed"},
+    "digits-keras": COMMON
+    | KERAS
+    | {"problems.objectives.classification", "data.sources.digits", "data.sources.installed"},
     "fashion-mnist": IMAGE_CLASSIFIER | IDX,
     "mnist": IMAGE_CLASSIFIER | IDX,
     "cifar10-resnet": IMAGE_CLASSIFIER | CIFAR,
     "cifar10-vit": IMAGE_CLASSIFIER | CIFAR,
     "diabetes": COMMON | TORCH | TABLES | {"problems.objectives.regression"},
     "breast-cancer": COMMON | XGBOOST | TABLES | {"problems.objectives.classification"},
+    "rt-polarity": IMAGE_CLASSIFIER | TEXT,
+    "rt-polarity-bert": COMMON | TRANSFORMERS | TEXT | {"problems.objectives.classification"},
 }
 KINDS = {
     "digits": "digits",
+    "digits-accelerate": "digits",
+    "digits-keras": "digits",
+    "digits-lightning": "digits",
     "fashion-mnist": "idx",
     "mnist": "idx",
     "cifar10-resnet": "cifar",
     "cifar10-vit": "cifar",
     "diabetes": "table",
     "breast-cancer": "table",
+    "rt-polarity": "text",
+    "rt-polarity-bert": "text",
 }
 
 
@@ -173,11 +264,14 @@ IMPORTED_FROM_OUTSIDE = {
     "attempts.job": {"TrainingJob"},
     "attempts.metrics": {"MetricsFile"},
     "checkpoints.checkpoint_log": {"CheckpointLog", "Position"},
+    "checkpoints.parts": {"OwnRows", "StoredRows", "whole"},
+    "checkpoints.writers": {"Writers"},
     "checkpoints.opening": {"different_checkpoints", "open_checkpoints"},
-    "checkpoints.weights": {"save_weights", "weights_digest"},
+    "checkpoints.weights": {"load_weights", "save_weights", "weights_digest"},
     "code_closure": {"code_digests"},
     "machine": {"available_cpus"},
     "recipe": {"BuildModel", "Recipe", "modules_set_aside", "reload"},
+    "recipe_metrics": {"RecipeMetrics"},
     "seams": {"install_command"},
     "storage.files": {
         "atomic_file",
@@ -187,9 +281,11 @@ IMPORTED_FROM_OUTSIDE = {
         "digest_file",
         "digest_json",
         "remove_folder",
+        "temporary_folder",
         "write_text",
     },
     "storage.paths": {"Home", "RunPaths", "TRAINED"},
+    "text_shape": {"TextShape"},
     "storage.record_files": {"DamagedError", "find_record", "read_record", "record_text", "write_record"},
 }
 
@@ -318,7 +414,8 @@ others |= {{f"training.problems.{{name}}" for name in ("base", "classification",
 # Sections of settings, whose values are in the key themselves; a recipe chooses a trainer.
 others |= {{name for name in computing if name.endswith((".settings", ".choice"))}}
 others |= {{f"training.trainers.{{name}}" for name in TRAINERS}}  # packages around sections; they hold no code
-others |= {{name for name in computing if name.startswith(("training.data.sources.", "training.data.tables"))}}
+preparing = ("training.data.sources.", "training.data.tables", "training.data.text")
+others |= {{name for name in computing if name.startswith(preparing)}}
 print(sorted(computing - counted - others))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

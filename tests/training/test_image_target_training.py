@@ -15,7 +15,7 @@ from training.recipe import load
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import launch
-from training.trainers.torch.replica import build_module
+from training.trainers.network.modules import build_module
 
 RECIPE = """
 from torch import nn

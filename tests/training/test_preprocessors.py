@@ -99,7 +99,7 @@ def test_what_is_not_supported_is_an_error_of_the_recipe(make: Callable[[], Any]
 def test_images_have_no_columns_to_preprocess(home: Home) -> None:
     ref = RecipeRef(name="r", path="r.py", files=(), digest="", preprocessors=declared_steps("r", _scaler()))
     with pytest.raises(
-        SettingError, match=r"preprocessors: .* has images, and preprocessors change the columns"
+        SettingError, match=r"preprocessors: .* is no table, and preprocessors change the columns of a table"
     ):
         identity.data_fingerprint(ref, Digits().fetch(home.sources), DataSettings())
 

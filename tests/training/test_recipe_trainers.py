@@ -1,9 +1,26 @@
 """A recipe names its trainer and problem once, in the words of the public API."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from evergreen import Classification, Digits, Recipe, Regression, Settings, Torch, TrainingSettings, XGBoost
+from evergreen import (
+    Classification,
+    Digits,
+    Recipe,
+    Regression,
+    Settings,
+    Text,
+    Torch,
+    TrainingSettings,
+    Transformers,
+    XGBoost,
+)
+from training.data.sources import Source
 from training.errors import SettingError
+from training.recipe import load
+from training.settings.overrides import parse_assignments, resolve
 from training.trainers.xgboost.settings import XGBoostSettings
 
 
@@ -24,6 +41,16 @@ def test_the_loop_by_name() -> None:
     assert recipe.problem.name == "regression"
 
 
+def test_the_strategy_of_the_loop() -> None:
+    recipe = Recipe(name="x", source=Digits(), trainer=Torch(build_model, strategy="fsdp"))
+    assert recipe.settings.training == TrainingSettings(strategy="fsdp")
+    assert (
+        resolve(recipe.settings, parse_assignments(["training.strategy=ddp"])).training == TrainingSettings()
+    )
+    kept = Settings(training=TrainingSettings(strategy="fsdp"))
+    assert Recipe(name="x", source=Digits(), trainer=Torch(build_model), settings=kept).settings == kept
+
+
 def test_xgboost_s_settings_are_the_section_training_of_the_recipe() -> None:
     recipe = Recipe(
         name="x", source=Digits(), trainer=XGBoost(max_depth=4, rounds=30), settings=Settings(seed=3)
@@ -36,7 +63,6 @@ def test_xgboost_s_settings_are_the_section_training_of_the_recipe() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"source": Digits()}, "recipe x: give either trainer"),
         (
             {"source": Digits(), "build_model": build_model, "trainer": XGBoost()},
             "recipe x: give either trainer",
@@ -72,3 +98,40 @@ def test_settings_of_the_loop_beside_xgboost_are_refused() -> None:
             trainer=XGBoost(),
             settings=Settings(training=TrainingSettings(epochs=3)),
         )
+
+
+@pytest.mark.parametrize("own", [None, "bert"])
+def test_the_tokenizer_of_transformers_is_that_of_the_source(own: str | None) -> None:
+    trainer = Transformers(build_model, tokenizer=Path("bert"))
+    recipe = Recipe(name="x", source=Text("rows.csv", text="review", tokenizer=own), trainer=trainer)
+    assert recipe.source == Text("rows.csv", text="review", tokenizer=Path("bert"))
+    plain = Text("rows.csv", tokenizer=own)
+    assert Recipe(name="x", source=plain, trainer=Transformers(build_model)).source == plain
+
+
+def test_a_tokenizer_beside_the_recipe_is_found_as_that_of_the_source(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "films.py").write_text(
+        "from evergreen import Recipe, Text, Transformers\n"
+        "trainer = Transformers(print, tokenizer='tokenizer.json')\n"
+        "recipe = Recipe('films', source=Text('rows.csv'), trainer=trainer)\n"
+    )
+    source = load(str(tmp_path / "films.py"))[0].source
+    assert source == Text(tmp_path / "rows.csv", tokenizer=tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("source", "tokenizer", "message"),
+    [
+        (
+            Text("rows.csv", tokenizer="gpt2"),
+            "bert",
+            "its source names the tokenizer 'gpt2', its trainer 'bert'",
+        ),
+        (Digits(), "bert", "its trainer names a tokenizer, and its source is no Text"),
+        (Text("rows.csv"), object(), "Transformers: tokenizer is of type object; give the path"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused(source: Source, tokenizer: Any, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        Recipe(name="x", source=source, trainer=Transformers(build_model, tokenizer=tokenizer))

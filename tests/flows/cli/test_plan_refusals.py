@@ -1,5 +1,6 @@
 """`evergreen plan` refuses before preparation what the run would refuse, with the same messages."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from small_runs import LINEAR
 
 from flows import preview as module
 from flows.preview import preview
-from training.errors import DataError, TrainingError
+from training.errors import DataError, SettingError, TrainingError
 from training.storage.paths import Home
 
 RECIPE = """
@@ -86,3 +87,18 @@ def test_a_model_for_colour_images_is_refused_on_grey_ones(home: Home, tmp_path:
     with pytest.raises(TrainingError, match=r"its model refuses images of \(1, 6, 6\).*data\.channels"):
         plan(home, tmp_path, images, model)
     assert plan(home, tmp_path, images, model, channels=3)
+
+
+def test_a_tracker_without_its_library_is_refused(
+    home: Home, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(home, tmp_path, images)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(SettingError, match=r"tracking\.also: wandb needs the library wandb"):
+        preview(str(tmp_path / "pets.py"), {"tracking": {"also": "wandb"}}, home)
+
+
+def test_a_recipe_of_evergreen_whose_library_is_missing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.trainers.lightning.trainer.find_spec", lambda _: None)
+    with pytest.raises(SettingError, match=r"Lightning is not installed; install it by .*lightning"):
+        preview("digits-lightning", {}, home)

@@ -13,6 +13,7 @@ from flows.estimate import estimate, steps_per_epoch, total_steps
 from flows.preview import Preview, preview
 from tasks.train import keep_plan
 from training.data.dataset import open_columns
+from training.data.sample_order import SampleOrder
 from training.data.sources.digits import Digits
 from training.plan import RunPlan, identify
 from training.recipe import load
@@ -20,8 +21,8 @@ from training.records import EpochMetrics, Goodput, Release, TrainedModel, Verdi
 from training.settings.schema import Settings
 from training.storage.files import write_text
 from training.storage.paths import Home
+from training.trainers.network.feeds import StreamFeed, training_rows
 from training.trainers.ranks import Ranks
-from training.trainers.torch.feeds import StreamFeed, loader_feed, training_rows
 
 PARTS = {
     "start-up": 20.0,
@@ -36,13 +37,6 @@ PARTS = {
 }
 
 
-class Numbers(torch.utils.data.Dataset[Any]):
-    """A dataset with a given number of rows."""
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.zeros(1), index
-
-
 @given(rows=st.integers(1, 500), workers=st.integers(1, 4), each=st.integers(1, 40))
 def test_the_number_of_steps_is_that_of_the_feed(rows: int, workers: int, each: int) -> None:
     def settings(feed: str) -> Settings:
@@ -55,9 +49,8 @@ def test_the_number_of_steps_is_that_of_the_feed(rows: int, workers: int, each: 
         )
 
     ranks = Ranks(0, workers, torch.device("cpu"), distributed=False)
-    learn = torch.arange(rows).numpy()
-    loader = loader_feed(Numbers(), learn, settings("loader"), ranks)
-    assert steps_per_epoch(rows, settings("loader")) == loader.steps_per_epoch == len(list(loader.loader))
+    order = SampleOrder(rows, workers * each, 0)
+    assert steps_per_epoch(rows, settings("loader")) == order.steps_per_epoch
     stream = StreamFeed(None, rows, settings("stream"), ranks)  # counts steps without reading rows
     assert steps_per_epoch(rows, settings("stream")) == stream.steps_per_epoch
 

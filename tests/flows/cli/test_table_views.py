@@ -1,6 +1,7 @@
 """What the commands say of tables, regressions and XGBoost: plan, summary, help, list of recipes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_a_plan_of_trees_has_rounds_and_no_batch(
     assert made.settings["training.rounds"] == 70
 
 
+def test_a_plan_that_may_end_early_says_so(
+    recipe: str, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = preview(recipe, {"scaling": {"num_workers": 1}, "training": {"early_stopping_rounds": 5}}, home)
+    print_preview(made)
+    said = "at most 70 rounds on all rows; fewer if the validation loss does not improve for 5 rounds"
+    assert said in capsys.readouterr().out
+    assert (made.epochs, made.patience) == (70, 5)
+
+
 @pytest.mark.parametrize(
     ("feed", "promise"),
     [
@@ -109,10 +120,13 @@ def test_the_summary_of_a_regression(recipe: str, home: Home, capsys: pytest.Cap
     out = " ".join(capsys.readouterr().out.split())
     assert "test RMSE 1,234 (1,200 to 1,270 at 95%) champion 1,300" in out
     assert "test R² 0.4568, mean absolute error 800.5" in out
-    assert "rounds 70, trees of the first 41 rounds" in out
+    assert "rounds 70, trees of the first 41 rounds data" in out
     assert "300 train and 142 test rows" in out
     assert "accuracy" not in out
     assert not any("IMAGES" in command for command, _ in next_commands(release))
+    print_release(release.model_copy(update={"stopped": "stopped at round 70: why"}))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "rounds 70, trees of the first 41 rounds; stopped at round 70: why data" in out
 
 
 def test_the_help_lists_the_settings_of_every_trainer() -> None:
@@ -121,7 +135,9 @@ def test_the_help_lists_the_settings_of_every_trainer() -> None:
     sections = [section_of_trainer(name) for name in TRAINERS]
     fields = {name for section in sections for name in section.model_fields}
     assert [name for name in fields if f"training.{name}" not in lines] == ["trainer"]
-    assert lines.count("training.learning_rate") == len(sections)
+    assert lines.count("training.learning_rate") == sum(
+        "learning_rate" in one.model_fields for one in sections
+    )
     assert set(Settings.model_fields) - {"seed"} <= {line.partition(":")[0] for line in lines}
     assert "Discriminator" not in text
     assert max(map(len, text.splitlines())) <= 120
@@ -135,4 +151,7 @@ def test_recipes_are_listed_with_problem_and_trainer(capsys: pytest.CaptureFixtu
     assert (listed["digits"]["problem"], listed["digits"]["trainer"]) == ("classification", "torch")
     assert (listed["diabetes"]["problem"], listed["diabetes"]["trainer"]) == ("regression", "torch")
     assert listed["breast-cancer"]["trainer"] == "xgboost"
-    assert "regression, torch" in out
+    assert re.search(r"^diabetes +regression +torch ", out, re.MULTILINE)
+    promised = {key: listed["breast-cancer"][key] for key in ("resumes", "same_bits_after_kill", "extra")}
+    assert promised == {"resumes": "round", "same_bits_after_kill": True, "extra": "boosting"}
+    assert (listed["digits"]["extra"], listed["digits-lightning"]["extra"]) == ("", "lightning")

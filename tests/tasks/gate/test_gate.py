@@ -10,6 +10,7 @@ from looks import ALONE, evaluate, from_counts, judged
 from scipy.stats import binom
 
 from tasks.gate import same_policy
+from training.initial_weights import InitialWeights
 from training.records import Verdict
 from training.settings.schema import GateSettings
 
@@ -262,6 +263,22 @@ def test_rows_that_were_left_out_are_counted_and_said():
     evaluation = from_counts((90, 5, 3, 2)).model_copy(update={"left_out": 40})
     assert rule(judged(evaluation, BETTER), "floor").explanation.endswith(
         "; 40 more test rows are left out, as version 7 was trained on them"
+    )
+
+
+def test_the_parent_of_a_fine_tuned_candidate_is_said():
+    evaluation = from_counts((90, 5, 3, 2)).model_copy(update={"left_out": 40})
+    whole = judged(evaluation, BETTER).summary
+    parent = InitialWeights(reference="champion", model="m", version="5", digest="a" * 64)
+    for is_champion, said, trained in ((True, "this version", ""), (False, "m version 5", " or m version 5")):
+        child = evaluation.model_copy(update={"initial": parent, "champion_is_parent": is_champion})
+        verdict = judged(child, BETTER)
+        assert verdict.summary == f"{whole}; the candidate was fine-tuned from {said}"
+        assert rule(verdict, "floor").explanation.endswith(f"as version 7{trained} was trained on them")
+    file = InitialWeights(reference="/a.safetensors", digest="a" * 64)
+    unknown = evaluation.model_copy(update={"initial": file, "training_rows_known": False})
+    assert rule(judged(unknown, BETTER), "floor").explanation.endswith(
+        "; which rows version 7 or /a.safetensors was trained on is not known"
     )
 
 

@@ -22,7 +22,7 @@ from training.records import DatasetVersion, TrainedModel
 from training.settings.overrides import resolve
 from training.storage.paths import Home
 from training.supervision.launch import launch
-from training.trainers.torch.serving import serving_module
+from training.trainers.network.serving import serving_module
 
 _TIED = """
 from torch import nn

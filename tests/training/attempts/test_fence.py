@@ -16,7 +16,7 @@ from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
 from training.trainers import requests
-from training.trainers.torch import loop
+from training.trainers.network import progress
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_no_checkpoint(job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_no_model(job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    replaced_before(monkeypatch, job, loop, "save_weights")
+    replaced_before(monkeypatch, job, progress, "save_weights")
     with pytest.raises(SupersededError):
         launch(job)
     assert finished(job.paths, job.run_key) is None

@@ -12,7 +12,7 @@ from training.errors import SettingError
 from training.seams import TRAINERS
 from training.settings.overrides import describe, parse_assignments, resolve
 from training.settings.schema import Section, Settings, section_of_trainer
-from training.trainers.torch.feeds import local_batch_size
+from training.trainers.network.feeds import local_batch_size
 
 DEFAULTS = Settings()
 

@@ -84,6 +84,7 @@ def reserved() -> list[str]:
     return [name for name, group in placement_group_table().items() if group["state"] != "REMOVED"]
 
 
+@pytest.mark.slow
 def test_sigterm_saves_first_and_a_failure_beyond_the_budget_ends_a_run_and_the_next_starts_go_on(
     home: Home, small_version: DatasetVersion, calm: tuple[Any, ...]
 ) -> None:
