@@ -1,4 +1,4 @@
-"""The guides' training script on Ray Train (P1b), written from their description.
+"""The guides' training script on Ray Train (P1b, P17), written from their description.
 
 A `DataLoader` over pictures with `ToTensor` and `Normalize`, made distributed by `prepare_data_loader`; the model
 under `prepare_model`; after each epoch a validation, a `torch.save` of the weights and one `ray.train.report` with
@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,17 @@ from benchmarks.baselines.images import read
 
 
 def train_as_guides_do(
-    raw: Path, learn: list[int], validate: list[int], folder: Path, epochs: int
+    raw: Path,
+    learn: list[int],
+    validate: list[int],
+    folder: Path,
+    epochs: int,
+    loop: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Train on two workers; returns rows seen and the time at each epoch's end. Ray must be connected already."""
+    """Train on two workers; returns rows seen and the time at each epoch's end. Ray must be connected already.
+
+    `loop` is the function that each worker runs; by default it is a loop in plain torch.
+    """
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -35,7 +44,7 @@ def train_as_guides_do(
         "clock": str(clock),
     }
     trainer = TorchTrainer(
-        train_loop_per_worker=_train_loop_per_worker,
+        train_loop_per_worker=loop or _train_loop_per_worker,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
         run_config=RunConfig(name="guides", storage_path=str(folder / "ray")),
@@ -45,8 +54,8 @@ def train_as_guides_do(
     return found
 
 
-def _loaders(config: dict[str, Any]) -> tuple[Any, Any]:
-    import ray.train.torch
+def loaders(config: dict[str, Any]) -> Any:
+    """A pair of `DataLoader`s: of the training rows, and of the validation rows; both of all workers' rows."""
     from PIL import Image
     from torch.utils.data import DataLoader, Dataset, Subset
     from torchvision.transforms import Compose, Normalize, ToTensor
@@ -65,20 +74,28 @@ def _loaders(config: dict[str, Any]) -> tuple[Any, Any]:
     pictures, size = Pictures(), config["batch_size_per_worker"]
     train = DataLoader(Subset(pictures, config["learn"]), batch_size=size, shuffle=True)
     validate = DataLoader(Subset(pictures, config["validate"]), batch_size=size)
-    return ray.train.torch.prepare_data_loader(train), ray.train.torch.prepare_data_loader(validate)
+    return train, validate
+
+
+def resnet() -> Any:
+    """ResNet-18 for grey images and ten classes."""
+    from torch import nn
+    from torchvision.models import resnet18
+
+    model = resnet18(num_classes=10)
+    model.conv1 = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
+    return model
 
 
 def _train_loop_per_worker(config: dict[str, Any]) -> None:
     import ray.train.torch
     import torch
     from torch import nn
-    from torchvision.models import resnet18
 
     torch.set_num_threads(1)
-    train, validate = _loaders(config)
-    model = resnet18(num_classes=10)
-    model.conv1 = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
-    model = ray.train.torch.prepare_model(model)
+    prepare: Any = ray.train.torch.prepare_data_loader
+    train, validate = map(prepare, loaders(config))
+    model = ray.train.torch.prepare_model(resnet())
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=config["learning_rate"], weight_decay=1e-2)
     ends, rows = [], 0
@@ -92,8 +109,15 @@ def _train_loop_per_worker(config: dict[str, Any]) -> None:
             optimizer.step()
             rows += len(labels) if epoch else 0
         metrics = _validate(model, validate, criterion)
-        _report(model, metrics | {"epoch": epoch})
+        report(model, metrics | {"epoch": epoch})
         ends.append(time.time())
+    write_clock(config, ends, rows, metrics)
+
+
+def write_clock(config: dict[str, Any], ends: list[float], rows: int, metrics: dict[str, float]) -> None:
+    """Save, on the first worker, the time at each epoch's end, the rows of all epochs but the first, and metrics."""
+    import ray.train
+
     if ray.train.get_context().get_world_rank() == 0:
         world = ray.train.get_context().get_world_size()
         Path(config["clock"]).write_text(json.dumps({"ends": ends, "rows": rows * world} | metrics))
@@ -113,7 +137,8 @@ def _validate(model: Any, loader: Any, criterion: Any) -> dict[str, float]:
     return {"loss": loss / len(loader), "accuracy": correct / total}
 
 
-def _report(model: Any, metrics: dict[str, float]) -> None:
+def report(model: Any, metrics: dict[str, float]) -> None:
+    """Report to Ray Train: the metrics and, from the first worker, the weights of the wrapped model."""
     import ray.train
     import torch
 

@@ -12,9 +12,9 @@ def run_ray_worker(config: dict[str, Any]) -> None:
     from training.attempts.heartbeat import Heartbeat
     from training.attempts.metrics import MetricsFile
     from training.ray_cluster.ray_worker import run_ray_worker as run
-    from training.trainers.torch.loop import Loop
+    from training.trainers.network.progress import Progress
 
-    append, save = MetricsFile.append, Loop._save
+    append, save = MetricsFile.append, Progress._save
 
     def append_epochs(self: Any, step: int, epoch: int, values: dict[str, float]) -> None:
         if "validation/loss" in values:
@@ -26,5 +26,5 @@ def run_ray_worker(config: dict[str, Any]) -> None:
 
     Heartbeat.beat = lambda *_: None  # type: ignore[method-assign]
     MetricsFile.append = append_epochs  # type: ignore[method-assign]
-    Loop._save = save_last  # type: ignore[method-assign, assignment]
+    Progress._save = save_last  # type: ignore[method-assign, assignment]
     run(config)

@@ -32,6 +32,121 @@ def build_model(shape, classes):
 
 recipe = Recipe("slow", "a step takes 25 ms at least", Digits(), build_model=build_model)
 '''
+_SLOW_LIGHTNING = '''"""A LightningModule of one layer whose steps take 25 ms at least."""
+
+import time
+
+from evergreen import Digits, Lightning, Recipe
+
+
+def build_module(shape, classes):
+    import lightning
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class Slow(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(
+                nn.Flatten(), nn.Dropout(0.1), nn.Linear(shape[0] * shape[1] * shape[2], classes)
+            )
+
+        def forward(self, images):
+            return self.layers(images)
+
+        def training_step(self, batch):
+            time.sleep(0.025)
+            images, labels = batch
+            return functional.cross_entropy(self(images), labels)
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters())
+
+    return Slow()
+
+
+recipe = Recipe("slow-lightning", "a step takes 25 ms at least", Digits(), trainer=Lightning(build_module))
+'''
+_SLOW_LOOP = '''"""A training loop with Accelerate, whose steps take 25 ms at least."""
+
+import time
+
+from evergreen import Accelerate, Digits, Recipe
+
+
+def build_model(shape, classes):
+    from torch import nn
+
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.1), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+def train(loop):
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    model = loop.build_model()
+    optimizer = torch.optim.Adam(model.parameters())
+    model, optimizer = accelerator.prepare(model, optimizer)
+    loop.register(model=model, optimizer=optimizer)
+    for _ in loop.epochs():
+        for inputs, targets in loop.batches():
+            time.sleep(0.025)
+            outputs = model(inputs)
+            accelerator.backward(torch.nn.functional.cross_entropy(outputs, targets) * loop.loss_weight)
+            optimizer.step()
+            optimizer.zero_grad()
+            loop.finish_step(outputs)
+
+
+recipe = Recipe("slow-loop", "", Digits(), build_model=build_model, trainer=Accelerate(train))
+'''
+_SLOW_TRANSFORMER = '''"""A model for the Trainer of Transformers, whose steps take 25 ms at least."""
+
+import time
+
+from evergreen import Digits, Recipe, Transformers
+
+
+def build_model(shape, classes):
+    from torch import nn
+
+    class Slow(nn.Sequential):
+        def forward(self, images):
+            if self.training:
+                time.sleep(0.025)
+            return super().forward(images)
+
+    return Slow(nn.Flatten(), nn.Dropout(0.1), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+recipe = Recipe("slow-transformer", "", Digits(), trainer=Transformers(build_model, learning_rate=1e-3))
+'''
+_SLOW_KERAS = '''"""A Keras model with dropout and moving statistics, whose steps take 25 ms at least."""
+
+import time
+
+from evergreen import Digits, Keras, Recipe
+
+
+def build_model(shape, classes):
+    import keras
+    from keras import layers
+
+    class Slow(keras.Sequential):
+        def call(self, rows, training=None, mask=None):
+            if training:
+                time.sleep(0.025)
+            return super().call(rows, training=training, mask=mask)
+
+    return Slow(
+        [keras.Input(shape), layers.Flatten(), layers.BatchNormalization(), layers.Dropout(0.1), layers.Dense(classes)]
+    )
+
+
+recipe = Recipe("slow-keras", "", Digits(), trainer=Keras(build_model))
+'''
 # The rows make rounds slow: a recipe of trees has no code that runs in a round.
 _SLOW_TREES = """\"\"\"Trees of a table with so many rows and columns that a round takes some 20 ms.\"\"\"
 
@@ -49,6 +164,14 @@ _SHARED = {
     "scaling.use_gpu": "no",
     "scaling.cpus_per_worker": "0.5",
     "failure.hang_timeout_s": "6",
+}
+# 16 steps per epoch: checkpoints at steps 4, 8 and 12 and at the end of the epoch.
+_FOUR_EPOCHS = {
+    "training.epochs": "4",
+    "training.global_batch_size": "48",
+    "data.max_train_rows": "800",
+    "data.max_test_rows": "200",
+    "checkpoint.every_steps": "4",
 }
 
 
@@ -89,22 +212,19 @@ def _write_table(folder: Path) -> None:
     (folder / _TABLE).write_text("\n".join([header, *lines, ""]))
 
 
+def _network(recipe: str, text: str) -> Workload:
+    """The training of a network: four epochs of 16 steps, with a checkpoint every four steps."""
+    return Workload(
+        recipe=recipe, text=text, settings=_SHARED | _FOUR_EPOCHS, steps=64, steps_per_checkpoint=4
+    )
+
+
 WORKLOADS: Mapping[TrainerName, Workload] = {
-    "torch": Workload(
-        recipe="slow",
-        text=_SLOW_MODEL,
-        # 16 steps per epoch: checkpoints at steps 4, 8 and 12 and at the end of the epoch.
-        settings=_SHARED
-        | {
-            "training.epochs": "4",
-            "training.global_batch_size": "48",
-            "data.max_train_rows": "800",
-            "data.max_test_rows": "200",
-            "checkpoint.every_steps": "4",
-        },
-        steps=64,
-        steps_per_checkpoint=4,
-    ),
+    "torch": _network("slow", _SLOW_MODEL),
+    "lightning": _network("slow-lightning", _SLOW_LIGHTNING),
+    "accelerate": _network("slow-loop", _SLOW_LOOP),
+    "transformers": _network("slow-transformer", _SLOW_TRANSFORMER),
+    "keras": _network("slow-keras", _SLOW_KERAS),
     "xgboost": Workload(
         recipe="slow-trees",
         text=_SLOW_TREES.format(

@@ -68,8 +68,8 @@ class Results(Record):
 def begin(file: Path, size: str, single_rows: bool) -> Results:
     """Start a new run, or continue the run in `file` if it was interrupted or if `single_rows` are measured.
 
-    Lines measured with other code are kept, marked with that code, until they are measured again; lines measured with
-    other package versions or another size are dropped.
+    Lines measured with other code are kept, marked with that code, until they are measured again; lines measured on
+    another machine, with other package versions or in another size are dropped.
     """
     now = Results(
         machine=machine(),
@@ -84,7 +84,7 @@ def begin(file: Path, size: str, single_rows: bool) -> Results:
         before = Results.model_validate_json(file.read_text(encoding="utf-8"))
     except ValueError:  # written by an older harness, whose intervals are not comparable
         return now
-    if (before.versions, before.size) != (now.versions, now.size):
+    if any(getattr(before, name) != getattr(now, name) for name in ("machine", "versions", "size")):
         return now
     if before.code != now.code:
         return now.model_copy(update={"rows": before.rows})

@@ -29,6 +29,8 @@ _MODULES = (
     "growth_in_versions",
     "growth_in_runs",
     "virtual_shards_cost",
+    "lightning_against_guides",
+    "accelerate_against_guides",
     "start_at_size",
     "growth_in_retrainings_on_cluster",
     "gpu_feeding",

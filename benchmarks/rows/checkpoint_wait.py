@@ -20,7 +20,7 @@ def evergreen(place: Place) -> Outcome:
     from benchmarks.baselines.images import idx_folder
     from benchmarks.baselines.retraining import retrain
     from benchmarks.baselines.trainings import recipe_file
-    from training.checkpoints.checkpoint_log import STATE
+    from training.checkpoints.checkpoint_files import STATE
 
     os.sync()  # flush the disk writes of the previous run
     every = _steps_between(place)

@@ -37,7 +37,7 @@ def guides(place: Place) -> Outcome:
     from benchmarks.baselines.images import idx_folder
     from training.data.dataset import open_columns
     from training.ray_cluster.cluster import ray_cluster
-    from training.trainers.torch.feeds import training_rows
+    from training.trainers.network.feeds import training_rows
 
     job = _job(place)
     learn, validate = training_rows(open_columns(job.dataset, "train"), job.settings)

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.baselines.trainings import job_of, version_of
 from benchmarks.harness.row import Claim, Outcome, Place, Row
-from training.trainers.torch.feeds import Batch, Feed
+from training.trainers.network.feeds import Batch, Feed
 
 _THREADS = 2
 _TURNS = ("real", "same")

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.baselines.cifar import job_on_gpu, unavailable, version_of
 from benchmarks.harness.row import Claim, Outcome, Place, Row
-from training.trainers.torch.feeds import Batch, Feed
+from training.trainers.network.feeds import Batch, Feed
 
 _RECIPES = {"resnet": "cifar10-resnet", "vit": "cifar10-vit"}
 

@@ -23,8 +23,8 @@ def evergreen(place: Place) -> Outcome:
     from training.data.dataset import open_columns
     from training.data.images.augmentation import normaliser
     from training.data.sample_order import SampleOrder
+    from training.trainers.network.feeds import MemoryFeed
     from training.trainers.ranks import Ranks
-    from training.trainers.torch.feeds import MemoryFeed
 
     torch.set_num_threads(1)
     version = version_of(place.data, _rows(place))

@@ -72,7 +72,8 @@ def _resume_once(place: Place, folder: str, in_epoch: bool) -> tuple[float, Trai
 
 def _forget_later(job: TrainingJob, in_epoch: bool) -> int:
     """Keep checkpoints up to one in the second epoch's middle, or up to the first epoch's end; return its step."""
-    from training.checkpoints.checkpoint_log import Position, read_manifest
+    from training.checkpoints.checkpoint_files import read_manifest
+    from training.checkpoints.checkpoint_log import Position
 
     found = []
     for folder in sorted(job.paths.checkpoints.glob("step-*")):

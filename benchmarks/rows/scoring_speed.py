@@ -21,7 +21,7 @@ def prepare(place: Place) -> None:
     from training.recipe import load
     from training.storage.paths import Home
     from training.supervision.launch import launch
-    from training.trainers.torch.serving import serving_module
+    from training.trainers.network.serving import serving_module
 
     job = _job(place)
     trained = launch(job)
@@ -48,7 +48,7 @@ def evergreen(place: Place) -> Outcome:
     from training.recipe import load
     from training.storage.paths import Home
     from training.supervision.launch import finished
-    from training.trainers.torch.serving import predictor, serving_module
+    from training.trainers.network.serving import predictor, serving_module
 
     torch.set_num_threads(1)
     job, home = _job(place), Home(place.shared / "home")

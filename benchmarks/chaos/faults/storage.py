@@ -11,7 +11,7 @@ import psutil
 from benchmarks.chaos.faults import IN_PROCESS, Fault
 from benchmarks.chaos.faults.kills import kill_flow_after_checkpoints
 from benchmarks.chaos.trial import Trial
-from training.checkpoints.checkpoint_log import MANIFEST, STATE
+from training.checkpoints.checkpoint_files import MANIFEST, STATE
 from training.errors import EXIT_BAD_DATA, EXIT_RESOURCE
 
 _DISK_MB = 400

@@ -1,0 +1,102 @@
+"""A framework inside Evergreen and the guides' script with that framework on Ray Train (P17)."""
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_EPOCHS, _BATCH = 3, 128
+
+
+def framework_row(framework: str, title: str) -> Row:
+    """The row of a framework with a recipe `resnet_<framework>` and a script `guides_<framework>`.
+
+    Both use the same images, model, batch, optimizer and split into training and validation rows, and one thread each.
+    """
+    name = f"P17-{framework}"
+    return Row(
+        id=name,
+        sides={"a": _evergreen(framework), "b": _guides(framework)},
+        claims=(
+            Claim(
+                name,
+                f"{title} in Evergreen / the guides' script with {title} on Ray Train, ResNet-18, 2 workers",
+                of="rows_per_s",
+                unit="rows/s",
+                goal=0.95,
+                at_least=True,
+                note="two epochs are timed",
+            ),
+        ),
+        prepare=_prepare,
+        close={"rows": 0.01, "accuracy": 0.9},
+        warm_up=False,
+        unavailable=lambda _: (
+            "" if find_spec(framework) else f"{title} is not installed: make setup EXTRAS=all"
+        ),
+    )
+
+
+def _rows(place: Place) -> int:
+    return place.pick(2560, 1280, 512)
+
+
+def _prepare(place: Place) -> None:
+    from benchmarks.baselines.trainings import version_of
+
+    version_of(place.data, _rows(place))
+
+
+def _evergreen(framework: str) -> Callable[[Place], Outcome]:
+    """A: `evergreen retrain`: two workers, checkpoints, publisher, MLflow and Prefect."""
+
+    def side(place: Place) -> Outcome:
+        from benchmarks.baselines.images import idx_folder
+        from benchmarks.baselines.retraining import retrain
+        from benchmarks.baselines.trainings import recipe_file, steady_rows_per_s
+
+        settings = {
+            "data.path": str(idx_folder(place.data, _rows(place))),
+            "scaling.use_gpu": "no",
+            "scaling.num_workers": "2",
+            "training.epochs": str(_EPOCHS),
+            "training.global_batch_size": str(_BATCH),
+        }
+        run = retrain(place.own / "home", recipe_file(f"resnet_{framework}"), settings)
+        trained = run.trained()
+        seen = sum(epoch.rows for epoch in trained.history[1:])
+        accuracy = trained.history[-1].validation_score
+        return Outcome(
+            {"rows_per_s": steady_rows_per_s(run.paths, trained)}, {"rows": seen, "accuracy": accuracy}
+        )
+
+    return side
+
+
+def _guides(framework: str) -> Callable[[Place], Outcome]:
+    """B: the guides' script: `DataLoader`, and a report and a checkpoint in each epoch."""
+
+    def side(place: Place) -> Outcome:
+        from benchmarks.baselines.guides_training import train_as_guides_do
+        from benchmarks.baselines.images import idx_folder
+        from benchmarks.baselines.trainings import job_of, version_of
+        from training.data.dataset import open_columns
+        from training.ray_cluster.cluster import ray_cluster
+        from training.trainers.network.feeds import training_rows
+
+        job = job_of(place.own / "home", version_of(place.data, _rows(place)), "resnet", {})
+        learn, validate = training_rows(open_columns(job.dataset, "train"), job.settings)
+        raw = idx_folder(place.data, _rows(place))
+        loop: Callable[[dict[str, Any]], None] = import_module(
+            f"benchmarks.baselines.guides_{framework}"
+        ).train_loop_per_worker
+        with ray_cluster(job.settings):
+            done = train_as_guides_do(raw, learn.tolist(), validate.tolist(), place.own, _EPOCHS, loop)
+        seconds = done["ends"][-1] - done["ends"][0]
+        return Outcome(
+            {"rows_per_s": done["rows"] / seconds}, {each: done[each] for each in ("rows", "accuracy")}
+        )
+
+    return side
