@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -17,16 +18,38 @@ PAGE = Path(__file__).with_name("reference.md")
 # All public names, in the order in which a reader needs them.
 PARTS = {
     "Recipes": ("Recipe", "Augmentation", "load_recipe"),
-    "Sources": ("ImageFolder", "ParquetImages", "Table", "BundledTable", "Digits", "IdxFiles", "Cifar10"),
+    "Sources": (
+        "ImageFolder",
+        "ParquetImages",
+        "Table",
+        "Text",
+        "BundledTable",
+        "Digits",
+        "IdxFiles",
+        "Cifar10",
+    ),
     "Problems": ("Classification", "Regression"),
-    "Trainers": ("Torch", "XGBoost", "LightGBM"),
-    "Functions": ("retrain", "plan", "predict", "rollback"),
+    "Trainers": (
+        "Torch",
+        "Lightning",
+        "Accelerate",
+        "TrainingLoop",
+        "Transformers",
+        "Keras",
+        "XGBoost",
+        "LightGBM",
+    ),
+    "Functions": ("retrain", "plan", "predict", "rollback", "tune"),
     "Settings": (
         "Settings",
         "DataSettings",
         "TrainingSettings",
         "XGBoostSettings",
         "LightGBMSettings",
+        "LightningSettings",
+        "AccelerateSettings",
+        "TransformersSettings",
+        "KerasSettings",
         "ScalingSettings",
         "CheckpointSettings",
         "FailureSettings",
@@ -37,13 +60,20 @@ PARTS = {
     ),
     "Results and errors": (
         "Release",
+        "SearchResult",
+        "Search",
+        "Trial",
+        "TrialResult",
         "DatasetVersion",
         "open_columns",
         "ImageShape",
+        "TextShape",
         "Split",
         "EvergreenError",
     ),
 }
+# Classes whose objects Evergreen creates and passes to a recipe: the page shows their methods, and no constructor.
+PASSED_TO_RECIPES = ("TrainingLoop",)
 _INTRODUCTION = """\
 # Reference
 
@@ -76,12 +106,25 @@ def _entry(name: str) -> Iterator[str]:
         yield f"`{name} = {_text_of(value)}`\n"  # an alias of a type
         return
     is_model = inspect.isclass(value) and issubclass(value, BaseModel)
-    if not is_model:
+    if not is_model and name not in PASSED_TO_RECIPES:
         yield f"```python\n{_signature(name, value)}\n```\n"
     yield f"{_prose(inspect.getdoc(value) or '')}\n"
     if is_model:
         yield "| field | type | default | description |\n| --- | --- | --- | --- |"
         yield "\n".join(_row(*field) for field in value.model_fields.items()) + "\n"
+    if name in PASSED_TO_RECIPES:
+        members = [member for member in vars(value) if not member.startswith("_")]
+        yield from (block for member in members for block in _member(member, value))
+
+
+def _member(name: str, owner: type) -> Iterator[str]:
+    """Signature and docstring of a method or property."""
+    value = vars(owner)[name]
+    if isinstance(value, property):
+        yield f"```python\n{name}: {_text_of(inspect.signature(value.fget).return_annotation)}\n```\n"  # type: ignore[arg-type]
+    else:
+        yield f"```python\n{_signature(name, partial(value, None))}\n```\n"
+    yield f"{_prose(inspect.getdoc(value) or '')}\n"
 
 
 def _signature(name: str, value: Any) -> str:
@@ -107,7 +150,7 @@ def _signature(name: str, value: Any) -> str:
 
 
 def _parameter(one: inspect.Parameter, made: dict[str, str]) -> str:
-    """A parameter with type and default; `made` names the functions that make defaults of a dataclass."""
+    """A parameter with type and default; `made` names the functions that create defaults of a dataclass."""
     text = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "") + one.name
     if one.annotation is not one.empty:
         text += f": {_text_of(one.annotation)}"

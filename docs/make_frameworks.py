@@ -1,0 +1,70 @@
+"""Write the table of docs/frameworks.md from what the trainers declare: `python docs/make_frameworks.py`."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import get_args
+
+from training.recipe import BUILT_IN, load
+from training.seams import TRAINERS, extra_of
+from training.settings.schema import Settings, section_of_trainer
+from training.settings.sections import TrainerSettings
+from training.trainers.base import trainer_named
+
+PAGE = Path(__file__).with_name("frameworks.md")
+_BEGIN, _END = "<!-- begin of the table -->\n", "<!-- end of the table -->"
+_TESTS = {
+    "fsdp": 'make test-slow ARGS="-k test_fsdp"',
+    "deepspeed": 'make test-frameworks ARGS="-k test_zero"',
+}
+_UNITS = {"step": "any step", "epoch": "any epoch", "round": "any block of ten rounds"}
+_HEAD = ("trainer", "extra", "built-in recipes", "resumes at", "same bits after a kill", "fault injection")
+
+
+def table() -> str:
+    """The table as Markdown: a row for each trainer, with its default settings, and for each further strategy."""
+    names = {name: load(name)[0].settings for name in BUILT_IN}
+    rows = [_HEAD, ("---",) * len(_HEAD)]
+    for name in TRAINERS:
+        rows.append(_row(name, section_of_trainer(name)(), names))
+        rows += [_row(name, one, names) for one in _strategies(section_of_trainer(name))]
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def _strategies(section: type[TrainerSettings]) -> Iterator[TrainerSettings]:
+    """The section with each value of its setting `strategy` but the default, if the section has that setting."""
+    if (field := section.model_fields.get("strategy")) is not None:
+        others = (one for one in get_args(field.annotation) if one != field.default)
+        yield from (section.model_validate({"strategy": one}) for one in others)
+
+
+def _row(name: str, section: TrainerSettings, recipes: Mapping[str, Settings]) -> tuple[str, ...]:
+    trainer, strategy = trainer_named(name), getattr(section, "strategy", None)
+    is_default = section == section_of_trainer(name)()
+    promise = trainer.promise(Settings(training=section))
+    extra = extra_of((*trainer.DISTRIBUTIONS, *section.libraries))
+    of_section = (
+        f"`{each}`"
+        for each, one in recipes.items()
+        if one.trainer == name and getattr(one.training, "strategy", None) == strategy
+    )
+    return (
+        f"`{name}`" if is_default else f'`{name}` with `strategy="{strategy}"`',
+        f"`{extra}`" if extra else "none",
+        ", ".join(of_section) or "none",
+        _UNITS[promise.resumes],
+        "yes" if promise.same_bits_after_kill else "no",
+        f'`make chaos ARGS="--trainer {name}"`' if is_default else f"`{_TESTS[str(strategy)]}`",
+    )
+
+
+def page(text: str) -> str:
+    """The text of the page with a new table. Raises ValueError if the page lacks the two lines around the table."""
+    before, found, rest = text.partition(_BEGIN)
+    _, also_found, after = rest.partition(_END)
+    if not (found and also_found):
+        raise ValueError(f"{PAGE}: the page needs the lines {_BEGIN.strip()} and {_END}")
+    return before + _BEGIN + table() + _END + after
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
