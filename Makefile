@@ -1,6 +1,7 @@
 # Evergreen, one command each. `make` alone lists them.
 #
-# Everything is installed into .venv from requirements.lock. The package index and its certificates are pip's usual
+# Everything is installed into .venv from requirements.lock; with EXTRAS=all, from requirements-all.lock, which adds the
+# libraries of all optional trainers and trackers. The package index and its certificates are pip's usual
 # ones (PIP_INDEX_URL, PIP_CERT, ...) unless the environment names uv's own (UV_DEFAULT_INDEX, SSL_CERT_FILE, ...).
 
 SHELL := /bin/bash
@@ -11,9 +12,15 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+EXTRAS ?=
+$(if $(filter-out all,$(EXTRAS)),$(error EXTRAS=$(EXTRAS): only EXTRAS=all is known))
+LOCK := requirements$(if $(EXTRAS),-$(EXTRAS)).lock
+READY := $(VENV)/.ready$(if $(EXTRAS),-$(EXTRAS))
 UV_VERSION := 0.13.8
 UV := $(BIN)/uv-$(UV_VERSION)
+CORE_EXTRAS := boosting s3 dev
+COMPILE = $(UV) pip compile pyproject.toml --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	--generate-hashes --no-header --no-annotate --quiet
 RECIPE ?= digits
 ARGS ?=
 
@@ -34,12 +41,13 @@ ifdef PIP_DEFAULT_TIMEOUT
 export UV_HTTP_TIMEOUT ?= $(PIP_DEFAULT_TIMEOUT)
 endif
 
-.PHONY: help setup retrain test test-slow bench bench-quick chaos check check-format check-lint check-types check-imports check-dead-code lock reference clean
+.NOTPARALLEL: # two targets must not make the same environment at the same time
+.PHONY: help setup retrain test test-slow test-frameworks bench bench-quick chaos check check-format check-lint check-types check-imports check-dead-code lock reference clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
 
-setup: $(READY) ## Install everything into .venv (about 6 GB; only when the lock or the project changed)
+setup: $(READY) ## Install everything into .venv, about 6 GB: make setup [EXTRAS=all]
 
 retrain: $(READY) ## Retrain a model: make retrain [RECIPE=digits] [ARGS="--set training.epochs=3"]
 	@$(BIN)/evergreen retrain $(RECIPE) $(ARGS)
@@ -49,6 +57,10 @@ test: $(READY) ## Run the tests, in two processes: make test [ARGS="tests/traini
 
 test-slow: $(READY) ## Run the tests that take minutes each
 	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+test-frameworks: ## Run the tests of the trainers and trackers whose libraries are extras
+	@$(MAKE) setup EXTRAS=all
+	@$(BIN)/python -m pytest -m "frameworks and not slow" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: $(READY) ## Measure every row of benchmarks/results.md, some hours: make bench [ARGS="--rows P4,P13"]
 	@$(BIN)/python -m benchmarks $(ARGS)
@@ -81,29 +93,33 @@ check-dead-code: $(READY)
 	@echo "== dead code"
 	@$(BIN)/vulture
 
-lock: $(UV) ## Write requirements.lock from pyproject.toml: make lock [ARGS="--upgrade"]
+lock: $(UV) ## Write both locks from pyproject.toml: make lock [ARGS="--upgrade"]
 	@echo "Resolving into requirements.lock"
-	@$(UV) pip compile pyproject.toml --all-extras --python-version 3.11 \
-		--python-platform x86_64-manylinux_2_28 --generate-hashes --no-header --no-annotate --quiet $(ARGS) --output-file requirements.lock
+	@$(COMPILE) $(addprefix --extra=,$(CORE_EXTRAS)) $(ARGS) --output-file requirements.lock
 	@sed -i '1i # What Evergreen runs on: Linux x86-64, Python 3.11 or 3.12. Written by `make lock` from pyproject.toml.' \
 		requirements.lock
+	@echo "Resolving into requirements-all.lock"
+	@$(COMPILE) --all-extras --constraint requirements.lock $(ARGS) --output-file requirements-all.lock
+	@sed -i '1i # The packages of requirements.lock, and those of all extras. Written by `make lock` from pyproject.toml.' \
+		requirements-all.lock
 
-reference: $(READY) ## Write docs/reference.md from the docstrings of the public API
+reference: $(READY) ## Write docs/reference.md and the table of docs/frameworks.md from the code
 	@$(BIN)/python docs/make_reference.py
+	@$(BIN)/python docs/make_frameworks.py
 
 clean: ## Remove .venv and caches; models, data and runs in .evergreen stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find benchmarks deployments docs evergreen flows tasks tests training -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): $(UV) requirements.lock pyproject.toml
-	@echo "Installing the packages of requirements.lock into $(VENV)"
+$(READY): $(UV) $(LOCK) pyproject.toml
+	@echo "Installing the packages of $(LOCK) into $(VENV)"
 	@quiet=--quiet; if [ -t 2 ]; then quiet=; fi; \
-	$(UV) pip install --python $(BIN)/python --require-hashes $$quiet -r requirements.lock; \
+	$(UV) pip install --python $(BIN)/python --require-hashes $$quiet -r $(LOCK); \
 	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation $$quiet --editable .
 	@$(BIN)/python -m tasks.trackers.empty_stores
 	@touch $@
 
-# The file name carries the version, so that another pin installs anew.
+# The file name carries the version, so that a new pin installs that version.
 $(UV):
 	@if [ -z "$(PYTHON)" ] || ! $(PYTHON) -c '$(IS_SUPPORTED)'; then \
 		echo "Evergreen needs Python 3.11 or 3.12; $(or $(PYTHON),python3) is $$($(or $(PYTHON),python3) --version 2>&1 | head -1)." >&2; \

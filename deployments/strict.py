@@ -1,4 +1,4 @@
-"""Make a Prefect server refuse parameters that `retrain` does not have: `python -m deployments.strict`.
+"""Make a Prefect server refuse parameters that its flow does not have: `python -m deployments.strict`.
 
 `prefect deploy` describes each parameter to the server, but can't declare that there are no others: a misspelt
 parameter would create a run that fails at its start. Repeat this command after each `prefect deploy`.
@@ -7,22 +7,26 @@ parameter would create a run that fails at its start. Repeat this command after 
 import asyncio
 import sys
 
+_FLOWS = ("retrain", "tune")
+
 
 async def close_schemas() -> list[str]:
-    """Forbid other parameters in the schema of every deployment of the flow `retrain`; returns their names."""
+    """Forbid other parameters in the schema of every deployment of these flows; returns names as `flow/deployment`."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import DeploymentUpdate
     from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 
+    closed = []
     async with get_client() as client:
-        named = FlowFilter(name=FlowFilterName(any_=["retrain"]))
-        found = await client.read_deployments(flow_filter=named)
-        for one in found:
-            schema = {**(one.parameter_openapi_schema or {}), "additionalProperties": False}
-            await client.update_deployment(one.id, DeploymentUpdate(parameter_openapi_schema=schema))
-    return [one.name for one in found]
+        for flow in _FLOWS:
+            named = FlowFilter(name=FlowFilterName(any_=[flow]))
+            for one in await client.read_deployments(flow_filter=named):
+                schema = {**(one.parameter_openapi_schema or {}), "additionalProperties": False}
+                await client.update_deployment(one.id, DeploymentUpdate(parameter_openapi_schema=schema))
+                closed.append(f"{flow}/{one.name}")
+    return closed
 
 
 if __name__ == "__main__":
-    for closed in asyncio.run(close_schemas()):
-        sys.stdout.write(f"retrain/{closed}: unknown parameters are refused when a run is created\n")
+    for name in asyncio.run(close_schemas()):
+        sys.stdout.write(f"{name}: unknown parameters are refused when a run is created\n")
