@@ -55,7 +55,7 @@ retrain: $(READY) ## Retrain a model: make retrain [RECIPE=digits] [ARGS="--set 
 test: $(READY) ## Run the tests, in two processes: make test [ARGS="tests/training -k order -n 0"]
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-slow: $(READY) ## Run the tests that take minutes each
+test-slow: $(READY) ## Run the tests that take long
 	@$(BIN)/python -m pytest -m slow $(ARGS)
 
 test-frameworks: ## Run the tests of the trainers and trackers whose libraries are extras

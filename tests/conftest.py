@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -72,6 +73,30 @@ _LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Reorder whole test files: those in `_LONG` first."""
     items.sort(key=lambda item: _LONG.index(item.path.name) if item.path.name in _LONG else len(_LONG))
+
+
+class NamedFailures:
+    """Names each failure when it happens, with the seconds since the start: a job that is cut off has no summary."""
+
+    def __init__(self, config: pytest.Config):
+        self.config, self.began = config, time.monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write the name of a failed test and the first line of the error."""
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            error = str(crash.message if crash else report.longrepr).partition("\n")[0]
+            terminal.write_line("")
+            terminal.write_line(
+                f"FAILED after {time.monotonic() - self.began:.0f} s: {report.nodeid}: {error}"
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name failures at once where nobody watches; a process of pytest-xdist reports to the first process instead."""
+    if os.environ.get("CI") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NamedFailures(config))
 
 
 @pytest.fixture(scope="session")

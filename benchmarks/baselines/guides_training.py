@@ -88,6 +88,11 @@ def resnet() -> Any:
 
 
 def _train_loop_per_worker(config: dict[str, Any]) -> None:
+    train_in_torch(config, resnet())
+
+
+def train_in_torch(config: dict[str, Any], model: Any) -> None:
+    """Train `model`, a `torch.nn.Module` that maps images to logits, on this worker."""
     import ray.train.torch
     import torch
     from torch import nn
@@ -95,7 +100,7 @@ def _train_loop_per_worker(config: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     prepare: Any = ray.train.torch.prepare_data_loader
     train, validate = map(prepare, loaders(config))
-    model = ray.train.torch.prepare_model(resnet())
+    model = ray.train.torch.prepare_model(model)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=config["learning_rate"], weight_decay=1e-2)
     ends, rows = [], 0

@@ -31,6 +31,8 @@ _MODULES = (
     "virtual_shards_cost",
     "lightning_against_guides",
     "accelerate_against_guides",
+    "transformers_against_guides",
+    "keras_against_guides",
     "start_at_size",
     "growth_in_retrainings_on_cluster",
     "gpu_feeding",

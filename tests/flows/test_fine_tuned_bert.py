@@ -20,7 +20,7 @@ from training.storage.paths import Home
 
 for library in ("tokenizers", "transformers"):
     pytest.importorskip(library, reason="install the extras by: make setup EXTRAS=all")
-pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("prefect_harness")]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.usefixtures("prefect_harness")]
 
 _RECIPE = """
 from pathlib import Path

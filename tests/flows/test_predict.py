@@ -136,6 +136,7 @@ def test_ray_is_used_for_many_rows_or_on_request():
     assert not step.choose_ray(images, 10**6, False, cluster)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_ray_gives_the_same_rows_in_the_same_order(predict, tmp_path):
     source = tmp_path / "images"

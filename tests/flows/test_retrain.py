@@ -70,6 +70,7 @@ def write_images(folder: Path, rows: int = 240) -> Path:
     return folder / "images"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_reproducible_is_marked_everywhere(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +178,7 @@ def champion_moves(patch: pytest.MonkeyPatch, home: Home, times: int) -> list[st
     return held_against
 
 
+@pytest.mark.slow
 def test_a_candidate_that_was_overtaken_is_compared_with_the_new_champion(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_candidate_that_was_overtaken_is_compared_with_the_new_champion(
     assert sorted(int(one.version) for one in model_versions(home)) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_champion_that_keeps_moving_ends_the_run_and_a_retry_does_not_train_again(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +267,7 @@ assert not ours, ours
     assert release.version == "1"
 
 
+@pytest.mark.slow
 def test_one_changed_image_makes_a_new_run_and_says_what_changed(home: Home, tmp_path: Path) -> None:
     images = write_images(tmp_path)
     data = {"path": str(images)}
@@ -281,6 +285,7 @@ def test_one_changed_image_makes_a_new_run_and_says_what_changed(home: Home, tmp
     assert [change.partition(":")[0] for change in kept["changes"]] == ["data"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -359,6 +364,7 @@ def test_a_recipe_file_of_the_users_own(home: Home, tmp_path: Path) -> None:
     assert (first.model, second.version) == ("flat", "2")
 
 
+@pytest.mark.slow
 def test_a_version_rolled_back_stays_so_whatever_the_gate(home: Home) -> None:
     first = run(training={"epochs": 1}, gate={"floor": 0.1})
     second = run(training={"epochs": 6})

@@ -45,6 +45,7 @@ def night(recipe: str, **training: Any) -> Release:
             "deepspeed",
             marks=[
                 pytest.mark.frameworks,
+                pytest.mark.slow,
                 pytest.mark.skipif(
                     find_spec("deepspeed") is None, reason="install the extras by: make setup EXTRAS=all"
                 ),

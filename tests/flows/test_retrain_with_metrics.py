@@ -17,7 +17,7 @@ from training.data.manifest import read_manifest
 from training.storage.paths import Home
 
 pytest.importorskip("torchmetrics", reason="install the extras by: make setup EXTRAS=all")
-pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("prefect_harness")]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.usefixtures("prefect_harness")]
 
 SETTINGS = {
     "training": {"epochs": 2},

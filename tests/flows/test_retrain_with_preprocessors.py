@@ -141,6 +141,7 @@ def _model_of(trained: Trained) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_predict_and_plain_mlflow_take_raw_columns(
     trained: Trained, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

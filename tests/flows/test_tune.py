@@ -177,6 +177,7 @@ def test_a_trial_of_another_search_is_reused(searched: Searched) -> None:
     assert all(result.reused for result in found.results)
 
 
+@pytest.mark.slow
 def test_asha_ends_a_worse_trial_early_which_can_go_on(home: Home, ray_session: None, tmp_path: Path) -> None:
     recipe = write_slow_recipe(tmp_path)
     settings = HERE | {"training": {"epochs": 30, "global_batch_size": 256}}
@@ -231,6 +232,7 @@ recipe = Recipe("hangs", "its first training hangs", Digits(), build_model=build
 """
 
 
+@pytest.mark.slow
 def test_a_trial_that_hangs_fails_and_the_search_goes_on(
     home: Home, ray_session: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 _PREFECT = """
 import sys
@@ -83,6 +84,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_mlflows_pages_are_served_to_this_machine_alone(tmp_path: Path) -> None:
     port = free_port()
     with started(["-m", "flows.cli.main", "ui", "--port", str(port)], tmp_path) as ui:

@@ -92,6 +92,7 @@ def attempt(program: str, address: str, **environment: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.slow
 def test_who_has_the_token_gets_in(cluster: Cluster) -> None:
     done = attempt(_CLIENT, cluster.address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=cluster.token)
     assert done.stdout.strip() == "in 42", done.stderr

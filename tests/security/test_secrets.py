@@ -143,6 +143,7 @@ def succeeded(tmp_path_factory: pytest.TempPathFactory, server: MlflowServer) ->
     return ran, proxy
 
 
+@pytest.mark.slow
 def test_a_run_listens_to_this_machine_alone(succeeded: tuple[Ran, Proxy]) -> None:
     listened = succeeded[0].listened
     names = {name for name, _ in listened}
@@ -177,6 +178,7 @@ def test_a_run_that_fails_gives_none_away(
     assert {canary: ran.where(canary) for canary in CANARIES} == {canary: [] for canary in CANARIES}
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_is_named_without_its_password(tmp_path: Path, server: MlflowServer) -> None:
     proxy = Proxy(server.port)
     proxy.away()

@@ -97,6 +97,7 @@ def test_an_unknown_model_is_refused_before_anything_is_started(tmp_path: Path, 
     assert not (tmp_path / "prefect").exists()
 
 
+@pytest.mark.slow
 def test_doctor_starts_ray_when_asked_to(tmp_path: Path) -> None:
     done = evergreen("doctor", "--deep", "--json", home=tmp_path)
     found = {check["name"]: check for check in last_line(done)}

@@ -178,6 +178,7 @@ def said_of(tmp_path, **variables):
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_dead_prefect_server_is_named_with_the_origin_of_its_address(tmp_path):
     url = dead_url()
     assert said_of(tmp_path) == "fine"
@@ -204,6 +205,7 @@ def test_a_prefect_server_that_answers():
     assert services.prefect_check().ok
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_ray_and_gpus():
     assert services.ray_check().ok

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import pytest
 from small_runs import tiny_settings, write_recipe
 
 from tasks.doctor import store
@@ -77,6 +78,7 @@ def at_revision(home, revision):
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_a_store_of_an_older_mlflow_and_its_upgrade(home):
     at_revision(home, "e1f2a3b4c5d6")
     [check] = store.embedded_store_checks(home)

@@ -51,6 +51,7 @@ def test_an_invalid_port_is_refused(tmp_path: Path, port: int) -> None:
     assert ui(tmp_path, port).returncode == EXIT_BAD_SETTING
 
 
+@pytest.mark.slow
 def test_the_pages_are_served_from_a_free_port(tmp_path: Path) -> None:
     with listening() as port:
         pass

@@ -39,6 +39,7 @@ def gone(pid: int, within_s: float = 10) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_is_replaced_at_the_same_address_and_ends_with_the_block(home: Home) -> None:
     server = LocalServer(home)
     try:
@@ -63,6 +64,7 @@ def test_the_server_ends_with_a_killed_command(home: Home) -> None:
     assert gone(server)
 
 
+@pytest.mark.slow
 def test_the_reason_is_reported_when_the_server_does_not_start(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

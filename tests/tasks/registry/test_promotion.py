@@ -171,6 +171,7 @@ CUT_ROLLBACK = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", CUT_ROLLBACK, ids=lambda point: "-".join(map(str, point)))
 @pytest.mark.parametrize("by", ["rollback", "register"])
 def test_an_interrupted_rollback_is_finished_by_the_next(

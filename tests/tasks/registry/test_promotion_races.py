@@ -19,6 +19,7 @@ from tasks.registry.aliases import ChampionMovedError, alias_of, champion_of
 from training.errors import TransientError
 
 
+@pytest.mark.slow
 def test_of_two_concurrent_registrations_one_is_compared_with_the_other(world: World) -> None:
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(outcome, world.candidates))

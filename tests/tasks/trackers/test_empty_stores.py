@@ -53,6 +53,7 @@ def database(kind: StoreKind, folder: Path) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_mlflow_s_is_what_mlflow_migrates_to_before_it_adds_an_experiment_with_a_path(
     made: Path, folder: Path, tmp_path: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_prefect_s_is_what_prefect_s_server_migrates_to(made: Path) -> None:
     assert all(not listed for name, listed in copied_rows.items() if name != "alembic_version")
 
 
+@pytest.mark.slow
 def test_a_new_home_begins_with_copies_that_both_libraries_take(
     made: Path, folder: Path, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ def has_points(plan: Any, count: int) -> Callable[[], bool]:
     return lambda: len(MetricsFile(plan.paths.metrics).read()) >= count
 
 
+@pytest.mark.slow
 def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
     server: MlflowServer, home: Home, tmp_path: Path
 ) -> None:

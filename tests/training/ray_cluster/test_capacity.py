@@ -60,6 +60,7 @@ def decided() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_as_many_gpus_as_the_fewest_workers_need_are_used(decided: dict[str, Any]) -> None:
     assert decided["elastic"] is decided["elastic, forced"] is True
     assert (decided["elastic workers"], decided["elastic workers on CPUs"]) == (1, 2)

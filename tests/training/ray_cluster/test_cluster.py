@@ -95,10 +95,12 @@ with ray_ahead(settings):
 """
 
 
+@pytest.mark.slow
 def test_ray_that_was_started_ahead_is_taken_over_or_ended() -> None:
     subprocess.run([sys.executable, "-c", _AHEAD], timeout=300, check=True)
 
 
+@pytest.mark.slow
 def test_ray_that_died_after_it_was_started_ahead_is_replaced() -> None:
     command = [sys.executable, "-c", _AHEAD_AND_DEAD]
     done = subprocess.run(command, timeout=300, capture_output=True, text=True, check=False)

@@ -42,6 +42,7 @@ def run_at_step(home: Home, step: int) -> RunPaths:
     raise AssertionError(f"no run came to step {step}")
 
 
+@pytest.mark.slow
 def test_the_older_of_two_drivers_ends_at_once_and_the_newer_one_finishes(
     home: Home, small_version: DatasetVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

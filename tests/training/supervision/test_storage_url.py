@@ -43,6 +43,7 @@ def files_in(root: Path, beats: list[Beat]) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_killed_worker_and_a_lost_home_change_nothing(
     home: Home, small_version: DatasetVersion, storage: dict[str, str], calm: tuple[Any, ...], tmp_path: Path

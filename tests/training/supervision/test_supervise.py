@@ -33,6 +33,7 @@ def checkpoint_steps(job: TrainingJob) -> list[int]:
     return [int(path.name.removeprefix("step-")) for path in job.paths.checkpoints.glob("step-*")]
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_found_and_replaced(
     home: Home, small_version: DatasetVersion, calm: tuple[Any, ...], caplog: pytest.LogCaptureFixture
 ) -> None:

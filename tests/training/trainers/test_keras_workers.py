@@ -13,6 +13,7 @@ from training.storage.paths import Home
 # An import would choose another backend of Keras.
 pytestmark = [
     pytest.mark.frameworks,
+    pytest.mark.slow,
     pytest.mark.skipif(find_spec("keras") is None, reason="install the extras by: make setup EXTRAS=all"),
     pytest.mark.usefixtures("ray_session"),
 ]

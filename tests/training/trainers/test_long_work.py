@@ -63,6 +63,7 @@ def _hangs(rank: int, folder: Path) -> None:
         (folder / f"rank-{rank}").write_text(f"{type(error).__name__}: {error}")
 
 
+@pytest.mark.slow
 def test_work_that_moves_nothing_is_given_up(tmp_path: Path) -> None:
     mp.spawn(_hangs, args=(tmp_path,), nprocs=2, join=True)
     said = [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)]

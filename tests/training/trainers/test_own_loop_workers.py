@@ -10,7 +10,7 @@ from training.records import DatasetVersion
 from training.storage.paths import Home
 
 pytest.importorskip("accelerate", reason="install the extras by: make setup EXTRAS=all")
-pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("ray_session")]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 
 def test_a_killed_worker_changes_no_bit(home: Home, tmp_path: Path, digits_version: DatasetVersion) -> None:

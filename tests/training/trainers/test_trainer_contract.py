@@ -29,6 +29,7 @@ class TestTorchOnImages(TrainerContract):
         return job_for(home, self.version, tiny_settings(training=training, checkpoint={"every_steps": 2}))
 
 
+@pytest.mark.slow
 class TestTorchWithAnObjectStore(TrainerContract):
     @pytest.fixture(autouse=True)
     def _images(self, small_version: DatasetVersion) -> None:

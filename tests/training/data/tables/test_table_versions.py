@@ -203,6 +203,7 @@ def on_ray(home: Home, files: SourceFiles) -> DatasetVersion:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_ray_data_gives_the_same_bytes_and_ray_datas_own_preprocessors_the_same_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -69,6 +69,7 @@ def rare_flag(home: Home) -> DatasetVersion:
     return prepared(home, Table(home.root / "flags.csv", "y"), "flags", problem="regression")
 
 
+@pytest.mark.slow
 def test_the_rows_of_all_workers_decide_about_a_column_and_about_the_end(home: Home) -> None:
     """No worker has enough rows with the flag for a leaf, so LightGBM would leave out the column before training."""
     home.root.mkdir(parents=True, exist_ok=True)

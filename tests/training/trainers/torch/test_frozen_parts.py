@@ -182,6 +182,7 @@ def test_changed_weights_are_refused(
         launch(job)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_two_workers_get_the_weights_by_the_store_and_leave_the_frozen_parts(
     home: Home, small_version: DatasetVersion, recipe: str, given: Weights, tmp_path: Path

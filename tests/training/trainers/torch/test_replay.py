@@ -59,6 +59,7 @@ def test_what_breaks_a_resumed_run_is_found_and_named(
     assert "register_buffer" in told.reason
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_workers_that_compute_together_replay_together(
     home: Home, small_version: DatasetVersion, tmp_path: Path

@@ -15,6 +15,7 @@ from training.supervision.launch import launch
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_no_bit(home: Home) -> None:
     version = mixed_table(home, home.root / "files", 6000)
 
