@@ -68,6 +68,48 @@ recipe = Recipe(
 """
 
 
+# Draws random numbers for each batch, and counts the batches; the noise depends on the count.
+DATAMODULE = """
+
+class Noise(L.LightningDataModule):
+    def __init__(self):
+        super().__init__()
+        self.batches = 0
+
+    def train_dataloader(self):
+        raise RuntimeError("Evergreen has the rows")
+
+    val_dataloader = train_dataloader
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        images, labels = batch
+        if self.trainer.training:
+            self.batches += 1
+            images = images + 0.01 * self.batches * torch.randn_like(images)
+        return images, labels
+
+    def state_dict(self):
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state):
+        self.batches = state["batches"]
+"""
+
+
+def write_datamodule(folder: Path) -> str:
+    """Write a recipe with a LightningModule and a LightningDataModule."""
+    recipe = write_lightning(folder)
+    module = Path(recipe).with_name("lit_module.py")
+    module.write_text(module.read_text() + DATAMODULE)
+    text = Path(recipe).read_text()
+    build = "\ndef build_datamodule():\n    from lit_module import Noise\n    return Noise()\n\nrecipe ="
+    text = text.replace("\nrecipe =", build).replace(
+        "Lightning(build_module,", "Lightning(build_module, build_datamodule,"
+    )
+    Path(recipe).write_text(text)
+    return recipe
+
+
 def write_lightning(folder: Path, schedule: str = PLATEAU, call: str = "self") -> str:
     """Write a recipe and its LightningModule; `call` is how `training_step` calls the network."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from boosted_tables import bundled, outcome
-from lightning_runs import EACH_STEP, NUMPY, PLATEAU, changed, write_lightning
+from lightning_runs import EACH_STEP, NUMPY, PLATEAU, changed, write_datamodule, write_lightning
 from network_runs import crash_at, rows_of_steps, small_job
 from small_runs import job_for, tiny_settings
 from trainer_contract import TrainerContract
@@ -61,6 +61,30 @@ def test_a_crash_at_any_step_changes_no_bit(
     crash_at(part * trained.steps, job, monkeypatch)
     assert outcome(job, launch(job)) == outcome(calm, trained)
     assert read_attempts(job.paths)[1].first_step > 0
+
+
+def test_the_hooks_of_a_datamodule_are_called_and_its_state_is_restored(
+    home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, every = write_datamodule(tmp_path / "recipe"), {"every_steps": 3}
+    calm = small_job(Home(tmp_path / "calm"), small_version, recipe, checkpoint=every)
+    trained = launch(calm)
+    without = small_job(Home(tmp_path / "without"), small_version, write_lightning(tmp_path / "plain"))
+    assert launch(without).weights_digest != trained.weights_digest
+    job = small_job(home, small_version, recipe, checkpoint=every)
+    crash_at(0.6 * trained.steps, job, monkeypatch)
+    assert outcome(job, launch(job)) == outcome(calm, trained)
+    assert read_attempts(job.paths)[1].first_step > 0
+
+
+def test_a_datamodule_of_another_package_is_refused(
+    home: Home, tmp_path: Path, small_version: DatasetVersion
+) -> None:
+    recipe = write_datamodule(tmp_path / "recipe")
+    file = Path(recipe)
+    file.write_text(file.read_text().replace("return Noise()", "return object()"))
+    with pytest.raises(SettingError, match=r"build_datamodule must return a LightningDataModule .* object"):
+        launch(small_job(home, small_version, recipe))
 
 
 def test_learning_rates_and_logged_metrics_are_in_the_points(

@@ -1,10 +1,14 @@
 """The trainer `lightning` in a recipe."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from training.recipe import BuildModel
 from training.trainers.choice import BySettings
 from training.trainers.lightning.settings import LightningSettings
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningDataModule
 
 
 class Lightning(BySettings):
@@ -15,11 +19,20 @@ class Lightning(BySettings):
     inputs to (rows, outputs), as a module of `Torch` does. `training_step` gets the batch (inputs, targets) and returns
     the mean loss over its rows; `configure_optimizers` returns the optimizer and its schedule.
 
+    `build_datamodule()` returns a LightningDataModule. Lightning calls its hooks, such as `setup` and
+    `on_after_batch_transfer`, but neither `train_dataloader` nor `val_dataloader`: the rows are those of the recipe's
+    source.
+
     Raises :class:`training.errors.SettingError` for an unknown or invalid setting.
     """
 
     SECTION = LightningSettings
 
-    def __init__(self, build_module: BuildModel, **settings: Any):
+    def __init__(
+        self,
+        build_module: BuildModel,
+        build_datamodule: "Callable[[], LightningDataModule] | None" = None,
+        **settings: Any,
+    ):
         super().__init__(**settings)
-        self.build_model = build_module
+        self.build_model, self.build_datamodule = build_module, build_datamodule

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch  # noqa: TID253 - imported by processes that train
-from lightning.pytorch import LightningModule, Trainer  # noqa: TID253
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer  # noqa: TID253
 from lightning.pytorch.callbacks import (  # noqa: TID253
     Callback,
     EarlyStopping,
@@ -24,6 +24,7 @@ from training.data.sample_order import stream_key
 from training.errors import StopRequestedError, TrainingError
 from training.trainers.generators import seed_generators
 from training.trainers.lightning.batches import Batches, Pair, ValidationBatches
+from training.trainers.lightning.datamodule import data_arguments
 from training.trainers.lightning.learner import Learner
 from training.trainers.lightning.own_settings import own_settings
 from training.trainers.network.feeds import Batch, MemoryFeed
@@ -39,9 +40,16 @@ class Fitting(Callback):
     """Runs Lightning's Trainer, and reports its steps and epochs to Evergreen's :class:`Progress`."""
 
     def __init__(
-        self, job: TrainingJob, ranks: Ranks, learner: Learner, feed: MemoryFeed, progress: Progress
+        self,
+        job: TrainingJob,
+        ranks: Ranks,
+        learner: Learner,
+        feed: MemoryFeed,
+        progress: Progress,
+        datamodule: LightningDataModule | None = None,
     ):
         self.job, self.ranks, self.learner, self.feed, self.progress = job, ranks, learner, feed, progress
+        self.datamodule = datamodule
         self.epoch_is_over, self.uncounted_rows = False, 0
         self.output: torch.Tensor | None = None
         self.began, self.optimizer_steps = 0.0, 0
@@ -62,9 +70,8 @@ class Fitting(Callback):
             try:
                 trainer.fit(
                     module,
-                    self.batches,
-                    self._validation_batches(module),
                     ckpt_path="checkpoint" if position.step else None,
+                    **data_arguments(self.datamodule, self.batches, self._validation_batches(module)),
                 )
             except SIGTERMException as error:
                 raise StopRequestedError(

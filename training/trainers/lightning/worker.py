@@ -3,6 +3,7 @@
 from training.attempts.job import TrainingJob
 from training.data.dataset import open_columns
 from training.trainers.entry import Entry
+from training.trainers.lightning.datamodule import build_datamodule
 from training.trainers.lightning.fitting import Fitting
 from training.trainers.lightning.learner import Learner
 from training.trainers.lightning.own_settings import own_settings
@@ -32,5 +33,5 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     with entry.heartbeat.kept_beating(0):  # the checkpoint may come from a store
         position = progress.resume()
     entry.note_ready(position.step)
-    Fitting(job, ranks, learner, feed, progress).run(position)
+    Fitting(job, ranks, learner, feed, progress, build_datamodule(recipe)).run(position)
     progress.finish()
