@@ -59,7 +59,9 @@ NETWORK = {
     "trainers.network.inputs",
     "trainers.network.modules",
     "trainers.network.own_settings",
+    "trainers.network.checksums",
     "trainers.network.progress",
+    "trainers.network.replay",
     "trainers.network.validation",
 }
 OWN_LOOP = NETWORK | {
@@ -95,8 +97,10 @@ KERAS = OWN_LOOP | {
     "trainers.keras.worker",
 }
 LIGHTNING = NETWORK | {
+    "trainers.network.later_replay",
     "trainers.lightning",
     "trainers.lightning.batches",
+    "trainers.lightning.datamodule",
     "trainers.lightning.fitting",
     "trainers.lightning.learner",
     "trainers.lightning.own_settings",
@@ -105,6 +109,7 @@ LIGHTNING = NETWORK | {
     "trainers.network.plain_state",
 }
 ACCELERATE = NETWORK | {
+    "trainers.network.later_replay",
     "trainers.network.accelerate_state",
     "trainers.accelerate",
     "trainers.accelerate.training_loop",
@@ -113,6 +118,7 @@ ACCELERATE = NETWORK | {
     "trainers.network.plain_state",
 }
 TRANSFORMERS = NETWORK | {
+    "trainers.network.later_replay",
     "trainers.network.accelerate_state",
     "trainers.network.fine_tuning",
     "trainers.network.plain_state",

@@ -40,7 +40,8 @@ def test_each_step_has_the_rows_of_the_pytorch_loop(
     own = tiny_settings(training={"epochs": 3, "global_batch_size": 40}, checkpoint={"replay": False})
     expected = rows_of_steps(job_for(home, small_version, own), monkeypatch)
     recipe = write_lightning(tmp_path / "recipe")
-    assert rows_of_steps(small_job(home, small_version, recipe), monkeypatch) == expected
+    once = {"replay": False}
+    assert rows_of_steps(small_job(home, small_version, recipe, checkpoint=once), monkeypatch) == expected
 
 
 @pytest.mark.parametrize("schedule", [PLATEAU, EACH_STEP, NUMPY], ids=["plateau", "step", "numpy"])
@@ -58,6 +59,7 @@ def test_a_crash_at_any_step_changes_no_bit(
     calm = small_job(Home(tmp_path / "calm"), small_version, recipe, checkpoint=every)
     trained = launch(calm)
     job = small_job(home, small_version, recipe, checkpoint=every)
+    assert trained.reproducible, trained.reproducible_reason
     crash_at(part * trained.steps, job, monkeypatch)
     assert outcome(job, launch(job)) == outcome(calm, trained)
     assert read_attempts(job.paths)[1].first_step > 0
@@ -75,6 +77,15 @@ def test_the_hooks_of_a_datamodule_are_called_and_its_state_is_restored(
     crash_at(0.6 * trained.steps, job, monkeypatch)
     assert outcome(job, launch(job)) == outcome(calm, trained)
     assert read_attempts(job.paths)[1].first_step > 0
+
+
+def test_state_that_no_checkpoint_holds_is_found_by_the_replay_check(
+    home: Home, tmp_path: Path, small_version: DatasetVersion
+) -> None:
+    recipe = changed(write_datamodule(tmp_path / "recipe"), ("def state_dict(self)", "def forgotten(self)"))
+    trained = launch(small_job(home, small_version, recipe, checkpoint={"every_steps": 3}))
+    assert trained.reproducible is False
+    assert "differs after step 4 in average, layers.1.weight" in trained.reproducible_reason
 
 
 def test_a_datamodule_of_another_package_is_refused(

@@ -36,7 +36,7 @@ def test_each_step_has_the_rows_of_the_pytorch_loop(
 ) -> None:
     own = tiny_settings(training={"epochs": 3, "global_batch_size": 40}, checkpoint={"replay": False})
     expected = rows_of_steps(job_for(home, small_version, own), monkeypatch)
-    job = small_job(home, small_version, write_loop(tmp_path / "recipe"))
+    job = small_job(home, small_version, write_loop(tmp_path / "recipe"), checkpoint={"replay": False})
     assert rows_of_steps(job, monkeypatch) == expected
 
 
@@ -48,10 +48,27 @@ def test_a_crash_at_any_step_changes_no_bit(
     every = {"every_steps": 3}
     calm = small_job(Home(tmp_path / "calm"), small_version, recipe, checkpoint=every)
     trained = launch(calm)
+    assert trained.reproducible, trained.reproducible_reason
     job = small_job(home, small_version, recipe, checkpoint=every)
     crash_at(part * trained.steps, job, monkeypatch)
     assert outcome(job, launch(job)) == outcome(calm, trained)
     assert read_attempts(job.paths)[1].first_step > 0
+
+
+def test_state_that_no_checkpoint_holds_is_found_by_the_replay_check(
+    home: Home, tmp_path: Path, small_version: DatasetVersion
+) -> None:
+    changes = (
+        "loop.register(model=model, optimizer=optimizer, schedule=schedule)",
+        "loop.register(model=model)",
+    )
+    job = small_job(
+        home, small_version, write_loop(tmp_path / "recipe", changes), checkpoint={"every_steps": 3}
+    )
+    trained = launch(job)
+    assert trained.reproducible is False
+    assert "differs after step 4 in 1.weight" in trained.reproducible_reason
+    assert len(read_attempts(job.paths)) == 1
 
 
 def test_learning_rates_and_the_loop_s_metrics_are_in_the_points(

@@ -142,7 +142,15 @@ class TrainingLoop:
     between two steps, and at the ends of epochs after the code that follows the loop over batches.
     """
 
-    def __init__(self, entry: Entry, recipe: Recipe, feed: MemoryFeed, state: LoopState, progress: Progress):
+    def __init__(
+        self,
+        entry: Entry,
+        recipe: Recipe,
+        feed: MemoryFeed,
+        state: LoopState,
+        progress: Progress,
+        is_first: bool = True,
+    ):
         self._entry, self._recipe, self._feed, self._state, self._progress = (
             entry,
             recipe,
@@ -151,6 +159,7 @@ class TrainingLoop:
             progress,
         )
         self._objective = objective_named(entry.job.dataset.problem)
+        self._is_first = is_first  # in this process; the loop of a replay check is not
         self._names: set[str] = set()  # of the tensors of the recipe's model
         self._position: Position | None = None
         self._epoch: Epoch | None = None
@@ -192,7 +201,8 @@ class TrainingLoop:
             )
         with self._entry.heartbeat.kept_beating(0):  # the checkpoint may come from a store
             self._position = self._progress.resume()
-        self._entry.note_ready(self._position.step)
+        if self._is_first:
+            self._entry.note_ready(self._position.step)
 
     def epochs(self) -> Iterator[int]:
         """Yield the numbers of the remaining epochs; an epoch in which the training resumes has fewer batches.

@@ -1,18 +1,20 @@
 """Entry point of a training process: set up the process, open the data, call the recipe's training loop."""
 
+from collections.abc import Callable
+
 from training.attempts.job import TrainingJob
 from training.data.dataset import open_columns
 from training.errors import SettingError, TrainingError
+from training.recipe import Recipe
 from training.trainers.accelerate.training_loop import LoopState, TrainingLoop
 from training.trainers.entry import Entry
 from training.trainers.network.accelerate_state import new_accelerate
 from training.trainers.network.building import import_recipe, memory_feed, total_steps
+from training.trainers.network.later_replay import ModuleOf, Run, WatchedProgress
 from training.trainers.network.own_settings import network_settings
-from training.trainers.network.progress import NoReplay, Progress
+from training.trainers.network.progress import Progress
 from training.trainers.ranks import Ranks, prepare_process
 from training.trainers.rows import training_rows
-
-_NO_REPLAY = NoReplay("trainer accelerate has no replay check")
 
 
 def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
@@ -25,22 +27,36 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     learn, validate = training_rows(columns, job.settings)
     feed = memory_feed(job, columns, learn, ranks)
     state = LoopState(recipe, job.dataset, job.settings, ranks)
-    progress = Progress(
+    progress = WatchedProgress(
         job, ranks, columns, validate, state, total_steps(job, feed, learn), feed.steps_per_epoch, True,
-        entry.heartbeat, entry.fence, replay=_NO_REPLAY,
+        entry.heartbeat, entry.fence, module=lambda: state.model,
     )  # fmt: skip
-    loop = TrainingLoop(entry, recipe, feed, state, progress)
-    train = getattr(recipe.trainer, "train", None)
-    if train is None:
-        raise SettingError(
-            f"recipe {recipe.name}: its trainer has no training loop; use trainer=Accelerate(train)"
-        )
+
+    def second(again: Recipe) -> tuple[LoopState, ModuleOf, Run]:
+        new = LoopState(again, job.dataset, job.settings, ranks)
+
+        def run(repeated: Progress) -> None:
+            _train_of(again)(TrainingLoop(entry, again, feed, new, repeated, is_first=False))
+
+        return new, lambda: new.model, run
+
     with new_accelerate(ranks):
-        train(loop)
+        _train_of(recipe)(TrainingLoop(entry, recipe, feed, state, progress))
     done = progress.history[-1].step if progress.history else 0
     if done < progress.total_steps:
         raise TrainingError(
             f"recipe {recipe.name}: train(loop) returned after {done} of {progress.total_steps} steps; iterate over "
             "loop.epochs() to the end"
         )
+    progress.later.after_training(second, lambda: new_accelerate(ranks))
     progress.finish()
+
+
+def _train_of(recipe: Recipe) -> Callable[[TrainingLoop], None]:
+    """The recipe's training loop. Raises :class:`SettingError` if the recipe has none."""
+    train: Callable[[TrainingLoop], None] | None = getattr(recipe.trainer, "train", None)
+    if train is None:
+        raise SettingError(
+            f"recipe {recipe.name}: its trainer has no training loop; use trainer=Accelerate(train)"
+        )
+    return train

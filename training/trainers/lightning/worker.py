@@ -2,17 +2,17 @@
 
 from training.attempts.job import TrainingJob
 from training.data.dataset import open_columns
+from training.recipe import Recipe
 from training.trainers.entry import Entry
 from training.trainers.lightning.datamodule import build_datamodule
 from training.trainers.lightning.fitting import Fitting
 from training.trainers.lightning.learner import Learner
 from training.trainers.lightning.own_settings import own_settings
 from training.trainers.network.building import import_recipe, memory_feed, total_steps
-from training.trainers.network.progress import NoReplay, Progress
+from training.trainers.network.later_replay import ModuleOf, Run, WatchedProgress
+from training.trainers.network.progress import Progress
 from training.trainers.ranks import Ranks, prepare_process
 from training.trainers.rows import training_rows
-
-_NO_REPLAY = NoReplay("trainer lightning has no replay check")
 
 
 def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
@@ -26,12 +26,22 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     feed = memory_feed(job, columns, learn, ranks)
     total = total_steps(job, feed, learn)
     learner = Learner(recipe, job.dataset, job.settings, ranks)
-    progress = Progress(
+
+    def second(again: Recipe) -> tuple[Learner, ModuleOf, Run]:
+        new = Learner(again, job.dataset, job.settings, ranks)
+
+        def run(repeated: Progress) -> None:
+            Fitting(job, ranks, new, feed, repeated, build_datamodule(again)).run(repeated.resume())
+
+        return new, lambda: new.module, run
+
+    progress = WatchedProgress(
         job, ranks, columns, validate, learner, total, feed.steps_per_epoch, True, entry.heartbeat, entry.fence,
-        replay=_NO_REPLAY,
+        module=lambda: learner.module,
     )  # fmt: skip
     with entry.heartbeat.kept_beating(0):  # the checkpoint may come from a store
         position = progress.resume()
     entry.note_ready(position.step)
     Fitting(job, ranks, learner, feed, progress, build_datamodule(recipe)).run(position)
+    progress.later.after_training(second)
     progress.finish()

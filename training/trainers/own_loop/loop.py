@@ -49,8 +49,8 @@ class Loop:
         self.clock = progress.clock
         self.replica.before_update = self._let_copy
         self.replay = progress.replay = Replay(
-            self.job, self.ranks, progress.long_work, self.replica, self.rebuild, progress.checkpoints, self.fence,
-            self.heartbeat, self.clock, self.total_steps, self.feed.steps_per_epoch,
+            self.job, self.ranks, progress.long_work, progress.checkpoints, self.fence, self.heartbeat, self.clock,
+            self.total_steps, self.feed.steps_per_epoch, replica=self.replica, rebuild=self.rebuild,
         )  # fmt: skip
 
     def run(self, position: Position) -> None:

@@ -4,11 +4,13 @@ import logging
 
 from training.attempts.job import TrainingJob
 from training.data.dataset import open_columns
+from training.recipe import Recipe
 from training.trainers.entry import Entry
 from training.trainers.network.accelerate_state import new_accelerate
 from training.trainers.network.building import import_recipe, memory_feed, total_steps
 from training.trainers.network.fine_tuning import initial_weights
-from training.trainers.network.progress import NoReplay, Progress
+from training.trainers.network.later_replay import ModuleOf, Run, WatchedProgress
+from training.trainers.network.progress import Progress
 from training.trainers.ranks import Ranks, prepare_process
 from training.trainers.rows import training_rows
 from training.trainers.transformers.fitting import Fitting
@@ -16,7 +18,6 @@ from training.trainers.transformers.learner import Learner
 from training.trainers.transformers.own_settings import own_settings
 
 log = logging.getLogger("evergreen.initial_weights")
-_NO_REPLAY = NoReplay("trainer transformers has no replay check")
 
 
 def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
@@ -30,15 +31,25 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     feed = memory_feed(job, columns, learn, ranks)
     total = total_steps(job, feed, learn)
     learner = Learner(recipe, job.dataset, job.settings, ranks, initial_weights(job))
+
+    def second(again: Recipe) -> tuple[Learner, ModuleOf, Run]:
+        new = Learner(again, job.dataset, job.settings, ranks, initial_weights(job))
+
+        def run(repeated: Progress) -> None:
+            Fitting(job, ranks, new, feed, repeated).run(repeated.resume())
+
+        return new, lambda: new.model, run
+
     if ranks.is_first and learner.started.new:
         log.info("training starts these tensors with new weights: %s", ", ".join(learner.started.new))
-    progress = Progress(
+    progress = WatchedProgress(
         job, ranks, columns, validate, learner, total, feed.steps_per_epoch, True, entry.heartbeat, entry.fence,
-        check_weights=learner.started.check, replay=_NO_REPLAY,
+        check_weights=learner.started.check, module=lambda: learner.model,
     )  # fmt: skip
     with entry.heartbeat.kept_beating(0):  # the checkpoint may come from a store
         position = progress.resume()
     entry.note_ready(position.step)
     with new_accelerate(ranks):
         Fitting(job, ranks, learner, feed, progress).run(position)
+    progress.later.after_training(second, lambda: new_accelerate(ranks))
     progress.finish()

@@ -1,0 +1,26 @@
+"""Checksums of tensors over all their bits, computed on the device without waiting for it."""
+
+from collections.abc import Mapping
+
+import torch  # noqa: TID253 - imported by processes that train
+
+Sums = tuple[tuple[str, ...], torch.Tensor]  # names of tensors, and a checksum for each
+
+
+def checksums(named: Mapping[str, torch.Tensor], device: torch.device) -> Sums:
+    """A checksum of each tensor, on `device`."""
+    sums = [words(tensor).sum(dtype=torch.int64).to(device) for tensor in named.values()]
+    return tuple(named), torch.stack(sums)
+
+
+def differing(one: Sums, other: Sums) -> list[str]:
+    """Names of the tensors with different checksums, and of those that only one side has."""
+    mine, others = (dict(zip(names, sums.tolist(), strict=True)) for names, sums in (one, other))
+    return [name for name in mine | others if mine.get(name) != others.get(name)]
+
+
+def words(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits of a tensor as integers: so -0.0 and 0.0 compare as different, and NaNs with equal bits as equal."""
+    flat = tensor.detach().contiguous().flatten()
+    flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+    return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
