@@ -28,7 +28,7 @@ PARTS = {
         "IdxFiles",
         "Cifar10",
     ),
-    "Problems": ("Classification", "Regression"),
+    "Problems": ("Classification", "Regression", "LanguageModel"),
     "Trainers": (
         "Torch",
         "Lightning",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from training.data.sources.text import Text
     from training.errors import EvergreenError
     from training.problems.classification import Classification
+    from training.problems.language_model import LanguageModel
     from training.problems.regression import Regression
     from training.recipe import Recipe, Torch
     from training.recipe import load as load_recipe
@@ -73,6 +74,7 @@ __all__ = [
     "ImageShape",
     "Keras",
     "KerasSettings",
+    "LanguageModel",
     "LightGBM",
     "LightGBMSettings",
     "Lightning",
@@ -126,6 +128,7 @@ _MODULES = {
     "ImageShape": "training.records",
     "Keras": "training.trainers.keras.choice",
     "KerasSettings": "training.trainers.keras.settings",
+    "LanguageModel": "training.problems.language_model",
     "LightGBM": "training.trainers.lightgbm.choice",
     "LightGBMSettings": "training.trainers.lightgbm.settings",
     "Lightning": "training.trainers.lightning.choice",

@@ -45,7 +45,9 @@ class PredictionSummary(Record):
     unit: Unit = Field("images", description="what the rows are: images, or rows of a table")
     skipped: int = Field(0, description="images or rows left out since they could not be read")
     counts: dict[str, int] = Field({}, description="rows of each predicted class; empty for a regression")
-    mean: float | None = Field(None, description="mean prediction of a regression")
+    mean: float | None = Field(
+        None, description="mean prediction of a regression, or loss per token of a language model"
+    )
     least: float | None = Field(None, description="smallest prediction of a regression")
     most: float | None = Field(None, description="largest prediction of a regression")
     unknown_categories: dict[str, int] = Field(

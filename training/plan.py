@@ -6,7 +6,7 @@ from pathlib import Path
 from training import identity
 from training.data import dataset
 from training.data.sources import Source
-from training.data.sources.locate import open_path, with_numbers
+from training.data.sources.locate import check_has_target, open_path, with_numbers, without_target
 from training.errors import SettingError
 from training.initial_weights import CHAMPION, InitialWeights, Start
 from training.problems.objectives import objective_named
@@ -62,12 +62,16 @@ class RunPlan(Record):
 def choose_source(recipe: Recipe, settings: Settings, home: Home) -> Source:
     """The source at `data.path` if that is set, else the recipe's own source.
 
-    Raises :class:`training.errors.SettingError` for a source of classes if the recipe's problem predicts numbers.
+    Raises :class:`training.errors.SettingError` for a source of classes if the recipe's problem predicts numbers, for
+    a source of other rows than texts if it predicts the texts themselves, and otherwise for texts without a target.
     """
     source = recipe.source
     if settings.data.path is not None:
         classes = getattr(source, "classes", ())
         source = open_path(Path(settings.data.path).expanduser(), home.sources, classes, source)
+    if recipe.problem.predicts_text:
+        return without_target(source, recipe.problem.name)
+    check_has_target(source, recipe.problem.name)
     return with_numbers(source) if objective_named(recipe.problem.name).target == "number" else source
 
 

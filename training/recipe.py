@@ -60,6 +60,7 @@ BUILT_IN = (
     "breast-cancer",
     "rt-polarity",
     "rt-polarity-bert",
+    "rt-polarity-gpt2",
 )
 _folders: set[Path] = set()  # of loaded recipes that import files beside them
 
@@ -103,8 +104,9 @@ class Torch:
 class Recipe:
     """A model, its data and its settings.
 
-    `problem` says what the model learns: `Classification()` or `Regression()`. `trainer` says how: `Torch(build_model)`
-    or `XGBoost(...)`; `build_model` alone stands for `Torch(build_model)`. Without both, the kind of the source decides
+    `problem` says what the model learns: `Classification()`, `Regression()` or `LanguageModel()`. `trainer` says how:
+    `Torch(build_model)` or `XGBoost(...)`; `build_model` alone stands for `Torch(build_model)`. Without both, the kind
+    of the source decides
     (:func:`training.default_trainers.default_trainer`), and `chosen` describes the trainer.
 
     `dataset(version, split)`, if given, returns a map-style torch Dataset of (uint8 image, label) pairs for
@@ -166,7 +168,7 @@ class Recipe:
             trainer = self.trainer or Torch(self.build_model)  # type: ignore[arg-type]  # one of both is given
         object.__setattr__(self, "trainer", trainer)
         if (own := getattr(trainer, "build_model", None)) is not None:
-            object.__setattr__(self, "build_model", own)
+            object.__setattr__(self, "build_model", self.problem.adapted(own))
         object.__setattr__(self, "settings", trainer.adapted(self.settings))
         if (tokenizer := getattr(trainer, "tokenizer", None)) is not None:
             object.__setattr__(self, "source", self._read_by(tokenizer))

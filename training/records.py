@@ -264,7 +264,9 @@ class Evaluation(Record):
         (), description="per class: rows that only the candidate, only the champion got right"
     )
     mistakes: tuple[Mistake, ...] = ()
-    largest_errors: tuple[LargestError, ...] = Field((), description="of a regression, the largest first")
+    largest_errors: tuple[LargestError, ...] = Field(
+        (), description="of a regression, the largest first; of a language model: tokens, and loss per token"
+    )
     predictions: str
     anchor_version: str | None = Field(
         None, description='reference of policy "not_worse", where not the champion'
@@ -297,7 +299,8 @@ class Look(Record):
 
     question: Question
     measure: str = Field(
-        description="squared_error of a regression; log_loss between two classifiers without a mistake, else accuracy"
+        description="squared_error of a regression; next_token_loss of a language model; log_loss between two "
+        "classifiers without a mistake, else accuracy"
     )
     reference_version: str | None
     reference_excess: float = Field(

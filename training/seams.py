@@ -14,6 +14,7 @@ TrainerName = str
 PROBLEMS: dict[ProblemName, str] = {
     "classification": "training.problems.classification:Classification",
     "regression": "training.problems.regression:Regression",
+    "language_model": "training.problems.language_model:LanguageModel",
 }
 # The settings section of each trainer; the trainer's other modules are in the same folder.
 TRAINERS: dict[TrainerName, str] = {

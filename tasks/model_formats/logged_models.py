@@ -9,6 +9,7 @@ import numpy as np
 
 from tasks.trackers.paged_search import all_pages
 from training.errors import classify
+from training.problems import problem_named
 from training.records import DatasetVersion
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ def requirements(*distributions: str) -> list[str]:
 
 
 def output_schema(version: DatasetVersion) -> "Schema":
-    """Float32 probabilities (rows, classes), or the predicted numbers (rows,)."""
+    """Float32 predictions: probabilities (rows, classes), or what else the dataset's problem predicts."""
     from mlflow.types import Schema, TensorSpec
 
-    shape = (-1, len(version.classes)) if version.classes else (-1,)
+    shape = (-1, *problem_named(version.problem).prediction_shape(version))
     return Schema([TensorSpec(np.dtype("float32"), shape)])

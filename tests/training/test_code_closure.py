@@ -186,6 +186,7 @@ TEXT = (TABLES - {"data.sources.table", "data.tables.unpacking"}) | {
     "data.tables.table_check",
     "data.text",
     "data.text.class_files",
+    "data.text.plain_texts",
     "data.text.preparation",
     "data.text.shards",
     "data.text.text_check",
@@ -215,6 +216,7 @@ MODULES = {
     "breast-cancer": COMMON | XGBOOST | TABLES | {"problems.objectives.classification"},
     "rt-polarity": IMAGE_CLASSIFIER | TEXT,
     "rt-polarity-bert": COMMON | TRANSFORMERS | TEXT | {"problems.objectives.classification"},
+    "rt-polarity-gpt2": COMMON | TRANSFORMERS | TEXT | {"problems.objectives.language_model"},
 }
 KINDS = {
     "digits": "digits",
@@ -229,6 +231,7 @@ KINDS = {
     "breast-cancer": "table",
     "rt-polarity": "text",
     "rt-polarity-bert": "text",
+    "rt-polarity-gpt2": "text",
 }
 
 

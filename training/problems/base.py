@@ -5,7 +5,7 @@ and every task of the pipeline uses it.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,10 @@ import numpy.typing as npt
 from training.problems.objectives import Objective
 from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, Score
 
+if TYPE_CHECKING:
+    from torch import nn
+
+BuildModel = Callable[[Any, int], "nn.Module"]
 Predictions = npt.NDArray[np.float32]
 Targets = npt.NDArray[Any]
 Predict = Callable[[npt.NDArray[Any]], Predictions]
@@ -25,7 +29,7 @@ class Problem(Objective, Protocol):
     `predict` writes, and the sections of the report.
 
     `Predictions` of a classification are probabilities (rows, classes); of a regression they are numbers (rows,), in
-    the unit of the target.
+    the unit of the target; of a language model (rows, 2): loss per token in nats, and number of tokens.
     """
 
     @property
@@ -43,6 +47,16 @@ class Problem(Objective, Protocol):
     @property
     def score_record(self) -> type[Score]:
         """The record of a model's scores; the metric is one of its fields."""
+
+    @property
+    def predicts_text(self) -> bool:
+        """Whether the rows are texts that are themselves what a model predicts: their source has no target."""
+
+    def adapted(self, build_model: "BuildModel") -> "BuildModel":
+        """`build_model` of a recipe, whose module then gives what the objective takes; most problems change nothing."""
+
+    def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
+        """Shape of the prediction for one row."""
 
     def score(
         self,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from training.problems.base import BuildModel
 from training.problems.objectives.classification import ClassificationObjective
 from training.problems.probabilities import (
     ClassificationScore,
@@ -30,7 +31,16 @@ class Classification(ClassificationObjective):
     name: ProblemName = "classification"
     greater_is_better: bool = True
     metric_word: str = "accuracy"
+    predicts_text: bool = False
     score_record: ClassVar[type[Score]] = ClassificationScore
+
+    def adapted(self, build_model: BuildModel) -> BuildModel:
+        """`build_model` as it is."""
+        return build_model
+
+    def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
+        """One probability for each class."""
+        return (len(version.classes),)
 
     def score(
         self,

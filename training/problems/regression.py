@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from training.errors import TrainingError
-from training.problems.base import Predictions
+from training.problems.base import BuildModel, Predictions
 from training.problems.objectives.regression import RegressionObjective
 from training.problems.skewed_means import Numbers, mean_interval
 from training.records import DatasetVersion, EpochMetrics, Evaluation, LargestError, ProblemName, Score
@@ -46,7 +46,17 @@ class Regression(RegressionObjective):
     name: ProblemName = "regression"
     greater_is_better: bool = False
     metric_word: str = "RMSE"
+    predicts_text: bool = False
     score_record: ClassVar[type[Score]] = RegressionScore
+
+    def adapted(self, build_model: BuildModel) -> BuildModel:
+        """`build_model` as it is."""
+        return build_model
+
+    def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
+        """A number."""
+        del version
+        return ()
 
     def score(
         self,

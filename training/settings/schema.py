@@ -161,17 +161,19 @@ class GateSettings(Section):
     """Rules by which a candidate model replaces the champion."""
 
     floor: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="Accuracy (R² for a regression) that every candidate must reach"
+        0.0,
+        description="Accuracy (R² for a regression, 1 / perplexity for a language model) that every candidate must "
+        "reach",
     )
     policy: Literal["better", "not_worse"] = Field(
         "better",
         description="better: more accurate than the champion; not_worse: at most `margin` less accurate than the "
-        "best champion so far (for a regression: by mean squared error)",
+        "best champion so far (for a regression: by mean squared error; for a language model: by loss per token)",
     )
     margin: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.005,
         description="Accuracy that policy not_worse may give away; for a regression, the share by which the mean "
-        "squared error may grow",
+        "squared error may grow, for a language model the loss per token",
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(
         0.95, description="Confidence of all comparisons with one champion together, and of each interval"

@@ -22,6 +22,8 @@ _LEAST_P, _MOST_P = 1e-300, 1 - 1e-15  # p-values with a finite z, as every numb
 class NumberOutcomes:
     """Rows of a regression: digest, target, and the squared error of each model, in the target's unit squared.
 
+    Another problem may give other errors that are at least 0, with the name of their `measure`.
+
     Rows with the same digest are compared as one row, by the sum of their differences, because they may depend on
     each other, such as the rows of one group of `Table(group=...)`.
     """
@@ -30,6 +32,7 @@ class NumberOutcomes:
     labels: Differences
     candidate_error: Differences
     reference_error: Differences
+    measure: str = "squared_error"
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -54,7 +57,7 @@ class NumberOutcomes:
             return _studentised(differences)
 
         return Compared(
-            measure="squared_error",
+            measure=self.measure,
             digests=digests,
             differences=differences,
             test=test,

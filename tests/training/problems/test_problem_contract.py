@@ -1,12 +1,14 @@
-"""Classification and regression keep the contract of a problem."""
+"""Classification, regression and language modelling keep the contract of a problem."""
 
 import numpy as np
+import torch
 from problem_contract import ROWS, ProblemContract
 
 from training.problems.base import Predictions, Problem, Targets
 from training.problems.classification import Classification
+from training.problems.language_model import LanguageModel
 from training.problems.regression import Regression
-from training.records import DatasetVersion, ProblemName, TableColumn, TableSchema
+from training.records import DatasetVersion, ProblemName, TableColumn, TableSchema, TextEncoding
 
 CLASSES = ("amber", "blue", "coral")
 
@@ -59,3 +61,26 @@ class TestRegression(ProblemContract):
 
     def perfect(self) -> Predictions:
         return self.targets().astype(np.float32)
+
+
+class TestLanguageModel(ProblemContract):
+    def problem(self) -> Problem:
+        return LanguageModel()
+
+    def version(self) -> DatasetVersion:
+        encoding = TextEncoding(length=12, vocabulary=50, padding=0, tokenizer="0" * 64, trained=True)
+        columns = (TableColumn(name="text", kind="text"),)
+        mean = float(self.targets().mean())
+        schema = TableSchema(target="tokens", columns=columns, target_mean=mean, text=encoding)
+        return version_of("language_model", (), schema)
+
+    def targets(self) -> Targets:
+        return 1.0 + np.arange(ROWS) % 11
+
+    def perfect(self) -> Predictions:
+        return np.stack([np.zeros(ROWS), self.targets()], axis=1).astype(np.float32)
+
+    def outputs(self, seed: int = 0) -> torch.Tensor:
+        """Losses above 0, and the numbers of tokens."""
+        losses = torch.rand(ROWS, generator=torch.Generator().manual_seed(seed)) + 0.1
+        return torch.stack([losses, torch.from_numpy(self.targets()).float()], dim=1).requires_grad_()

@@ -96,6 +96,31 @@ def with_numbers(source: Source) -> Source:
     return source
 
 
+def without_target(source: Source, problem: str) -> Source:
+    """`source` as a problem that predicts the texts themselves reads it: without a target.
+
+    Raises :class:`SettingError` for a source of other rows than texts.
+    """
+    if isinstance(source, Packed):
+        return replace(source, source=without_target(source.source, problem))
+    if not isinstance(source, Text):
+        raise SettingError(
+            f"recipe: a {problem} learns texts, and {type(source).__name__} has other rows. Use "
+            "source=Text(path, text=...)."
+        )
+    return replace(source, target=None)
+
+
+def check_has_target(source: Source, problem: str) -> None:
+    """Raise :class:`SettingError` for texts without a target."""
+    inside = source.source if isinstance(source, Packed) else source
+    if isinstance(inside, Text) and inside.target is None:
+        raise SettingError(
+            f"recipe: Text(target=None) has nothing that a {problem} could predict. Name the column as "
+            "Text(path, target=...), or use problem=LanguageModel()."
+        )
+
+
 def _own_files(place: Path, own: "Table | ImageFolder | Text") -> Source:
     """The source of a recipe with its files at `place`, or in the only folder there.
 

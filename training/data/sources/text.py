@@ -1,4 +1,4 @@
-"""The source of text with a class or a number to predict for each text, and the tokenizer that a model reads it by."""
+"""The source of text, with a class or a number to predict for each or without, and its model's tokenizer."""
 
 import codecs
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,8 @@ from training.data.tables.typed_copy import (
     splits_of,
     write_copy,
 )
-from training.data.text.class_files import ClassFile, class_batches, find_class_files
+from training.data.text.class_files import TXT, ClassFile, class_batches, find_class_files
+from training.data.text.plain_texts import NO_TARGET, column_batches, find_text_files
 from training.data.text.tokenizers import check_installed, digest_of
 from training.data.text.tokenizers_found import find_tokenizer
 from training.errors import DataError, SettingError
@@ -47,6 +48,9 @@ class Text:
     - a folder with a file `NAME.CLASS` for each class (or `CLASS.txt`), with a text on each line;
     - a folder with a folder for each class, with a text in each file.
 
+    With `target=None`, and always with `problem=LanguageModel()`, only the texts are read: the column `text` of such
+    tables, or each line of a `.txt` file, or of all files of a folder.
+
     `tokenizer` is a `tokenizer.json`, or a folder that has one, relative to the recipe file's folder; or a name on
     Hugging Face's hub. Without it, a tokenizer is trained on the train split. `data.max_tokens` and `data.vocabulary`
     set the tokens of a row and of a trained tokenizer. `encoding` is that of files of a class; CSV and TSV are UTF-8.
@@ -58,7 +62,7 @@ class Text:
 
     path: str | Path | None = None
     text: str = "text"
-    target: str = "label"
+    target: str | None = "label"
     tokenizer: str | Path | None = None
     encoding: str = "utf-8"
 
@@ -86,14 +90,15 @@ class Text:
         root = given_path(self.path, "text")
         tokenizer = None if self.tokenizer is None else find_tokenizer(self.tokenizer)
         tables = self._tables(root)
-        classes = [] if tables else find_class_files(root)
+        find = find_text_files if self.target is None else find_class_files
+        classes = [] if tables else find(root)
         read = [one.path for one in classes] or [file for _, file in tables]
         known = {file: (digest_file(file), file.stat().st_size) for file in read}
         # Sorted by content, so that file names don't matter.
-        classes.sort(key=lambda one: (one.split, one.label, known[one.path]))
+        classes.sort(key=lambda one: (one.split, one.label or "", known[one.path]))
         tables.sort(key=lambda one: (one[0], known[one[1]]))
         about = [(split, "", *known[file]) for split, file in tables]
-        about += [(one.split, one.label, *known[one.path]) for one in classes]
+        about += [(one.split, one.label or "", *known[one.path]) for one in classes]
         options = {"text": self.text, "target": self.target, "encoding": self.encoding}
         digest = digest_json({"options": options, "files": sorted(map(list, about))})
         place = (
@@ -121,6 +126,8 @@ class Text:
     def _tables(self, root: Path) -> list[tuple[str, Path]]:
         """The CSV, TSV or Parquet files, each with its split or ""; empty for a folder without such files."""
         if root.is_file():
+            if self.target is None and root.suffix.lower() == TXT:
+                return []
             if root.suffix.lower() not in _TABLES:
                 raise DataError(
                     f"{root}: neither CSV, TSV nor Parquet by its name; it must end in {' or '.join(_TABLES)}. For a "
@@ -142,17 +149,14 @@ class Text:
         return files
 
     def _write(self, tables: list[tuple[str, Path]], classes: list[ClassFile], place: Path) -> None:
+        if self.target is None:
+            self._write_texts(tables, classes, place)
+            return
         if tables:
             names: dict[str, None] = {}
             for _, file in tables:
-                columns = list(column_types(file))
-                for name, option in ((self.text, "text"), (self.target, "target")):
-                    if name not in columns:
-                        raise DataError(
-                            f"{file}: no column {name!r}; {nearest(name, columns)} Name the right one in "
-                            f"Text({option}=...)."
-                        )
-                names |= dict.fromkeys(columns)
+                self._check_column(file, self.text, "text")
+                names |= dict.fromkeys(self._check_column(file, self.target, "target"))
             drop = tuple(name for name in names if name not in (self.text, self.target))
             ingest(tables, Options(self.target, drop, {self.text: "category"}), place)
             return
@@ -165,6 +169,32 @@ class Text:
             sha256={},
         )
         write_copy(place, notes, class_batches(classes, self.encoding, self.text))
+
+    def _write_texts(self, tables: list[tuple[str, Path]], files: list[ClassFile], place: Path) -> None:
+        """Write the typed copy of texts without a target."""
+        for _, file in tables:
+            self._check_column(file, self.text, "text")
+        notes = Notes(
+            files=tuple(map(str, [file for _, file in tables] or [one.path for one in files])),
+            target=NO_TARGET,
+            label="number",
+            columns={self.text: "category"},
+            rows={},
+            sha256={},
+        )
+        batches = (
+            column_batches(tables, self.text) if tables else class_batches(files, self.encoding, self.text)
+        )
+        write_copy(place, notes, batches)
+
+    def _check_column(self, file: Path, name: str, option: str) -> list[str]:
+        """The columns of a table. Raises :class:`DataError` if `name`, given as `option`, is not among them."""
+        columns = list(column_types(file))
+        if name not in columns:
+            raise DataError(
+                f"{file}: no column {name!r}; {nearest(name, columns)} Name the right one in Text({option}=...)."
+            )
+        return columns
 
     def count(self, files: SourceFiles, split: str) -> int:
         """Number of rows of `split`."""

@@ -13,7 +13,7 @@ from training.data.tables.values import FEATURE
 from training.errors import DataError
 
 _BATCH_ROWS = 8192
-_TXT = ".txt"
+TXT = ".txt"
 _EXAMPLES = (
     "Give a CSV, TSV or Parquet file; or a folder with a file NAME.CLASS for each class, as reviews.pos and "
     "reviews.neg, a text on each line; or a folder with a folder for each class, a text in each file."
@@ -21,10 +21,13 @@ _EXAMPLES = (
 
 
 class ClassFile(NamedTuple):
-    """A file with texts of one class. With `whole`, the file is one text; otherwise each line is a text."""
+    """A file with texts of one class. With `whole`, the file is one text; otherwise each line is a text.
+
+    `label` is None for texts without a target.
+    """
 
     split: str
-    label: str
+    label: str | None
     path: Path
     whole: bool
 
@@ -76,7 +79,7 @@ def _folders(folders: Sequence[Path], split: str) -> list[ClassFile]:
 
 def _files(root: Path, files: Sequence[Path], split: str) -> list[ClassFile]:
     """Files NAME.CLASS of one NAME, or files CLASS.txt."""
-    if files and all(path.suffix.lower() == _TXT for path in files):
+    if files and all(path.suffix.lower() == TXT for path in files):
         return [ClassFile(split, path.stem, path, False) for path in files]
     if len({path.stem for path in files}) > 1 or any(not path.suffix for path in files):
         listed = ", ".join(path.name for path in files[:4])
@@ -101,12 +104,17 @@ def class_batches(
                 pa.RecordBatch.from_pydict(
                     {
                         f"{FEATURE}{column}": pa.array(part, pa.string()),
-                        "label": pa.array([file.label] * len(part), pa.string()),
+                        "label": _labels(file.label, len(part)),
                         "file": pa.array([number] * len(part), pa.int32()),
                         "row": pa.array(range(start + 1, start + len(part) + 1), pa.int64()),
                     }
                 ),
             )
+
+
+def _labels(label: str | None, rows: int) -> pa.Array:
+    """The class of each row; 0 for texts without a target."""
+    return pa.array([label] * rows, pa.string()) if label is not None else pa.array([0.0] * rows)
 
 
 def _texts(file: ClassFile, encoding: str) -> Iterator[str | None]:

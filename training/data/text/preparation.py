@@ -19,6 +19,7 @@ from training.data.tables.statistics import moments, part_columns
 from training.data.tables.targets import check_target
 from training.data.tables.typed_copy import Notes, read_notes
 from training.data.tables.values import FEATURE
+from training.data.text.plain_texts import COUNTED, NO_TARGET
 from training.data.text.shards import TextOutcome, TextPlan, split_rows, transform_text_shard, usable
 from training.data.text.text_check import given_tokenizer
 from training.data.text.tokenizers import Prepared, train
@@ -138,13 +139,15 @@ def _plans(
             raw=shard.path,
             index=index,
             text=column_of(notes),
-            target=notes.target,
+            target=notes.target or COUNTED,
             classes=classes,
             test_share=settings.test_share,
             folder=str(staging),
             marked=VALIDATION in used_splits(files, settings),
             tokenizer=tokenizer.digest,
             length=settings.max_tokens,
+            padding=tokenizer.padding,
+            counted=notes.target == NO_TARGET,
         )
         for index, shard in enumerate(raw)
     ]
@@ -194,4 +197,8 @@ def _schema(
     if plan.classes is not None:
         return schema
     found = moments([labels.to_numpy() for labels in part_columns(staging, parts["train"], "label")])
+    if plan.counted and not found.mean:
+        raise DataError(
+            "no text of the train split has a second token, so there is nothing to predict. Give longer texts."
+        )
     return schema.model_copy(update={"target_mean": found.mean, "target_std": found.std})

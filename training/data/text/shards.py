@@ -17,7 +17,7 @@ from training.data.manifest import TOKENIZER
 from training.data.preparation.shards import SPLITS
 from training.data.sources.splits import TEST, VALIDATION
 from training.data.tables.values import FEATURE, as_text
-from training.data.text.tokenizers import Encoder, read_content
+from training.data.text.tokenizers import Encoder, Ids, read_content
 from training.records import PartFile, Record, Split
 from training.storage.files import digest_file
 
@@ -28,8 +28,9 @@ _BATCH_ROWS = 8192
 class TextPlan(Record):
     """The input of one transform task. `text` and `target` name columns; `classes` is None for a regression.
 
-    `tokenizer` is the sha256 of the file `tokenizer.json` in `folder`. `marked`: part files have the column
-    `validation`.
+    `tokenizer` is the sha256 of the file `tokenizer.json` in `folder`, and `padding` its id of padding. `marked`: part
+    files have the column `validation`. `counted`: the label of a row is the number of its tokens after the first,
+    without padding.
     """
 
     raw: str
@@ -42,6 +43,8 @@ class TextPlan(Record):
     marked: bool
     tokenizer: str
     length: int
+    padding: int
+    counted: bool
 
     @property
     def batch_rows(self) -> int:
@@ -147,7 +150,9 @@ def _tokenized(
     columns = {
         f"{FEATURE}{plan.text}": texts,
         TOKENS: _binary(encoded.ids.astype("<i4").view(np.uint8)),
-        "label": _labels(rows["label"], plan.classes),
+        "label": (
+            _predicted(encoded.ids, plan.padding) if plan.counted else _labels(rows["label"], plan.classes)
+        ),
         "digest": digests,
         "source": digests,
         "where": rows["where"],
@@ -161,6 +166,10 @@ def _labels(values: pa.Array, classes: tuple[str, ...] | None) -> pa.Array:
     if classes is None:
         return values.cast(pa.float64())
     return pc.index_in(as_text(values), value_set=pa.array(classes, pa.string())).cast(pa.int32())
+
+
+def _predicted(ids: Ids, padding: int) -> pa.Array:
+    return pa.array((ids[:, 1:] != padding).sum(axis=1).astype(np.float64))
 
 
 def _digests(texts: pa.Array) -> npt.NDArray[np.uint8]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from training.data.tables.table_check import check_table
+from training.data.text.plain_texts import COUNTED
 from training.data.text.tokenizers import Prepared, given, read_content
 from training.records import ProblemName, SourceFiles, TableColumn, TableSchema, TextEncoding
 from training.settings.schema import DataSettings
@@ -26,7 +27,7 @@ def check_text(files: SourceFiles, settings: DataSettings, problem: ProblemName)
         trained=not files.tokenizer,
     )
     columns = tuple(TableColumn(name=column.name, kind="text") for column in found.columns)
-    return TableSchema(target=found.target, columns=columns, text=encoding)
+    return TableSchema(target=found.target or COUNTED, columns=columns, text=encoding)
 
 
 def given_tokenizer(files: SourceFiles, settings: DataSettings) -> Prepared:

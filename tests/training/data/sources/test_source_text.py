@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tokenizers", reason="install the extras by: make setup EXTRAS=all")
-from training.data.sources.locate import open_path, reader
+from training.data.sources.digits import Digits
+from training.data.sources.locate import check_has_target, open_path, reader, without_target
 from training.data.sources.text import Text
 from training.errors import DataError, SettingError
 
@@ -129,3 +130,41 @@ def test_data_path_replaces_the_files_of_the_recipe(tmp_path: Path) -> None:
     assert found == Text(inner, target="polarity")
     with pytest.raises(SettingError, match=r"data.path: text has no download"):
         Text().fetch(tmp_path)
+
+
+def test_texts_without_a_target_come_from_every_layout(tmp_path: Path) -> None:
+    texts = [text for text, _ in ROWS]
+    pq.write_table(pa.table({"text": texts, "other": [1, 2, 3, 4]}), tmp_path / "rows.parquet")
+    (tmp_path / "rows.txt").write_text("\n".join(texts) + "\n")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.txt").write_text("\n".join(texts[:3]))
+    (folder / "b.txt").write_text(texts[3])
+    for path in (
+        tmp_path / "rows.parquet",
+        tmp_path / "rows.txt",
+        folder,
+        write_files(tmp_path / "files", ROWS),
+    ):
+        found = rows_of(Text(path, target=None), tmp_path / "home")
+        assert found == [(text, 0.0, "") for text in sorted(texts)], path
+
+
+def test_splits_of_texts_without_a_target(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / "texts" / split).mkdir(parents=True)
+        (tmp_path / "texts" / split / "a.txt").write_text(f"of {split}\n")
+    source = Text(tmp_path / "texts", target=None)
+    assert rows_of(source, tmp_path / "home") == [("of test", 0.0, "test"), ("of train", 0.0, "train")]
+    (tmp_path / "texts" / "more").mkdir()
+    with pytest.raises(
+        DataError, match=r"has the folder more/, and not just train and test. Give a .txt file"
+    ):
+        source.fetch(tmp_path / "home")
+
+
+def test_a_problem_and_a_source_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(SettingError, match=r"nothing that a classification could predict"):
+        check_has_target(Text("rows.csv", target=None), "classification")
+    with pytest.raises(SettingError, match=r"a language_model learns texts, and Digits has other rows"):
+        without_target(Digits(), "language_model")
