@@ -1,8 +1,9 @@
 # Evergreen, one command each. `make` alone lists them.
 #
 # Everything is installed into .venv from requirements.lock; with EXTRAS=all, from requirements-all.lock, which adds the
-# libraries of all optional trainers and trackers. The package index and its certificates are pip's usual
-# ones (PIP_INDEX_URL, PIP_CERT, ...) unless the environment names uv's own (UV_DEFAULT_INDEX, SSL_CERT_FILE, ...).
+# libraries of all optional trainers and trackers but TensorFlow. With EXTRAS=tensorflow, the packages of
+# requirements-tensorflow.lock are installed into an environment of their own, .venv-tensorflow. The package index
+# and its certificates are pip's usual ones (PIP_INDEX_URL, PIP_CERT, ...) unless the environment names uv's own (UV_DEFAULT_INDEX, SSL_CERT_FILE, ...).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,10 +11,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
-VENV := .venv
-BIN := $(VENV)/bin
 EXTRAS ?=
-$(if $(filter-out all,$(EXTRAS)),$(error EXTRAS=$(EXTRAS): only EXTRAS=all is known))
+$(if $(filter-out all tensorflow,$(EXTRAS)),$(error EXTRAS=$(EXTRAS): only EXTRAS=all and EXTRAS=tensorflow are known))
+VENV := .venv$(if $(filter tensorflow,$(EXTRAS)),-tensorflow)
+BIN := $(VENV)/bin
 LOCK := requirements$(if $(EXTRAS),-$(EXTRAS)).lock
 READY := $(VENV)/.ready$(if $(EXTRAS),-$(EXTRAS))
 UV_VERSION := 0.13.8
@@ -21,6 +22,9 @@ UV := $(BIN)/uv-$(UV_VERSION)
 CORE_EXTRAS := boosting s3 dev
 COMPILE = $(UV) pip compile pyproject.toml --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	--generate-hashes --no-header --no-annotate --quiet
+# Libraries that go together. TensorFlow is not among them: its environment has another lock.
+ALL_EXTRAS := $(CORE_EXTRAS) comet wandb lightning accelerate transformers deepspeed keras torchmetrics
+TENSORFLOW_TESTS := $(wildcard tests/*/test_*tensorflow*.py tests/*/*/test_tensorflow*.py)
 RECIPE ?= digits
 ARGS ?=
 
@@ -42,12 +46,12 @@ export UV_HTTP_TIMEOUT ?= $(PIP_DEFAULT_TIMEOUT)
 endif
 
 .NOTPARALLEL: # two targets must not make the same environment at the same time
-.PHONY: help setup retrain test test-slow test-frameworks bench bench-quick chaos check check-format check-lint check-types check-imports check-dead-code lock reference clean
+.PHONY: help setup retrain test test-slow test-frameworks test-tensorflow bench bench-quick chaos check check-format check-lint check-types check-imports check-dead-code lock reference clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
 
-setup: $(READY) ## Install everything into .venv, about 6 GB: make setup [EXTRAS=all]
+setup: $(READY) ## Install everything into .venv, about 6 GB: make setup [EXTRAS=all|tensorflow]
 
 retrain: $(READY) ## Retrain a model: make retrain [RECIPE=digits] [ARGS="--set training.epochs=3"]
 	@$(BIN)/evergreen retrain $(RECIPE) $(ARGS)
@@ -61,6 +65,10 @@ test-slow: $(READY) ## Run the tests that take long
 test-frameworks: ## Run the tests of the trainers and trackers whose libraries are extras
 	@$(MAKE) setup EXTRAS=all
 	@$(BIN)/python -m pytest -m "frameworks and not slow" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-tensorflow: ## Run the tests of the trainer TensorFlow, in its own environment .venv-tensorflow
+	@$(MAKE) setup EXTRAS=tensorflow
+	@.venv-tensorflow/bin/python -m pytest -m frameworks $(TENSORFLOW_TESTS) $(ARGS)
 
 bench: $(READY) ## Measure every row of benchmarks/results.md, some hours: make bench [ARGS="--rows P4,P13"]
 	@$(BIN)/python -m benchmarks $(ARGS)
@@ -93,22 +101,27 @@ check-dead-code: $(READY)
 	@echo "== dead code"
 	@$(BIN)/vulture
 
-lock: $(UV) ## Write both locks from pyproject.toml: make lock [ARGS="--upgrade"]
+lock: $(UV) ## Write the locks from pyproject.toml: make lock [ARGS="--upgrade"]
 	@echo "Resolving into requirements.lock"
 	@$(COMPILE) $(addprefix --extra=,$(CORE_EXTRAS)) $(ARGS) --output-file requirements.lock
 	@sed -i '1i # What Evergreen runs on: Linux x86-64, Python 3.11 or 3.12. Written by `make lock` from pyproject.toml.' \
 		requirements.lock
 	@echo "Resolving into requirements-all.lock"
-	@$(COMPILE) --all-extras --constraint requirements.lock $(ARGS) --output-file requirements-all.lock
-	@sed -i '1i # The packages of requirements.lock, and those of all extras. Written by `make lock` from pyproject.toml.' \
+	@$(COMPILE) $(addprefix --extra=,$(ALL_EXTRAS)) --constraint requirements.lock $(ARGS) --output-file requirements-all.lock
+	@sed -i '1i # The packages of requirements.lock, and those of all extras but tensorflow. Written by `make lock` from pyproject.toml.' \
 		requirements-all.lock
+	@echo "Resolving into requirements-tensorflow.lock"
+	@$(COMPILE) $(addprefix --extra=,$(CORE_EXTRAS) tensorflow) --constraint requirements.lock $(ARGS) \
+		--output-file requirements-tensorflow.lock
+	@sed -i '1i # The packages of requirements.lock, and TensorFlow. Written by `make lock` from pyproject.toml.' \
+		requirements-tensorflow.lock
 
 reference: $(READY) ## Write docs/reference.md and the table of docs/frameworks.md from the code
 	@$(BIN)/python docs/make_reference.py
 	@$(BIN)/python docs/make_frameworks.py
 
 clean: ## Remove .venv and caches; models, data and runs in .evergreen stay
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-tensorflow .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find benchmarks deployments docs evergreen flows tasks tests training -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): $(UV) $(LOCK) pyproject.toml

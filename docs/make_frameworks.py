@@ -14,6 +14,7 @@ PAGE = Path(__file__).with_name("frameworks.md")
 _BEGIN, _END = "<!-- begin of the table -->\n", "<!-- end of the table -->"
 _TESTS = {
     "fsdp": 'make test-slow ARGS="-k test_fsdp"',
+    "tensorflow": "make test-tensorflow",
     "deepspeed": 'make test-frameworks ARGS="-k test_zero"',
 }
 _UNITS = {"step": "any step", "epoch": "any epoch", "round": "any block of ten rounds"}
@@ -42,6 +43,7 @@ def _row(name: str, section: TrainerSettings, recipes: Mapping[str, Settings]) -
     is_default = section == section_of_trainer(name)()
     promise = trainer.promise(Settings(training=section))
     extra = extra_of((*trainer.DISTRIBUTIONS, *section.libraries))
+    chaos = f'make chaos ARGS="--trainer {name}"'
     of_section = (
         f"`{each}`"
         for each, one in recipes.items()
@@ -53,7 +55,7 @@ def _row(name: str, section: TrainerSettings, recipes: Mapping[str, Settings]) -
         ", ".join(of_section) or "none",
         _UNITS[promise.resumes],
         "yes" if promise.same_bits_after_kill else "no",
-        f'`make chaos ARGS="--trainer {name}"`' if is_default else f"`{_TESTS[str(strategy)]}`",
+        f"`{_TESTS.get(name if is_default else str(strategy), chaos)}`",
     )
 
 

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from training.trainers.lightgbm.settings import LightGBMSettings
     from training.trainers.lightning.choice import Lightning
     from training.trainers.lightning.settings import LightningSettings
+    from training.trainers.tensorflow.choice import TensorFlow
+    from training.trainers.tensorflow.settings import TensorFlowSettings
     from training.trainers.torch.settings import TrainingSettings
     from training.trainers.transformers.choice import Transformers
     from training.trainers.transformers.settings import TransformersSettings
@@ -91,6 +93,8 @@ __all__ = [
     "Split",
     "StorageSettings",
     "Table",
+    "TensorFlow",
+    "TensorFlowSettings",
     "Text",
     "TextShape",
     "Torch",
@@ -144,6 +148,8 @@ _MODULES = {
     "TrialResult": "training.search.records",
     "Split": "training.records",
     "Table": "training.data.sources.table",
+    "TensorFlow": "training.trainers.tensorflow.choice",
+    "TensorFlowSettings": "training.trainers.tensorflow.settings",
     "Text": "training.data.sources.text",
     "TextShape": "training.text_shape",
     "Torch": "training.recipe",

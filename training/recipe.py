@@ -52,6 +52,7 @@ BUILT_IN = (
     "digits-lightning",
     "digits-accelerate",
     "digits-keras",
+    "digits-tensorflow",
     "fashion-mnist",
     "mnist",
     "cifar10-resnet",

@@ -25,12 +25,14 @@ TRAINERS: dict[TrainerName, str] = {
     "accelerate": "training.trainers.accelerate.settings:AccelerateSettings",
     "transformers": "training.trainers.transformers.settings:TransformersSettings",
     "keras": "training.trainers.keras.settings:KerasSettings",
+    "tensorflow": "training.trainers.tensorflow.settings:TensorFlowSettings",
 }
 # Registered models record the name of their format, so a name must never change.
 FORMATS = {
     "torch_export": "tasks.model_formats.torch_export",
     "xgboost_ubj": "tasks.model_formats.xgboost_ubj",
     "lightgbm_text": "tasks.model_formats.lightgbm_text",
+    "keras_file": "tasks.model_formats.keras_file",
 }
 # Trackers besides MLflow.
 TRACKERS = {
@@ -57,6 +59,8 @@ EXTRAS = {
     "torchmetrics": "torchmetrics",
     "tokenizers": "transformers",
     "keras": "keras",
+    "tensorflow": "tensorflow",
+    "h5py": "tensorflow",
     "wandb": "wandb",
     "comet_ml": "comet",
 }

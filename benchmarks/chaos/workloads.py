@@ -147,6 +147,24 @@ def build_model(shape, classes):
 
 recipe = Recipe("slow-keras", "", Digits(), trainer=Keras(build_model))
 '''
+# The work makes steps slow: TensorFlow compiles a step, and a model with a layer of its own is not registered.
+_SLOW_TENSORFLOW = '''"""A Keras model on TensorFlow with moving statistics, whose steps take 25 ms or more."""
+
+from evergreen import Digits, Recipe, TensorFlow
+
+
+def build_model(shape, classes):
+    import keras
+    from keras import layers
+
+    wide = [layers.Conv2D(64, 3, padding="same", activation="relu") for _ in range(4)]
+    return keras.Sequential(
+        [keras.Input(shape), *wide, layers.Flatten(), layers.BatchNormalization(), layers.Dense(classes)]
+    )
+
+
+recipe = Recipe("slow-tensorflow", "", Digits(), trainer=TensorFlow(build_model))
+'''
 # The rows make rounds slow: a recipe of trees has no code that runs in a round.
 _SLOW_TREES = """\"\"\"Trees of a table with so many rows and columns that a round takes some 20 ms.\"\"\"
 
@@ -225,6 +243,7 @@ WORKLOADS: Mapping[TrainerName, Workload] = {
     "accelerate": _network("slow-loop", _SLOW_LOOP),
     "transformers": _network("slow-transformer", _SLOW_TRANSFORMER),
     "keras": _network("slow-keras", _SLOW_KERAS),
+    "tensorflow": _network("slow-tensorflow", _SLOW_TENSORFLOW),
     "xgboost": Workload(
         recipe="slow-trees",
         text=_SLOW_TREES.format(

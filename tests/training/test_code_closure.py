@@ -96,6 +96,19 @@ KERAS = OWN_LOOP | {
     "trainers.keras.trainer",
     "trainers.keras.worker",
 }
+TENSORFLOW = (NETWORK - {f"trainers.network.{name}" for name in ("modules", "replay", "checksums")}) | {
+    "trainers.own_loop",
+    "trainers.own_loop.schedule",
+    "trainers.tensorflow",
+    "trainers.tensorflow.learner",
+    "trainers.tensorflow.library",
+    "trainers.tensorflow.model",
+    "trainers.tensorflow.objectives",
+    "trainers.tensorflow.own_settings",
+    "trainers.tensorflow.strategy",
+    "trainers.tensorflow.trainer",
+    "trainers.tensorflow.worker",
+}
 LIGHTNING = NETWORK | {
     "trainers.network.later_replay",
     "trainers.lightning",
@@ -208,6 +221,9 @@ MODULES = {
     "digits-keras": COMMON
     | KERAS
     | {"problems.objectives.classification", "data.sources.digits", "data.sources.installed"},
+    "digits-tensorflow": COMMON
+    | TENSORFLOW
+    | {"problems.objectives.classification", "data.sources.digits", "data.sources.installed"},
     "fashion-mnist": IMAGE_CLASSIFIER | IDX,
     "mnist": IMAGE_CLASSIFIER | IDX,
     "cifar10-resnet": IMAGE_CLASSIFIER | CIFAR,
@@ -223,6 +239,7 @@ KINDS = {
     "digits-accelerate": "digits",
     "digits-keras": "digits",
     "digits-lightning": "digits",
+    "digits-tensorflow": "digits",
     "fashion-mnist": "idx",
     "mnist": "idx",
     "cifar10-resnet": "cifar",

@@ -1,0 +1,1 @@
+"""The trainer `tensorflow`: a Keras model on TensorFlow, with `tf.distribute.MultiWorkerMirroredStrategy`."""
