@@ -28,7 +28,7 @@ PARTS = {
         "IdxFiles",
         "Cifar10",
     ),
-    "Problems": ("Classification", "Regression", "LanguageModel"),
+    "Problems": ("Classification", "Regression", "LanguageModel", "Denoising"),
     "Trainers": (
         "Torch",
         "Lightning",

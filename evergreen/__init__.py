@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from training.data.sources.text import Text
     from training.errors import EvergreenError
     from training.problems.classification import Classification
+    from training.problems.denoising import Denoising
     from training.problems.language_model import LanguageModel
     from training.problems.regression import Regression
     from training.recipe import Recipe, Torch
@@ -67,6 +68,7 @@ __all__ = [
     "Classification",
     "DataSettings",
     "DatasetVersion",
+    "Denoising",
     "Digits",
     "EvergreenError",
     "FailureSettings",
@@ -125,6 +127,7 @@ _MODULES = {
     "Cifar10": "training.data.sources.cifar",
     "Classification": "training.problems.classification",
     "DatasetVersion": "training.records",
+    "Denoising": "training.problems.denoising",
     "Digits": "training.data.sources.digits",
     "EvergreenError": "training.errors",
     "IdxFiles": "training.data.sources.idx",

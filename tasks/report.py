@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 
@@ -27,6 +28,8 @@ from tasks.trackers.mlflow_run import close_run, connect_patiently
 from training.data.dataset import open_columns
 from training.errors import classify
 from training.plan import RunPlan
+from training.problems import problem_named
+from training.recipe import reload
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.settings.overrides import describe
 from training.storage.files import write_text
@@ -34,10 +37,12 @@ from training.trainers.base import inspection_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from torch import nn
 
 log = logging.getLogger("evergreen.report")
 
 _PICTURES = 24
+_GENERATED = 8  # images of each class
 
 
 @step("report", retries=3, pause_s=5)
@@ -49,7 +54,7 @@ def report(
     write_text(plan.paths.report, render(inputs))
     plan.paths.figures.mkdir(exist_ok=True)
     pictures = figures(inputs, plan.paths.figures)
-    if version.has_images and version.classes:
+    if version.has_images and _predicts_classes(evaluation):
         pictures.append(predicted(version, evaluation, plan.paths.figures))
     client = connect_patiently(plan)
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
@@ -95,6 +100,11 @@ def predicted(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> 
     return prediction_grid(list(images), names["label"], names["candidate"], folder / "predictions.png")
 
 
+def _predicts_classes(evaluation: Evaluation) -> bool:
+    """Whether the evaluation has the predicted class of each row, and not a number."""
+    return pa.types.is_integer(pq.read_schema(evaluation.predictions).field("candidate").type)
+
+
 def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Release, row: str) -> None:
     """Tag the version with its cost: useful share of time, speed, worker-hours, and worker-hours lost to failures.
 
@@ -121,6 +131,11 @@ def gather(
     plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation, release: Release
 ) -> ReportInputs:
     """Collect everything that the page shows."""
+    from training.trainers.network.serving import trained_module
+
+    def module() -> "nn.Module":
+        return trained_module(reload(plan.recipe, plan.paths.recipe), version, trained)
+
     examples = [one.row for one in evaluation.examples]
     return ReportInputs(
         release=release,
@@ -137,6 +152,7 @@ def gather(
         example_rows=texts_of(version, examples),
         predicted=predicted_numbers(evaluation),
         importances=inspection_of(plan.settings.trainer).importances(Path(trained.weights)),
+        generated=problem_named(version.problem).generated_images(module, version, _GENERATED),
     )
 
 

@@ -62,6 +62,7 @@ BUILT_IN = (
     "rt-polarity",
     "rt-polarity-bert",
     "rt-polarity-gpt2",
+    "dreambooth",
 )
 _folders: set[Path] = set()  # of loaded recipes that import files beside them
 
@@ -105,7 +106,8 @@ class Torch:
 class Recipe:
     """A model, its data and its settings.
 
-    `problem` says what the model learns: `Classification()`, `Regression()` or `LanguageModel()`. `trainer` says how:
+    `problem` says what the model learns: `Classification()`, `Regression()`, `LanguageModel()` or
+    `Denoising()`. `trainer` says how:
     `Torch(build_model)` or `XGBoost(...)`; `build_model` alone stands for `Torch(build_model)`. Without both, the kind
     of the source decides
     (:func:`training.default_trainers.default_trainer`), and `chosen` describes the trainer.

@@ -14,6 +14,7 @@ TrainerName = str
 PROBLEMS: dict[ProblemName, str] = {
     "classification": "training.problems.classification:Classification",
     "regression": "training.problems.regression:Regression",
+    "denoising": "training.problems.denoising:Denoising",
     "language_model": "training.problems.language_model:LanguageModel",
 }
 # The settings section of each trainer; the trainer's other modules are in the same folder.
@@ -48,8 +49,10 @@ STORES = {
     "gs": "training.storage.objects.remote",
     "abfs": "training.storage.objects.remote",
 }
-# Optional libraries that parts need: import name of the library, and the extra of pyproject.toml that installs it.
+# Optional libraries that parts need: import name of the library, and the extra of pyproject.toml that installs it. An
+# extra comes before the extras whose libraries it also installs.
 EXTRAS = {
+    "diffusers": "diffusion",
     "xgboost": "boosting",
     "lightgbm": "boosting",
     "lightning": "lightning",
@@ -67,8 +70,12 @@ EXTRAS = {
 
 
 def extra_of(libraries: Iterable[str]) -> str:
-    """The extra of pyproject.toml that installs what is optional among `libraries`; empty if nothing is."""
-    return next((EXTRAS[name] for name in libraries if name in EXTRAS), "")
+    """The extra of pyproject.toml that installs what is optional among `libraries`; empty if nothing is.
+
+    Of several extras, the first in :data:`EXTRAS`.
+    """
+    wanted = set(libraries)
+    return next((extra for name, extra in EXTRAS.items() if name in wanted), "")
 
 
 def install_command(library: str) -> str:

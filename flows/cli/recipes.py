@@ -1,6 +1,7 @@
 """`evergreen recipes`: list the recipes that come with Evergreen."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -10,7 +11,7 @@ from flows.cli.output import say
 from training.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from training.recipe import Recipe
+    from training.recipe import Recipe, RecipeRef
 
 
 @click.command
@@ -21,7 +22,7 @@ def command(verbose: bool, quiet: bool, as_json: bool) -> int:
     from training.recipe import BUILT_IN, load
 
     del verbose, quiet
-    listed = [_facts(load(name)[0]) for name in BUILT_IN]
+    listed = [_facts(*load(name)) for name in BUILT_IN]
     print_recipes(listed)
     if as_json:
         say(json.dumps([recipe._asdict() for recipe in listed]))
@@ -40,12 +41,14 @@ class RecipeFacts(NamedTuple):
     extra: str
 
 
-def _facts(recipe: "Recipe") -> RecipeFacts:
+def _facts(recipe: "Recipe", ref: "RecipeRef") -> RecipeFacts:
+    from training.libraries import imported_packages
     from training.seams import extra_of
     from training.trainers.base import trainer_named
 
     trainer, training = trainer_named(recipe.settings.trainer), recipe.settings.training
     promise = trainer.promise(recipe.settings)
+    imported = imported_packages(Path(ref.path).read_text(encoding="utf-8"))
     return RecipeFacts(
         name=recipe.name,
         summary=recipe.summary,
@@ -54,6 +57,6 @@ def _facts(recipe: "Recipe") -> RecipeFacts:
         resumes=promise.resumes,
         same_bits_after_kill=promise.same_bits_after_kill,
         extra=extra_of(
-            (*trainer.DISTRIBUTIONS, *training.libraries, *getattr(recipe.source, "LIBRARIES", ()))
+            (*imported, *trainer.DISTRIBUTIONS, *training.libraries, *getattr(recipe.source, "LIBRARIES", ()))
         ),
     )

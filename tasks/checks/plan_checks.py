@@ -6,6 +6,7 @@ Checks that need the rows of all images are part of the data preparation, which 
 from pathlib import Path
 
 from tasks.checks.initial_weights_check import check_initial_weights
+from tasks.checks.library_check import check_libraries
 from tasks.checks.model_checks import check_model, compare_champion, compare_transforms
 from tasks.checks.storage_check import check_storage_reads
 from tasks.checks.tracker_check import check_trackers
@@ -31,15 +32,16 @@ _DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 
 
 def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> None:
-    """Check metrics, trackers and store, the rows, the initial weights, the champion's inputs and the model.
+    """Check libraries, metrics, trackers and store, the rows, the initial weights, the champion's inputs and the model.
 
-    Checks nothing for a finished run, and only metrics, trackers, store, initial weights and the trainer's library for
-    a recipe of Evergreen with its own images. For images, a few rows are checked; for a table, the target of every row.
+    Checks nothing for a finished run. A recipe of Evergreen with its own images has proven rows and a proven model: only
+    the rest is checked. For images, a few rows are checked; for a table, the target of every row.
     Raises :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
     """
     home = Home(Path(plan.home))
     if finished(plan.paths, plan.run_key) is not None:
         return
+    check_libraries(plan.recipe)
     check_library(recipe.name, recipe.metrics)
     check_trackers(plan.settings)
     check_storage_reads(plan.settings)

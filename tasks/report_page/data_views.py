@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tasks.report_page.inputs import ReportInputs
+from tasks.report_page.inputs import Picture, ReportInputs
 from tasks.report_page.pictures import data_uri
 from tasks.report_page.wording import NOTHING, number
 from training.records import DatasetVersion, TableColumn, TableSchema
@@ -46,6 +46,11 @@ class DataView(Protocol):
         """
 
 
+def picture(pixels: Picture) -> dict[str, Any]:
+    """An image as templates draw it: `source`, a data URI, and `pixelated`, for small images."""
+    return {"source": data_uri(pixels), "pixelated": max(pixels.shape[1:]) <= _PIXELATED_UP_TO_PX}
+
+
 @dataclass(frozen=True)
 class ImageView:
     """A dataset of images."""
@@ -60,10 +65,7 @@ class ImageView:
 
     def pictures(self, inputs: ReportInputs) -> list[dict[str, Any]]:
         """See :class:`DataView`."""
-        return [
-            {"source": data_uri(pixels), "pixelated": max(pixels.shape[1:]) <= _PIXELATED_UP_TO_PX}
-            for pixels in inputs.mistakes[:_SHOWN_MISTAKES]
-        ]
+        return list(map(picture, inputs.mistakes[:_SHOWN_MISTAKES]))
 
     def examples(self, inputs: ReportInputs, records: Sequence[Any]) -> list[tuple[Any, list[str]]]:
         """`records` without values: an image has no columns."""

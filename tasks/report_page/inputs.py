@@ -34,7 +34,8 @@ class ReportInputs:
     values of the feature columns as text, in the order of `dataset.table.raw.columns`.
 
     `predicted` is given for a problem that predicts numbers. `importances` maps columns to their share of what all
-    splits of a tree model gained; it is empty for other models.
+    splits of a tree model gained; it is empty for other models. `generated`, of a model that generates
+    images, is (classes, images of each, channels, height, width).
 
     Raises ValueError when the number of pictures or rows is not the number of examples.
     """
@@ -53,6 +54,7 @@ class ReportInputs:
     example_rows: tuple[tuple[str, ...], ...] = ()
     predicted: Predicted | None = None
     importances: dict[str, float] = field(default_factory=dict)
+    generated: NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
         """Check that each example has a picture or a row; otherwise examples would get the captions of others."""

@@ -13,9 +13,10 @@ from tasks.verify.steps import Steps
 from tasks.verify.store import Store, open_store
 from training.attempts.history import Attempt, Failure, read_attempts, read_failures
 from training.attempts.metrics import MetricsFile, Point
+from training.data.class_balance import balanced_order
 from training.data.dataset import binary_to_numpy, is_validation
 from training.data.manifest import read_manifest, read_parts
-from training.data.sample_order import Rows
+from training.data.sample_order import Rows, SampleOrder
 from training.errors import DataError
 from training.plan import RunPlan
 from training.records import DatasetVersion, Record, Release, TrainedModel
@@ -91,6 +92,16 @@ class Evidence:
             return np.flatnonzero(~is_validation(self.digests, self.plan.settings.data.validation_share))
         tables = read_parts(self.dataset, "train", ["validation"])
         return np.flatnonzero(~np.concatenate([table["validation"].to_numpy() for table in tables]))
+
+    @cached_property
+    def order(self) -> SampleOrder:
+        """The order in which the training uses the rows :attr:`learn`, by its settings."""
+        settings, learn = self.plan.settings, self.learn
+        batch = trainer_named(settings.trainer).rows_per_step(settings, len(learn))
+        if not settings.training.balances_classes:
+            return SampleOrder(len(learn), batch, settings.seed)
+        labels = [table["label"].to_numpy() for table in read_parts(self.dataset, "train", ["label"])]
+        return balanced_order(np.concatenate(labels)[learn], self.dataset.classes, batch, settings.seed)
 
     @cached_property
     def steps(self) -> Steps:

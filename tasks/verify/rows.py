@@ -51,7 +51,7 @@ def _rows(run: Evidence, epoch: int) -> Rows:
     """Identifiers of an epoch's rows: their numbers, or with feed `stream` the first 8 bytes of their digests."""
     settings = run.plan.settings
     if settings.data.feed != "stream":
-        return rows_of_epoch(settings, run.learn, epoch, run.steps.in_epoch(epoch))
+        return rows_of_epoch(settings, run.learn, epoch, run.steps.in_epoch(epoch), run.order)
     return run.digests[run.learn].view(np.int64)
 
 

@@ -60,11 +60,13 @@ class Steps:
         return min(self.per_epoch, self.total - (epoch - 1) * self.per_epoch)
 
 
-def rows_of_epoch(settings: Settings, learn: Rows, epoch: int, steps: int) -> Rows:
-    """The rows that the first `steps` steps of `epoch` (1 for the first) use with an exact feed."""
-    trainer = trainer_named(settings.trainer)
-    if steps == trainer.steps_per_epoch(settings, len(learn), 1):
+def rows_of_epoch(settings: Settings, learn: Rows, epoch: int, steps: int, order: SampleOrder) -> Rows:
+    """The rows that the first `steps` steps of `epoch` (1 for the first) use with an exact feed.
+
+    `order` is that of the rows `learn`, of which a whole epoch uses each once unless the order balances classes.
+    """
+    whole = trainer_named(settings.trainer).steps_per_epoch(settings, len(learn), 1)
+    if steps == whole and not settings.training.balances_classes:
         return learn
-    order = SampleOrder(len(learn), trainer.rows_per_step(settings, len(learn)), settings.seed)
     taken: Rows = learn[np.concatenate([order.global_batch(epoch - 1, step) for step in range(steps)])]
     return taken

@@ -124,7 +124,9 @@ LIGHTNING = NETWORK | {
 ACCELERATE = NETWORK | {
     "trainers.network.later_replay",
     "trainers.network.accelerate_state",
+    "data.class_balance",
     "trainers.accelerate",
+    "trainers.accelerate.own_settings",
     "trainers.accelerate.training_loop",
     "trainers.accelerate.trainer",
     "trainers.accelerate.worker",
@@ -232,6 +234,9 @@ MODULES = {
     "breast-cancer": COMMON | XGBOOST | TABLES | {"problems.objectives.classification"},
     "rt-polarity": IMAGE_CLASSIFIER | TEXT,
     "rt-polarity-bert": COMMON | TRANSFORMERS | TEXT | {"problems.objectives.classification"},
+    "dreambooth": COMMON
+    | ACCELERATE
+    | {"problems.objectives.denoising", "data.sources.folder", "data.sources.places"},
     "rt-polarity-gpt2": COMMON | TRANSFORMERS | TEXT | {"problems.objectives.language_model"},
 }
 KINDS = {
@@ -249,6 +254,7 @@ KINDS = {
     "rt-polarity": "text",
     "rt-polarity-bert": "text",
     "rt-polarity-gpt2": "text",
+    "dreambooth": "folder",
 }
 
 

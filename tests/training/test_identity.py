@@ -143,6 +143,7 @@ TRAINERS = {
         "early_stopping_rounds": 3,
     },
     "accelerate": {
+        "balance_classes": True,
         "epochs": 3,
         "max_steps": 5,
         "global_batch_size": 64,

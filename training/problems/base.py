@@ -29,7 +29,8 @@ class Problem(Objective, Protocol):
     `predict` writes, and the sections of the report.
 
     `Predictions` of a classification are probabilities (rows, classes); of a regression they are numbers (rows,), in
-    the unit of the target; of a language model (rows, 2): loss per token in nats, and number of tokens.
+    the unit of the target; of a language model (rows, 2): loss per token in nats, and number of tokens; of a denoising
+    model (rows, classes): the error of the predicted noise under each class.
     """
 
     @property
@@ -54,6 +55,14 @@ class Problem(Objective, Protocol):
 
     def adapted(self, build_model: "BuildModel") -> "BuildModel":
         """`build_model` of a recipe, whose module then gives what the objective takes; most problems change nothing."""
+
+    def generated_images(
+        self, module: "Callable[[], nn.Module]", version: DatasetVersion, count: int
+    ) -> npt.NDArray[np.uint8] | None:
+        """`count` images of each class, made by the recipe's trained module, uint8 (classes, count, *image shape).
+
+        None for a problem whose models generate no images; `module` is then not called.
+        """
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """Shape of the prediction for one row."""

@@ -1,9 +1,9 @@
 """Classification: predict a class. The scores are computed in :mod:`training.problems.probabilities`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from training.problems.probabilities import (
 )
 from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, Score
 
+if TYPE_CHECKING:
+    from torch import nn
+
 _FINITE = ("accuracy", "low", "high", "log_loss", "macro_f1", "calibration_error")
 
 
@@ -37,6 +40,12 @@ class Classification(ClassificationObjective):
     def adapted(self, build_model: BuildModel) -> BuildModel:
         """`build_model` as it is."""
         return build_model
+
+    def generated_images(
+        self, module: "Callable[[], nn.Module]", version: DatasetVersion, count: int
+    ) -> None:
+        """None: such a model generates no images."""
+        del module, version, count
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """One probability for each class."""

@@ -7,9 +7,9 @@ token are divided by `targets`, so that two models are compared by the same numb
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from training.problems.base import Predictions
 from training.problems.objectives.language_model import LanguageModelObjective
 from training.problems.skewed_means import Numbers, mean_interval
 from training.records import DatasetVersion, EpochMetrics, Evaluation, LargestError, ProblemName, Score
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _FINITE = ("perplexity", "low", "high", "loss_per_token")
 _LARGEST = 700.0  # mean loss whose exponential is still a float
@@ -48,6 +51,12 @@ class LanguageModel(LanguageModelObjective):
     metric_word: str = "perplexity"
     predicts_text: bool = True
     score_record: ClassVar[type[Score]] = LanguageModelScore
+
+    def generated_images(
+        self, module: "Callable[[], nn.Module]", version: DatasetVersion, count: int
+    ) -> None:
+        """None: such a model generates no images."""
+        del module, version, count
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """Loss per token, and number of tokens."""

@@ -5,9 +5,9 @@ the target. An error is a prediction minus its target.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from training.problems.base import BuildModel, Predictions
 from training.problems.objectives.regression import RegressionObjective
 from training.problems.skewed_means import Numbers, mean_interval
 from training.records import DatasetVersion, EpochMetrics, Evaluation, LargestError, ProblemName, Score
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _FINITE = ("rmse", "low", "high", "mae", "r2", "median_error", "bias")
 
@@ -52,6 +55,12 @@ class Regression(RegressionObjective):
     def adapted(self, build_model: BuildModel) -> BuildModel:
         """`build_model` as it is."""
         return build_model
+
+    def generated_images(
+        self, module: "Callable[[], nn.Module]", version: DatasetVersion, count: int
+    ) -> None:
+        """None: such a model generates no images."""
+        del module, version, count
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """A number."""

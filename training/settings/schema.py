@@ -162,8 +162,8 @@ class GateSettings(Section):
 
     floor: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0,
-        description="Accuracy (R² for a regression, 1 / perplexity for a language model) that every candidate must "
-        "reach",
+        description="Accuracy (R² for a regression, 1 / perplexity for a language model, 1 - noise error for a "
+        "diffusion model) that every candidate must reach",
     )
     policy: Literal["better", "not_worse"] = Field(
         "better",

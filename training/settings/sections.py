@@ -79,6 +79,11 @@ class TrainerSettings(Section):
         return 1
 
     @property
+    def balances_classes(self) -> bool:
+        """Whether every step has the same number of rows of each class."""
+        return False
+
+    @property
     def patience(self) -> int | None:
         """Epochs without a lower validation loss after which the training ends early; None: never."""
         return None

@@ -64,7 +64,12 @@ class ClassTotals:
 
 
 def outputs(registered: Registered, name: str) -> ClassOutputs:
-    """See :class:`tasks.inference.outputs.OutputsOfProblem`.
+    """See :class:`tasks.inference.outputs.OutputsOfProblem`. Raises the errors of :func:`classes_of`."""
+    return ClassOutputs(classes_of(registered, name))
+
+
+def classes_of(registered: Registered, name: str) -> tuple[str, ...]:
+    """The classes of a registered version, one for each number that the version gives for a row.
 
     Raises :class:`SettingError` when the number of classes that the model names differs from its outputs for a row.
     """
@@ -74,4 +79,4 @@ def outputs(registered: Registered, name: str) -> ClassOutputs:
             "(metadata `classes`), so it is unknown which number belongs to which class. Register the model with "
             "Evergreen, which names the classes."
         )
-    return ClassOutputs(registered.classes)
+    return registered.classes

@@ -4,12 +4,12 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.gate.outcomes import Side
-from tasks.problems.language_model.measures import MEASURE, LossPerToken
+from tasks.problems.language_model.measures import LOSS_PER_TOKEN, MEASURE, losses
 from tasks.problems.regression.gate import NumberOutcomes
 from training.records import Evaluation, Rule
 from training.settings.schema import GateSettings
 
-MEASURES = {MEASURE: LossPerToken()}
+MEASURES = {MEASURE: LOSS_PER_TOKEN}
 
 
 def outcomes(rows: pa.Table, reference: Side) -> NumberOutcomes:
@@ -19,7 +19,7 @@ def outcomes(rows: pa.Table, reference: Side) -> NumberOutcomes:
     the loss per token. The tests are those of a regression's errors.
     """
     tokens = rows["label"].to_numpy()
-    ours, theirs = (rows[name].to_numpy() / tokens.mean() for name in ("candidate", reference))
+    ours, theirs = (losses(tokens, rows[name].to_numpy()) for name in ("candidate", reference))
     return NumberOutcomes(rows["digest"].to_numpy().astype(np.uint64), tokens, ours, theirs, MEASURE)
 
 

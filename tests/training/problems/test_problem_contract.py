@@ -1,4 +1,4 @@
-"""Classification, regression and language modelling keep the contract of a problem."""
+"""Classification, regression, language modelling and denoising keep the contract of a problem."""
 
 import numpy as np
 import torch
@@ -6,6 +6,7 @@ from problem_contract import ROWS, ProblemContract
 
 from training.problems.base import Predictions, Problem, Targets
 from training.problems.classification import Classification
+from training.problems.denoising import Denoising
 from training.problems.language_model import LanguageModel
 from training.problems.regression import Regression
 from training.records import DatasetVersion, ProblemName, TableColumn, TableSchema, TextEncoding
@@ -61,6 +62,25 @@ class TestRegression(ProblemContract):
 
     def perfect(self) -> Predictions:
         return self.targets().astype(np.float32)
+
+
+class TestDenoising(ProblemContract):
+    def problem(self) -> Problem:
+        return Denoising()
+
+    def version(self) -> DatasetVersion:
+        return version_of("denoising", CLASSES, None)
+
+    def targets(self) -> Targets:
+        return np.arange(ROWS, dtype=np.int64) % len(CLASSES)
+
+    def perfect(self) -> Predictions:
+        return np.zeros((ROWS, len(CLASSES)), np.float32)
+
+    def outputs(self, seed: int = 0) -> torch.Tensor:
+        """Errors above 0."""
+        drawn = torch.rand((ROWS, len(CLASSES)), generator=torch.Generator().manual_seed(seed))
+        return (drawn + 0.1).requires_grad_()
 
 
 class TestLanguageModel(ProblemContract):

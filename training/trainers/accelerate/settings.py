@@ -29,6 +29,16 @@ class AccelerateSettings(NetworkSettings):
         "accelerate", description="The trainer that these settings are for"
     )
 
+    balance_classes: bool = Field(
+        False,
+        description="Take the same number of rows of each class in every step; repeat rows of small classes",
+    )
+
+    @property
+    def balances_classes(self) -> bool:
+        """See :class:`training.settings.sections.TrainerSettings`."""
+        return self.balance_classes
+
     def check(self, settings: "Settings") -> None:
         """Refuse feeds other than `memory`, and batches that do not divide among the workers."""
         if settings.data.feed != "memory":

@@ -1,15 +1,20 @@
 """Entry point of a training process: set up the process, open the data, call the recipe's training loop."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from training.attempts.job import TrainingJob
-from training.data.dataset import open_columns
+from training.data.class_balance import balanced_order
+from training.data.dataset import Columns, open_columns
+from training.data.sample_order import Rows
 from training.errors import SettingError, TrainingError
 from training.recipe import Recipe
+from training.trainers.accelerate.own_settings import own_settings
 from training.trainers.accelerate.training_loop import LoopState, TrainingLoop
 from training.trainers.entry import Entry
 from training.trainers.network.accelerate_state import new_accelerate
 from training.trainers.network.building import import_recipe, memory_feed, total_steps
+from training.trainers.network.feeds import MemoryFeed
 from training.trainers.network.later_replay import ModuleOf, Run, WatchedProgress
 from training.trainers.network.own_settings import network_settings
 from training.trainers.network.progress import Progress
@@ -25,7 +30,7 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     with entry.heartbeat.kept_beating(0):
         columns = open_columns(job.dataset, "train", check_images=False)
     learn, validate = training_rows(columns, job.settings)
-    feed = memory_feed(job, columns, learn, ranks)
+    feed = _feed(job, columns, learn, ranks)
     state = LoopState(recipe, job.dataset, job.settings, ranks)
     progress = WatchedProgress(
         job, ranks, columns, validate, state, total_steps(job, feed, learn), feed.steps_per_epoch, True,
@@ -50,6 +55,15 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
         )
     progress.later.after_training(second, lambda: new_accelerate(ranks))
     progress.finish()
+
+
+def _feed(job: TrainingJob, columns: Columns, learn: Rows, ranks: Ranks) -> MemoryFeed:
+    """The feed of this worker. Raises the errors of :func:`memory_feed` and :func:`balanced_order`."""
+    feed, settings = memory_feed(job, columns, learn, ranks), own_settings(job.settings)
+    if not settings.balance_classes:
+        return feed
+    size, names = settings.global_batch_size, job.dataset.classes
+    return replace(feed, order=balanced_order(columns.targets[learn], names, size, job.settings.seed))
 
 
 def _train_of(recipe: Recipe) -> Callable[[TrainingLoop], None]:

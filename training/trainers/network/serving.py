@@ -25,13 +25,24 @@ def serving_module(recipe: Recipe, version: DatasetVersion, trained: TrainedMode
     float32 predictions: probabilities (rows, classes), or numbers (rows,) of a regression. Once exported, it does not
     need Evergreen. Raises :class:`training.errors.DataError` if the weights file is not what training wrote.
     """
+    return with_inputs(_with_weights(recipe, version, trained), version)
+
+
+def trained_module(recipe: Recipe, version: DatasetVersion, trained: TrainedModel) -> "nn.Module":
+    """The recipe's own module with the weights of a finished training. Raises the errors of :func:`serving_module`."""
+    from training.trainers.network.modules import recipe_module
+
+    return recipe_module(_with_weights(recipe, version, trained))
+
+
+def _with_weights(recipe: Recipe, version: DatasetVersion, trained: TrainedModel) -> "nn.Module":
     from training.trainers.network.inputs import model_shape
     from training.trainers.network.modules import build_module, recipe_module
 
     outputs = problem_named(version.problem).outputs(version)
     module = build_module(recipe, model_shape(version), outputs)
     recipe_module(module).load_state_dict(load_weights_of(trained))
-    return with_inputs(module, version)
+    return module
 
 
 def with_inputs(module: "nn.Module", version: DatasetVersion) -> "nn.Module":

@@ -1,0 +1,111 @@
+"""A measure for problems whose models are compared by a mean loss, such as the loss per token of language models."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tasks.gate.measures import Array, NotWorse
+from tasks.gate.needed import critical
+from tasks.gate.wording import p_value
+from tasks.problems.regression.measures import rows_needed
+from tasks.report_page import wording
+from training.data.sources.wording import counted
+from training.records import Look, Verdict
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """The mean of losses of at least 0, lower is better; see :class:`tasks.gate.measures.MeasureOfLook`.
+
+    `metric` is the metric's name in a sentence, such as "perplexity"; `spelled` writes a mean loss as that metric.
+    `mean` names the mean loss, `row` a row. `losses` gives the rows' losses from their targets and a column of
+    `predictions.parquet`.
+    """
+
+    metric: str
+    mean: str
+    row: str
+    spelled: Callable[[float], str]
+    losses: Callable[[Array, Array], Array]
+
+    def compared(self, look: Look) -> str:
+        """Both values of the metric, and the numbers of rows on which each of the models has the lower loss."""
+        other = "champion" if look.question == "better" else "reference"
+        return (
+            f"{self.metric} {self.spelled(_loss(look))} against {self.spelled(look.reference_error)} of the {other}; "
+            f"the candidate's loss is lower on {counted(look.gained, self.row)}, higher on {look.lost:,}"
+        )
+
+    def would_need(self, look: Look) -> str:
+        """The value that would pass, and the number of rows on which the measured one would pass."""
+        most, rows = loss_needed(look), rows_needed(look)
+        on = f"on these {look.rows:,} {self.row}s"
+        if most is None:
+            text = f". No {self.metric} would be shown to be better {on}: test on more"
+        else:
+            text = f". Needed is a {self.metric} of at most some {self.spelled(most)} {on}"
+        if rows is not None:
+            text += (
+                f"; a true {self.metric} of {self.spelled(_loss(look))} takes some {rows:,} test {self.row}s"
+            )
+        return text
+
+    def not_worse(self, look: Look) -> NotWorse:
+        """A look passes if its statistic exceeds the limit: the loss grew by less than the share `gate.margin`."""
+        z, margin = critical(look), look.margin
+        value, limit = (look.p, look.level) if z is None else (look.statistic, z)
+        grown = (
+            f"{-100 * look.difference / look.reference_error:+.2f} %" if look.reference_error else "from 0"
+        )
+        changed = (
+            f"the {self.mean} changes by {grown}, {100 * margin:+.2f} % allowed: {p_value(look.p)}, "
+            f"z = {look.statistic:.2f}"
+        )
+        remedy = ""
+        if z is not None and (needed := rows_needed(look)) is not None:
+            remedy = (
+                f". Some {needed:,} test {self.row}s could show it, if the true change is the measured one"
+            )
+        elif z is not None and margin * look.reference_error <= z * look.standard_error:
+            remedy = f". {look.rows:,} {self.row}s can't show so little: test on more {self.row}s or raise gate.margin"
+        return NotWorse(value, limit, changed, remedy)
+
+    def facts(self, look: Look, verdict: Verdict) -> list[tuple[str, str]]:
+        """The measured and the needed value of the metric."""
+        del verdict
+        name = self.metric
+        measured = f"{self.spelled(_loss(look))} against {self.spelled(look.reference_error)}"
+        facts = [(f"Measured {name}", measured)]
+        if look.passed:
+            return facts
+        most = loss_needed(look)
+        if look.question == "better" and most is not None:
+            needed = f"{name[0].upper()}{name[1:]} needed on these {self.row}s"
+            facts.append((needed, f"at most {self.spelled(most)}"))
+        rows = rows_needed(look)
+        return facts if rows is None else [*facts, wording.rows_fact(rows)]
+
+    def recounted(
+        self, look: Look, labels: Array, columns: Mapping[str, Array], other: str
+    ) -> dict[str, tuple[float, float]]:
+        """The reference's mean loss, the difference, and the rows on which each model has the lower loss."""
+        ours, theirs = (self.losses(labels, columns[name]) for name in ("candidate", other))
+        return {
+            self.mean: (look.reference_error, float(theirs.mean())),
+            "difference": (look.difference, float((theirs - ours).mean())),
+            f"{self.row}s with lower loss": (look.gained, int((ours < theirs).sum())),
+            f"{self.row}s with higher loss": (look.lost, int((ours > theirs).sum())),
+        }
+
+
+def _loss(look: Look) -> float:
+    """The candidate's mean loss."""
+    return max(0.0, look.reference_error - look.difference)
+
+
+def loss_needed(look: Look) -> float | None:
+    """Largest mean loss that passes on these rows with the same standard error; None when none passes."""
+    z = critical(look)
+    if z is None:
+        return None
+    most = (1 + look.margin) * look.reference_error - z * look.standard_error
+    return most if most > 0 else None

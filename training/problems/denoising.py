@@ -1,0 +1,271 @@
+"""Image generation by denoising: predict the noise in noisy images of a class, scored by the mean squared error.
+
+Throughout, `targets` is int64 (rows,): the class of each image. `predictions` is float32 (rows, classes): the mean
+squared error of the noise that a model predicts for an image when the model is told each of the classes. The error of
+a row is that under its own class. The noise has variance 1, so a model that predicts no noise has the error 1.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from training.errors import TrainingError
+from training.problems.base import Predictions
+from training.problems.objectives.denoising import DenoisingObjective
+from training.problems.skewed_means import Numbers, mean_interval
+from training.records import (
+    DatasetVersion,
+    EpochMetrics,
+    Evaluation,
+    LargestError,
+    ProblemName,
+    Record,
+    Score,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+log = logging.getLogger("evergreen.evaluate")
+
+Labels = npt.NDArray[np.int64]
+
+_NO_NOISE_PREDICTED = 1.0  # error of a model that predicts 0, as the noise has variance 1
+_WORST = 24
+
+
+class ClassError(Record):
+    """Mean error of a model on the test images of one class; None without such images."""
+
+    name: str
+    rows: int
+    noise_error: float | None
+
+
+class DenoisingScore(Score):
+    """Scores of one denoising model on the test images; `low` to `high` is the interval of `noise_error`."""
+
+    problem: ProblemName = "denoising"
+    noise_error: float = Field(description="mean squared error of the predicted noise, whose variance is 1")
+    classes: tuple[ClassError, ...]
+    images_per_s: float
+
+
+@dataclass(frozen=True)
+class Denoising(DenoisingObjective):
+    """Learn to remove noise from images of some classes, and so to generate such images.
+
+    The source gives images with classes. `build_model(shape, classes)` is described in
+    :meth:`training.problems.objectives.denoising.DenoisingObjective.adapted`. See
+    :class:`training.problems.base.Problem` for the methods.
+    """
+
+    name: ProblemName = "denoising"
+    greater_is_better: bool = False
+    metric_word: str = "noise error"
+    predicts_text: bool = False
+    score_record: ClassVar[type[Score]] = DenoisingScore
+
+    def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
+        """One error for each class."""
+        return (len(version.classes),)
+
+    def score(
+        self,
+        targets: Labels,
+        predictions: Predictions,
+        version: DatasetVersion,
+        confidence: float,
+        latency_ms: float,
+        rows_per_s: float,
+    ) -> DenoisingScore:
+        """See :func:`score`."""
+        return score(targets, predictions, version.classes, confidence, latency_ms, rows_per_s)
+
+    def aligned(
+        self, predictions: Predictions, classes: tuple[str, ...], version: DatasetVersion
+    ) -> Predictions:
+        """Columns in the order of the dataset's classes; a class that the model does not know has the error 1."""
+        if classes == version.classes:
+            return predictions
+        log.warning(
+            "the champion knows other classes: %s; it is compared on the rows as they are", ", ".join(classes)
+        )
+        found = np.full((len(predictions), len(version.classes)), _NO_NOISE_PREDICTED, np.float32)
+        for column, name in enumerate(version.classes):
+            if name in classes:
+                found[:, column] = predictions[:, classes.index(name)]
+        return found
+
+    def row_columns(self, targets: Labels, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
+        """The error of each row under its class, float64."""
+        return {"": errors_of(targets, predictions)}
+
+    def findings(
+        self, targets: Labels, candidate: Predictions, champion: Predictions | None, version: DatasetVersion
+    ) -> dict[str, Any]:
+        """The images with the candidate's largest errors: `truth` is the number of the class."""
+        del champion, version
+        errors = errors_of(targets, candidate)
+        worst = np.argsort(-errors, kind="stable")[:_WORST]
+        return {
+            "largest_errors": tuple(
+                LargestError(row=row, truth=float(targets[row]), predicted=float(errors[row]))
+                for row in worst.tolist()
+            )
+        }
+
+    def contradiction(self, evaluation: Evaluation) -> str | None:
+        """A denoising model has no counts of right and wrong rows."""
+        counts = (
+            evaluation.both_right,
+            evaluation.only_candidate_right,
+            evaluation.only_champion_right,
+            evaluation.both_wrong,
+        )
+        return "a denoising model has counts of right and wrong rows" if any(counts) else None
+
+    def not_finite(self, score: Score) -> list[str]:
+        """Names of the scores that are NaN or infinite."""
+        one = _own(score)
+        return [name for name in ("noise_error", "low", "high") if not math.isfinite(getattr(one, name))]
+
+    def floor_value(self, score: Score) -> float:
+        """1 - noise error: the share of the noise that the model removes, 0 for a model that predicts no noise."""
+        return 1 - _own(score).noise_error
+
+    def floor_text(self, value: float) -> tuple[str, str]:
+        """The share with four decimals."""
+        return "share of the noise removed", f"{value:.4f}"
+
+    def figure(self, score: Score) -> str:
+        """The metric, as :meth:`spell` writes it."""
+        return self.spell(_own(score).noise_error)
+
+    def spell(self, value: float) -> str:
+        """An error with four significant digits."""
+        return f"{value:.4g}"
+
+    def further_scores(self, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+        """None."""
+        del metrics
+        return []
+
+    def headline(self, score: Score) -> str:
+        """The error with its interval."""
+        one = _own(score)
+        return (
+            f"test noise error {one.noise_error:.4g} ({one.low:.4g} to {one.high:.4g} at "
+            f"{100 * one.confidence:g}% confidence)"
+        )
+
+    def in_words(self, score: Score, rows: str) -> str:
+        """The error with its interval."""
+        one = _own(score)
+        confidence = f"{100 * one.confidence:.0f}\N{NO-BREAK SPACE}%"
+        return (
+            f"mean squared error of the predicted noise {one.noise_error:.4g} ({confidence} confidence: "
+            f"{one.low:.4g} to {one.high:.4g}) on {rows}"
+        )
+
+    def against(self, candidate: Score, champion: Score) -> str:
+        """Both errors."""
+        return f"noise error {self.figure(candidate)} against {self.figure(champion)}"
+
+    def release_metrics(
+        self, candidate: Score, champion: Score | None, selected: EpochMetrics
+    ) -> dict[str, float]:
+        """Test scores, those on the validation rows, and `champion_noise_error` if there is a champion."""
+        ours = _own(candidate)
+        numbers = {
+            "noise_error": ours.noise_error,
+            "noise_error_low": ours.low,
+            "noise_error_high": ours.high,
+            "validation_loss": selected.validation_loss,
+            "validation_noise_error": selected.validation_score,
+            "latency_ms": ours.latency_ms,
+        }
+        return numbers | ({} if champion is None else {"champion_noise_error": _own(champion).noise_error})
+
+    def recounted(
+        self, targets: Labels, columns: Mapping[str, npt.NDArray[Any]], evaluation: Evaluation
+    ) -> dict[str, tuple[float, float]]:
+        """The errors of candidate and champion."""
+        del targets
+        pairs = {"noise_error": (_own(evaluation.candidate).noise_error, float(columns["candidate"].mean()))}
+        if "champion" in columns and evaluation.champion is not None:
+            theirs = _own(evaluation.champion).noise_error
+            pairs["champion_noise_error"] = (theirs, float(columns["champion"].mean()))
+        return pairs
+
+    def generated_images(
+        self, module: "Callable[[], nn.Module]", version: DatasetVersion, count: int
+    ) -> npt.NDArray[np.uint8]:
+        """See :func:`training.problems.image_sampling.generated_images`."""
+        from training.problems.image_sampling import generated_images
+
+        return generated_images(module(), version, count)
+
+
+def score(
+    targets: Labels,
+    predictions: Predictions,
+    classes: tuple[str, ...],
+    confidence: float,
+    latency_ms: float,
+    rows_per_s: float,
+) -> DenoisingScore:
+    """All scores of one model; `low` and `high` are :func:`mean_interval` of the rows' errors.
+
+    Raises :class:`TrainingError` when an error is NaN or infinite, and ValueError for impossible shapes or targets.
+    """
+    _check(targets, predictions, len(classes))
+    errors = errors_of(targets, predictions)
+    low, high = mean_interval(errors, confidence)
+    mean = float(errors.mean())
+    return DenoisingScore(
+        noise_error=mean,
+        low=min(max(0.0, low), mean),
+        high=max(high, mean),
+        classes=tuple(_of_class(errors[targets == number], name) for number, name in enumerate(classes)),
+        confidence=confidence,
+        latency_ms=latency_ms,
+        images_per_s=rows_per_s,
+    )
+
+
+def errors_of(targets: Labels, predictions: Predictions) -> Numbers:
+    """The error of each row under its own class."""
+    own: Numbers = predictions[np.arange(len(targets)), targets].astype(np.float64)
+    return own
+
+
+def _of_class(errors: Numbers, name: str) -> ClassError:
+    return ClassError(name=name, rows=len(errors), noise_error=float(errors.mean()) if len(errors) else None)
+
+
+def _own(score: Score) -> DenoisingScore:
+    """`score` as that of a denoising model."""
+    if not isinstance(score, DenoisingScore):
+        raise TypeError(f"a denoising model can't use the scores of a {score.problem}")
+    return score
+
+
+def _check(targets: Labels, predictions: Predictions, classes: int) -> None:
+    if predictions.shape != (len(targets), classes):
+        raise ValueError(f"predictions must have shape {(len(targets), classes)}, got {predictions.shape}")
+    if not len(targets) or targets.min() < 0 or targets.max() >= classes:
+        raise ValueError(f"targets must be numbers of classes below {classes}, and at least one")
+    broken = np.flatnonzero(~np.isfinite(predictions).all(axis=1))
+    if len(broken):
+        raise TrainingError(
+            f"test row {broken[0]}: the model's noise error is not finite ({len(broken)} of {len(predictions)} rows). "
+            "Its weights or activations overflowed: lower the learning rate, clip gradients, or use "
+            "training.precision=float32."
+        )

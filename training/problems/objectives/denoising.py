@@ -1,0 +1,163 @@
+"""Objective of a diffusion model: predict the noise that was added to an image, given the image's class.
+
+The noise schedule and the loss are those of J. Ho, A. Jain and P. Abbeel, "Denoising Diffusion Probabilistic Models",
+NeurIPS 2020, equations 4 and 14: a noisy image is sqrt(a) * image + sqrt(1 - a) * noise, where `a` falls from 1 to 0
+over the steps of the schedule, and the loss is the mean squared error of the predicted noise.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from training.errors import SettingError, TrainingError
+from training.records import DatasetVersion
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+NOISE_LEVELS = 4  # steps of the schedule at which the loss of a row is measured
+SCHEDULE = "alphas_cumprod"  # buffer of a recipe's module, named as in diffusers
+NOISE = "measured_noise"  # buffer that `adapted` adds
+_IMAGE = ("channels", "height", "width")
+_SEED = 0  # of the noise by which models are measured: the same for all models of an image shape
+
+
+@dataclass(frozen=True)
+class DenoisingObjective:
+    """See :class:`training.problems.objectives.Objective`.
+
+    The output of a row has a loss for each class: the mean squared error of the predicted noise when the module is told
+    that the image is of this class. :meth:`adapted` makes these losses from the recipe's module.
+    """
+
+    loss: str = "squared_noise_error"
+    metric: str = "noise_error"
+    target: Literal["class", "number"] = "class"
+
+    def outputs(self, version: DatasetVersion) -> int:
+        """One loss for each class."""
+        return len(version.classes)
+
+    def adapted(self, build_model: "Callable[[Any, int], nn.Module]") -> "Callable[[Any, int], nn.Module]":
+        """A function that builds the recipe's module, which then also gives the losses of images.
+
+        `build_model(shape, classes)` returns a module whose call with noisy images (rows, channels, height, width),
+        steps (rows,) and classes (rows,) gives the predicted noise, as a tensor or as `sample` of a larger output. Its
+        buffer `alphas_cumprod` (steps,) is the noise schedule. The call with images alone then gives the losses (rows,
+        classes): in evaluation mode at four fixed steps with fixed noise, so that models are comparable; in training
+        mode at one random step for each row with random noise.
+
+        Raises :class:`SettingError` for rows that are no images, and :class:`TrainingError` for a module without a
+        noise schedule.
+        """
+
+        def build(shape: Any, outputs: int) -> "nn.Module":
+            if len(shape) != len(_IMAGE):
+                raise SettingError(
+                    f"problem Denoising: the source has rows of shape {tuple(shape)}, and needs images "
+                    f"({', '.join(_IMAGE)}), as of ImageFolder"
+                )
+            module = build_model(shape, outputs)
+            own: nn.Module = getattr(module, "recipe_module", module)
+            _check_schedule(own)
+            own.register_buffer(NOISE, _measured_noise(shape))
+            # A subclass keeps the names of the weights, which a module around this one would change.
+            own.__class__ = _with_losses(type(own), outputs)
+            return module
+
+        return build
+
+    def torch_sums(
+        self, output: "torch.Tensor", targets: "torch.Tensor", version: DatasetVersion, smoothing: float = 0.0
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Sum over the rows of the loss under each row's own class, with and without gradient.
+
+        The second sum is in float64. `smoothing` has no meaning here and is ignored.
+        """
+        del version, smoothing
+        own = output.float().gather(1, targets[:, None])
+        return own.sum(), own.detach().double().sum()
+
+    def torch_targets(self, targets: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
+        """Numbers of the classes (rows,)."""
+        del version
+        return targets
+
+    def torch_predictions(self, output: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
+        """Losses (rows, classes)."""
+        del version
+        return output.float()
+
+    def reduced(self, total: float, rows: float) -> float:
+        """Mean loss."""
+        return total / rows
+
+
+def _check_schedule(module: "nn.Module") -> None:
+    schedule = dict(module.named_buffers()).get(SCHEDULE)
+    if schedule is None or schedule.dim() != 1 or len(schedule) < NOISE_LEVELS:
+        raise TrainingError(
+            f"the model {type(module).__name__} has no noise schedule: in its __init__, call "
+            f'self.register_buffer("{SCHEDULE}", DDPMScheduler().alphas_cumprod), with DDPMScheduler of diffusers'
+        )
+
+
+def _measured_noise(shape: Any) -> "torch.Tensor":
+    """The noise (levels, channels, height, width) with which the losses of all rows are measured.
+
+    At each level its variance is exactly 1, so that a model that predicts no noise has the loss 1.
+    """
+    import torch
+
+    noise = torch.randn((NOISE_LEVELS, *shape), generator=torch.Generator().manual_seed(_SEED))
+    result: torch.Tensor = noise / noise.square().mean((1, 2, 3), keepdim=True).sqrt()
+    return result
+
+
+def _with_losses(own: "type[nn.Module]", classes: int) -> "type[nn.Module]":
+    """A subclass of a recipe's module that gives losses when it is called with images alone."""
+    import torch
+
+    class WithLosses(own):  # type: ignore[misc, valid-type]  # the base is known only here
+        def forward(self, *arguments: Any, **named: Any) -> Any:
+            if len(arguments) == 1 and not named:
+                return self._losses(arguments[0])
+            return super().forward(*arguments, **named)
+
+        def _losses(self, images: torch.Tensor) -> torch.Tensor:
+            steps, noise = self._drawn(images) if self.training else self._fixed(images)
+            kept = getattr(self, SCHEDULE)[steps].to(images.dtype)[:, :, None, None, None]
+            noisy = kept.sqrt() * images[:, None] + (1 - kept).sqrt() * noise
+            levels, shape = steps.shape[1], images.shape[1:]
+            each = (-1, classes, levels)
+            rows = noisy[:, None].expand(*each, *shape).reshape(-1, *shape)
+            wanted = noise[:, None].expand(*each, *shape).reshape(-1, *shape)
+            all_classes = torch.arange(classes, device=images.device)[None, :, None]
+            predicted = super().forward(
+                rows,
+                steps[:, None].expand(each).reshape(-1),
+                all_classes.expand(len(images), classes, levels).reshape(-1),
+            )
+            errors = (getattr(predicted, "sample", predicted) - wanted).float().square()
+            result: torch.Tensor = errors.flatten(1).mean(1).reshape(each).mean(2)
+            return result
+
+        def _drawn(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            """A random step (rows, 1) and noise (rows, 1, ...) for each row."""
+            steps = torch.randint(len(getattr(self, SCHEDULE)), (len(images), 1), device=images.device)
+            return steps, torch.randn_like(images)[:, None]
+
+        def _fixed(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            """The steps (rows, levels) and noise (rows, levels, ...) at which all models are measured."""
+            count = len(getattr(self, SCHEDULE))
+            places = torch.arange(1, 2 * NOISE_LEVELS, 2, device=images.device)
+            steps = (places * count // (2 * NOISE_LEVELS)).expand(len(images), -1)
+            noise = getattr(self, NOISE).to(images.dtype)
+            return steps, noise.expand(len(images), *noise.shape)
+
+    WithLosses.__name__ = own.__name__
+    return WithLosses
+
+
+OBJECTIVE = DenoisingObjective()
