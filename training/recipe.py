@@ -170,7 +170,7 @@ class Recipe:
         else:
             trainer = self.trainer or Torch(self.build_model)  # type: ignore[arg-type]  # one of both is given
         object.__setattr__(self, "trainer", trainer)
-        if (own := getattr(trainer, "build_model", None)) is not None:
+        if (own := getattr(trainer, "build_model", None) or self.build_model) is not None:
             object.__setattr__(self, "build_model", self.problem.adapted(own))
         object.__setattr__(self, "settings", trainer.adapted(self.settings))
         if (tokenizer := getattr(trainer, "tokenizer", None)) is not None:

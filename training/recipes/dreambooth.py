@@ -41,6 +41,18 @@ def build_model(shape: ImageShape, classes: int) -> "nn.Module":
     tokens = [[words.index(word) for word in prompt.split()] for prompt in PROMPTS]
     rows = [ids + [end] * (longest + 1 - len(ids)) for ids in tokens]
 
+    class Upsample(nn.Module):
+        """Doubles height and width. That of diffusers asks for the number of rows, which torch.export refuses."""
+
+        def __init__(self, conv: nn.Module) -> None:
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, rows: torch.Tensor, size: tuple[int, int] | None = None) -> torch.Tensor:
+            larger = nn.functional.interpolate(rows, size=size, scale_factor=None if size else 2.0)
+            result: torch.Tensor = self.conv(larger)
+            return result
+
     class DreamBooth(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -60,14 +72,17 @@ def build_model(shape: ImageShape, classes: int) -> "nn.Module":
                 sample_size=shape[1:],
                 in_channels=shape[0],
                 out_channels=shape[0],
-                down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
-                up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+                down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+                up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
                 block_out_channels=(32, 64),
                 layers_per_block=1,
                 norm_num_groups=8,
                 attention_head_dim=2,
                 cross_attention_dim=32,
             )
+            for block in self.unet.up_blocks:
+                if block.upsamplers is not None:
+                    block.upsamplers = nn.ModuleList(Upsample(each.conv) for each in block.upsamplers)
             self.register_buffer("prompts", torch.tensor(rows[:classes]))
             self.register_buffer("alphas_cumprod", DDPMScheduler().alphas_cumprod)
 

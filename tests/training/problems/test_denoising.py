@@ -77,7 +77,7 @@ def test_the_recipe_s_module_keeps_its_weights_names_and_call() -> None:
 
 
 def test_the_program_that_torch_exports_takes_any_number_of_images() -> None:
-    module = nn.Sequential(built()).eval()  # as a registered program, whose first part normalises
+    module = built().eval()
     rows = torch.export.Dim("rows")
     program = torch.export.export(module, (torch.zeros((3, *SHAPE)),), dynamic_shapes=({0: rows},))
     images = torch.randn((5, *SHAPE), generator=torch.Generator().manual_seed(0))

@@ -120,15 +120,21 @@ def _with_losses(own: "type[nn.Module]", classes: int) -> "type[nn.Module]":
     import torch
 
     class WithLosses(own):  # type: ignore[misc, valid-type]  # the base is known only here
-        def forward(self, *arguments: Any, **named: Any) -> Any:
-            if len(arguments) == 1 and not named:
-                return self._losses(arguments[0])
-            return super().forward(*arguments, **named)
+        def forward(
+            self,
+            images: torch.Tensor,
+            steps: torch.Tensor | None = None,
+            classes: torch.Tensor | None = None,
+        ) -> Any:
+            if steps is None:
+                return self._losses(images)
+            return super().forward(images, steps, classes)
 
         def _losses(self, images: torch.Tensor) -> torch.Tensor:
             steps, noise = self._drawn(images) if self.training else self._fixed(images)
             kept = getattr(self, SCHEDULE)[steps].to(images.dtype)[:, :, None, None, None]
             noisy = kept.sqrt() * images[:, None] + (1 - kept).sqrt() * noise
+            # torch.export would treat len(images) as a constant.
             levels, shape = steps.shape[1], images.shape[1:]
             each = (-1, classes, levels)
             rows = noisy[:, None].expand(*each, *shape).reshape(-1, *shape)
@@ -137,7 +143,7 @@ def _with_losses(own: "type[nn.Module]", classes: int) -> "type[nn.Module]":
             predicted = super().forward(
                 rows,
                 steps[:, None].expand(each).reshape(-1),
-                all_classes.expand(len(images), classes, levels).reshape(-1),
+                all_classes.expand(images.shape[0], classes, levels).reshape(-1),
             )
             errors = (getattr(predicted, "sample", predicted) - wanted).float().square()
             result: torch.Tensor = errors.flatten(1).mean(1).reshape(each).mean(2)
@@ -145,16 +151,16 @@ def _with_losses(own: "type[nn.Module]", classes: int) -> "type[nn.Module]":
 
         def _drawn(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             """A random step (rows, 1) and noise (rows, 1, ...) for each row."""
-            steps = torch.randint(len(getattr(self, SCHEDULE)), (len(images), 1), device=images.device)
+            steps = torch.randint(len(getattr(self, SCHEDULE)), (images.shape[0], 1), device=images.device)
             return steps, torch.randn_like(images)[:, None]
 
         def _fixed(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             """The steps (rows, levels) and noise (rows, levels, ...) at which all models are measured."""
             count = len(getattr(self, SCHEDULE))
             places = torch.arange(1, 2 * NOISE_LEVELS, 2, device=images.device)
-            steps = (places * count // (2 * NOISE_LEVELS)).expand(len(images), -1)
+            steps = (places * count // (2 * NOISE_LEVELS)).expand(images.shape[0], -1)
             noise = getattr(self, NOISE).to(images.dtype)
-            return steps, noise.expand(len(images), *noise.shape)
+            return steps, noise.expand(images.shape[0], *noise.shape)
 
     WithLosses.__name__ = own.__name__
     return WithLosses
