@@ -102,7 +102,8 @@ def predicted(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> 
 
 def _predicts_classes(evaluation: Evaluation) -> bool:
     """Whether the evaluation has the predicted class of each row, and not a number."""
-    return pa.types.is_integer(pq.read_schema(evaluation.predictions).field("candidate").type)
+    kind = pq.read_schema(evaluation.predictions).field("candidate").type
+    return bool(pa.types.is_integer(kind))
 
 
 def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Release, row: str) -> None:

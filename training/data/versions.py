@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from training.code_closure import code_digests
 from training.data import dataset
+from training.data.manifest import write_manifest
 from training.data.row_kinds import TARGET_KINDS, TARGET_MODULES, TEXT_MODULES
 from training.errors import SettingError
 from training.records import DatasetVersion, ProblemName, RawShard, SourceFiles, Split
 from training.settings.schema import DataSettings
-from training.storage.files import digest_json
+from training.storage.files import atomic_folder, digest_json
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -32,9 +33,17 @@ def fingerprint(
     made = dataset.fingerprint(files, settings, problem, transform)
     if files.kind == "text":
         return _of_text(made, files, settings, problem, transform)
+    if _has_another_problem(files, problem):
+        return digest_json({"images": made, "problem": problem})
     if files.kind not in TARGET_KINDS:
         return made
     return digest_json({"images": made, "target": files.target, "code": code_digests(*TARGET_MODULES)})
+
+
+def _has_another_problem(files: SourceFiles, problem: ProblemName) -> bool:
+    """Whether the rows are images with classes, for another problem than that for which such images are prepared."""
+    of_images = files.kind not in TARGET_KINDS and files.kind not in ("table", "text")
+    return of_images and problem != DatasetVersion.model_fields["problem"].default
 
 
 def _of_text(
@@ -85,6 +94,17 @@ def make_version(
         from training.data.text.preparation import make_version
     else:
         from training.data.preparation.prepare import make_version
+    if _has_another_problem(files, problem):
+        with atomic_folder(place) as staging:
+            plain = make_version(
+                name, identity, files, raw, settings, staging / "images", with_ray, listing, problem, function
+            )
+            version = plain.model_copy(update={"problem": problem, "path": str(place)})
+            for path in list(Path(plain.path).iterdir()):
+                path.rename(staging / path.name)
+            Path(plain.path).rmdir()
+            write_manifest(version, staging)
+        return version
     return make_version(name, identity, files, raw, settings, place, with_ray, listing, problem, function)
 
 

@@ -51,16 +51,17 @@ def _denoised(
 
     schedule = getattr(module, SCHEDULE)
     steps = range(len(schedule) - 1, -1, -max(1, len(schedule) // _STEPS))
+    clean = images
     for now, following in zip(steps, [*steps[1:], None], strict=True):
         found = module(images, torch.full((len(images),), now), classes)
         noise = getattr(found, "sample", found)
         kept = schedule[now]
         clean = ((images - (1 - kept).sqrt() * noise) / kept.sqrt()).clamp(*limits)
         if following is None:
-            return clean
+            break
         noise = (images - kept.sqrt() * clean) / (1 - kept).sqrt()  # that which leads to the clamped image
         images = schedule[following].sqrt() * clean + (1 - schedule[following]).sqrt() * noise
-    raise AssertionError("a schedule has steps")
+    return clean
 
 
 def _statistics(version: DatasetVersion) -> "tuple[torch.Tensor, torch.Tensor]":
