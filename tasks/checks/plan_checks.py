@@ -34,7 +34,7 @@ _DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> None:
     """Check libraries, metrics, trackers and store, the rows, the initial weights, the champion's inputs and the model.
 
-    Checks nothing for a finished run. A recipe of Evergreen with its own images has proven rows and a proven model: only
+    Checks nothing for a finished run. A recipe of Evergreen with its own images has proven rows and model: only
     the rest is checked. For images, a few rows are checked; for a table, the target of every row.
     Raises :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
     """

@@ -4,9 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 from registered import rows_of
 
 from flows.retrain import retrain

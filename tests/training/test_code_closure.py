@@ -236,7 +236,8 @@ MODULES = {
     "rt-polarity-bert": COMMON | TRANSFORMERS | TEXT | {"problems.objectives.classification"},
     "dreambooth": COMMON
     | ACCELERATE
-    | {"problems.objectives.denoising", "data.sources.folder", "data.sources.places"},
+    | {"problems.objectives.denoising"}
+    | {f"data.sources.{name}" for name in ("folder", "folder_listing", "places", "plain_files")},
     "rt-polarity-gpt2": COMMON | TRANSFORMERS | TEXT | {"problems.objectives.language_model"},
 }
 KINDS = {

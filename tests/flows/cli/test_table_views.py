@@ -155,3 +155,7 @@ def test_recipes_are_listed_with_problem_and_trainer(capsys: pytest.CaptureFixtu
     promised = {key: listed["breast-cancer"][key] for key in ("resumes", "same_bits_after_kill", "extra")}
     assert promised == {"resumes": "round", "same_bits_after_kill": True, "extra": "boosting"}
     assert (listed["digits"]["extra"], listed["digits-lightning"]["extra"]) == ("", "lightning")
+    assert (listed["digits-accelerate"]["extra"], listed["dreambooth"]["extra"]) == (
+        "accelerate",
+        "diffusion",
+    )
