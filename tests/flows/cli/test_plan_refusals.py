@@ -99,6 +99,6 @@ def test_a_tracker_without_its_library_is_refused(
 
 
 def test_a_recipe_of_evergreen_whose_library_is_missing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.trainers.lightning.trainer.find_spec", lambda _: None)
-    with pytest.raises(SettingError, match=r"Lightning is not installed; install it by .*lightning"):
+    monkeypatch.setattr("tasks.checks.library_check.find_spec", lambda _: None)
+    with pytest.raises(SettingError, match=r"lightning, which is not installed; install it by .*lightning"):
         preview("digits-lightning", {}, home)
