@@ -106,11 +106,10 @@ class Torch:
 class Recipe:
     """A model, its data and its settings.
 
-    `problem` says what the model learns: `Classification()`, `Regression()`, `LanguageModel()` or
-    `Denoising()`. `trainer` says how:
-    `Torch(build_model)` or `XGBoost(...)`; `build_model` alone stands for `Torch(build_model)`. Without both, the kind
-    of the source decides
-    (:func:`training.default_trainers.default_trainer`), and `chosen` describes the trainer.
+    `problem` says what the model learns: `Classification()`, `Regression()`, `LanguageModel()` or `Denoising()`.
+    `trainer` says how: `Torch(build_model)` or `XGBoost(...)`; `build_model` alone stands for `Torch(build_model)`.
+    Without both, the kind of the source decides (:func:`training.default_trainers.default_trainer`), and `chosen`
+    describes the trainer.
 
     `dataset(version, split)`, if given, returns a map-style torch Dataset of (uint8 image, label) pairs for
     `data.feed=loader`; by default the rows of the dataset version are used. `files` lists the other files that

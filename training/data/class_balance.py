@@ -56,23 +56,29 @@ def _permutation(rows: int, seed: int, number_of_pass: int, number_of_class: int
     return Permutation(rows, stream_key(seed, number_of_pass, number_of_class, _BALANCED))
 
 
+def check_balance(names: Sequence[str], global_batch_size: int, workers: int = 1) -> None:
+    """Raise :class:`SettingError` for rows without classes, or a batch that can't be balanced on each worker."""
+    if not names:
+        raise SettingError(
+            "training.balance_classes: the rows have no classes; remove the setting, or use a problem with classes"
+        )
+    unit = len(names) * workers
+    if global_batch_size % unit:
+        among = f"{len(names)} classes" + (f" on {workers} workers" if workers > 1 else "")
+        raise SettingError(
+            f"training.global_batch_size: {global_batch_size} rows do not divide among {among}, as "
+            f"training.balance_classes demands; use a multiple of {unit}"
+        )
+
+
 def balanced_order(
     targets: npt.NDArray[np.int64], names: Sequence[str], global_batch_size: int, seed: int
 ) -> BalancedOrder:
     """The order of rows with these classes; `names` are the names of the classes.
 
-    Raises :class:`SettingError` for rows without classes, for a batch that does not divide among the classes, and for a
-    class without rows.
+    Raises :class:`SettingError` for a class without rows, and as :func:`check_balance` does.
     """
-    if not names:
-        raise SettingError(
-            "training.balance_classes: the rows have no classes; remove the setting, or use a problem with classes"
-        )
-    if global_batch_size % len(names):
-        raise SettingError(
-            f"training.global_batch_size: {global_batch_size} rows do not divide among {len(names)} classes, as "
-            f"training.balance_classes demands; use a multiple of {len(names)}"
-        )
+    check_balance(names, global_batch_size)
     classes = tuple(np.flatnonzero(targets == number) for number in range(len(names)))
     empty = [name for name, rows in zip(names, classes, strict=True) if not len(rows)]
     if empty:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.class_balance import BalancedOrder, balanced_order
+from training.data.class_balance import BalancedOrder, balanced_order, check_balance
 from training.data.sample_order import SampleOrder
 from training.errors import SettingError
 
@@ -73,3 +73,11 @@ def test_what_can_not_be_balanced(
 ) -> None:
     with pytest.raises(SettingError, match=re.escape(message)):
         balanced_order(np.array(targets), names, size, 0)
+
+
+def test_a_worker_without_rows_of_each_class_is_refused_before_training() -> None:
+    check_balance(NAMES, 8, workers=4)
+    with pytest.raises(
+        SettingError, match=r"6 rows do not divide among 2 classes on 2 workers, .*multiple of 4"
+    ):
+        check_balance(NAMES, 6, workers=2)

@@ -11,6 +11,7 @@ from test_problem_contract import CLASSES, version_of
 from test_problem_contract import TestDenoising as Contract
 from torch import nn
 
+from evergreen import Accelerate, Digits, Recipe
 from tasks.problems.denoising.outputs import ErrorOutputs
 from training.errors import SettingError, TrainingError
 from training.problems.denoising import Denoising, score
@@ -84,6 +85,18 @@ def test_the_program_that_torch_exports_takes_any_number_of_images() -> None:
     assert torch.allclose(program.module()(images), module(images))
 
 
+def test_the_build_model_of_a_recipe_with_its_own_loop_gives_losses_too() -> None:
+    trainer = Accelerate(print)
+    recipe = Recipe("own", source=Digits(), problem=Denoising(), build_model=known, trainer=trainer)
+    assert recipe.build_model is not None
+    assert recipe.build_model(SHAPE, 2).eval()(torch.zeros((3, *SHAPE))).shape == (3, 2)
+
+
+def known(shape: Any, classes: int) -> nn.Module:
+    del classes
+    return Known(torch.zeros(shape))
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(SettingError, match=re.escape("rows of shape (7,), and needs images (channels")):
         Denoising().adapted(lambda _, __: nn.Identity())((7,), 2)
@@ -107,6 +120,7 @@ def images_of(mean: tuple[float, ...], std: tuple[float, ...]) -> DatasetVersion
     return plain.model_copy(update={"shape": SHAPE, "mean": mean, "std": std})
 
 
+@pytest.mark.frameworks  # it needs an extra, so only this mark makes a suite run it
 def test_the_sampler_is_that_of_diffusers() -> None:
     """Without a model that reaches the limits of pixels, the steps are those of DDIMScheduler."""
     diffusers: Any = pytest.importorskip("diffusers", reason="install the extras by: make setup EXTRAS=all")

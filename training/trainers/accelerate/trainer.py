@@ -6,11 +6,13 @@ This module does not import Accelerate, which is an optional dependency.
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from training.data.class_balance import check_balance
 from training.data.sample_order import SampleOrder
 from training.errors import SettingError
 from training.records import DatasetVersion
 from training.seams import install_command
 from training.settings.schema import Settings
+from training.trainers.accelerate.own_settings import own_settings
 from training.trainers.base import Promise
 from training.trainers.network.own_settings import network_settings
 
@@ -31,8 +33,10 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
 
 
 def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if Accelerate is not installed."""
-    del settings, version
+    """Raise :class:`SettingError` if Accelerate is not installed, or classes can't be balanced on each worker."""
+    training, workers = own_settings(settings), max(1, settings.scaling.num_workers)
+    if training.balance_classes and version.classes:
+        check_balance(version.classes, training.global_batch_size, workers)
     if find_spec("accelerate") is None:
         raise SettingError(
             f"trainer accelerate: Accelerate is not installed; install it by `{install_command('accelerate')}`"
