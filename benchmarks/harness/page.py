@@ -1,6 +1,6 @@
 """`results.md`: the results as a Markdown page."""
 
-from benchmarks.harness.results import Line, Results
+from benchmarks.harness.results import Line, Results, described
 from benchmarks.harness.statistics import MOST_SPREAD
 
 _HEADINGS = (
@@ -22,13 +22,10 @@ _HEADINGS = (
 
 def page(results: Results) -> str:
     """Render the whole page."""
-    about = results.machine
     head = [
         "# Benchmarks",
         "",
-        f"{results.date}; {about['cores']} cores of {about['cpu']}, {about['memory_gb']} GB"
-        + (f", {about['gpu']}" if about["gpu"] else ", no GPU")
-        + f"; {about['system']}; images: {about['data']}; "
+        f"{results.date}; {described(results.machine)}; "
         + ", ".join(f"{name} {version}" for name, version in results.versions.items())
         + f"; code {results.code}; {results.size} run"
         + ("." if results.finished else ", not finished."),
@@ -43,9 +40,17 @@ def page(results: Results) -> str:
         f"|{' --- |' * len(_HEADINGS)}",
     ]
     notes = [f"- **{name_of(line)}**: {line.note}" for line in results.rows if line.note]
-    for code, date in sorted({(line.code, line.date) for line in results.rows if line.code != results.code}):
-        older = [name_of(line) for line in results.rows if (line.code, line.date) == (code, date)]
-        notes.append(f"- Measured with code {code} on {date}: {', '.join(older)}")
+    here = (results.code, described(results.machine))
+    others = {
+        (line.code, line.date, line.machine) for line in results.rows if (line.code, line.machine) != here
+    }
+    for code, date, machine in sorted(others):
+        measured = [
+            name_of(line)
+            for line in results.rows
+            if (line.code, line.date, line.machine) == (code, date, machine)
+        ]
+        notes.append(f"- Measured with code {code} on {date}, {machine}: {', '.join(measured)}")
     return "\n".join([*head, *map(_row, results.rows), "", *notes, *_missed(results)]) + "\n"
 
 

@@ -29,7 +29,8 @@ class Line(Record):
     `a` and `b` are medians in `unit`; `cpu_s` and `peak_mb` are medians over runs, of the whole process tree.
     `spread` is the standard deviation of one run, as a fraction. `met` is None without a goal or an interval, in a
     void run, and for a row that could not be measured, for which `note` gives the reason. `code` is :func:`stamp` on
-    `date`. `hooks` says whether Evergreen used its hooks into Ray; a claim may have a line with and one without them.
+    `date`, and `machine` the text of :func:`described`. `hooks` says whether Evergreen used its hooks into Ray; a claim
+    may have a line with and one without them.
     """
 
     id: str
@@ -51,10 +52,14 @@ class Line(Record):
     note: str = ""
     code: str = ""
     date: str = ""
+    machine: str = ""
 
 
 class Results(Record):
-    """A run of the suite. `finished` is False while rows are missing; `code` and `date` belong to the newest line."""
+    """A run of the suite. `finished` is False while rows are missing.
+
+    `machine`, `code` and `date` belong to the newest line.
+    """
 
     machine: dict[str, Any]
     versions: dict[str, str]
@@ -68,8 +73,9 @@ class Results(Record):
 def begin(file: Path, size: str, single_rows: bool) -> Results:
     """Start a new run, or continue the run in `file` if it was interrupted or if `single_rows` are measured.
 
-    Lines measured with other code are kept, marked with that code, until they are measured again; lines measured on
-    another machine, with other package versions or in another size are dropped.
+    Lines measured with other code are kept, marked with that code, until they are measured again; lines measured with
+    other package versions or in another size are dropped. A run may be continued on another machine: both sides of a
+    row are measured on one machine, which is recorded with the row.
     """
     now = Results(
         machine=machine(),
@@ -84,11 +90,13 @@ def begin(file: Path, size: str, single_rows: bool) -> Results:
         before = Results.model_validate_json(file.read_text(encoding="utf-8"))
     except ValueError:  # written by an older harness, whose intervals are not comparable
         return now
-    if any(getattr(before, name) != getattr(now, name) for name in ("machine", "versions", "size")):
+    if any(getattr(before, name) != getattr(now, name) for name in ("versions", "size")):
         return now
     if before.code != now.code:
         return now.model_copy(update={"rows": before.rows})
-    return before if single_rows or not before.finished else now
+    if before.finished and not single_rows:
+        return now
+    return before.model_copy(update={"machine": now.machine})
 
 
 def stamp() -> str:
@@ -103,7 +111,11 @@ def stamp() -> str:
 
 def add(results: Results, lines: list[Line], file: Path) -> Results:
     """Add a row's lines, replacing older ones of the same claims and hooks; sort all lines and write the file."""
-    here = {"code": results.code, "date": datetime.date.today().isoformat()}
+    here = {
+        "code": results.code,
+        "date": datetime.date.today().isoformat(),
+        "machine": described(results.machine),
+    }
     new = {(line.id, line.hooks): line.model_copy(update=here) for line in lines}
     kept = [new.pop((line.id, line.hooks), line) for line in results.rows]
     rows = tuple(sorted((*kept, *new.values()), key=_place))
@@ -137,6 +149,14 @@ def machine() -> dict[str, Any]:
         if os.environ.get("EVERGREEN_TEST_DATA")
         else "scikit-learn's digits, enlarged",
     }
+
+
+def described(machine: dict[str, Any]) -> str:
+    """The properties of a machine as readable text."""
+    return (
+        f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gb']} GB, {machine['gpu'] or 'no GPU'}; "
+        f"{machine['system']}; images: {machine['data']}"
+    )
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,6 @@ from benchmarks.harness.row import Row
 
 # A run may be cut off, so the rows that docs/performance.md discusses come first.
 _MODULES = (
-    "first_run_against_earlier_commit",
     "whole_run_against_bare_script",
     "launch_to_first_step",
     "reading_images",
@@ -33,6 +32,7 @@ _MODULES = (
     "accelerate_against_guides",
     "transformers_against_guides",
     "keras_against_guides",
+    "first_run_against_earlier_commit",
     "start_at_size",
     "growth_in_retrainings_on_cluster",
     "gpu_feeding",
