@@ -13,6 +13,7 @@ from training.ray_cluster.capacity import resolve_here
 from training.recipe import load
 from training.records import Release
 from training.redaction import redact
+from training.search.generations import grown
 from training.search.planning import PlannedSearch, Request, check_request, plan_search, with_values
 from training.search.records import Search, SearchResult
 from training.search.results import known_results, without_winner
@@ -27,7 +28,7 @@ def outcome_of(
     winner = found.winner
     if winner is None:
         raise without_winner(found)
-    assignments = _assignments(with_values(overrides, winner.values))
+    assignments = _assignments(with_values(overrides, planned.overrides_of(winner)))
     options = " ".join(f"--set {shlex.quote(redact(one))}" for one in assignments)
     return SearchResult(
         search=found,
@@ -53,13 +54,16 @@ def outcome_if_done(
         return None
     try:
         files = choose_source(chosen, settings, place).fetch(place.sources / chosen.name)
-        planned = plan_search(place, ref, settings, files, request, find_start(place, ref.name, settings))
+        start = find_start(place, ref.name, settings)
+        planned = grown(plan_search(place, ref, settings, files, request, start))
         found = known_results(planned)
         if not found.complete:
             return None
         release = None
         if retrain_winner and found.winner is not None:
-            release = release_if_unchanged(recipe, with_values(overrides, found.winner.values), place, False)
+            release = release_if_unchanged(
+                recipe, with_values(overrides, planned.overrides_of(found.winner)), place, False
+            )
             if release is None:
                 return None
         made = outcome_of(recipe, planned, found, overrides, release)

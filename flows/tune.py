@@ -34,6 +34,7 @@ from training.ray_cluster.cluster import ray_cluster
 from training.recipe import load
 from training.records import DatasetVersion
 from training.redaction import show_credentials
+from training.search.generations import grown
 from training.search.planning import PlannedSearch, Request, check_request, plan_search, with_values
 from training.search.records import Scheduler, SearchResult
 from training.search.results import known_results, without_winner
@@ -52,6 +53,7 @@ def tune(
     scheduler: Scheduler = "asha",
     concurrent: int | None = None,
     seed: int = 0,
+    generations: int | None = None,
     settings: dict[str, Any] = {},  # noqa: B006
     retrain_winner: bool = True,
 ) -> SearchResult:
@@ -61,14 +63,16 @@ def tune(
         recipe: Name of a recipe that comes with Evergreen, or path of a recipe file.
         space: Values of each searched setting, such as {"training.learning_rate": "loguniform(1e-4,1e-1)"}.
         trials: Number of trials, each a training with other values.
-        scheduler: asha ends trials early that are worse than others; none trains all to the end.
+        scheduler: asha ends trials early that are worse than others; pbt (population-based training) trains all in
+            several generations, each from the weights of the one before; none trains all to the end.
         concurrent: Trials at a time; empty: as many as the CPUs or GPUs allow.
         seed: Seed of the trials' values.
+        generations: Number of generations with scheduler pbt; empty: 4.
         settings: Settings that all trials and the retraining share, such as {"gate": {"floor": 0.9}}.
         retrain_winner: Retrain with the winner's values afterwards: compare, promote or keep.
     """
     enable_logging()
-    request = Request(space, trials, scheduler, seed, concurrent)
+    request = Request(space, trials, scheduler, seed, concurrent, generations)
     with sigterm_ends_flow(), retried_if_transient(), without_secrets():
         result = _tune(recipe, request, show_credentials(settings), retrain_winner)
     _made[:] = [result]
@@ -95,15 +99,16 @@ def _tune(recipe: str, request: Request, settings: dict[str, Any], retrain_winne
             close_killed(place, ref.name)
             files = download(recipe, resolved, str(place.root))
             start = find_start(place, ref.name, resolved, wait=True)
-            planned = plan_search(place, ref, resolved, files, request, start)
+            planned = grown(plan_search(place, ref, resolved, files, request, start))
             found = known_results(planned)
             if not found.complete:
                 ray.enter_context(ray_cluster(resolved))
                 found = search(planned, _dataset(planned, resolved), request.concurrent)
+                planned = grown(planned)
         winner = found.winner
         if winner is None:
             raise without_winner(found)
-        overrides = with_values(settings, winner.values)
+        overrides = with_values(settings, planned.overrides_of(winner))
         release = bring_up_to_date(recipe, overrides, {}) if retrain_winner else None
     made = outcome_of(recipe, planned, found, settings, release)
     return made.model_copy(update={"seconds": clock.elapsed_s})

@@ -20,6 +20,7 @@ from tasks.trackers.search_run import close_search, open_search, publish_trial, 
 from tasks.train import keep_plan
 from training.errors import TransientError, classify
 from training.records import DatasetVersion
+from training.search.generations import grown, next_generation
 from training.search.planning import PlannedSearch
 from training.search.ray_tune import run_trials, rungs_of
 from training.search.records import Event, Search, Trial, TrialJob, TrialResult
@@ -36,14 +37,18 @@ log = logging.getLogger("evergreen.search")
 def search(planned: PlannedSearch, version: DatasetVersion, concurrent: int | None) -> Search:
     """Run the trials without a result, at most `concurrent` at a time; returns the search with all results.
 
-    Prefect does not retry this task. The failure of a trial does not end the search.
+    Prefect does not retry this task. The failure of a trial does not end the search; but with the scheduler pbt, a
+    failure that may not happen again raises :class:`TransientError`, because the next generation depends on the trial.
     """
+    planned = grown(planned)
     running = _Running(planned, version, known_results(planned, rewrites=True))
     with search_failure_recorded(planned.plans[0], planned.search), shown_search(planned) as progress:
         running.begin(progress)
-        if jobs := running.jobs():
-            run_trials(jobs, planned.folder, planned.search.scheduler, concurrent, running)
-        return running.end()
+        while True:
+            if jobs := running.jobs():
+                run_trials(jobs, planned.folder, planned.search.scheduler, concurrent, running)
+            if not running.grow():
+                return running.end()
 
 
 @dataclass
@@ -85,6 +90,33 @@ class _Running:
             folder=str(self.planned.folder),
             rungs=rungs,
         )
+
+    def grow(self) -> bool:
+        """Plan the next generation of the scheduler pbt; returns False if there is none.
+
+        Raises :class:`TransientError` if a trial of this generation failed, but may succeed when it is tried again.
+        """
+        generation = self.planned.search.trials[-1].generation
+        if generation < self.planned.search.generations:
+            for result in self.found.results:
+                if result.transient:
+                    raise TransientError(
+                        f"trial {result.number} of generation {generation} failed: {result.error} The next generation "
+                        "depends on this trial. Run the same command again: it continues."
+                    )
+        more = next_generation(self.planned, self.found)
+        if more is None:
+            return False
+        assert self._progress is not None
+        self.planned = self._progress.planned = more
+        self.found = known_results(more)
+        log.info("generation %d of %d begins", generation + 1, more.search.generations)
+        trained_before = {trial.number for trial in more.search.trials if trial.generation > generation}
+        for result in self.found.results:
+            if result.number in trained_before:
+                self._progress.ended(result)
+        self._save()
+        return True
 
     def __call__(self, event: Event) -> None:
         """Handle an event of Ray Tune."""

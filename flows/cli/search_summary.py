@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.cli.summary import print_release, standard_output
-from tasks.terminal.search_progress import shown_values
+from tasks.terminal.search_progress import shown_trial
 from training.printable import printable
 from training.problems import problem_named
 from training.search.records import SearchResult, Trial, TrialResult
@@ -23,7 +23,7 @@ def print_search(result: SearchResult) -> None:
         if one.error:
             console.print(Text(printable(f"trial {one.number}: {one.error}"), style="red"), soft_wrap=True)
     winner = search.trials[result.winner - 1]
-    headline = f"trial {winner.number} has the least validation loss: {shown_values(winner.values)}"
+    headline = f"trial {winner.number} has the least validation loss: {shown_trial(winner)}"
     console.print(Text(printable(headline), style="bold green"))
     if result.reused:
         console.print("Nothing changed: an earlier command ran this search")
@@ -39,19 +39,21 @@ def print_search(result: SearchResult) -> None:
 def _trials(result: SearchResult) -> Table:
     search, problem = result.search, problem_named(result.search.problem)
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("trial", "values", "status"):
+    for title in ("trial", *(["generation"] if search.generations > 1 else []), "values", "status"):
         table.add_column(title)
     for title in ("epochs", "best", "validation loss", problem.metric_word, "seconds"):
         table.add_column(title, justify="right")
     for trial in search.trials:
         found = search.result_of(trial)
         style = "bold" if trial.number == result.winner else ""
-        table.add_row(*_cells(trial, found, problem.spell), style=style)
+        number, *cells = _cells(trial, found, problem.spell)
+        generation = [Text(str(trial.generation))] if search.generations > 1 else []
+        table.add_row(number, *generation, *cells, style=style)
     return table
 
 
 def _cells(trial: Trial, found: TrialResult | None, spell: Callable[[float], str]) -> list[Text]:
-    values = Text(printable(shown_values(trial.values)))
+    values = Text(printable(shown_trial(trial)))
     if found is None:
         return [Text(str(trial.number)), values, Text("no result", style="red")]
     status = "reused" if found.reused else found.status

@@ -1,5 +1,7 @@
 """`evergreen tune`: search for better settings, and retrain with the best settings."""
 
+from typing import Literal
+
 import click
 
 from flows.cli.options import common, recipe_argument, setting_assignments
@@ -37,14 +39,17 @@ class WithSpaces(click.Command):
     metavar="NAME=VALUES",
     help="values of a setting to search; may be repeated",
 )
-@click.option("--trials", type=int, default=8, show_default=True, help="number of trials")
+@click.option(
+    "--trials", type=int, default=8, show_default=True, help="number of trials; with pbt of each generation"
+)
 @click.option(
     "--scheduler",
-    type=click.Choice(["asha", "none"]),
+    type=click.Choice(["asha", "pbt", "none"]),
     default="asha",
     show_default=True,
-    help="asha ends worse trials early, none trains all to the end",
+    help="asha ends worse trials early; pbt is population-based training; none trains all to the end",
 )
+@click.option("--generations", type=int, help="with pbt: how often the trials are trained (default: 4)")
 @click.option("--concurrent", type=int, help="trials at a time (default: as many as CPUs or GPUs allow)")
 @click.option("--seed", type=int, default=0, show_default=True, help="seed of the trials' values")
 @click.option("--no-retrain", is_flag=True, help="only search: do not retrain with the winner's values")
@@ -54,7 +59,8 @@ def command(
     recipe: str,
     spaces: tuple[str, ...],
     trials: int,
-    scheduler: str,
+    scheduler: Literal["asha", "pbt", "none"],
+    generations: int | None,
     concurrent: int | None,
     seed: int,
     no_retrain: bool,
@@ -79,7 +85,8 @@ def command(
         recipe,
         split_assignments(spaces),
         trials=trials,
-        scheduler="asha" if scheduler == "asha" else "none",
+        scheduler=scheduler,
+        generations=generations,
         concurrent=concurrent,
         seed=seed,
         settings=parse_assignments(assignments),

@@ -60,15 +60,18 @@ def tune(
     scheduler: "Scheduler" = "asha",
     concurrent: int | None = None,
     seed: int = 0,
+    generations: int | None = None,
     settings: Mapping[str, Any] | None = None,
     retrain_winner: bool = True,
 ) -> "SearchResult":
     """Search settings with less validation loss, then retrain with the best as :func:`retrain` does.
 
     `space` has the values of each searched setting: `{"training.learning_rate": "loguniform(1e-4,1e-1)"}`. A trial
-    trains the recipe with other values, in one process; `scheduler` "asha" ends worse trials early, "none" does not.
-    `concurrent` limits the trials at a time; None: as many as CPUs or GPUs allow. `settings` are shared by all trials
-    and the retraining. Trials that were trained before are reused. Raises :class:`training.errors.EvergreenError`.
+    trains the recipe with other values, in one process; `scheduler` "asha" ends worse trials early, "none" does not,
+    and "pbt" (population-based training) trains `trials` trials in `generations` generations (default: 4), each from
+    the weights of the one before. `concurrent` limits the trials at a time; None: as many as CPUs or GPUs allow.
+    `settings` are shared by all trials and the retraining. Trials that were trained before are reused. Raises
+    :class:`training.errors.EvergreenError`.
     """
     from flows.local.prefect_server import prefect_api
     from flows.search_outcome import outcome_if_done
@@ -76,7 +79,7 @@ def tune(
 
     name, overrides = str(recipe), _nested(settings)
     place, began = prepared(), time.perf_counter()
-    request = Request(space, trials, scheduler, seed, concurrent)
+    request = Request(space, trials, scheduler, seed, concurrent, generations)
     result = outcome_if_done(name, request, overrides, place, retrain_winner)
     if result is None:
         log.info("%s: starting Prefect's server, and importing what the search needs", name)
@@ -225,6 +228,7 @@ def _run_search(
             request.scheduler,
             request.concurrent,
             request.seed,
+            request.generations,
             hide_credentials(overrides),
             retrain_winner,
         )

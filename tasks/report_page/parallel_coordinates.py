@@ -25,6 +25,8 @@ def parallel_coordinates(search: Search, path: Path) -> Path:
         _Column(name.rpartition(".")[2], [trial.values[name] for trial in shown], domain.is_logarithmic)
         for name, domain in space.items()
     ]
+    if search.generations > 1:
+        columns.insert(0, _Column("generation", [trial.generation for trial in shown], logarithmic=False))
     losses = [results[trial.number].validation_loss for trial in shown]
     columns.append(_Column("validation loss", losses, logarithmic=False))
     figure = new_figure(max(5.0, _AXIS_INCHES * len(columns)), 4.2)

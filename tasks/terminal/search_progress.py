@@ -10,7 +10,7 @@ from typing import Any
 from tasks.terminal.progress import terminal
 from training.problems import problem_named
 from training.search.planning import PlannedSearch
-from training.search.records import TrialResult
+from training.search.records import Trial, TrialResult
 from training.search.space import Values, text_of
 
 log = logging.getLogger("evergreen.search")
@@ -19,6 +19,12 @@ log = logging.getLogger("evergreen.search")
 def shown_values(values: Values) -> str:
     """Values of a trial as readable text, such as `learning_rate=0.003, optimizer=sgd`."""
     return ", ".join(f"{name.rpartition('.')[2]}={text_of(value)}" for name, value in values.items())
+
+
+def shown_trial(trial: Trial) -> str:
+    """Values of a trial as readable text, and the trial whose weights it starts from."""
+    start = f" from trial {trial.parent}" if trial.parent else ""
+    return shown_values(trial.values) + start
 
 
 def shown_scores(result: TrialResult, problem: Any) -> str:
@@ -53,24 +59,24 @@ class SearchProgress:
         """A trial has a result."""
         self._running.pop(result.number, None)
         self._results[result.number] = result
-        trial, total = self.planned.trial(result.number), len(self.planned.plans)
+        trial, total = self.planned.trial(result.number), self.planned.search.size
         what = "reused" if result.reused else result.status
         scores = shown_scores(result, problem_named(self.planned.search.problem))
         why = f": {result.error}" if result.error else f": {scores}"
-        log.info("trial %d/%d %s%s (%s)", result.number, total, what, why, shown_values(trial.values))
+        log.info("trial %d/%d %s%s (%s)", result.number, total, what, why, shown_trial(trial))
         self._draw()
 
     def _draw(self) -> None:
         if self.bar is None:
             return
         if self._task is None:
-            self._task = self.bar.add_task("search", total=len(self.planned.plans), said="")
+            self._task = self.bar.add_task("search", total=self.planned.search.size, said="")
         losses = [one.validation_loss for one in self._results.values() if one.validation_loss is not None]
         best = f"  best validation loss {min(losses):.4g}" if losses else ""
         self.bar.update(
             self._task,
             completed=len(self._results) + sum(map(self._share, self._running)),
-            said=f"{len(self._results)} of {len(self.planned.plans)} trials, {len(self._running)} running{best}",
+            said=f"{len(self._results)} of {self.planned.search.size} trials, {len(self._running)} running{best}",
         )
 
     def _share(self, number: int) -> float:

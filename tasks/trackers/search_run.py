@@ -53,7 +53,9 @@ def open_search(client: "MlflowClient", search: Search, plan: RunPlan) -> str:
         tags = {SEARCH_TAG: search.key, "evergreen.recipe": search.recipe, HOME_TAG: home_of(plan)}
         name = f"{search.recipe}-search-{search.key[:8]}"
         found = [client.create_run(experiment_id, run_name=name, tags=tags | origin_tags(plan))]
-        facts = {"trials": len(search.trials), "scheduler": search.scheduler, "seed": search.seed}
+        facts = {"trials": search.size, "scheduler": search.scheduler, "seed": search.seed}
+        if search.generations > 1:
+            facts["generations"] = search.generations
         params = {f"space.{setting}": text for setting, text in search.space.items()} | facts
         client.log_batch(
             found[0].info.run_id, params=[Param(name, str(value)) for name, value in params.items()]

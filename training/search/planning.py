@@ -25,6 +25,7 @@ from training.storage.paths import Home
 # A trial trains in one process: several trials at a time use the machine better than several workers of one trial.
 _ONE_PROCESS = {"scaling": {"num_workers": 0, "min_workers": None}}
 _MOST_TRIALS = 10_000
+_GENERATIONS = 4
 RECORD = "search.json"
 _NOT_SEARCHED = {
     "training.trainer": "the recipe chooses the trainer",
@@ -38,6 +39,7 @@ class Request:
 
     `space` has the values of each searched setting as text, `trials` is the number of trials, and `seed` the seed of
     their values. `concurrent` limits the number of trials that run at a time; None: as many as CPUs or GPUs allow.
+    With the scheduler pbt, `trials` is the number of trials of each of the `generations`; None: four generations.
     """
 
     space: Mapping[str, str]
@@ -45,14 +47,21 @@ class Request:
     scheduler: Scheduler
     seed: int
     concurrent: int | None = None
+    generations: int | None = None
+
+    @property
+    def rounds(self) -> int:
+        """How often the trials are trained: the number of generations with the scheduler pbt, else 1."""
+        return (self.generations or _GENERATIONS) if self.scheduler == "pbt" else 1
 
 
 @dataclass(frozen=True)
 class PlannedSearch:
-    """A search, and the run plans of its trials in the order of the trials."""
+    """A search, and the run plans of its trials in the order of the trials; `settings` are those without any values."""
 
     search: Search
     plans: tuple[RunPlan, ...]
+    settings: Settings
 
     @property
     def folder(self) -> Path:
@@ -81,6 +90,17 @@ class PlannedSearch:
         """The plan of the trial's run."""
         return self.plans[trial.number - 1]
 
+    def overrides_of(self, trial: Trial) -> Values:
+        """The settings by which the trial's run differs from other runs of the recipe, by their dotted names.
+
+        These are the trial's values, and for a trial that starts from another trial the file of the initial weights
+        and the seed.
+        """
+        if trial.parent is None:
+            return dict(trial.values)
+        settings = self.plan_of(trial).settings
+        return trial.values | {"training.init_from": settings.training.initial_weights, "seed": settings.seed}
+
 
 def check_request(request: Request, settings: Settings) -> list[Values]:
     """Check a request for a search; returns the values of each trial.
@@ -93,6 +113,7 @@ def check_request(request: Request, settings: Settings) -> list[Values]:
         raise SettingError(f"--concurrent {request.concurrent}: at least one trial must run at a time")
     if request.scheduler not in SCHEDULERS:
         raise SettingError(f"--scheduler {request.scheduler}: choose one of {', '.join(SCHEDULERS)}")
+    _check_generations(request, settings)
     space = parse_space(request.space)
     known = describe(settings)
     for name in space:
@@ -104,7 +125,7 @@ def check_request(request: Request, settings: Settings) -> list[Values]:
         )
     found = propose(space, request.trials, request.seed)
     for number, values in enumerate(found, start=1):
-        _settings_of(settings, values, number)
+        settings_of(settings, values, number)
     return found
 
 
@@ -118,36 +139,40 @@ def plan_search(
 ) -> PlannedSearch:
     """Plan the run of each trial; the search's key is a digest of the run keys, the space and the scheduler.
 
-    `start` has the weights to which `training.init_from` refers at present; None if the setting is not set.
-    Raises the errors of :func:`check_request` and :func:`training.plan.identify`.
+    With the scheduler pbt, plans the first generation: the others follow from its results; see
+    :mod:`training.search.generations`. `start` has the weights to which `training.init_from` refers at present; None if
+    the setting is not set. Raises the errors of :func:`check_request` and :func:`training.plan.identify`.
     """
     found = check_request(request, settings)
     by_key: dict[str, tuple[Values, RunPlan]] = {}
     for number, values in enumerate(found, start=1):
-        plan = identify(home, ref, _settings_of(settings, values, number), files, start=start)
+        plan = identify(home, ref, settings_of(settings, values, number), files, start=start)
         by_key.setdefault(plan.run_key, (values, plan))  # 1 and 1.0 are the same value
     trials = tuple(
         Trial(number=number, values=values, run_key=key)
         for number, (key, (values, _)) in enumerate(by_key.items(), start=1)
     )
+    named = [[trial.run_key for trial in trials], dict(request.space), request.scheduler]
     search = Search(
         recipe=ref.name,
-        key=digest_json([[trial.run_key for trial in trials], dict(request.space), request.scheduler]),
+        key=digest_json([*named, request.rounds, request.seed] if request.scheduler == "pbt" else named),
         problem=ref.problem,
         metric=problem_named(ref.problem).metric,
         space=dict(request.space),
         scheduler=request.scheduler,
+        generations=request.rounds,
         seed=request.seed,
         trials=trials,
     )
     plans = (plan.model_copy(update={"search": search.key}) for _, plan in by_key.values())
-    return PlannedSearch(search, tuple(plans))
+    return PlannedSearch(search, tuple(plans), settings)
 
 
 def with_values(overrides: Mapping[str, Any], values: Values) -> dict[str, Any]:
     """Add a trial's values to nested overrides of the settings."""
     return dict(overrides) | {
-        section: {**overrides.get(section, {}), **settings} for section, settings in nested(values).items()
+        name: {**overrides.get(name, {}), **given} if isinstance(given, dict) else given
+        for name, given in nested(values).items()
     }
 
 
@@ -156,8 +181,28 @@ def nested(values: Values) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for dotted, value in values.items():
         section, _, name = dotted.rpartition(".")
-        tree.setdefault(section, {})[name] = value
+        (tree.setdefault(section, {}) if section else tree)[name] = value
     return tree
+
+
+def _check_generations(request: Request, settings: Settings) -> None:
+    """Raise :class:`SettingError` if the number of generations, or the scheduler pbt, is not possible."""
+    if request.scheduler != "pbt":
+        if request.generations is not None:
+            raise SettingError(f"--generations {request.generations}: only --scheduler pbt has generations")
+        return
+    if request.trials < 2:
+        raise SettingError(f"--trials {request.trials}: --scheduler pbt compares two or more trials")
+    if request.rounds < 2 or request.rounds * request.trials > _MOST_TRIALS:
+        raise SettingError(
+            f"--generations {request.rounds}: a search has two or more generations, and at most {_MOST_TRIALS} "
+            f"trials in all"
+        )
+    if "training.init_from" not in describe(settings):
+        raise SettingError(
+            f"--scheduler pbt: trials start from the weights of other trials, which the trainer {settings.trainer} "
+            "does not offer. Use --scheduler asha or none"
+        )
 
 
 def _check_searchable(name: str, known: Mapping[str, Any], settings: Settings) -> None:
@@ -171,7 +216,7 @@ def _check_searchable(name: str, known: Mapping[str, Any], settings: Settings) -
         return
     if name not in known:
         # `resolve` raises an error that names the nearest setting.
-        resolve(settings, nested({name: None}) if "." in name else {name: None})
+        resolve(settings, nested({name: None}))
     why = _NOT_SEARCHED.get(name) or {
         "data": "settings of data choose the rows, which all trials of a search must share",
         "scaling": "each trial trains in one process",
@@ -182,7 +227,7 @@ def _check_searchable(name: str, known: Mapping[str, Any], settings: Settings) -
     )
 
 
-def _settings_of(base: Settings, values: Values, number: int) -> Settings:
+def settings_of(base: Settings, values: Values, number: int) -> Settings:
     """Settings of a trial. Raises :class:`SettingError` that names the trial and its values."""
     said = ", ".join(f"{name}={value}" for name, value in values.items())
     try:

@@ -186,7 +186,7 @@ def _scheduler(scheduler: Scheduler, jobs: Sequence[TrialJob]) -> "TrialSchedule
 
     from training.search.ray_trial import EPOCH, SCORE
 
-    if scheduler == "none":
+    if scheduler != "asha":  # a generation of population-based training ends when all its trials have ended
         return FIFOScheduler()
     return AsyncHyperBandScheduler(
         time_attr=EPOCH,

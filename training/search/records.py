@@ -9,8 +9,8 @@ from pydantic import Field
 from training.plan import RunPlan
 from training.records import DatasetVersion, ProblemName, Record, Release
 
-Scheduler = Literal["asha", "none"]
-SCHEDULERS: tuple[Scheduler, ...] = ("asha", "none")
+Scheduler = Literal["asha", "pbt", "none"]
+SCHEDULERS: tuple[Scheduler, ...] = ("asha", "pbt", "none")
 Status = Literal["finished", "stopped early", "failed"]
 
 
@@ -20,6 +20,8 @@ class Trial(Record):
     number: int = Field(description="1 for the first")
     values: dict[str, Any] = Field(description="value of each searched setting, by its dotted name")
     run_key: str = Field(description="run key of the trial's run")
+    generation: int = Field(1, description="1, or with scheduler pbt the number of the trial's generation")
+    parent: int | None = Field(None, description="number of the trial whose weights this trial starts from")
 
 
 class TrialResult(Record):
@@ -44,16 +46,24 @@ class Search(Record):
     """A search: its trials, and the results so far."""
 
     recipe: str = Field(description="name of the recipe")
-    key: str = Field(description="sha256 over the trials' run keys, the space and the scheduler")
+    key: str = Field(description="sha256 over the first trials' run keys, the space and the scheduler")
     problem: ProblemName = Field(description="name of the problem")
     metric: str = Field(description="name of the problem's metric, such as accuracy or rmse")
     space: dict[str, str] = Field(description="values of each searched setting, as in --space")
-    scheduler: Scheduler = Field(description="asha: worse trials end early; none: all train to the end")
+    scheduler: Scheduler = Field(
+        description="asha: worse trials end early; pbt: trials start from each other"
+    )
+    generations: int = Field(1, description="with scheduler pbt, how often the population is trained")
     seed: int = Field(description="seed of the trials' values")
-    trials: tuple[Trial, ...] = Field(description="all trials, in order")
+    trials: tuple[Trial, ...] = Field(description="all trials so far, in order")
     results: tuple[TrialResult, ...] = Field((), description="results so far")
     mlflow_run_id: str = Field("", description="id of the parent run in MLflow")
     published: bool = Field(False, description="whether MLflow has all results")
+
+    @property
+    def size(self) -> int:
+        """Number of trials of the whole search, at most; trials of later generations are not planned yet."""
+        return self.generations * sum(trial.generation == 1 for trial in self.trials)
 
     @property
     def left(self) -> list[Trial]:
@@ -83,9 +93,14 @@ class Search(Record):
 
     def with_result(self, result: TrialResult) -> "Search":
         """This search with `result` added; an earlier result of the same trial is replaced."""
-        others = [one for one in self.results if one.number != result.number]
+        others = self.without_result(result).results
         ordered = sorted([*others, result], key=lambda one: one.number)
         return self.model_copy(update={"results": tuple(ordered), "published": False})
+
+    def without_result(self, result: TrialResult) -> "Search":
+        """This search without the result of the trial with the number of `result`."""
+        others = tuple(one for one in self.results if one.number != result.number)
+        return self.model_copy(update={"results": others, "published": False})
 
 
 class SearchResult(Record):

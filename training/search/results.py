@@ -24,10 +24,12 @@ def known_results(planned: PlannedSearch, rewrites: bool = False) -> Search:
     `rewrites`: the caller holds the recipe's lock and writes the record again, so a damaged record is set aside.
     """
     read = find_or_set_aside if rewrites else find_record
-    found = read(planned.record, Search, planned.folder.name) or planned.search
+    found = _of_plan(read(planned.record, Search, planned.folder.name), planned)
     for trial in planned.search.trials:
         plan, before = planned.plan_of(trial), found.result_of(trial)
         trained = finished(plan.paths, plan.run_key)
+        if trained is None and before is not None and _is_lost(found, before):
+            found, before = found.without_result(before), None
         # A trial that ended early keeps its result, so that the same command finds the same winner.
         if trained is not None and (before is None or before.status == "failed"):
             result = _result(plan, trial, found.metric, trained.seconds, crashed=False)
@@ -55,6 +57,22 @@ def without_winner(found: Search) -> EvergreenError:
     kinds: list[type[EvergreenError]] = [SettingError, DataError, ResourceError, TransientError]
     found_kind = {kind.__name__: kind for kind in kinds}.get(failed[0].kind if failed else "")
     return (found_kind or (TransientError if any(one.transient for one in failed) else TrainingError))(text)
+
+
+def _of_plan(recorded: Search | None, planned: PlannedSearch) -> Search:
+    """The recorded search with the trials of `planned`, and with the results of those that are the same runs."""
+    if recorded is None or recorded.trials == planned.search.trials:
+        return recorded or planned.search
+    before = {trial.number: trial.run_key for trial in recorded.trials}
+    same = {trial.number for trial in planned.search.trials if before.get(trial.number) == trial.run_key}
+    kept = tuple(result for result in recorded.results if result.number in same)
+    update = {"trials": planned.search.trials, "results": kept, "published": False}
+    return recorded.model_copy(update=update)
+
+
+def _is_lost(found: Search, result: TrialResult) -> bool:
+    """Whether the weights of a finished trial, from which other trials may start, were deleted."""
+    return found.scheduler == "pbt" and result.status == "finished"
 
 
 def _failure(planned: PlannedSearch, trial: Trial) -> TrialFailure | None:

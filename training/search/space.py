@@ -27,6 +27,7 @@ EXAMPLES = {
 }
 Values = dict[str, Any]  # value of each searched setting, by the setting's dotted name
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
+_UP, _DOWN = 1.2, 0.8  # factors of population-based training, as in Ray Tune
 _DIGITS = 4  # significant digits of uniform and loguniform: a command with the winner's values stays readable
 _DRAWS = 100  # draws for each requested trial, at most: a draw with the values of an earlier trial is dropped
 
@@ -47,6 +48,20 @@ class Domain:
     def value(self, share: float) -> Any:
         """The quantile of the distribution at the probability `share`, which is in [0, 1)."""
         return _VALUES[self.kind](self, share)
+
+    def near(self, value: Any, up: bool) -> Any:
+        """A value of the domain near `value`: 1.2 or 0.8 times a number, or the next or previous item of a choice.
+
+        Whole numbers change by at least 1, and multiples by at least one step. A value beyond the domain becomes its
+        first or last value.
+        """
+        if self.kind == "choice":
+            at = self.items.index(value) + (1 if up else -1)
+            return self.items[min(max(at, 0), len(self.items) - 1)]
+        number = value * (_UP if up else _DOWN)
+        if least := _step_of(self):
+            number = max(number, value + least) if up else min(number, value - least)
+        return _NEAREST[self.kind](self, number)
 
 
 def parse_space(texts: Mapping[str, str]) -> dict[str, Domain]:
@@ -173,10 +188,14 @@ def _whole(domain: Domain, value: float) -> int:
 
 
 def _stepped(domain: Domain, share: float) -> float:
+    return _multiple(domain, _between(domain, share))
+
+
+def _multiple(domain: Domain, number: float) -> float:
     """The nearest multiple of the step inside the limits; a whole number if the limits and the step are whole."""
     low, high, step = domain.numbers
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    value = step * min(max(round(_between(domain, share) / step), first), last)
+    value = step * min(max(round(number / step), first), last)
     whole = all(float(number).is_integer() for number in domain.numbers)
     return int(value) if whole else float(f"{value:.12g}")
 
@@ -189,3 +208,18 @@ _VALUES: dict[str, Callable[[Domain, float], Any]] = {
     "lograndint": lambda domain, share: _whole(domain, _log_between(domain, share)),
     "choice": lambda domain, share: domain.items[int(share * len(domain.items))],
 }
+
+_NEAREST: dict[str, Callable[[Domain, float], float]] = {
+    "uniform": _rounded,
+    "loguniform": _rounded,
+    "quniform": _multiple,
+    "randint": lambda domain, number: _whole(domain, round(number)),
+    "lograndint": lambda domain, number: _whole(domain, round(number)),
+}
+
+
+def _step_of(domain: Domain) -> float:
+    """The least difference of two values of the domain; 0 if there is none."""
+    if domain.kind == "quniform":
+        return domain.numbers[2]
+    return 1 if domain.kind.endswith("randint") else 0

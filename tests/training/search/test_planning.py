@@ -39,7 +39,11 @@ def planned(home: Home, wanted: Request, recipe: str = "diabetes", **overrides: 
         (request({"gate.floor": "uniform(0,1)"}), "does not change the trained model"),
         (request(trials=0), "--trials 0: a search has 1 to"),
         (request(concurrent=0), "--concurrent 0: at least one"),
-        (request(scheduler="pbt"), "--scheduler pbt: choose one of asha, none"),
+        (request(scheduler="grid"), "--scheduler grid: choose one of asha, pbt, none"),
+        (request(generations=3), "--generations 3: only --scheduler pbt has generations"),
+        (request(scheduler="pbt", trials=1), "--trials 1: --scheduler pbt compares two or more"),
+        (request(scheduler="pbt", generations=1), "--generations 1: a search has two or more generations"),
+        (request(scheduler="pbt", generations=5000), "--generations 5000: .* at most 10000 trials"),
         (
             request({"training.learning_rate": "uniform(-1,-0.5)"}),
             r"trial 1 \(training.learning_rate=-0.\d+\): ",

@@ -1,0 +1,135 @@
+"""Population-based training: each generation of trials starts from the weights of the trials before.
+
+The first generation has the values that :func:`training.search.space.propose` gives. When all its trials have ended,
+the worst quarter is replaced: such a place in the population continues from the weights of a trial of the best quarter,
+with values near those of that trial. Every other trial continues from its own weights with its own values. The same
+happens after each further generation.
+
+A trial of a later generation is a run like any other: its run key has the digest of its initial weights. So the search
+is a function of data, recipe, code, settings, space and seed, and an interrupted search continues with the same trials.
+
+The method is that of Jaderberg et al., "Population Based Training of Neural Networks", 2017. The quarter, the factors
+and the probability of new values are the defaults of Ray Tune's `PopulationBasedTraining`. Two things differ: a trial
+takes over the weights of another, but not the state of the optimizer, and a generation begins when all trials of the
+generation before have ended.
+"""
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from training.errors import SettingError
+from training.initial_weights import InitialWeights, Start
+from training.plan import RunPlan, identify
+from training.search.planning import PlannedSearch, settings_of
+from training.search.records import Search, Trial
+from training.search.results import known_results
+from training.search.space import Domain, Values, parse_space
+from training.settings.overrides import resolve
+from training.storage.paths import Home
+from training.supervision.launch import finished
+
+_REPLACED = 0.25  # share of a generation that is replaced, and share of the best trials that replace it
+_NEW_VALUE = 0.25  # probability that a value is drawn from the whole space instead of near the parent's value
+
+
+def grown(planned: PlannedSearch) -> PlannedSearch:
+    """Add all generations whose trials follow from the results that are known."""
+    while (more := next_generation(planned, known_results(planned))) is not None:
+        planned = more
+    return planned
+
+
+def next_generation(planned: PlannedSearch, found: Search) -> PlannedSearch | None:
+    """The search with one more generation.
+
+    Returns None if there is none to come: after the last generation, while a trial of the present generation has no
+    final result, and when all its trials have failed. `found` has the results of the trials of `planned`.
+    """
+    search = planned.search
+    generation = search.trials[-1].generation
+    if generation == search.generations or found.left:
+        return None
+    members = [trial for trial in search.trials if trial.generation == generation]
+    if not any(_loss(found, member) < math.inf for member in members):
+        return None
+    space, known = parse_space(search.space), {plan.run_key for plan in planned.plans}
+    trials, plans = list(search.trials), list(planned.plans)
+    for number, (member, parent) in enumerate(_parents(found, members), start=len(trials) + 1):
+        values = parent.values
+        if parent is not member:
+            values = _accepted(planned, parent.values, _explored(space, values, search.seed, number), number)
+        plan = _plan(planned, parent, values, generation + 1, number)
+        if plan.run_key in known:  # two places were replaced by the same trial and values
+            continue
+        known.add(plan.run_key)
+        trials.append(
+            Trial(
+                number=len(trials) + 1,
+                values=values,
+                run_key=plan.run_key,
+                generation=generation + 1,
+                parent=parent.number,
+            )
+        )
+        plans.append(plan)
+    wider = search.model_copy(update={"trials": tuple(trials), "published": False})
+    return replace(planned, search=wider, plans=tuple(plans))
+
+
+def _parents(found: Search, members: list[Trial]) -> list[tuple[Trial, Trial]]:
+    """Each trial of a generation, with the trial whose weights its place in the next generation starts from."""
+    ranked = sorted(members, key=lambda member: (_loss(found, member), member.number))
+    count = min(math.ceil(len(members) * _REPLACED), len(members) // 2)
+    best = [member for member in ranked[:count] if _loss(found, member) < math.inf]
+    worst = {member.number for member in ranked[len(ranked) - count :]}
+    worst |= {member.number for member in members if _loss(found, member) == math.inf}
+    draws = random.Random(f"{found.seed}/{members[-1].number}/parents")
+    return [(member, draws.choice(best) if member.number in worst else member) for member in members]
+
+
+def _loss(found: Search, trial: Trial) -> float:
+    """The validation loss of a finished trial; infinity for a trial that failed."""
+    result = found.result_of(trial)
+    if result is None or result.status != "finished" or result.validation_loss is None:
+        return math.inf
+    return result.validation_loss
+
+
+def _explored(space: Mapping[str, Domain], values: Values, seed: int, number: int) -> Values:
+    """Values near `values`; a quarter of them is drawn from the whole space instead."""
+    found: Values = {}
+    for name, domain in space.items():
+        draws = random.Random(f"{seed}/{number}/{name}/explored")
+        is_new, share = draws.random() < _NEW_VALUE, draws.random()
+        found[name] = domain.value(share) if is_new else domain.near(values[name], up=share >= 0.5)
+    return found
+
+
+def _accepted(planned: PlannedSearch, before: Values, values: Values, number: int) -> Values:
+    """`values` if the settings accept them, else `before`."""
+    try:
+        settings_of(planned.settings, values, number)
+    except SettingError:
+        return before
+    return values
+
+
+def _plan(planned: PlannedSearch, parent: Trial, values: Values, generation: int, number: int) -> RunPlan:
+    """The plan of a trial that starts from the weights of `parent`.
+
+    Each generation has another seed: with the same seed, each would read the rows in the same order.
+    """
+    before = planned.plan_of(parent)
+    trained = finished(before.paths, before.run_key)
+    assert trained is not None, "a trial without its model has no result"
+    path, home = Path(trained.weights).absolute(), Home(Path(before.home))
+    settings = resolve(
+        settings_of(planned.settings, values, number),
+        {"training": {"init_from": str(path)}, "seed": planned.settings.seed + generation - 1},
+    )
+    weights = InitialWeights(reference=str(path), digest=trained.weights_digest)
+    plan = identify(home, before.recipe, settings, before.files, start=Start(str(path), weights=weights))
+    return plan.model_copy(update={"search": planned.search.key})
