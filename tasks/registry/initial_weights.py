@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.registry.aliases import WEIGHTS_TAG, champion_of
 from tasks.registry.safe_loading import WEIGHTS_FILE_TAG, copy_weights, without_weights
-from tasks.registry.training_rows import training_rows_of
+from tasks.registry.training_rows import training_rows_of, training_rows_of_run
 from tasks.trackers.mlflow_run import connect_patiently
 from tasks.trackers.mlflow_store import connect, patiently
 from tasks.trackers.provenance import parent_in
@@ -92,13 +92,15 @@ def copy_initial_weights(plan: RunPlan, initial: InitialWeights, folder: Path) -
             raise SettingError(missing)
         copy_weights(Home(Path(plan.home)), initial.model, initial.version, weights)
         rows = training_rows_of(client, plan, initial.version, initial.model)
-        if rows is not None:
-            np.save(folder / plan.paths.initial_rows.name, rows)
     else:
+        file = weights_file(Path(initial.reference))
         try:
-            shutil.copyfile(weights_file(Path(initial.reference)), weights)
+            shutil.copyfile(file, weights)
         except OSError as error:
             raise SettingError(f"training.init_from: {initial.reference}: {error.strerror}") from error
+        rows = training_rows_of_run(Home(Path(plan.home)), file, initial.digest)
+    if rows is not None:
+        np.save(folder / plan.paths.initial_rows.name, rows)
     if digest_of_file(weights) != initial.digest:
         raise SettingError(
             f"training.init_from: {initial.name} no longer has the weights {initial.digest[:16]} that the run was "

@@ -61,6 +61,7 @@ def check_starts(planned: PlannedSearch, found: Search) -> None:
             assert trained is not None
             assert plan.initial is not None
             assert plan.initial.digest == trained.weights_digest
+            assert plan.paths.initial_rows.is_file()  # the parent's training rows are known
             assert plan.settings.seed == planned.settings.seed + number - 1
         kept = [trial for trial in members if trial.values == planned.trial(trial.parent).values]
         assert len(kept) == 2  # the third place has other values
@@ -103,6 +104,7 @@ def test_a_population_is_trained_in_generations(
     release, best = result.release, planned.plan_of(winner)
     assert release is not None
     assert release.run_key == winner.run_key
+    assert "not known" not in release.verdict.summary
     assert champion_of(client, "diabetes", CHAMPION) == release.version == "1"
     assert f"--set training.init_from={best.settings.training.initial_weights}" in result.command
     assert f"--set seed={best.settings.seed}" in result.command
