@@ -443,7 +443,7 @@ counted = set(code_of(Digits().fetch(home.sources)))
 # Sources of every kind are imported to choose one; row_kinds and versions find the code for tables and for numbers of
 # images; a recipe names its problem, of which a training uses the objective.
 others = {{"training.data.row_kinds", "training.data.versions"}}
-others |= {{f"training.problems.{{name}}" for name in ("base", "classification", "probabilities")}}
+others |= {{f"training.problems.{{name}}" for name in ("base", "classification", "probabilities", "shared")}}
 # Sections of settings, whose values are in the key themselves; a recipe chooses a trainer.
 others |= {{name for name in computing if name.endswith((".settings", ".choice"))}}
 others |= {{f"training.trainers.{{name}}" for name in TRAINERS}}  # packages around sections; they hold no code

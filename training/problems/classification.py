@@ -1,14 +1,12 @@
 """Classification: predict a class. The scores are computed in :mod:`training.problems.probabilities`."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from training.problems.base import BuildModel
 from training.problems.objectives.classification import ClassificationObjective
 from training.problems.probabilities import (
     ClassificationScore,
@@ -19,16 +17,12 @@ from training.problems.probabilities import (
     score,
     worst_mistakes,
 )
+from training.problems.shared import SharedMethods
 from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, Score
-
-if TYPE_CHECKING:
-    from torch import nn
-
-_FINITE = ("accuracy", "low", "high", "log_loss", "macro_f1", "calibration_error")
 
 
 @dataclass(frozen=True)
-class Classification(ClassificationObjective):
+class Classification(ClassificationObjective, SharedMethods):
     """Predict the class of an image or of a row of a table; see :class:`training.problems.base.Problem`."""
 
     name: ProblemName = "classification"
@@ -36,16 +30,14 @@ class Classification(ClassificationObjective):
     metric_word: str = "accuracy"
     predicts_text: bool = False
     score_record: ClassVar[type[Score]] = ClassificationScore
-
-    def adapted(self, build_model: BuildModel) -> BuildModel:
-        """`build_model` as it is."""
-        return build_model
-
-    def generated_images(
-        self, module: "Callable[[], nn.Module]", version: DatasetVersion, count: int
-    ) -> None:
-        """None: such a model generates no images."""
-        del module, version, count
+    finite: ClassVar[tuple[str, ...]] = (
+        "accuracy",
+        "low",
+        "high",
+        "log_loss",
+        "macro_f1",
+        "calibration_error",
+    )
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """One probability for each class."""
@@ -97,10 +89,6 @@ class Classification(ClassificationObjective):
             return "class_changes do not add up to the paired counts"
         return None
 
-    def not_finite(self, score: Score) -> list[str]:
-        """Names of the scores that are NaN or infinite."""
-        return [name for name in _FINITE if not math.isfinite(getattr(score, name))]
-
     def floor_value(self, score: Score) -> float:
         """The accuracy."""
         return _own(score).accuracy
@@ -109,18 +97,9 @@ class Classification(ClassificationObjective):
         """The accuracy in percent."""
         return "accuracy", f"{100 * value:.2f} %"
 
-    def figure(self, score: Score) -> str:
-        """The metric, as :meth:`spell` writes it."""
-        return self.spell(_own(score).accuracy)
-
     def spell(self, value: float) -> str:
         """An accuracy with four decimals."""
         return f"{value:.4f}"
-
-    def further_scores(self, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-        """None."""
-        del metrics
-        return []
 
     def headline(self, score: Score) -> str:
         """The accuracy with its interval."""

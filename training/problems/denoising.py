@@ -6,7 +6,6 @@ a row is that under its own class. The noise has variance 1, so a model that pre
 """
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +17,7 @@ from pydantic import Field
 from training.errors import TrainingError
 from training.problems.base import Predictions
 from training.problems.objectives.denoising import DenoisingObjective
+from training.problems.shared import SharedMethods
 from training.problems.skewed_means import Numbers, mean_interval
 from training.records import (
     DatasetVersion,
@@ -58,7 +58,7 @@ class DenoisingScore(Score):
 
 
 @dataclass(frozen=True)
-class Denoising(DenoisingObjective):
+class Denoising(DenoisingObjective, SharedMethods):
     """Learn to remove noise from images of some classes, and so to generate such images.
 
     The source gives images with classes. `build_model(shape, classes)` is described in
@@ -71,6 +71,7 @@ class Denoising(DenoisingObjective):
     metric_word: str = "noise error"
     predicts_text: bool = False
     score_record: ClassVar[type[Score]] = DenoisingScore
+    finite: ClassVar[tuple[str, ...]] = ("noise_error", "low", "high")
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """One error for each class."""
@@ -121,21 +122,6 @@ class Denoising(DenoisingObjective):
             )
         }
 
-    def contradiction(self, evaluation: Evaluation) -> str | None:
-        """A denoising model has no counts of right and wrong rows."""
-        counts = (
-            evaluation.both_right,
-            evaluation.only_candidate_right,
-            evaluation.only_champion_right,
-            evaluation.both_wrong,
-        )
-        return "a denoising model has counts of right and wrong rows" if any(counts) else None
-
-    def not_finite(self, score: Score) -> list[str]:
-        """Names of the scores that are NaN or infinite."""
-        one = _own(score)
-        return [name for name in ("noise_error", "low", "high") if not math.isfinite(getattr(one, name))]
-
     def floor_value(self, score: Score) -> float:
         """1 - noise error: the share of the noise that the model removes, 0 for a model that predicts no noise."""
         return 1 - _own(score).noise_error
@@ -144,18 +130,9 @@ class Denoising(DenoisingObjective):
         """The share with four decimals."""
         return "share of the noise removed", f"{value:.4f}"
 
-    def figure(self, score: Score) -> str:
-        """The metric, as :meth:`spell` writes it."""
-        return self.spell(_own(score).noise_error)
-
     def spell(self, value: float) -> str:
         """An error with four significant digits."""
         return f"{value:.4g}"
-
-    def further_scores(self, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-        """None."""
-        del metrics
-        return []
 
     def headline(self, score: Score) -> str:
         """The error with its interval."""

@@ -7,9 +7,9 @@ token are divided by `targets`, so that two models are compared by the same numb
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,10 @@ from pydantic import Field
 from training.errors import TrainingError
 from training.problems.base import Predictions
 from training.problems.objectives.language_model import LanguageModelObjective
+from training.problems.shared import SharedMethods
 from training.problems.skewed_means import Numbers, mean_interval
 from training.records import DatasetVersion, EpochMetrics, Evaluation, LargestError, ProblemName, Score
 
-if TYPE_CHECKING:
-    from torch import nn
-
-_FINITE = ("perplexity", "low", "high", "loss_per_token")
 _LARGEST = 700.0  # mean loss whose exponential is still a float
 _WORST = 24
 
@@ -40,7 +37,7 @@ class LanguageModelScore(Score):
 
 
 @dataclass(frozen=True)
-class LanguageModel(LanguageModelObjective):
+class LanguageModel(LanguageModelObjective, SharedMethods):
     """Predict each token of a text from the tokens before it; see :class:`training.problems.base.Problem`.
 
     The source is `Text(path, text=...)`; a target column is not read.
@@ -51,12 +48,7 @@ class LanguageModel(LanguageModelObjective):
     metric_word: str = "perplexity"
     predicts_text: bool = True
     score_record: ClassVar[type[Score]] = LanguageModelScore
-
-    def generated_images(
-        self, module: "Callable[[], nn.Module]", version: DatasetVersion, count: int
-    ) -> None:
-        """None: such a model generates no images."""
-        del module, version, count
+    finite: ClassVar[tuple[str, ...]] = ("perplexity", "low", "high", "loss_per_token")
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """Loss per token, and number of tokens."""
@@ -75,13 +67,6 @@ class LanguageModel(LanguageModelObjective):
         """See :func:`score`."""
         del version
         return score(targets, predictions, confidence, latency_ms, rows_per_s)
-
-    def aligned(
-        self, predictions: Predictions, classes: tuple[str, ...], version: DatasetVersion
-    ) -> Predictions:
-        """Predictions as they are."""
-        del classes, version
-        return predictions
 
     def row_columns(self, targets: Numbers, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
         """The negative log-likelihood of each text in nats, and its number of tokens by the model's tokenizer."""
@@ -105,20 +90,6 @@ class LanguageModel(LanguageModelObjective):
             )
         }
 
-    def contradiction(self, evaluation: Evaluation) -> str | None:
-        """A language model has no counts of right and wrong rows."""
-        counts = (
-            evaluation.both_right,
-            evaluation.only_candidate_right,
-            evaluation.only_champion_right,
-            evaluation.both_wrong,
-        )
-        return "a language model has counts of right and wrong rows" if any(counts) else None
-
-    def not_finite(self, score: Score) -> list[str]:
-        """Names of the scores that are NaN or infinite."""
-        return [name for name in _FINITE if not math.isfinite(getattr(score, name))]
-
     def floor_value(self, score: Score) -> float:
         """1 / perplexity: the geometric mean of the probabilities given to the tokens; 1 if each is certain."""
         return 1 / _own(score).perplexity
@@ -126,10 +97,6 @@ class LanguageModel(LanguageModelObjective):
     def floor_text(self, value: float) -> tuple[str, str]:
         """The quotient with four significant digits, and the perplexity."""
         return "1 / perplexity", f"{value:.4g}"
-
-    def figure(self, score: Score) -> str:
-        """The metric, as :meth:`spell` writes it."""
-        return self.spell(_own(score).perplexity)
 
     def spell(self, value: float) -> str:
         """A perplexity with four significant digits."""

@@ -5,24 +5,20 @@ the target. An error is a prediction minus its target.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from training.errors import TrainingError
-from training.problems.base import BuildModel, Predictions
+from training.problems.base import Predictions
 from training.problems.objectives.regression import RegressionObjective
+from training.problems.shared import SharedMethods
 from training.problems.skewed_means import Numbers, mean_interval
 from training.records import DatasetVersion, EpochMetrics, Evaluation, LargestError, ProblemName, Score
-
-if TYPE_CHECKING:
-    from torch import nn
-
-_FINITE = ("rmse", "low", "high", "mae", "r2", "median_error", "bias")
 
 
 class RegressionScore(Score):
@@ -43,7 +39,7 @@ class RegressionScore(Score):
 
 
 @dataclass(frozen=True)
-class Regression(RegressionObjective):
+class Regression(RegressionObjective, SharedMethods):
     """Predict a number from an image or a row of a table; see :class:`training.problems.base.Problem`."""
 
     name: ProblemName = "regression"
@@ -51,16 +47,7 @@ class Regression(RegressionObjective):
     metric_word: str = "RMSE"
     predicts_text: bool = False
     score_record: ClassVar[type[Score]] = RegressionScore
-
-    def adapted(self, build_model: BuildModel) -> BuildModel:
-        """`build_model` as it is."""
-        return build_model
-
-    def generated_images(
-        self, module: "Callable[[], nn.Module]", version: DatasetVersion, count: int
-    ) -> None:
-        """None: such a model generates no images."""
-        del module, version, count
+    finite: ClassVar[tuple[str, ...]] = ("rmse", "low", "high", "mae", "r2", "median_error", "bias")
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """A number."""
@@ -80,13 +67,6 @@ class Regression(RegressionObjective):
         del version
         return score(targets, predictions, confidence, latency_ms, rows_per_s)
 
-    def aligned(
-        self, predictions: Predictions, classes: tuple[str, ...], version: DatasetVersion
-    ) -> Predictions:
-        """Predictions as they are: numbers have no classes to put in order."""
-        del classes, version
-        return predictions
-
     def row_columns(self, targets: Numbers, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
         """The predicted number of each row, float64, so that errors are computed again with the same bits."""
         del targets
@@ -103,20 +83,6 @@ class Regression(RegressionObjective):
         del champion, version
         return {"largest_errors": largest_errors(targets, candidate)}
 
-    def contradiction(self, evaluation: Evaluation) -> str | None:
-        """A regression has no counts of right and wrong rows."""
-        counts = (
-            evaluation.both_right,
-            evaluation.only_candidate_right,
-            evaluation.only_champion_right,
-            evaluation.both_wrong,
-        )
-        return "a regression has counts of right and wrong rows" if any(counts) else None
-
-    def not_finite(self, score: Score) -> list[str]:
-        """Names of the scores that are NaN or infinite."""
-        return [name for name in _FINITE if not math.isfinite(getattr(score, name))]
-
     def floor_value(self, score: Score) -> float:
         """R²: 0 for predicting the mean of the test rows' targets, 1 for predicting each target."""
         return _own(score).r2
@@ -124,10 +90,6 @@ class Regression(RegressionObjective):
     def floor_text(self, value: float) -> tuple[str, str]:
         """R² with four decimals."""
         return "R²", f"{value:.4f}"
-
-    def figure(self, score: Score) -> str:
-        """The metric, as :meth:`spell` writes it."""
-        return self.spell(_own(score).rmse)
 
     def spell(self, value: float) -> str:
         """An RMSE with four significant digits."""

@@ -287,7 +287,7 @@ def test_not_worse_lets_the_error_grow_by_the_margin():
 def test_counts_of_classes_contradict_a_regression():
     targets, ours, theirs = models()
     wrong = evaluation(targets, ours, theirs).model_copy(update={"both_right": 3})
-    with pytest.raises(ValueError, match="a regression has counts of right and wrong rows"):
+    with pytest.raises(ValueError, match="the evaluation of a regression has counts of right and wrong rows"):
         judge(wrong, JOINT)
 
 
