@@ -27,7 +27,7 @@ from tasks.flow_runs import close_killed, completed, run_name
 from tasks.preflight import checked_alongside
 from tasks.register import register
 from tasks.registry.aliases import ChampionMovedError
-from tasks.registry.initial_weights import find_start, keep_initial_weights
+from tasks.registry.initial_weights import check_tokenizer, find_start, keep_initial_weights
 from tasks.registry.unjudged import unjudged_runs
 from tasks.report import report
 from tasks.reuse import find_release
@@ -129,6 +129,7 @@ def bring_up_to_date(
             with ray_for(resolved, clock.time("start-up")):
                 with clock.time("preparation"):
                     version = plan.find_dataset() or prepare(plan)
+                check_tokenizer(plan, version)
                 trained_before = finished(plan.paths, plan.run_key) is not None
                 with clock.time("preflight"), checked_alongside(plan, version), clock.time("training"):
                     trained = train(plan, version)

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tasks.registry.initial_weights import keep_initial_weights
+from tasks.registry.initial_weights import check_tokenizer, keep_initial_weights
 from tasks.report_page.parallel_coordinates import parallel_coordinates
 from tasks.step import step
 from tasks.terminal.search_progress import SearchProgress, shown_search
@@ -82,6 +82,7 @@ class _Running:
         self.planned.failure_of(trial).unlink(missing_ok=True)
         plan = keep_plan(self.planned.plan_of(trial))
         keep_initial_weights(plan)
+        check_tokenizer(plan, self.version)
         return TrialJob(
             number=trial.number,
             plan=plan,

@@ -20,14 +20,16 @@ from tasks.trackers.mlflow_run import connect_patiently
 from tasks.trackers.mlflow_store import connect, patiently
 from tasks.trackers.provenance import parent_in
 from training.checkpoints.weights import digest_of_file
+from training.data.manifest import TOKENIZER
 from training.errors import DataError, SettingError
 from training.identity import inputs_digest
 from training.initial_weights import CHAMPION, InitialWeights, Start, is_path, version_in, weights_file
 from training.plan import RunPlan
+from training.records import DatasetVersion
 from training.settings.schema import Settings
-from training.storage.files import atomic_folder
-from training.storage.paths import Home
-from training.storage.record_files import set_aside
+from training.storage.files import atomic_folder, digest_file
+from training.storage.paths import Home, RunPaths
+from training.storage.record_files import find_record, set_aside
 from training.supervision.launch import finished
 
 if TYPE_CHECKING:
@@ -98,7 +100,10 @@ def copy_initial_weights(plan: RunPlan, initial: InitialWeights, folder: Path) -
             shutil.copyfile(file, weights)
         except OSError as error:
             raise SettingError(f"training.init_from: {initial.reference}: {error.strerror}") from error
-        rows = training_rows_of_run(Home(Path(plan.home)), file, initial.digest)
+        made = _run_of(Home(Path(plan.home)), file, initial.digest)
+        rows = None if made is None else training_rows_of_run(*made)
+        if made is not None and made[1].text is not None:
+            shutil.copyfile(Path(made[1].path) / TOKENIZER, folder / TOKENIZER)
     if rows is not None:
         np.save(folder / plan.paths.initial_rows.name, rows)
     if digest_of_file(weights) != initial.digest:
@@ -109,10 +114,39 @@ def copy_initial_weights(plan: RunPlan, initial: InitialWeights, folder: Path) -
     return weights
 
 
+def check_tokenizer(plan: RunPlan, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` if the initial weights are those of a model with another tokenizer than the dataset.
+
+    Another tokenizer numbers tokens otherwise, so the model's embeddings would belong to other tokens. Nothing is
+    checked for weights whose tokenizer is not known.
+    """
+    kept = plan.paths.initial / TOKENIZER
+    if plan.initial is None or version.text is None or not kept.is_file():
+        return
+    if digest_file(kept) != version.text.tokenizer:
+        raise SettingError(
+            f"training.init_from: {plan.initial.name} has another tokenizer than dataset {version.name}, so its "
+            f"embeddings belong to other tokens. Copy {kept} beside the recipe, and name it there: "
+            f'Text(..., tokenizer="{TOKENIZER}").'
+        )
+
+
 def inputs_tags(plan: RunPlan) -> dict[str, str]:
     """Tags of a version by which a later plan recognises that the version was trained from the same inputs."""
     forced = plan.ingredients.get("forced")
     return {_INPUTS_TAG: inputs_digest(plan.ingredients), **({_FORCED_TAG: forced} if forced else {})}
+
+
+def _run_of(home: Home, weights: Path, digest: str) -> tuple[RunPlan, DatasetVersion] | None:
+    """Plan and dataset version of the run of this home that wrote the file `weights`; None if there is no such run."""
+    paths = RunPaths(weights.parent.parent)
+    plan = find_record(paths.ingredients, RunPlan, paths.root.name)
+    if plan is None or plan.paths != paths or Path(plan.home) != home.root:
+        return None
+    trained, version = finished(paths, plan.run_key), plan.find_dataset()
+    if trained is None or trained.weights_digest != digest or version is None:
+        return None
+    return plan, version
 
 
 def _file(path: Path) -> Start:

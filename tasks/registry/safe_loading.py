@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tasks.model_formats.base import ModelFormat, Registered, format_in
-from tasks.model_formats.torch_export import TOKENIZER_FILE
+from tasks.model_formats.torch_export import TOKENIZER_FILE, tokenizer_digest
 from tasks.registry.own_digests import kept_digests, record_of
 from tasks.trackers.mlflow_store import NO_PICKLE
+from training.data.manifest import TOKENIZER
 from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
 from training.records import ImageShape, ProblemName, TableSchema
 from training.seams import install_command
@@ -72,10 +73,13 @@ def _tokenizer_in(folder: Path, table: TableSchema | None) -> str:
 def copy_weights(home: Home, model: str, number: str, target: Path) -> None:
     """Copy the weights for further training that version `number` contains to the file `target`, after its checks.
 
-    Raises :class:`DataError` when the files of the version are damaged, or are not what Evergreen registers, and
-    :class:`SettingError` when the version contains no such weights.
+    The tokenizer of a model on text is copied to `tokenizer.json` beside `target`. Raises :class:`DataError` when the
+    files of the version are damaged, or are not what Evergreen registers, and :class:`SettingError` when the version
+    contains no such weights.
     """
-    with _checked_files(home, model, number) as (folder, model_format, _):
+    with _checked_files(home, model, number) as (folder, model_format, described):
+        if tokenizer_digest(described.metadata or {}):
+            shutil.copyfile(folder / TOKENIZER_FILE, target.with_name(TOKENIZER))
         file = model_format.WEIGHTS_FILE
         found = file is not None and (folder / file).is_file()
         if file is not None and found:

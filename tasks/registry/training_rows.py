@@ -16,9 +16,7 @@ from training.data.row_digests import Digests, known_rows
 from training.errors import DataError
 from training.plan import RunPlan
 from training.records import DatasetVersion
-from training.storage.paths import Home, RunPaths
-from training.storage.record_files import find_record
-from training.supervision.launch import finished
+from training.storage.paths import Home
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -85,20 +83,10 @@ def training_rows_of(
         return None
 
 
-def training_rows_of_run(home: Home, weights: Path, digest: str) -> Digests | None:
-    """Sorted digests of the rows on which the model of a run in this home was trained, or None if they are not known.
-
-    `weights` is the file with the weights of a model, whose digest is `digest`. Returns None also for a file that
-    belongs to no finished run of this home.
-    """
-    paths = RunPaths(weights.parent.parent)
-    plan = find_record(paths.ingredients, RunPlan, paths.root.name)
-    if plan is None or plan.paths != paths or Path(plan.home) != home.root:
-        return None
-    trained, version, before = finished(paths, plan.run_key), plan.find_dataset(), inherited_rows(plan)
-    if trained is None or trained.weights_digest != digest or version is None or before is None:
-        return None
-    return np.union1d(known_rows(version, "train"), before)
+def training_rows_of_run(plan: RunPlan, version: DatasetVersion) -> Digests | None:
+    """Sorted digests of the rows on which the model of a run was trained, or None if they are not known."""
+    before = inherited_rows(plan)
+    return None if before is None else np.union1d(known_rows(version, "train"), before)
 
 
 def _is_recorded(client: "MlflowClient", run_id: str) -> bool:

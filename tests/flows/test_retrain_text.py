@@ -1,5 +1,7 @@
 """A classifier of texts, from files to a rollback; the second model has another tokenizer than the first."""
 
+import re
+import shutil
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -18,7 +20,7 @@ from tasks.verify import verify
 from training.data.columns import open_columns
 from training.data.manifest import read_manifest
 from training.data.text.unpacking import text_ids
-from training.errors import DataError
+from training.errors import DataError, SettingError
 from training.records import DatasetVersion, Release
 from training.storage.paths import HOME_VARIABLE, Home
 
@@ -174,3 +176,28 @@ def test_a_rollback_restores_the_first_model(releases: tuple[Release, Release], 
     root = str(home_of(place).root)
     assert rollback_step.rollback.fn(root, "films", "") == ("2", "1")
     assert rollback_step.rollback.fn(root, "films", "") == ("1", "2")
+
+
+@pytest.mark.parametrize("of_file", [False, True], ids=["a version's weights", "a run's weights"])
+def test_weights_with_another_tokenizer_are_refused_and_their_tokenizer_is_given(
+    of_file: bool, releases: tuple[Release, Release], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, str(place / "home"))
+    first = home_of(place).run("films", releases[0].run_key)
+    reference = str(first.model / "weights.safetensors") if of_file else "version:1"
+    recipe, training = place / "films.py", SETTINGS["training"] | {"init_from": reference}
+    with pytest.raises(SettingError, match="has another tokenizer than dataset films") as refused:
+        retrain(str(recipe), SETTINGS | {"training": training})
+    kept = re.search(r"Copy (\S+) beside the recipe", str(refused.value))
+    assert kept is not None
+    shutil.copyfile(kept[1], place / "tokenizer.json")
+    without = recipe.read_text()
+    try:
+        recipe.write_text(without.replace('"films.tsv"', '"films.tsv", tokenizer="tokenizer.json"'))
+        release = retrain(str(recipe), SETTINGS | {"training": training})
+    finally:
+        recipe.write_text(without)
+    text, old = dataset_of(place, release).text, dataset_of(place, releases[0]).text
+    assert text is not None
+    assert old is not None
+    assert text.tokenizer == old.tokenizer
