@@ -18,7 +18,8 @@ from training.supervision.launch import make_job
 
 LINEAR = "nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))"
 _RECIPE = """
-from training.recipe import Augmentation, Recipe
+from training.data.images.augmentation import Augmentation
+from training.recipe import Recipe
 from training.data.sources.digits import Digits
 
 def build_model(shape, classes):

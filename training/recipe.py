@@ -1,7 +1,7 @@
-"""Recipes: one short Python file that defines a model, its data and its settings.
+"""Recipe files: load a recipe, copy its files into a run's folder, and digest what of them counts for the run key.
 
-A recipe file defines `recipe = Recipe(...)`. It imports torch inside `build_model`, so that commands that do not
-train (listing, planning, a run whose results all exist) start fast.
+A recipe file defines `recipe = Recipe(...)`; see :mod:`training.recipe_declaration`. Recipe files may
+import its names from here, too, and those of shapes and augmentation; new ones import from `evergreen`.
 """
 
 import ast
@@ -10,39 +10,28 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
 
 from training.code_closure import source_digest
 from training.data.images.augmentation import Augmentation as Augmentation
-from training.data.sources import Source
 from training.data.sources.table import Table
 from training.data.sources.text import Text
-from training.default_trainers import NETWORKS, default_trainer
+from training.default_trainers import NETWORKS
 from training.errors import SettingError
 from training.preprocessors import declared_steps
-from training.problems.base import Problem
-from training.problems.classification import Classification
-from training.recipe_metrics import BuildMetric, check_declared
-from training.records import DatasetVersion, ProblemName, Record, Split
+from training.recipe_declaration import BuildModel as BuildModel
+from training.recipe_declaration import Recipe as Recipe
+from training.recipe_declaration import Torch as Torch
+from training.recipe_declaration import TransformRows as TransformRows
 from training.records import ImageShape as ImageShape
+from training.records import ProblemName, Record
 from training.seams import EXTRAS, install_command
-from training.settings.overrides import resolve
-from training.settings.schema import Settings
 from training.storage.files import atomic_folder, digest_json
 from training.table_records import DeclaredStep
 from training.text_shape import TextShape as TextShape
-
-if TYPE_CHECKING:
-    from ray.data.preprocessor import Preprocessor
-    from torch import nn
-    from torch.utils.data import Dataset
-
-    from training.trainers.choice import TrainerChoice
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _OWN_PACKAGES = ("evergreen", "flows", "tasks", "training", "deployments")
@@ -65,131 +54,6 @@ BUILT_IN = (
     "dreambooth",
 )
 _folders: set[Path] = set()  # of loaded recipes that import files beside them
-
-BuildModel = Callable[[Any, int], "nn.Module"]
-TransformRows = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Torch:
-    """The trainer `torch`: Evergreen's own loop over a PyTorch module.
-
-    `build_model(shape, outputs)` returns a new module. For images, `shape` is (channels, height, width), and the module
-    maps float images (rows, channels, height, width), normalised per channel, to (rows, outputs). For a table, `shape`
-    is (features,), and the module maps float rows (rows, features) to (rows, outputs): numbers are scaled to mean 0 and
-    standard deviation 1, and each category is a feature of its own. `outputs` is the number of classes, whose logits
-    the module gives; or 1 for a regression, whose target is scaled as the numbers are.
-
-    For text, `shape` is a :class:`TextShape` (tokens,), which has the numbers `vocabulary` and `padding` for an
-    embedding, and the module maps int64 token ids (rows, tokens) to (rows, outputs).
-
-    `strategy` sets `training.strategy`: each worker holds the whole model (`ddp`), or its share (`fsdp`), or DeepSpeed
-    divides what `training.zero_stage` says (`deepspeed`).
-    """
-
-    build_model: BuildModel
-    strategy: Literal["ddp", "fsdp", "deepspeed"] | None = None
-
-    def adapted(self, settings: Settings) -> Settings:
-        """The recipe's settings with the section `training` of this trainer.
-
-        Raises :class:`SettingError` for settings of another trainer, and for an unknown or unsupported strategy.
-        """
-        if settings.trainer != "torch":
-            raise SettingError(
-                f"the recipe's settings have a training section of {settings.trainer}, not of torch"
-            )
-        return resolve(settings, {"training": {"strategy": self.strategy}}) if self.strategy else settings
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A model, its data and its settings.
-
-    `problem` says what the model learns: `Classification()`, `Regression()`, `LanguageModel()` or `Denoising()`.
-    `trainer` says how: `Torch(build_model)` or `XGBoost(...)`; `build_model` alone stands for `Torch(build_model)`.
-    Without both, the kind of the source decides (:func:`training.default_trainers.default_trainer`), and `chosen`
-    describes the trainer.
-
-    `dataset(version, split)`, if given, returns a map-style torch Dataset of (uint8 image, label) pairs for
-    `data.feed=loader`; by default the rows of the dataset version are used. `files` lists the other files that
-    `build_model` reads, relative to the recipe file: they are part of the run key and are copied into the run's folder.
-
-    `transform_rows(rows)`, if given, changes the rows while the dataset is prepared, in Ray Data tasks on all CPUs: for
-    images, `rows` is a uint8 array (rows, channels, height, width), and so is the result, of the same shape; for a
-    table, `rows` is a pandas DataFrame with the features (no target), and so is the result, with one row for each row,
-    and maybe other columns. Each row's result must depend on that row alone. `predict` calls the function as well. The
-    file that defines the function, and the files that this file imports, are part of the dataset's identity.
-
-    `preprocessors`, for a table, are unfitted preprocessors of `ray.data.preprocessors`, applied in this order, after
-    `transform_rows`. Evergreen fits them on the training rows, without validation rows. The registered model contains
-    them, and takes the columns before them. :data:`training.preprocessors.SUPPORTED` lists the classes; a Chain is
-    taken, too.
-
-    `metrics`, for a trainer of neural networks, maps names to functions that take the number of outputs and return a
-    metric of TorchMetrics with a single number as its value. The metric gets predictions and targets: probabilities
-    (rows, classes) and numbers of classes (rows,); of a regression, numbers (rows,) in the unit of the target for both.
-
-    Raises :class:`SettingError` for a recipe without source or with two trainers, for settings of another trainer, for
-    a tokenizer of the trainer that is not the source's, for a preprocessor that is fitted already or not supported, and
-    for metrics that the trainer does not compute or whose name Evergreen uses itself.
-    """
-
-    name: str
-    summary: str = ""
-    source: Source = None  # type: ignore[assignment]  # required, but after a field with a default
-    problem: Problem = field(default_factory=Classification)
-    trainer: "TrainerChoice | None" = None
-    build_model: BuildModel | None = None
-    settings: Settings = field(default_factory=Settings)
-    augmentation: Augmentation = field(default_factory=Augmentation)
-    dataset: Callable[[DatasetVersion, Split], "Dataset[Any]"] | None = None
-    files: tuple[str, ...] = ()
-    transform_rows: TransformRows | None = None
-    preprocessors: "Preprocessor | Sequence[Preprocessor]" = ()
-    metrics: Mapping[str, BuildMetric] = field(default_factory=dict)
-    chosen: str = field(init=False, default="")
-
-    def __post_init__(self) -> None:
-        if self.source is None:
-            raise SettingError(f"recipe {self.name}: it names no source, such as source=ImageFolder(path)")
-        needs_model = getattr(self.trainer, "build_model", ...) is None
-        if self.trainer is not None and self.build_model is not None and not needs_model:
-            raise SettingError(
-                f"recipe {self.name}: give either trainer, such as XGBoost(), or build_model, a function that returns "
-                "a PyTorch module"
-            )
-        if needs_model and self.build_model is None:
-            raise SettingError(
-                f"recipe {self.name}: its trainer needs build_model, a function that returns a PyTorch module"
-            )
-        if self.trainer is None and self.build_model is None:
-            trainer, chosen = default_trainer(self.source)
-            object.__setattr__(self, "chosen", chosen)
-        else:
-            trainer = self.trainer or Torch(self.build_model)  # type: ignore[arg-type]  # one of both is given
-        object.__setattr__(self, "trainer", trainer)
-        if (own := getattr(trainer, "build_model", None) or self.build_model) is not None:
-            object.__setattr__(self, "build_model", self.problem.adapted(own))
-        object.__setattr__(self, "settings", trainer.adapted(self.settings))
-        if (tokenizer := getattr(trainer, "tokenizer", None)) is not None:
-            object.__setattr__(self, "source", self._read_by(tokenizer))
-        declared_steps(self.name, self.preprocessors)  # refuses what is not supported
-        check_declared(self.name, self.metrics, self.problem, self.settings)
-
-    def _read_by(self, tokenizer: str | Path) -> Source:
-        """The source with the trainer's tokenizer. Raises :class:`SettingError` if it has another, or no texts."""
-        if not isinstance(self.source, Text):
-            raise SettingError(
-                f"recipe {self.name}: its trainer names a tokenizer, and its source is no Text; remove tokenizer"
-            )
-        own = self.source.tokenizer
-        if own is not None and str(own) != str(tokenizer):
-            raise SettingError(
-                f"recipe {self.name}: its source names the tokenizer {str(own)!r}, its trainer {str(tokenizer)!r}; "
-                "name it once"
-            )
-        return replace(self.source, tokenizer=tokenizer)
 
 
 class RecipeRef(Record):

@@ -21,7 +21,7 @@ MAY_NAME = {
     "training/seams.py",
     "evergreen/__init__.py",
     "training/checkpoints/checkpoint_files.py",
-    "training/recipe.py",
+    "training/recipe_declaration.py",
     "tasks/model_formats/raw_table.py",
 }
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from training.data.images.augmentation import augment, normaliser
+from training.data.images.augmentation import Augmentation, augment, normaliser
 from training.data.sample_order import AUGMENTATION, stream_key, uniforms
-from training.recipe import Augmentation
 
 RNG = np.random.default_rng(0)
 MEAN, STD = (0.25, 0.5, 0.625), (0.25, 0.125, 0.5)
