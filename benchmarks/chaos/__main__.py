@@ -19,7 +19,6 @@ from benchmarks.chaos.summary import table, write_summary
 from benchmarks.chaos.trial import Trial
 from benchmarks.chaos.workloads import WORKLOADS
 from training.errors import EXIT_TERMINATED
-from training.settings.schema import TrainerName
 
 _SOAK = 50
 
@@ -57,7 +56,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description="Run the fault matrix.")
     parser.add_argument("--faults", default="", help="such as F1,F2,random; default: all")
     parser.add_argument(
-        "--trainer", choices=list(WORKLOADS), nargs="*", help="trainers whose trainings are hit; default: all"
+        "--trainer",
+        choices=list(WORKLOADS),
+        nargs="*",
+        help="trainers or strategies (torch-fsdp, ...) whose trainings are hit; default: all installed",
     )
     parser.add_argument(
         "--trials", type=int, help=f"trials of a fault with a trainer (default: 3, of random {_SOAK})"
@@ -89,10 +91,13 @@ def _but(fault: Fault) -> str:
 
 
 def _run_fault(
-    place: Bench, fault: Fault, trainer: TrainerName, trials: int, seed: int, record: Path, keep: bool
+    place: Bench, fault: Fault, trainer: str, trials: int, seed: int, record: Path, keep: bool
 ) -> None:
     if trainer in fault.not_with:
         print(f"{fault.id} {trainer}: not tried. {fault.not_with[trainer]}", flush=True)
+        return
+    if library := WORKLOADS[trainer].missing_library:
+        print(f"{fault.id} {trainer}: not tried. {library} is not installed here", flush=True)
         return
     done = {one.trial for one in of_fault(read_outcomes(record, seed), fault.id, trainer)}
     for number in range(1, trials + 1):
@@ -108,7 +113,7 @@ def run_trial(
     fault: Fault,
     number: int,
     seed: int,
-    trainer: TrainerName = "torch",
+    trainer: str = "torch",
     keep: bool = False,
 ) -> Outcome:
     """Run one trial and return its outcome; removes its files, except with `keep` after a violated invariant."""

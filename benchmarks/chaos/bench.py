@@ -14,7 +14,6 @@ from benchmarks.chaos import processes, services
 from benchmarks.chaos.retraining import Retraining
 from benchmarks.chaos.workloads import WORKLOADS, Workload
 from benchmarks.harness.results import stamp
-from training.settings.schema import TrainerName
 from training.storage.paths import HOME_VARIABLE, Home, RunPaths
 
 MARK = "EVERGREEN_CHAOS"  # set in the environment of every process that is started here
@@ -23,11 +22,11 @@ _PACKAGES = ("evergreen", "flows", "tasks", "training")
 
 
 class Kind(NamedTuple):
-    """How a trial computes: workers (0: in the command's own process), virtual shards or None, and the trainer."""
+    """How a trial computes: workers (0: in the command's own process), virtual shards or None, name of the workload."""
 
     workers: int = 2
     virtual_shards: int | None = None
-    trainer: TrainerName = "torch"
+    trainer: str = "torch"
 
     @property
     def workload(self) -> Workload:

@@ -6,7 +6,6 @@ from pathlib import Path
 from pydantic import Field
 
 from training.records import Record
-from training.settings.schema import TrainerName
 
 
 class Broken(Record):
@@ -21,7 +20,9 @@ class Outcome(Record):
     """One trial. `statuses` are the exit statuses of all starts of the command; negative for a signal."""
 
     fault: str
-    trainer: TrainerName = Field("torch", description="older lines are of the PyTorch loop and do not say so")
+    trainer: str = Field(
+        "torch", description="name of the workload; older lines are of the PyTorch loop and do not say so"
+    )
     trial: int = Field(description="1 for the first of this fault and trainer")
     seed: int
     moment: str = Field(description="what was done when")
@@ -65,6 +66,6 @@ def add_outcome(file: Path, outcome: Outcome) -> None:
         out.write(outcome.model_dump_json() + "\n")
 
 
-def of_fault(outcomes: Iterable[Outcome], fault: str, trainer: TrainerName) -> list[Outcome]:
+def of_fault(outcomes: Iterable[Outcome], fault: str, trainer: str) -> list[Outcome]:
     """Trials of one fault with one trainer."""
     return [one for one in outcomes if (one.fault, one.trainer) == (fault, trainer)]

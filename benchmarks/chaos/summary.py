@@ -12,7 +12,6 @@ import psutil
 from benchmarks.chaos.faults import NOT_INJECTED, Fault
 from benchmarks.chaos.record import Outcome, of_fault
 from benchmarks.chaos.workloads import WORKLOADS
-from training.settings.schema import TrainerName
 from training.trainers.base import trainer_named
 
 _COLUMNS = (
@@ -45,8 +44,10 @@ def write_summary(file: Path, faults: Sequence[Fault], outcomes: Sequence[Outcom
 def _head(outcomes: Sequence[Outcome], seed: int) -> list[str]:
     memory = psutil.virtual_memory().total / 2**30
     packages = packages_distributions()  # the package xgboost is of the distribution xgboost or xgboost-cpu
-    of_trainers = [name for trainer in WORKLOADS for name in trainer_named(trainer).DISTRIBUTIONS]
-    libraries = [name for name in (*of_trainers, "ray", "prefect", "mlflow") if name in packages]
+    trainers = dict.fromkeys(workload.trainer for workload in WORKLOADS.values())
+    of_trainers = [name for trainer in trainers for name in trainer_named(trainer).DISTRIBUTIONS]
+    names = dict.fromkeys((*of_trainers, "deepspeed", "ray", "prefect", "mlflow"))
+    libraries = [name for name in names if name in packages]
     versions = ", ".join(f"{name} {version(packages[name][0])}" for name in libraries)
     codes = sorted({one.code for one in outcomes})
     days = sorted({one.at[:10] for one in outcomes})
@@ -74,7 +75,7 @@ def table(faults: Sequence[Fault], outcomes: Sequence[Outcome]) -> list[str]:
     return [*rows, ""]
 
 
-def _row(fault: Fault, trainer: TrainerName, outcomes: Sequence[Outcome]) -> list[str]:
+def _row(fault: Fault, trainer: str, outcomes: Sequence[Outcome]) -> list[str]:
     waits = [one.recovery_s for one in outcomes if one.recovery_s is not None]
     return [
         f"{fault.id}: {fault.what}",

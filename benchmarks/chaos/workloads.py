@@ -1,12 +1,18 @@
-"""What trials train: for each trainer a recipe whose steps take long enough that a fault can hit a chosen one."""
+"""What trials train: for each trainer, and each strategy of the PyTorch loop, a recipe with slow steps.
+
+A step takes long enough that a fault can hit a chosen one.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from training.seams import EXTRAS
 from training.settings.schema import TrainerName
+from training.trainers.base import trainer_named
 
 _TABLE = "slow.csv"
 _TABLE_ROWS, _TABLE_COLUMNS = 20_000, 20
@@ -195,17 +201,29 @@ _FOUR_EPOCHS = {
 
 @dataclass(frozen=True)
 class Workload:
-    """The training of a trainer's trials: `steps` steps, with a checkpoint after every `steps_per_checkpoint`.
+    """What a trial trains with `trainer`: `steps` steps, with a checkpoint after every `steps_per_checkpoint`.
 
     A boosting round counts as a step. `write_data` creates the files that the recipe reads, beside the recipe's file.
     """
 
+    trainer: TrainerName
     recipe: str
     text: str
     settings: Mapping[str, str]
     steps: int
     steps_per_checkpoint: int
     write_data: Callable[[Path], None] = lambda _: None
+
+    @property
+    def has_virtual_shards(self) -> bool:
+        """Whether `training.virtual_shards` is a setting of this training."""
+        return self.trainer == "torch" and "training.strategy" not in self.settings
+
+    @property
+    def missing_library(self) -> str:
+        """A library that this training needs and that is not installed here; empty if there is none."""
+        needed = (*trainer_named(self.trainer).DISTRIBUTIONS, self.settings.get("training.strategy", ""))
+        return next((name for name in needed if name in EXTRAS and find_spec(name) is None), "")
 
     @property
     def checkpoint_steps(self) -> range:
@@ -230,21 +248,29 @@ def _write_table(folder: Path) -> None:
     (folder / _TABLE).write_text("\n".join([header, *lines, ""]))
 
 
-def _network(recipe: str, text: str) -> Workload:
+def _network(trainer: TrainerName, recipe: str, text: str) -> Workload:
     """The training of a network: four epochs of 16 steps, with a checkpoint every four steps."""
-    return Workload(
-        recipe=recipe, text=text, settings=_SHARED | _FOUR_EPOCHS, steps=64, steps_per_checkpoint=4
-    )
+    return Workload(trainer, recipe, text, _SHARED | _FOUR_EPOCHS, steps=64, steps_per_checkpoint=4)
 
 
-WORKLOADS: Mapping[TrainerName, Workload] = {
-    "torch": _network("slow", _SLOW_MODEL),
-    "lightning": _network("slow-lightning", _SLOW_LIGHTNING),
-    "accelerate": _network("slow-loop", _SLOW_LOOP),
-    "transformers": _network("slow-transformer", _SLOW_TRANSFORMER),
-    "keras": _network("slow-keras", _SLOW_KERAS),
-    "tensorflow": _network("slow-tensorflow", _SLOW_TENSORFLOW),
+def _strategy(strategy: str) -> Workload:
+    """The training of the PyTorch loop's network with another strategy."""
+    plain = _network("torch", f"slow-{strategy}", _SLOW_MODEL.replace('"slow"', f'"slow-{strategy}"'))
+    return replace(plain, settings={**plain.settings, "training.strategy": strategy})
+
+
+# By the name that `make chaos ARGS="--trainer NAME"` takes: a trainer's, or `torch-` and a strategy's.
+WORKLOADS: Mapping[str, Workload] = {
+    "torch": _network("torch", "slow", _SLOW_MODEL),
+    "torch-fsdp": _strategy("fsdp"),
+    "torch-deepspeed": _strategy("deepspeed"),
+    "lightning": _network("lightning", "slow-lightning", _SLOW_LIGHTNING),
+    "accelerate": _network("accelerate", "slow-loop", _SLOW_LOOP),
+    "transformers": _network("transformers", "slow-transformer", _SLOW_TRANSFORMER),
+    "keras": _network("keras", "slow-keras", _SLOW_KERAS),
+    "tensorflow": _network("tensorflow", "slow-tensorflow", _SLOW_TENSORFLOW),
     "xgboost": Workload(
+        trainer="xgboost",
         recipe="slow-trees",
         text=_SLOW_TREES.format(
             name="slow-trees",
@@ -258,6 +284,7 @@ WORKLOADS: Mapping[TrainerName, Workload] = {
         write_data=_write_table,
     ),
     "lightgbm": Workload(
+        trainer="lightgbm",
         recipe="slow-leaves",
         text=_SLOW_TREES.format(
             name="slow-leaves",

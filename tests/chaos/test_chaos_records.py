@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.chaos import workloads
 from benchmarks.chaos.__main__ import main
 from benchmarks.chaos.faults import all_faults
 from benchmarks.chaos.record import Broken, Outcome, add_outcome, of_fault, read_outcomes
@@ -12,7 +13,7 @@ from benchmarks.chaos.step_watch import last_step
 from benchmarks.chaos.summary import write_summary
 from benchmarks.chaos.workloads import WORKLOADS
 from training.recipe import load
-from training.seams import TRAINERS, TrainerName
+from training.seams import TRAINERS
 from training.settings.overrides import parse_assignments, resolve
 
 
@@ -108,28 +109,45 @@ def test_the_table_counts_what_can_be_told(tmp_path: Path) -> None:
 
 
 def test_every_trainer_has_a_workload() -> None:
-    assert set(WORKLOADS) == set(TRAINERS)
+    assert {workload.trainer for workload in WORKLOADS.values()} == set(TRAINERS)
+    assert set(TRAINERS) <= set(WORKLOADS)
 
 
 @pytest.mark.parametrize("trainer", WORKLOADS)
-def test_each_fault_is_tried_with_a_trainer_or_says_why_not(trainer: TrainerName) -> None:
+def test_each_fault_is_tried_with_a_trainer_or_says_why_not(trainer: str) -> None:
     for fault in all_faults():
         kinds = fault.kinds_of(trainer)
         assert bool(kinds) != bool(fault.not_with.get(trainer)), fault.id
+        assert trainer == "torch" or all(kind.virtual_shards is None for kind in kinds), fault.id
         assert {kind.trainer for kind in kinds} <= {trainer}
 
 
 @pytest.mark.parametrize("trainer", WORKLOADS)
 def test_the_recipe_of_a_workload_is_of_its_trainer_and_takes_its_settings(
-    trainer: TrainerName, tmp_path: Path
+    trainer: str, tmp_path: Path
 ) -> None:
     workload = WORKLOADS[trainer]
     recipe, ref = load(str(workload.write(tmp_path)))
     settings = resolve(
         recipe.settings, parse_assignments(f"{name}={value}" for name, value in workload.settings.items())
     )
-    assert (ref.name, settings.trainer) == (workload.recipe, trainer)
+    assert (ref.name, settings.trainer) == (workload.recipe, workload.trainer)
     assert settings.checkpoint.every_steps == workload.steps_per_checkpoint
+
+
+@pytest.mark.parametrize(("trainer", "library"), [("torch-deepspeed", "deepspeed"), ("keras", "keras")])
+def test_a_trainer_whose_library_is_missing_is_named_and_left_out(
+    trainer: str,
+    library: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(workloads, "find_spec", lambda name: None if name == library else True)
+    assert WORKLOADS["torch-fsdp"].missing_library == ""
+    arguments = ["--faults", "F1", "--trials", "1", "--out", str(tmp_path), "--work", str(tmp_path)]
+    assert main([*arguments, "--trainer", trainer]) == 0
+    assert f"F1 {trainer}: not tried. {library} is not installed here" in capsys.readouterr().out
 
 
 def test_an_unknown_fault_is_refused() -> None:

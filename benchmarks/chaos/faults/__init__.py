@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.chaos.bench import Kind
 from benchmarks.chaos.trial import Trial
-from training.settings.schema import TrainerName
+from benchmarks.chaos.workloads import WORKLOADS
 
 ON_RAY, IN_PROCESS, IN_SHARDS = Kind(2), Kind(0), Kind(2, 4)
 
@@ -24,15 +24,15 @@ class Fault:
     kinds: tuple[Kind, ...] = (ON_RAY,)
     own_services: bool = False
     unavailable: Callable[[], str | None] = lambda: None  # reason why it can't be injected here
-    not_with: Mapping[TrainerName, str] = field(
-        default_factory=dict
-    )  # trainers without it, each with the reason
+    not_with: Mapping[str, str] = field(default_factory=dict)  # trainers without it, each with the reason
 
-    def kinds_of(self, trainer: TrainerName) -> tuple[Kind, ...]:
-        """Kinds of the trials with `trainer`; none for a trainer in `not_with`."""
-        return (
-            () if trainer in self.not_with else tuple(kind._replace(trainer=trainer) for kind in self.kinds)
-        )
+    def kinds_of(self, trainer: str) -> tuple[Kind, ...]:
+        """Kinds of the trials with a workload; none for one in `not_with`, virtual shards only where it has them."""
+        if trainer in self.not_with:
+            return ()
+        shards = WORKLOADS[trainer].has_virtual_shards
+        kinds = [kind for kind in self.kinds if kind.virtual_shards is None or shards]
+        return tuple(kind._replace(trainer=trainer) for kind in kinds)
 
 
 def all_faults() -> tuple[Fault, ...]:

@@ -14,6 +14,7 @@ from training.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 _CONTROLLER = "ray::TrainController"
 _DATA_WORKERS = ("ray::Map", "ray::Read", "ray::FlatMap", "ray::Write")
+_KILLS, _LEFT_OUT = 5, 5
 _TOLD = {
     signal.SIGKILL: (-signal.SIGKILL,),
     signal.SIGTERM: (EXIT_TERMINATED, -signal.SIGTERM),
@@ -26,6 +27,29 @@ def kill_rank(trial: Trial) -> None:
     _signal_rank(trial, trial.pick((0, 1)), signal.SIGKILL)
 
 
+def kill_ranks(trial: Trial) -> None:
+    """SIGKILL a rank five times in one training, each time in a later attempt; ranks 0 and 1 in turn."""
+    trial.settings["failure.max_failures"] = str(_KILLS)
+    trial.start()
+    apart = (trial.kind.workload.steps - 2) // _KILLS
+    attempt = 0
+    for number in range(_KILLS):
+        # The last steps of each part are left out, so that the next kill does not fall into the same attempt.
+        step = number * apart + trial.random.randint(1, apart - _LEFT_OUT)
+        attempt = _wait_for_attempt(trial, number % 2, step, attempt)
+        _signal_worker(trial, number % 2, step, signal.SIGKILL)
+
+
+def _wait_for_attempt(trial: Trial, rank: int, step: int, before: int) -> int:
+    """Wait until an attempt later than `before` has reached a step; returns the attempt of this rank's worker."""
+
+    def attempt() -> int:
+        return next((beat.attempt for beat in trial.beats() if beat.rank == rank), 0)
+
+    trial.wait_for(lambda: trial.step() >= step and attempt() > before)
+    return max(attempt(), before)
+
+
 def stop_rank(trial: Trial) -> None:
     """SIGSTOP a rank: the process exists but does nothing."""
     _signal_rank(trial, trial.pick((1, 0)), signal.SIGSTOP)
@@ -33,7 +57,10 @@ def stop_rank(trial: Trial) -> None:
 
 def _signal_rank(trial: Trial, rank: int, signum: signal.Signals) -> None:
     trial.start()
-    step = trial.wait_for_some_step()
+    _signal_worker(trial, rank, trial.wait_for_some_step(), signum)
+
+
+def _signal_worker(trial: Trial, rank: int, step: int, signum: signal.Signals) -> None:
     beat = next((one for one in trial.beats() if one.rank == rank), None)
     found = beat is not None and not trial.run.ended and send(beat.pid, signum)
     trial.hit(f"{signum.name} to rank {rank} at step {step}", found)
@@ -155,6 +182,7 @@ def _pid_of(trial: Trial, victim: str) -> int | None:
 
 FAULTS = (
     Fault("F1", "SIGKILL of a rank", kill_rank),
+    Fault("F23", "SIGKILL of a rank, five times in one training", kill_ranks),
     Fault("F2", "SIGSTOP of a rank", stop_rank),
     Fault("F3", "SIGKILL of the Train controller, of a Ray Data worker", kill_controller),
     Fault("F4", "SIGKILL of the raylet", kill_raylet, own_services=True),
