@@ -63,7 +63,8 @@ class DatasetVersion(Record):
     """An immutable, validated dataset (the result of `transform`); its `manifest.json` is this record.
 
     Images are uint8, channels first: `shape` is (channels, height, width). `mean` and `std` have one value per
-    channel, of pixel/255 over the train split. `label_counts[split][k]` is the number of rows of class `classes[k]`.
+    channel, by which pixel/255 is normalised: those of the train split, or 0.5 for a diffusion model, which gives -1 to
+    1. `label_counts[split][k]` is the number of rows of class `classes[k]`.
 
     For a table, `table` describes the columns, `shape` is (number of feature columns,), and `mean` and `std` are empty.
     For text, `table` describes the column of text, and `shape` is (token ids of a row,).
@@ -77,8 +78,8 @@ class DatasetVersion(Record):
     shape: tuple[int, ...] = Field(description="shape of a row's inputs")
     parts: dict[Split, tuple[PartFile, ...]] = Field(description="part files by split, each with its sha256")
     label_counts: dict[Split, tuple[int, ...]] = Field(description="rows of each class, by split")
-    mean: tuple[float, ...] = Field(description="mean of each channel")
-    std: tuple[float, ...] = Field(description="standard deviation of each channel")
+    mean: tuple[float, ...] = Field(description="mean by which each channel is normalised")
+    std: tuple[float, ...] = Field(description="standard deviation by which each channel is normalised")
     source_digest: str = Field(description="sha256 over the source's content")
     source_origin: Redacted = Field(description="where the source came from, without credentials")
     validation_rows: int | None = Field(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tasks.model_formats.base import ModelFormat, Registered, format_in
 from tasks.model_formats.torch_export import TOKENIZER_FILE, tokenizer_digest
@@ -25,6 +26,8 @@ from tasks.registry.own_digests import kept_digests, record_of
 from tasks.trackers.mlflow_store import NO_PICKLE
 from training.data.manifest import TOKENIZER
 from training.errors import DataError, EvergreenError, ResourceError, SettingError, classify
+from training.problems import problem_named
+from training.problems.base import Predict, Predictions
 from training.records import ImageShape, ProblemName, TableSchema
 from training.seams import install_command
 from training.storage.files import digest_file, digest_json, temporary_folder
@@ -52,15 +55,28 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
         tokenizer = _tokenizer_in(folder, said.table)
     signature = described.signature
     shape = _shape_of_table(said.table) or image_shape(signature, name)
+    outputs = _outputs(signature)
     return Registered(
-        predict=predict,
+        predict=_in_parts(predict, problem_named(said.problem).rows_at_once(outputs)),
         problem=said.problem,
         classes=said.classes,
         shape=shape,
         table=said.table,
-        outputs=_outputs(signature),
+        outputs=outputs,
         tokenizer=tokenizer,
     )
+
+
+def _in_parts(predict: Predict, rows: int) -> Predict:
+    """`predict`, which is then called with at most `rows` rows at a time."""
+
+    def in_parts(inputs: npt.NDArray[Any]) -> Predictions:
+        if len(inputs) <= rows:
+            return predict(inputs)
+        starts = range(0, len(inputs), rows)
+        return np.concatenate([predict(inputs[start : start + rows]) for start in starts])
+
+    return in_parts
 
 
 def _tokenizer_in(folder: Path, table: TableSchema | None) -> str:

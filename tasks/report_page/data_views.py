@@ -86,13 +86,13 @@ class ImageView:
         learned = f"{len(self.version.classes)} classes" if table is None else f"target {table.target}"
         return {
             "data_sentence": f"{learned}, images of {height} × {width} pixels with {channels} {noun}",
-            "data_caption": "Rows and pixel statistics",
+            "data_caption": "Rows and normalisation",
             "data_rows": [
                 *([] if table is None else [(f"Target {table.target}", _target(table))]),
                 *(
                     (
-                        f"Pixels, channel {number}" if len(self.version.mean) > 1 else "Pixels",
-                        f"mean {mean:.4f}, standard deviation {std:.4f}",
+                        f"Normalised, channel {number}" if len(self.version.mean) > 1 else "Normalised",
+                        f"by mean {mean:.4f}, standard deviation {std:.4f}",
                     )
                     for number, (mean, std) in enumerate(pixels, start=1)
                 ),

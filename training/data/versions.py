@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
     from training.data.preparation.row_function import RowFunction
 
+# Mean and standard deviation by which images with classes are normalised for another problem than classification: to
+# -1 to 1. With the statistics of the rows, the same noise would be more of an image in one dataset than in another, so
+# the errors of the noise that two models predict could not be compared.
+_HALF = 0.5
+
 
 def fingerprint(
     files: SourceFiles,
@@ -34,7 +39,7 @@ def fingerprint(
     if files.kind == "text":
         return _of_text(made, files, settings, problem, transform)
     if _has_another_problem(files, problem):
-        return digest_json({"images": made, "problem": problem})
+        return digest_json({"images": made, "problem": problem, "scale": _HALF})
     if files.kind not in TARGET_KINDS:
         return made
     return digest_json({"images": made, "target": files.target, "code": code_digests(*TARGET_MODULES)})
@@ -99,7 +104,10 @@ def make_version(
             plain = make_version(
                 name, identity, files, raw, settings, staging / "images", with_ray, listing, problem, function
             )
-            version = plain.model_copy(update={"problem": problem, "path": str(place)})
+            half = (_HALF,) * plain.image_shape[0]
+            version = plain.model_copy(
+                update={"problem": problem, "path": str(place), "mean": half, "std": half}
+            )
             for path in list(Path(plain.path).iterdir()):
                 path.rename(staging / path.name)
             Path(plain.path).rmdir()

@@ -64,6 +64,9 @@ class Problem(Objective, Protocol):
         None for a problem whose models generate no images; `module` is then not called.
         """
 
+    def rows_at_once(self, outputs: int) -> int:
+        """Rows to give to a registered model at once; `outputs` is the number of values that it predicts for a row."""
+
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """Shape of the prediction for one row."""
 

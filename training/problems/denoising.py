@@ -16,7 +16,7 @@ from pydantic import Field
 
 from training.errors import TrainingError
 from training.problems.base import Predictions
-from training.problems.objectives.denoising import DenoisingObjective
+from training.problems.objectives.denoising import DenoisingObjective, rows_at_once
 from training.problems.shared import SharedMethods
 from training.problems.skewed_means import Numbers, mean_interval
 from training.records import (
@@ -72,6 +72,10 @@ class Denoising(DenoisingObjective, SharedMethods):
     predicts_text: bool = False
     score_record: ClassVar[type[Score]] = DenoisingScore
     finite: ClassVar[tuple[str, ...]] = ("noise_error", "low", "high")
+
+    def rows_at_once(self, outputs: int) -> int:
+        """Fewer rows for more classes, as each row takes several forward passes for each class."""
+        return rows_at_once(outputs)
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """One error for each class."""

@@ -40,6 +40,11 @@ class SharedMethods:
         del module, version, count
         return None
 
+    def rows_at_once(self, outputs: int) -> int:
+        """512."""
+        del outputs
+        return 512
+
     def aligned(
         self, predictions: Predictions, classes: tuple[str, ...], version: DatasetVersion
     ) -> Predictions:

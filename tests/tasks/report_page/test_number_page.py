@@ -56,7 +56,7 @@ def test_the_target_is_described() -> None:
     page = Page(render(on_images()))
     assert "target progression, images of 8 × 8 pixels with 1 channel" in page.text
     assert page.row("Target progression", 2) == ["mean 152, standard deviation 77 in the train split"]
-    assert page.row("Pixels", 2) == ["mean 0.2500, standard deviation 0.5000"]
+    assert page.row("Normalised", 2) == ["by mean 0.2500, standard deviation 0.5000"]
 
 
 def test_text_of_a_target_stays_text() -> None:

@@ -16,10 +16,14 @@ from tasks.problems.denoising.outputs import ErrorOutputs
 from training.errors import SettingError, TrainingError
 from training.problems.denoising import Denoising, score
 from training.problems.image_sampling import generated_images
+from training.problems.objectives.denoising import LEVELS
 from training.records import DatasetVersion
 
 SHAPE = (1, 4, 4)
 SCHEDULE = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), 0)  # of Ho et al. 2020
+COSINE = (
+    torch.cos(torch.linspace(0.008, 1, 1000) / 1.008 * torch.pi / 2) ** 2
+)  # after Nichol and Dhariwal 2021
 
 
 class Known(nn.Module):
@@ -47,11 +51,11 @@ def test_the_error_of_a_row_is_that_of_its_predicted_noise_under_each_class() ->
     with torch.no_grad():
         errors = module(torch.stack([image, image + 0.5]))
     assert errors.shape == (2, 2)
-    assert errors[0, 1] < 1e-8
+    assert errors[0, 1] < 1e-5  # the nearest step of the schedule is not exactly at the level
     assert errors[:, 0].tolist() == pytest.approx([1, 1])
     # The noise that explains a wrong image is off by the difference of the images, over the noise's share.
-    kept = SCHEDULE[[125, 375, 625, 875]]
-    assert errors[1, 1].item() == pytest.approx((0.25 * kept / (1 - kept)).mean().item(), rel=1e-3)
+    kept = torch.tensor(LEVELS)
+    assert errors[1, 1].item() == pytest.approx((0.25 * kept / (1 - kept)).mean().item(), rel=1e-2)
 
 
 def test_errors_are_measured_at_the_same_noise_and_trained_at_new_noise() -> None:
@@ -61,6 +65,55 @@ def test_errors_are_measured_at_the_same_noise_and_trained_at_new_noise() -> Non
     assert torch.equal(measured[0], built().eval()(images))
     drawn = [module.train()(images) for _ in range(2)]
     assert not torch.equal(*drawn)
+
+
+def test_models_with_different_noise_schedules_are_measured_on_the_same_noisy_images() -> None:
+    given = []
+    for schedule in (SCHEDULE, COSINE):
+        seen = Seen(schedule)
+        Denoising().adapted(lambda _, __, seen=seen: seen)(SHAPE, 2).eval()(torch.ones((3, *SHAPE)))
+        given.append(seen.noisy)
+        assert schedule[seen.steps[: len(LEVELS)]].tolist() == pytest.approx(LEVELS, abs=1e-2)
+    assert torch.equal(*given)
+
+
+class Seen(nn.Module):
+    """Keeps the noisy images and the steps of its last call; predicts no noise."""
+
+    noisy: torch.Tensor
+    steps: torch.Tensor
+
+    def __init__(self, schedule: torch.Tensor):
+        super().__init__()
+        self.register_buffer("alphas_cumprod", schedule)
+
+    def forward(self, noisy: torch.Tensor, steps: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        del classes
+        self.noisy, self.steps = noisy, steps
+        return torch.zeros_like(noisy)
+
+
+def test_many_images_are_measured_in_parts() -> None:
+    """Each image takes a forward pass for each class and level, so the module gets at most 512 noisy images."""
+    seen, images = Seen(SCHEDULE), torch.randn((150, *SHAPE), generator=torch.Generator().manual_seed(0))
+    module = Denoising().adapted(lambda _, __: seen)(SHAPE, 2).eval()
+    errors = module(images)
+    assert errors.shape == (150, 2)
+    assert len(seen.noisy) == (150 - 2 * 64) * 2 * len(LEVELS)
+    assert Denoising().rows_at_once(2) == 64
+    assert torch.allclose(errors, torch.cat([module(part) for part in images.split(50)]))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "level"),
+    [(SCHEDULE[:100], 0.5), (torch.full((1000,), 1e-4), 0.9), (torch.tensor([float("nan")] * 9), 0.9)],
+    ids=["ends at a share of 0.9", "noise alone", "not finite"],
+)
+def test_a_schedule_without_a_step_near_a_measured_level_is_refused(
+    schedule: torch.Tensor, level: float
+) -> None:
+    with pytest.raises(TrainingError, match=rf"alphas_cumprod is near {level}: .*schedule from nearly 1"):
+        Denoising().adapted(lambda _, __: Seen(schedule))(SHAPE, 2)
 
 
 def test_the_recipe_s_module_keeps_its_weights_names_and_call() -> None:
@@ -74,7 +127,7 @@ def test_the_recipe_s_module_keeps_its_weights_names_and_call() -> None:
     with torch.no_grad():
         twin.get_parameter("weight").fill_(0)
     assert twin(torch.zeros((1, *SHAPE)))[0, 1] > 0.5  # its own weights, not those of the original
-    assert module.eval()(torch.zeros((1, *SHAPE)))[0, 1] < 1e-8
+    assert module.eval()(torch.zeros((1, *SHAPE)))[0, 1] < 1e-5
 
 
 def test_the_program_that_torch_exports_takes_any_number_of_images() -> None:

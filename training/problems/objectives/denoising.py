@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-NOISE_LEVELS = 4  # steps of the schedule at which the loss of a row is measured
+# Values of `a` at which the loss of a row is measured: the same for all models, whatever their noise schedules.
+LEVELS = (0.9, 0.5, 0.2, 0.05)
+_NEAR = 0.05  # largest distance of a level from the nearest step of a schedule
 SCHEDULE = "alphas_cumprod"  # buffer of a recipe's module, named as in diffusers
 NOISE = "measured_noise"  # buffer that `adapted` adds
+_PASSES_AT_ONCE = 512  # rows of noisy images that a module gets in one call when it is measured
 _IMAGE = ("channels", "height", "width")
 _SEED = 0  # of the noise by which models are measured: the same for all models of an image shape
 
@@ -45,11 +48,12 @@ class DenoisingObjective:
         `build_model(shape, classes)` returns a module whose call with noisy images (rows, channels, height, width),
         steps (rows,) and classes (rows,) gives the predicted noise, as a tensor or as `sample` of a larger output. Its
         buffer `alphas_cumprod` (steps,) is the noise schedule. The call with images alone then gives the losses (rows,
-        classes): in evaluation mode at four fixed steps with fixed noise, so that models are comparable; in training
-        mode at one random step for each row with random noise.
+        classes): in evaluation mode with fixed noise at the levels :data:`LEVELS`, each with the nearest step of the
+        schedule, so that all models get the same noisy images; in training mode at one random step for each row with
+        random noise.
 
         Raises :class:`SettingError` for rows that are no images, and :class:`TrainingError` for a module without a
-        noise schedule.
+        noise schedule, or with a schedule that has no step near one of the levels.
         """
 
         def build(shape: Any, outputs: int) -> "nn.Module":
@@ -94,13 +98,26 @@ class DenoisingObjective:
         return total / rows
 
 
+def rows_at_once(classes: int) -> int:
+    """Rows whose losses are measured at once: each takes a forward pass for each class and level."""
+    return max(1, _PASSES_AT_ONCE // (classes * len(LEVELS)))
+
+
 def _check_schedule(module: "nn.Module") -> None:
     schedule = dict(module.named_buffers()).get(SCHEDULE)
-    if schedule is None or schedule.dim() != 1 or len(schedule) < NOISE_LEVELS:
+    if schedule is None or schedule.dim() != 1 or not len(schedule):
         raise TrainingError(
             f"the model {type(module).__name__} has no noise schedule: in its __init__, call "
             f'self.register_buffer("{SCHEDULE}", DDPMScheduler().alphas_cumprod), with DDPMScheduler of diffusers'
         )
+    for level in LEVELS:
+        if not (schedule - level).abs().min() <= _NEAR:
+            raise TrainingError(
+                f"the model {type(module).__name__} has a noise schedule without a step at which {SCHEDULE} is near "
+                f"{level}: it goes from {float(schedule.max()):.4g} to {float(schedule.min()):.4g} in "
+                f"{len(schedule)} steps. Models are measured at {', '.join(map(str, LEVELS))}, so use a schedule from "
+                "nearly 1 to nearly 0, such as that of DDPMScheduler()."
+            )
 
 
 def _measured_noise(shape: Any) -> "torch.Tensor":
@@ -110,7 +127,7 @@ def _measured_noise(shape: Any) -> "torch.Tensor":
     """
     import torch
 
-    noise = torch.randn((NOISE_LEVELS, *shape), generator=torch.Generator().manual_seed(_SEED))
+    noise = torch.randn((len(LEVELS), *shape), generator=torch.Generator().manual_seed(_SEED))
     result: torch.Tensor = noise / noise.square().mean((1, 2, 3), keepdim=True).sqrt()
     return result
 
@@ -131,8 +148,12 @@ def _with_losses(own: "type[nn.Module]", classes: int) -> "type[nn.Module]":
             return super().forward(images, steps, classes)
 
         def _losses(self, images: torch.Tensor) -> torch.Tensor:
-            steps, noise = self._drawn(images) if self.training else self._fixed(images)
-            kept = getattr(self, SCHEDULE)[steps].to(images.dtype)[:, :, None, None, None]
+            # A program of torch.export is given fewer rows instead, as its graph can't depend on their number.
+            most = rows_at_once(classes)
+            if not self.training and not torch.compiler.is_compiling() and len(images) > most:
+                return torch.cat([self._losses(part) for part in torch.split(images, most)])
+            kept, steps, noise = self._drawn(images) if self.training else self._fixed(images)
+            kept = kept.to(images.dtype)[:, :, None, None, None]
             noisy = kept.sqrt() * images[:, None] + (1 - kept).sqrt() * noise
             # torch.export would treat len(images) as a constant.
             levels, shape = steps.shape[1], images.shape[1:]
@@ -149,18 +170,19 @@ def _with_losses(own: "type[nn.Module]", classes: int) -> "type[nn.Module]":
             result: torch.Tensor = errors.flatten(1).mean(1).reshape(each).mean(2)
             return result
 
-        def _drawn(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            """A random step (rows, 1) and noise (rows, 1, ...) for each row."""
-            steps = torch.randint(len(getattr(self, SCHEDULE)), (images.shape[0], 1), device=images.device)
-            return steps, torch.randn_like(images)[:, None]
+        def _drawn(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            """For each row a random step (rows, 1), its value in the schedule (rows, 1), and noise (rows, 1, ...)."""
+            schedule = getattr(self, SCHEDULE)
+            steps = torch.randint(len(schedule), (images.shape[0], 1), device=images.device)
+            return schedule[steps], steps, torch.randn_like(images)[:, None]
 
-        def _fixed(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            """The steps (rows, levels) and noise (rows, levels, ...) at which all models are measured."""
-            count = len(getattr(self, SCHEDULE))
-            places = torch.arange(1, 2 * NOISE_LEVELS, 2, device=images.device)
-            steps = (places * count // (2 * NOISE_LEVELS)).expand(images.shape[0], -1)
+        def _fixed(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            """The levels (rows, levels), their nearest steps, and the noise (rows, levels, ...) of all measurements."""
+            rows, schedule = images.shape[0], getattr(self, SCHEDULE)
+            levels = torch.tensor(LEVELS, dtype=schedule.dtype, device=images.device)
+            steps = (schedule[None] - levels[:, None]).abs().argmin(1)
             noise = getattr(self, NOISE).to(images.dtype)
-            return steps, noise.expand(images.shape[0], *noise.shape)
+            return levels.expand(rows, -1), steps.expand(rows, -1), noise.expand(rows, *noise.shape)
 
     WithLosses.__name__ = own.__name__
     return WithLosses
