@@ -35,10 +35,12 @@ SETTINGS: dict[str, Any] = {
 REQUEST = Request(SPACE, 3, "pbt", seed=0, concurrent=2, generations=3)
 
 
-def planned_search(home: Home) -> PlannedSearch:
+def planned_search(
+    home: Home, request: Request = REQUEST, settings: dict[str, Any] = SETTINGS
+) -> PlannedSearch:
     chosen, ref = load("diabetes")
     files = chosen.source.fetch(home.sources / ref.name)
-    return plan_search(home, ref, resolve(chosen.settings, SETTINGS), files, REQUEST)
+    return plan_search(home, ref, resolve(chosen.settings, settings), files, request)
 
 
 def generation_of(planned: PlannedSearch, number: int) -> list[Any]:
@@ -128,3 +130,48 @@ def test_a_population_is_trained_in_generations(
         trial.number for trial in found.trials if trial.run_key == deleted.run_key
     ]
     assert find_record(planned.record, Search, planned.folder.name) == rebuilt
+
+
+def searched(
+    home: Home, request: Request, settings: dict[str, Any] = SETTINGS
+) -> tuple[PlannedSearch, Search]:
+    """A search to its end, and its results."""
+    version = small_runs.prepared(home, load("diabetes")[0].source, "diabetes", problem="regression")
+    planned = planned_search(home, request, settings)
+    keep_plan(planned.plans[0])
+    found = search.fn(planned, version, 2)
+    return grown(planned), found
+
+
+def test_a_population_keeps_its_size_although_its_values_are_few(
+    home: Home, ray_session: None, prefect_harness: None
+) -> None:
+    """With two values, every second draw is the parent's own value, which would be the parent's own continuation."""
+    space = {"training.optimizer": "choice(adamw,sgd)"}
+    planned, found = searched(home, Request(space, 2, "pbt", seed=0, concurrent=2, generations=4))
+    assert [trial.generation for trial in found.trials] == [1, 1, 2, 2, 3, 3, 4, 4]
+    for number in (2, 3, 4):
+        assert {trial.values["training.optimizer"] for trial in generation_of(planned, number)} == {
+            "adamw",
+            "sgd",
+        }
+    assert len({trial.run_key for trial in found.trials}) == 8
+
+
+def test_a_trial_whose_values_can_t_run_here_is_replaced(
+    home: Home, ray_session: None, prefect_harness: None
+) -> None:
+    """float16 needs a GPU, which planning does not rule out; the search goes on without waiting for one."""
+    space = {"training.precision": "choice(float32,float16)"}
+    settings = SETTINGS | {"scaling": {"num_workers": 0}}
+    request = Request(space, 2, "pbt", seed=0, concurrent=2, generations=2)
+    planned, found = searched(home, request, settings)
+    failed = [result for result in found.results if result.status == "failed"]
+    assert {result.kind for result in failed} == {"SettingError"}
+    assert {planned.trial(result.number).values["training.precision"] for result in failed} == {"float16"}
+    (sound,) = [
+        trial for trial in generation_of(planned, 1) if trial.values["training.precision"] == "float32"
+    ]
+    assert {trial.parent for trial in generation_of(planned, 2)} == {sound.number}
+    assert found.winner is not None
+    assert found.winner.values["training.precision"] == "float32"

@@ -1,9 +1,10 @@
 """Population-based training: each generation of trials starts from the weights of the trials before.
 
 The first generation has the values that :func:`training.search.space.propose` gives. When all its trials have ended,
-the worst quarter is replaced: such a place in the population continues from the weights of a trial of the best quarter,
-with values near those of that trial. Every other trial continues from its own weights with its own values. The same
-happens after each further generation.
+the worst quarter is replaced: the new trial starts from the weights of a trial of the best quarter, with values near
+those of that trial. The values are drawn again while the settings refuse them, or while another trial has the same
+parent and values. Every other trial continues from its own weights with its own values. The same happens after each
+further generation.
 
 A trial of a later generation is a run like any other: its run key has the digest of its initial weights. So the search
 is a function of data, recipe, code, settings, space and seed, and an interrupted search continues with the same trials.
@@ -14,9 +15,10 @@ takes over the weights of another, but not the state of the optimizer, and a gen
 generation before have ended.
 """
 
+import logging
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +33,10 @@ from training.settings.overrides import resolve
 from training.storage.paths import Home
 from training.supervision.launch import finished
 
+log = logging.getLogger("evergreen.search")
+
 _REPLACED = 0.25  # share of a generation that is replaced, and share of the best trials that replace it
+_DRAWS = 20  # of the values of a trial that replaces another, at most
 _NEW_VALUE = 0.25  # probability that a value is drawn from the whole space instead of near the parent's value
 
 
@@ -55,16 +60,8 @@ def next_generation(planned: PlannedSearch, found: Search) -> PlannedSearch | No
     members = [trial for trial in search.trials if trial.generation == generation]
     if not any(_loss(found, member) < math.inf for member in members):
         return None
-    space, known = parse_space(search.space), {plan.run_key for plan in planned.plans}
     trials, plans = list(search.trials), list(planned.plans)
-    for number, (member, parent) in enumerate(_parents(found, members), start=len(trials) + 1):
-        values = parent.values
-        if parent is not member:
-            values = _accepted(planned, parent.values, _explored(space, values, search.seed, number), number)
-        plan = _plan(planned, parent, values, generation + 1, number)
-        if plan.run_key in known:  # two places were replaced by the same trial and values
-            continue
-        known.add(plan.run_key)
+    for parent, values, plan in _members(planned, _parents(found, members), generation + 1):
         trials.append(
             Trial(
                 number=len(trials) + 1,
@@ -77,6 +74,40 @@ def next_generation(planned: PlannedSearch, found: Search) -> PlannedSearch | No
         plans.append(plan)
     wider = search.model_copy(update={"trials": tuple(trials), "published": False})
     return replace(planned, search=wider, plans=tuple(plans))
+
+
+def _members(
+    planned: PlannedSearch, pairs: list[tuple[Trial, Trial]], generation: int
+) -> Iterator[tuple[Trial, Values, RunPlan]]:
+    """Parent, values and plan of each trial of a generation; `pairs` are those of :func:`_parents`.
+
+    A replaced trial is left out, with a warning, if no draw of its values gives a run that no other trial has.
+    """
+    search, first = planned.search, len(planned.plans) + 1
+    space = parse_space(search.space)
+    going_on = {
+        number: _plan(planned, parent, parent.values, generation, number)
+        for number, (member, parent) in enumerate(pairs, start=first)
+        if parent is member
+    }
+    known = {plan.run_key for plan in (*planned.plans, *going_on.values())}
+    for number, (_, parent) in enumerate(pairs, start=first):
+        if number in going_on:
+            yield parent, parent.values, going_on[number]
+            continue
+        for turn in range(_DRAWS):
+            values = _explored(space, parent.values, search.seed, number, turn)
+            plan = _plan_if_accepted(planned, parent, values, generation, number)
+            if plan is not None and plan.run_key not in known:
+                known.add(plan.run_key)
+                yield parent, values, plan
+                break
+        else:
+            log.warning(
+                "generation %d has a trial less: no other values near those of trial %d were found",
+                generation,
+                parent.number,
+            )
 
 
 def _parents(found: Search, members: list[Trial]) -> list[tuple[Trial, Trial]]:
@@ -98,23 +129,25 @@ def _loss(found: Search, trial: Trial) -> float:
     return result.validation_loss
 
 
-def _explored(space: Mapping[str, Domain], values: Values, seed: int, number: int) -> Values:
-    """Values near `values`; a quarter of them is drawn from the whole space instead."""
+def _explored(space: Mapping[str, Domain], values: Values, seed: int, number: int, turn: int = 0) -> Values:
+    """Values near `values`; a quarter of them is drawn from the whole space instead. Each `turn` is another draw."""
     found: Values = {}
     for name, domain in space.items():
-        draws = random.Random(f"{seed}/{number}/{name}/explored")
+        draws = random.Random(f"{seed}/{number}/{name}/explored" + (f"/{turn}" if turn else ""))
         is_new, share = draws.random() < _NEW_VALUE, draws.random()
         found[name] = domain.value(share) if is_new else domain.near(values[name], up=share >= 0.5)
     return found
 
 
-def _accepted(planned: PlannedSearch, before: Values, values: Values, number: int) -> Values:
-    """`values` if the settings accept them, else `before`."""
+def _plan_if_accepted(
+    planned: PlannedSearch, parent: Trial, values: Values, generation: int, number: int
+) -> RunPlan | None:
+    """:func:`_plan`; None if the settings refuse the values."""
     try:
         settings_of(planned.settings, values, number)
     except SettingError:
-        return before
-    return values
+        return None
+    return _plan(planned, parent, values, generation, number)
 
 
 def _plan(planned: PlannedSearch, parent: Trial, values: Values, generation: int, number: int) -> RunPlan:

@@ -77,7 +77,10 @@ class _Watched:
         log.warning("trial %d: %s", self.job.number, error)
         folder = Path(self.job.folder)
         failure = TrialFailure(
-            error=f"the trial hung: {redact(str(error))}", transient=True, kind=type(error).__name__
+            error=f"the trial hung: {redact(str(error))}",
+            transient=True,
+            kind=type(error).__name__,
+            run_key=self.job.plan.run_key,
         )
         write_record(failure_file(folder, self.job.number), failure, folder.name)
         end_workers([beat for beat in read_beats(RunPaths(folder)) if beat.rank == self.job.number])

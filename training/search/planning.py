@@ -52,7 +52,8 @@ class Request:
     @property
     def rounds(self) -> int:
         """How often the trials are trained: the number of generations with the scheduler pbt, else 1."""
-        return (self.generations or _GENERATIONS) if self.scheduler == "pbt" else 1
+        asked = _GENERATIONS if self.generations is None else self.generations
+        return asked if self.scheduler == "pbt" else 1
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ray.tune.result import DONE  # noqa: TID253
 from training.attempts.heartbeat import STACKS_SIGNAL
 from training.attempts.log_relay import recorded
 from training.attempts.metrics import MetricsFile, Point
-from training.errors import EvergreenError, StopRequestedError, TrainingError, classify
+from training.errors import EvergreenError, ResourceError, StopRequestedError, TrainingError, classify
 from training.redaction import redact
 from training.search.hung_trials import note_process
 from training.search.progress import LOSS, best_of, epochs_of
@@ -116,7 +116,9 @@ class RayTrial(ray.tune.Trainable):
         failure = TrialFailure(
             error=redact(str(known)),
             transient=not isinstance(known, TrainingError),
+            may_pass=known.transient or isinstance(known, ResourceError),
             kind=type(known).__name__,
+            run_key=self._job.plan.run_key,
         )
         folder = Path(self._job.folder)
         write_record(failure_file(folder, self._job.number), failure, folder.name)

@@ -136,12 +136,15 @@ class TrialFailure(Record):
 
     The trial's process writes this record; for a trial that hangs, the process of the search does.
 
-    `transient`: the same command tries the trial again. `kind` is the name of the error's class.
+    `transient`: the same command tries the trial again. `may_pass`: the error may be gone then, although nobody changed
+    anything. `kind` is the name of the error's class.
     """
 
     error: str
     transient: bool
+    may_pass: bool = True
     kind: str = ""
+    run_key: str = ""
 
 
 @dataclass(frozen=True)

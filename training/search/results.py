@@ -11,7 +11,7 @@ from training.errors import (
 from training.plan import RunPlan
 from training.search.planning import PlannedSearch
 from training.search.progress import progress_of
-from training.search.records import Search, Trial, TrialFailure, TrialResult
+from training.search.records import Scheduler, Search, Trial, TrialFailure, TrialResult
 from training.storage.record_files import find_or_set_aside, find_record
 from training.supervision.launch import finished
 
@@ -36,7 +36,7 @@ def known_results(planned: PlannedSearch, rewrites: bool = False) -> Search:
             found = found.with_result(result.model_copy(update={"reused": True}))
         elif before is None and (failure := _failure(planned, trial)) and not failure.transient:
             result = _result(plan, trial, found.metric, seconds=0.0, crashed=True)
-            found = found.with_result(_failed(result, failure))
+            found = found.with_result(failed_result(planned.search.scheduler, result, failure))
     return found
 
 
@@ -46,7 +46,7 @@ def result_of_ended(planned: PlannedSearch, trial: Trial, seconds: float, crashe
     if result.status != "failed":
         return result
     died = TrialFailure(error="the process of the trial died", transient=True)
-    return _failed(result, _failure(planned, trial) or died)
+    return failed_result(planned.search.scheduler, result, _failure(planned, trial) or died)
 
 
 def without_winner(found: Search) -> EvergreenError:
@@ -76,11 +76,18 @@ def _is_lost(found: Search, result: TrialResult) -> bool:
 
 
 def _failure(planned: PlannedSearch, trial: Trial) -> TrialFailure | None:
-    return find_record(planned.failure_of(trial), TrialFailure, planned.folder.name)
+    """The failure on record of the trial's run; trials of later generations may have got another trial's number."""
+    found = find_record(planned.failure_of(trial), TrialFailure, planned.folder.name)
+    return None if found is None or found.run_key not in ("", trial.run_key) else found
 
 
-def _failed(result: TrialResult, why: TrialFailure) -> TrialResult:
-    return result.model_copy(update={"error": why.error, "transient": why.transient, "kind": why.kind})
+def failed_result(scheduler: Scheduler, result: TrialResult, why: TrialFailure) -> TrialResult:
+    """`result` with the failure. With the scheduler pbt, the same command tries only errors again that may pass.
+
+    Otherwise the next generation, which depends on all trials of this one, would never begin.
+    """
+    again = why.transient and (why.may_pass or scheduler != "pbt")
+    return result.model_copy(update={"error": why.error, "transient": again, "kind": why.kind})
 
 
 def _result(plan: RunPlan, trial: Trial, metric: str, seconds: float, crashed: bool) -> TrialResult:

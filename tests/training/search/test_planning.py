@@ -43,6 +43,7 @@ def planned(home: Home, wanted: Request, recipe: str = "diabetes", **overrides: 
         (request(generations=3), "--generations 3: only --scheduler pbt has generations"),
         (request(scheduler="pbt", trials=1), "--trials 1: --scheduler pbt compares two or more"),
         (request(scheduler="pbt", generations=1), "--generations 1: a search has two or more generations"),
+        (request(scheduler="pbt", generations=0), "--generations 0: a search has two or more generations"),
         (request(scheduler="pbt", generations=5000), "--generations 5000: .* at most 10000 trials"),
         (
             request({"training.learning_rate": "uniform(-1,-0.5)"}),

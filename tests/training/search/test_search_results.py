@@ -10,8 +10,8 @@ from training.errors import (
     TrainingError,
     TransientError,
 )
-from training.search.records import Search, Trial, TrialFailure, TrialResult
-from training.search.results import without_winner
+from training.search.records import Scheduler, Search, Trial, TrialFailure, TrialResult
+from training.search.results import failed_result, without_winner
 
 TRIALS = tuple(Trial(number=number, values={}, run_key=str(number)) for number in (1, 2))
 
@@ -70,3 +70,13 @@ def test_a_failure_of_an_earlier_version_has_no_class() -> None:
     old = TrialFailure.model_validate({"error": "no memory", "transient": True})
     result = TrialResult(number=1, status="failed", error=old.error, transient=old.transient, kind=old.kind)
     assert isinstance(without_winner(search(result)), TransientError)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "may_pass", "again"), [("asha", False, True), ("pbt", False, False), ("pbt", True, True)]
+)
+def test_with_pbt_only_a_failure_that_may_pass_is_waited_for(
+    scheduler: Scheduler, may_pass: bool, again: bool
+) -> None:
+    why = TrialFailure(error="no GPU", transient=True, may_pass=may_pass, kind="SettingError")
+    assert failed_result(scheduler, TrialResult(number=1, status="failed"), why).transient == again
