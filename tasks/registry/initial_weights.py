@@ -27,7 +27,7 @@ from training.initial_weights import CHAMPION, InitialWeights, Start, is_path, v
 from training.plan import RunPlan
 from training.records import DatasetVersion
 from training.settings.schema import Settings
-from training.storage.files import atomic_folder, digest_file
+from training.storage.files import atomic_folder, digest_file, write_text
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record, set_aside
 from training.supervision.launch import finished
@@ -114,21 +114,31 @@ def copy_initial_weights(plan: RunPlan, initial: InitialWeights, folder: Path) -
     return weights
 
 
-def check_tokenizer(plan: RunPlan, version: DatasetVersion) -> None:
+def check_tokenizer(plan: RunPlan, version: DatasetVersion, folder: Path | None = None) -> None:
     """Raise :class:`SettingError` if the initial weights are those of a model with another tokenizer than the dataset.
 
-    Another tokenizer numbers tokens otherwise, so the model's embeddings would belong to other tokens. Nothing is
-    checked for weights whose tokenizer is not known.
+    Another tokenizer numbers tokens otherwise, so the model's embeddings would belong to other tokens; the length to
+    which tokenizers cut rows does not count. `folder` has the copy of the weights, with their tokenizer; by default
+    that of the run. Nothing is checked for weights whose tokenizer is not known, and before the dataset has one.
     """
-    kept = plan.paths.initial / TOKENIZER
-    if plan.initial is None or version.text is None or not kept.is_file():
+    theirs, ours = (folder or plan.paths.initial) / TOKENIZER, Path(version.path) / TOKENIZER
+    if plan.initial is None or version.text is None or not (theirs.is_file() and ours.is_file()):
         return
-    if digest_file(kept) != version.text.tokenizer:
+    if _token_ids(theirs) != _token_ids(ours):
+        kept = Home(Path(plan.home)).root / "cache" / "tokenizers" / f"{digest_file(theirs)[:16]}.json"
+        write_text(kept, theirs.read_text(encoding="utf-8"))
         raise SettingError(
             f"training.init_from: {plan.initial.name} has another tokenizer than dataset {version.name}, so its "
-            f"embeddings belong to other tokens. Copy {kept} beside the recipe, and name it there: "
+            f"embeddings belong to other tokens. Copy {kept} to {TOKENIZER} beside the recipe, and name it there: "
             f'Text(..., tokenizer="{TOKENIZER}").'
         )
+
+
+def _token_ids(tokenizer: Path) -> dict[str, int]:
+    from tokenizers import Tokenizer
+
+    found: dict[str, int] = Tokenizer.from_file(str(tokenizer)).get_vocab(with_added_tokens=True)
+    return found
 
 
 def inputs_tags(plan: RunPlan) -> dict[str, str]:
@@ -139,10 +149,11 @@ def inputs_tags(plan: RunPlan) -> dict[str, str]:
 
 def _run_of(home: Home, weights: Path, digest: str) -> tuple[RunPlan, DatasetVersion] | None:
     """Plan and dataset version of the run of this home that wrote the file `weights`; None if there is no such run."""
-    paths = RunPaths(weights.parent.parent)
+    paths = RunPaths(weights.resolve().parent.parent)
     plan = find_record(paths.ingredients, RunPlan, paths.root.name)
-    if plan is None or plan.paths != paths or Path(plan.home) != home.root:
+    if plan is None or home.run(plan.recipe.name, plan.run_key) != paths:
         return None
+    plan = plan.model_copy(update={"home": str(home.root)})  # the home may have been moved since
     trained, version = finished(paths, plan.run_key), plan.find_dataset()
     if trained is None or trained.weights_digest != digest or version is None:
         return None

@@ -12,6 +12,7 @@ import pytest
 from registered import rows_of
 from small_texts import MODEL, sentences
 
+from evergreen import plan
 from flows.retrain import retrain
 from tasks import predict as predict_step
 from tasks import rollback as rollback_step
@@ -201,3 +202,40 @@ def test_weights_with_another_tokenizer_are_refused_and_their_tokenizer_is_given
     assert text is not None
     assert old is not None
     assert text.tokenizer == old.tokenizer
+
+
+def test_weights_of_a_model_for_shorter_rows_are_accepted(
+    releases: tuple[Release, Release], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The length of the rows is part of a tokenizer's file, but changes no number of a token."""
+    monkeypatch.setenv(HOME_VARIABLE, str(place / "home"))
+    longer = {"data": {"max_tokens": 20, "vocabulary": 400}}
+    training = SETTINGS["training"] | {"init_from": "version:2"}
+    release = retrain(str(place / "films.py"), SETTINGS | longer | {"training": training})
+    ours, theirs = dataset_of(place, release).text, dataset_of(place, releases[1]).text
+    assert ours is not None
+    assert theirs is not None
+    assert (ours.length, theirs.length) == (20, 16)
+    assert ours.tokenizer != theirs.tokenizer
+
+
+def test_plan_refuses_weights_with_another_tokenizer_once_the_data_are_prepared(
+    releases: tuple[Release, Release], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, str(place / "home"))
+    training = SETTINGS["training"] | {"init_from": "version:1"}
+    with pytest.raises(SettingError, match=r"another tokenizer .* Copy \S+cache/tokenizers/\w+.json"):
+        plan(str(place / "films.py"), SETTINGS | {"training": training})
+
+
+def test_a_run_of_this_home_is_known_through_a_symbolic_link(
+    releases: tuple[Release, Release], place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, str(place / "home"))
+    linked = tmp_path / "linked"
+    linked.symlink_to(place / "home")
+    weights = linked / "runs" / "films" / releases[0].run_key[:16] / "model" / "weights.safetensors"
+    assert weights.is_file()
+    training = SETTINGS["training"] | {"init_from": str(weights)}
+    with pytest.raises(SettingError, match="has another tokenizer than dataset films"):
+        retrain(str(place / "films.py"), SETTINGS | {"training": training})
