@@ -4,7 +4,7 @@ Each actor is a real program of Evergreen in a greenlet. The greenlet yields bef
 scheduler chooses the next actor, so the exploration is exhaustive and repeatable. The state of a running program
 cannot be copied, so every branch is entered by running all programs again from the start. The answers that a program
 received determine its next calls, so the registry and all answers so far are the whole state; a known state is not
-explored again.
+explored again. Of polls for the lock that follow each other, the last answer alone counts, as for the program.
 
 A crash may happen before any call, which is the same as after the previous call; the program is then started again.
 A lease expires when the scheduler advances the clock of a waiter while the holder is stopped. This may happen
@@ -35,6 +35,9 @@ WRITES = (
 )
 
 
+_WOKEN = "woken"  # in a trace: the program goes on after a sleep
+
+
 class Choice(NamedTuple):
     """The next event: `step`, `crash`, or `lapse` (expiry) of the leases for which the actor waits."""
 
@@ -49,7 +52,7 @@ class Call(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Bounds on the crashes, expired leases and preemptions in one order of events.
+    """Bounds on the crashes, expired leases and preemptions in one order of events; None: any number of preemptions.
 
     A preemption is a switch to another actor although the previous actor could continue. A small bound is enough to
     find most errors (M. Musuvathi and S. Qadeer, "Iterative Context Bounding", PLDI 2007).
@@ -58,7 +61,7 @@ class Limits(NamedTuple):
     crashes: int = 0
     lapses: int = 0
     lapses_before_writes: bool = False  # drops the assumption in the module's docstring
-    preemptions: int = 10**6
+    preemptions: int | None = None
 
 
 @dataclass
@@ -97,6 +100,11 @@ class Actor:
         self.crashed = True
         self.body.throw(GreenletExit)
         assert self.body.dead
+
+    def forget_poll(self) -> None:
+        """Drop the last but one answer to a poll for the lock; a contender keeps nothing of it but the clock."""
+        if self.trace[-4::2] == [_WOKEN, _WOKEN]:
+            del self.trace[-4:-2]
 
     def stop(self, at: Call | None) -> Any:
         """Yield to the scheduler until the actor is chosen. After a crash the program makes no more calls."""
@@ -181,7 +189,7 @@ class Execution:
             actor = self.actors[number]
             if actor.over:
                 continue
-            if self._can_step(actor) and self.preemptions + self._preempts(number) <= self.limits.preemptions:
+            if self._can_step(actor) and self._is_within_limit(number):
                 found.append(Choice(number, "step"))
             if actor.pending is None and self._may_lapse(number):
                 found.append(Choice(number, "lapse"))
@@ -192,12 +200,16 @@ class Execution:
     def _can_step(self, actor: Actor) -> bool:
         return not actor.over and (actor.pending is not None or self.model.tags != actor.seen)
 
+    def _is_within_limit(self, number: int) -> bool:
+        most = self.limits.preemptions
+        return most is None or self.preemptions + self._preempts(number) <= most
+
     def _preempts(self, number: int) -> bool:
         return number != self.last and self._can_step(self.actors[self.last])
 
     def do(self, choice: Choice) -> None:
         actor = self.actors[choice.actor]
-        if choice.what == "step":
+        if choice.what == "step" and self.limits.preemptions is not None:
             self.preemptions += self._preempts(choice.actor)
         self.last = choice.actor
         if choice.what == "crash":
@@ -212,13 +224,16 @@ class Execution:
             actor.go_on(None)
         else:
             answer = self._answer(choice.actor, actor.pending) if actor.pending else None
-            actor.trace.append(_read_of(answer))
+            actor.trace.append(_read_of(answer) if actor.pending else _WOKEN)
             actor.go_on(answer)
+            if not actor.over and actor.pending is None:
+                actor.forget_poll()
 
     def key(self) -> bytes:
         """Digest of everything on which future events and the invariants depend."""
         actors = [(one.trace, one.over, one.pending is None) for one in self.actors]
-        state = (self.registry.models, actors, self.crashes, self.lapses, self.moves, self.last)
+        last = None if self.limits.preemptions is None else self.last
+        state = (self.registry.models, actors, self.crashes, self.lapses, self.moves, last)
         return hashlib.sha256(repr(state).encode()).digest()
 
     def end(self) -> None:
@@ -281,7 +296,7 @@ def explore(begin: Callable[[], Execution], check: Callable[[Execution], None]) 
             while True:
                 check(execution)
                 key = execution.key()
-                if seen.get(key, execution.limits.preemptions + 1) <= execution.preemptions:
+                if key in seen and seen[key] <= execution.preemptions:
                     break
                 seen[key] = execution.preemptions
                 choices = execution.choices()

@@ -329,9 +329,7 @@ Case = tuple[list[tuple[Action, int]], Limits]
 
 def named(case: Case) -> str:
     actions, limits = case
-    some = [
-        f"{number} {name}" for name, number in zip(limits._fields, limits, strict=True) if 0 < number < 10
-    ]
+    some = [f"{number} {name}" for name, number in zip(limits._fields, limits, strict=True) if number]
     return " ".join(["-and-".join(action.__name__ for action, _ in actions), *some])
 
 
