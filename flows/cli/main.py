@@ -43,10 +43,10 @@ log = logging.getLogger("evergreen")
 _EXIT_STATUSES = f"""exit status:
   {EXIT_OK}   promoted, kept on purpose, or nothing to do
   {EXIT_BUG}   a bug in Evergreen; please report it with the traceback
-  {EXIT_BAD_SETTING}   a setting is unknown, impossible or does not fit the data; nothing was trained
-  {EXIT_BAD_DATA}   the data break a rule; nothing was registered
+  {EXIT_BAD_SETTING}   a setting, option, address or recipe is unknown or impossible; nothing was trained
+  {EXIT_BAD_DATA}   the data, or files that Evergreen wrote, break a rule; verify: an invariant is broken
   {EXIT_TRAINING_FAILED}   training failed for good
-  {EXIT_RESOURCE}   the machine lacks disk, memory or a writable folder
+  {EXIT_RESOURCE}   the machine lacks disk, memory or a permission; doctor: a check failed
   {EXIT_RETRY}  a temporary failure: the same command resumes where it stopped
   {EXIT_INTERRUPTED} interrupted; the same command resumes where it stopped
   {EXIT_OUTPUT_CLOSED} standard output was closed, as after `| head`

@@ -270,8 +270,8 @@ def print_collection(found: "Collection", home: "Home", dry_run: bool) -> None:
     console.print(Text(f"{said} in {home.root}" if found.removals else "Nothing to remove", style="bold"))
     if not dry_run and any(one.kind == "version" for one in found.removals):
         console.print(
-            f"MLflow keeps deleted runs until: mlflow gc --backend-store-uri {home.mlflow_uri} "
-            f"--tracking-uri {home.mlflow_uri}",
+            "MLflow keeps the files of deleted runs. To free their disk space: mlflow gc --backend-store-uri "
+            f"{home.mlflow_uri} --tracking-uri {home.mlflow_uri}",
             soft_wrap=True,
         )
 

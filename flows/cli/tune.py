@@ -10,10 +10,10 @@ from training.errors import EXIT_OK
 
 _SPACES = """values of --space:
   uniform(a,b)       numbers from a to b                    uniform(0,0.5)
-  loguniform(a,b)    the same, even on a logarithmic scale  loguniform(1e-4,1e-1)
+  loguniform(a,b)    the same, uniform on a log scale       loguniform(1e-4,1e-1)
   quniform(a,b,q)    multiples of q from a to b             quniform(0,0.5,0.1)
   randint(a,b)       whole numbers from a to b - 1          randint(2,10)
-  lograndint(a,b)    the same, even on a logarithmic scale  lograndint(16,512)
+  lograndint(a,b)    the same, uniform on a log scale       lograndint(16,512)
   choice(x,y,...)    one of these                           choice(adamw,sgd)
 
 Only settings of the section training can be searched: `evergreen plan RECIPE` lists them. Trials are
@@ -40,7 +40,11 @@ class WithSpaces(click.Command):
     help="values of a setting to search; may be repeated",
 )
 @click.option(
-    "--trials", type=int, default=8, show_default=True, help="number of trials; with pbt of each generation"
+    "--trials",
+    type=int,
+    default=8,
+    show_default=True,
+    help="number of trials; with pbt, of trials in each generation",
 )
 @click.option(
     "--scheduler",
@@ -49,7 +53,7 @@ class WithSpaces(click.Command):
     show_default=True,
     help="asha ends worse trials early; pbt is population-based training; none trains all to the end",
 )
-@click.option("--generations", type=int, help="with pbt: how often the trials are trained (default: 4)")
+@click.option("--generations", type=int, help="with pbt: number of generations (default: 4)")
 @click.option("--concurrent", type=int, help="trials at a time (default: as many as CPUs or GPUs allow)")
 @click.option("--seed", type=int, default=0, show_default=True, help="seed of the trials' values")
 @click.option("--no-retrain", is_flag=True, help="only search: do not retrain with the winner's values")

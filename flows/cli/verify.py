@@ -24,7 +24,8 @@ _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("–", "yellow")
 
 
 @click.command(
-    epilog="Exit status: 0 when no invariant is broken, 3 when one is; a check that is not possible here breaks none."
+    epilog="Exit status: 3 when an invariant is broken or the run is not finished, else 0. A check that is not "
+    "possible here breaks none."
 )
 @click.argument("run")
 @click.option("--against", metavar="RUN", help="an undisturbed run that must have the same weights")

@@ -51,8 +51,9 @@ class DataSettings(Section):
 
     path: str | None = Field(
         None,
-        description="Folder or archive (.tar, .tar.gz, .tar.xz, .zip) to read instead of downloading: class folders "
-        "under train/ and test/, torchvision's raw files, or Parquet",
+        description="Files to read instead of the recipe's source: for images a folder or archive (.tar, .tar.gz, "
+        ".tar.xz, .zip) of class folders, torchvision's raw files, CIFAR-10's binary files, or Parquet; for a table or "
+        "text, files of the recipe's kind",
     )
     image_size: PositiveInt | None = Field(
         None, description="Height and width in pixels; larger or smaller images are resized"
@@ -168,12 +169,13 @@ class GateSettings(Section):
     policy: Literal["better", "not_worse"] = Field(
         "better",
         description="better: more accurate than the champion; not_worse: at most `margin` less accurate than the "
-        "best champion so far (for a regression: by mean squared error; for a language model: by loss per token)",
+        "best champion so far (for a regression: by mean squared error; for a language model: by loss per token; for "
+        "a diffusion model: by noise error)",
     )
     margin: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.005,
         description="Accuracy that policy not_worse may give away; for a regression, the share by which the mean "
-        "squared error may grow, for a language model the loss per token",
+        "squared error may grow, for a language model the loss per token, for a diffusion model the noise error",
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = Field(
         0.95, description="Confidence of all comparisons with one champion together, and of each interval"
@@ -226,7 +228,7 @@ class TrackingSettings(Section):
     experiment: ExperimentName | None = Field(None, description="MLflow experiment; none: the recipe's name")
     model: ModelName | None = Field(None, description="Registered model; none: the recipe's name")
     log_every_steps: PositiveInt | None = Field(
-        None, description="Steps between metric points; none: 10 an epoch"
+        None, description="Steps between metric points; none: a tenth of an epoch, at most 50"
     )
     outage_s: NonNegativeFloat = Field(
         600.0, description="Longest wait for an MLflow server that is away; training itself does not wait"
