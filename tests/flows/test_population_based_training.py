@@ -16,10 +16,11 @@ from tasks.train import keep_plan
 from tasks.verify import verify
 from training.attempts.history import read_attempts
 from training.recipe import load
-from training.search.generations import grown
+from training.search.generations import _explored, grown
 from training.search.planning import PlannedSearch, Request, plan_search
 from training.search.records import Search
 from training.search.results import known_results
+from training.search.space import parse_space
 from training.settings.overrides import resolve
 from training.storage.paths import Home
 from training.storage.record_files import find_record
@@ -156,6 +157,12 @@ def test_a_population_keeps_its_size_although_its_values_are_few(
             "sgd",
         }
     assert len({trial.run_key for trial in found.trials}) == 8
+    explored = [
+        (trial, _explored(parse_space(space), parent.values, 0, trial.number), parent)
+        for trial in found.trials
+        if trial.parent and trial.values != (parent := planned.trial(trial.parent)).values
+    ]
+    assert any(first == parent.values for _, first, parent in explored)  # a second draw was needed
 
 
 def test_a_trial_whose_values_can_t_run_here_is_replaced(

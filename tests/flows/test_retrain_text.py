@@ -189,7 +189,7 @@ def test_weights_with_another_tokenizer_are_refused_and_their_tokenizer_is_given
     recipe, training = place / "films.py", SETTINGS["training"] | {"init_from": reference}
     with pytest.raises(SettingError, match="has another tokenizer than dataset films") as refused:
         retrain(str(recipe), SETTINGS | {"training": training})
-    kept = re.search(r"Copy (\S+) beside the recipe", str(refused.value))
+    kept = re.search(r"Copy (\S+) to tokenizer.json beside the recipe", str(refused.value))
     assert kept is not None
     shutil.copyfile(kept[1], place / "tokenizer.json")
     without = recipe.read_text()
