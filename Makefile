@@ -56,8 +56,8 @@ setup: $(READY) ## Install everything into .venv, about 6 GB: make setup [EXTRAS
 retrain: $(READY) ## Retrain a model: make retrain [RECIPE=digits] [ARGS="--set training.epochs=3"]
 	@$(BIN)/evergreen retrain $(RECIPE) $(ARGS)
 
-test: $(READY) ## Run the tests, in two processes: make test [ARGS="tests/training -k order -n 0"]
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) ## Run the tests, in three processes: make test [ARGS="tests/training -k order -n 0"]
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(READY) ## Run the tests that take long
 	@$(BIN)/python -m pytest -m slow $(ARGS)

@@ -50,7 +50,7 @@ hypothesis.settings.register_profile("shared-cores", deadline=None, max_examples
 hypothesis.settings.load_profile("shared-cores")
 
 
-# Files that take a minute or more run first, so that neither of two test processes idles at the end. Files whose
+# Files that take a minute or more run first, so that no test process idles at the end. Files whose
 # trainings have several workers alternate with others: side by side, they slow each other two to four times.
 _LONG = (
     "test_retrain_on_ray.py",

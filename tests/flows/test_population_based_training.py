@@ -149,14 +149,14 @@ def test_a_population_keeps_its_size_although_its_values_are_few(
 ) -> None:
     """With two values, every second draw is the parent's own value, which would be the parent's own continuation."""
     space = {"training.optimizer": "choice(adamw,sgd)"}
-    planned, found = searched(home, Request(space, 2, "pbt", seed=0, concurrent=2, generations=4))
-    assert [trial.generation for trial in found.trials] == [1, 1, 2, 2, 3, 3, 4, 4]
-    for number in (2, 3, 4):
+    planned, found = searched(home, Request(space, 2, "pbt", seed=0, concurrent=2, generations=3))
+    assert [trial.generation for trial in found.trials] == [1, 1, 2, 2, 3, 3]
+    for number in (2, 3):
         assert {trial.values["training.optimizer"] for trial in generation_of(planned, number)} == {
             "adamw",
             "sgd",
         }
-    assert len({trial.run_key for trial in found.trials}) == 8
+    assert len({trial.run_key for trial in found.trials}) == 6
     explored = [
         (trial, _explored(parse_space(space), parent.values, 0, trial.number), parent)
         for trial in found.trials
