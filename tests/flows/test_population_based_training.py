@@ -157,12 +157,12 @@ def test_a_population_keeps_its_size_although_its_values_are_few(
             "sgd",
         }
     assert len({trial.run_key for trial in found.trials}) == 6
-    explored = [
-        (trial, _explored(parse_space(space), parent.values, 0, trial.number), parent)
-        for trial in found.trials
-        if trial.parent and trial.values != (parent := planned.trial(trial.parent)).values
-    ]
-    assert any(first == parent.values for _, first, parent in explored)  # a second draw was needed
+    parents = {trial.number: planned.trial(trial.parent).values for trial in found.trials if trial.parent}
+    replaced = [trial for trial in found.trials if trial.values != parents.get(trial.number, trial.values)]
+    first_draws = [_explored(parse_space(space), parents[one.number], 0, one.number) for one in replaced]
+    assert any(
+        draw == parents[one.number] for draw, one in zip(first_draws, replaced, strict=True)
+    )  # a second draw was needed
 
 
 def test_a_trial_whose_values_can_t_run_here_is_replaced(
