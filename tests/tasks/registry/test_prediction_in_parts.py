@@ -1,0 +1,27 @@
+"""A registered model gets at most so many rows at once as its problem says."""
+
+import numpy as np
+import pytest
+
+from tasks.registry.safe_loading import _in_parts
+from training.problems import problem_named
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4, 5, 9])
+def test_the_predictions_are_those_of_all_rows_in_order(rows: int) -> None:
+    sizes: list[int] = []
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        sizes.append(len(inputs))
+        return 2 * inputs
+
+    inputs = np.arange(rows, dtype=np.float32)
+    assert np.array_equal(_in_parts(predict, 4)(inputs), 2 * inputs)
+    assert max(sizes) <= 4
+    assert sum(sizes) == rows
+
+
+def test_a_diffusion_model_with_more_classes_gets_fewer_rows() -> None:
+    denoising = problem_named("denoising")
+    assert [denoising.rows_at_once(classes) for classes in (1, 2, 10, 1000)] == [128, 64, 12, 1]
+    assert problem_named("classification").rows_at_once(1000) == 512
