@@ -48,7 +48,9 @@ def all_faults() -> tuple[Fault, ...]:
 NOT_INJECTED = {
     "F15": "Downloads that are truncated, wrong, missing, slow or redirected need no training to be shown: real HTTP "
     "servers do so in tests/training/data/sources/test_source_download.py.",
-    "F16": "An object store: a home is a folder of this machine, and no S3 server belongs to the environment.",
+    "F16": "An object store that is away, slow or damaged, or loses answers: the trials set no `storage.url`. Tests "
+    "show it, the slow store with a local S3 server: tests/training/supervision/test_storage_url.py, "
+    "tests/training/checkpoints/test_stored_run.py.",
     "F22, another torch": "One environment has one torch. The version is an ingredient of the run key, so that "
     "another one makes another run, which tests/training/test_identity.py shows.",
     "power": "Loss of power, which takes what the disk had only promised: a process that dies leaves the page cache "
