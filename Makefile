@@ -23,7 +23,7 @@ CORE_EXTRAS := boosting s3 dev
 COMPILE = $(UV) pip compile pyproject.toml --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	--generate-hashes --no-header --no-annotate --quiet
 # Libraries that go together. TensorFlow is not among them: its environment has another lock.
-ALL_EXTRAS := $(CORE_EXTRAS) comet wandb lightning accelerate transformers deepspeed keras torchmetrics diffusion
+ALL_EXTRAS := dev all
 TENSORFLOW_TESTS := $(wildcard tests/*/test_*tensorflow*.py tests/*/*/test_tensorflow*.py)
 RECIPE ?= digits
 ARGS ?=

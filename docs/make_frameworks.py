@@ -1,10 +1,11 @@
 """Write the table of docs/frameworks.md from what the trainers declare: `python docs/make_frameworks.py`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from training.recipe import BUILT_IN, load
+from tasks.checks.library_check import libraries_of
+from training.recipe import BUILT_IN, Recipe, RecipeRef, load
 from training.seams import TRAINERS, extra_of
 from training.settings.schema import Settings, section_of_trainer
 from training.settings.sections import TrainerSettings
@@ -13,16 +14,24 @@ from training.trainers.base import trainer_named
 PAGE = Path(__file__).with_name("frameworks.md")
 _BEGIN, _END = "<!-- begin of the table -->\n", "<!-- end of the table -->"
 _UNITS = {"step": "any step", "epoch": "any epoch", "round": "any block of ten rounds"}
-_HEAD = ("trainer", "extra", "built-in recipes", "resumes at", "same bits after a kill", "six kills")
+_HEAD = (
+    "trainer",
+    "extra",
+    "problems and built-in recipes",
+    "resumes at",
+    "same bits after a kill",
+    "workers",
+    "six kills",
+)
 
 
 def table() -> str:
     """The table as Markdown: a row for each trainer, with its default settings, and for each further strategy."""
-    names = {name: load(name)[0].settings for name in BUILT_IN}
+    recipes = [load(name) for name in BUILT_IN]
     rows = [_HEAD, ("---",) * len(_HEAD)]
     for name in TRAINERS:
-        rows.append(_row(name, section_of_trainer(name)(), names))
-        rows += [_row(name, one, names) for one in _strategies(section_of_trainer(name))]
+        rows.append(_row(name, section_of_trainer(name)(), recipes))
+        rows += [_row(name, one, recipes) for one in _strategies(section_of_trainer(name))]
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
@@ -33,7 +42,7 @@ def _strategies(section: type[TrainerSettings]) -> Iterator[TrainerSettings]:
         yield from (section.model_validate({"strategy": one}) for one in others)
 
 
-def _row(name: str, section: TrainerSettings, recipes: Mapping[str, Settings]) -> tuple[str, ...]:
+def _row(name: str, section: TrainerSettings, recipes: list[tuple[Recipe, RecipeRef]]) -> tuple[str, ...]:
     trainer, strategy = trainer_named(name), getattr(section, "strategy", None)
     is_default = section == section_of_trainer(name)()
     promise = trainer.promise(Settings(training=section))
@@ -41,19 +50,27 @@ def _row(name: str, section: TrainerSettings, recipes: Mapping[str, Settings]) -
     workload = name if is_default else f"{name}-{strategy}"
     environment = "EXTRAS=tensorflow " if name == "tensorflow" else ""
     chaos = f'make chaos {environment}ARGS="--trainer {workload} --faults F6,F23 --trials 1"'
-    of_section = (
-        f"`{each}`"
-        for each, one in recipes.items()
-        if one.trainer == name and getattr(one.training, "strategy", None) == strategy
-    )
     return (
         f"`{name}`" if is_default else f'`{name}` with `strategy="{strategy}"`',
         f"`{extra}`" if extra else "none",
-        ", ".join(of_section) or "none",
+        _examples([one for one in recipes if one[0].settings.trainer == name], extra)
+        if is_default
+        else f"as `{name}`, with `--set training.strategy={strategy}`",
         _UNITS[promise.resumes],
         "yes" if promise.same_bits_after_kill else "no",
+        "any number, with the same bits" if promise.any_workers else "any number",
         f"`{chaos}`",
     )
+
+
+def _examples(recipes: list[tuple[Recipe, RecipeRef]], extra: str) -> str:
+    """The names of recipes by their problem, each with the extra that it needs besides the trainer's `extra`."""
+    of_problem: dict[str, list[str]] = {}
+    for recipe, ref in recipes:
+        needed = extra_of(libraries_of(recipe, ref))
+        further = f" (extra `{needed}`)" if needed not in ("", extra) else ""
+        of_problem.setdefault(recipe.problem.name.replace("_", " "), []).append(f"`{recipe.name}`{further}")
+    return "; ".join(f"{problem}: {', '.join(names)}" for problem, names in of_problem.items())
 
 
 def page(text: str) -> str:

@@ -62,6 +62,8 @@ PARTS = {
     ),
     "Results and errors": (
         "Release",
+        "Preview",
+        "PredictionSummary",
         "SearchResult",
         "Search",
         "Trial",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flows.local.api import plan, predict, retrain, rollback, tune
+    from flows.preview import Preview
+    from tasks.predict import PredictionSummary
     from training.data.dataset import open_columns
     from training.data.images.augmentation import Augmentation
     from training.data.sources.cifar import Cifar10
@@ -84,6 +86,8 @@ __all__ = [
     "Lightning",
     "LightningSettings",
     "ParquetImages",
+    "PredictionSummary",
+    "Preview",
     "RaySettings",
     "Recipe",
     "Regression",
@@ -142,6 +146,8 @@ _MODULES = {
     "LightningSettings": "training.trainers.lightning.settings",
     "TrainingLoop": "training.trainers.accelerate.training_loop",
     "ParquetImages": "training.data.sources.parquet",
+    "PredictionSummary": "tasks.predict",
+    "Preview": "flows.preview",
     "Recipe": "training.recipe",
     "Regression": "training.problems.regression",
     "Release": "training.records",

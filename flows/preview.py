@@ -6,6 +6,8 @@ Torch is imported only when the recipe's model has not been checked with images 
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from flows.estimate import Estimate, estimate, steps_per_epoch, total_steps
 from tasks.checks.plan_checks import check_plan
 from tasks.registry.initial_weights import find_start
@@ -32,32 +34,36 @@ class Preview(Record):
 
     recipe: str
     run_key: str
-    dataset_fingerprint: str
-    source: Redacted
+    dataset_fingerprint: str = Field(description="identity of the dataset version")
+    source: Redacted = Field(description="where the data come from")
     source_bytes: int
-    outcome: str
-    first: bool
-    changes: tuple[str, ...]
-    steps: dict[str, str]
-    train_rows: int | None
+    outcome: str = Field(description="what the run would do, and why")
+    first: bool = Field(description="whether the recipe has no earlier run in this home")
+    changes: tuple[str, ...] = Field(description="what changed since the recipe's last run")
+    steps: dict[str, str] = Field(description="what each step of the pipeline would do")
+    train_rows: int | None = Field(
+        description="None, as the next two: the dataset version is not prepared yet"
+    )
     test_rows: int | None
     dataset_bytes: int | None
-    world_size: int
-    global_batch_size: int | None
+    world_size: int = Field(description="number of workers")
+    global_batch_size: int | None = Field(
+        description="rows of a step over all workers; None: there are no batches"
+    )
     batch_per_worker: int | None
     steps_per_epoch: int | None
     total_steps: int | None
-    estimated_seconds: float | None
+    estimated_seconds: float | None = Field(description="None: nothing to estimate from")
     estimated_from: str
-    reproducible: str
+    reproducible: str = Field(description="what the replay check of the recipe's last run found")
     trainer: TrainerName
-    trainer_chosen: str = ""
-    epochs: int
-    patience: int | None
-    initial: str = ""
-    after_kill: str
-    learned_rows: int | None
-    settings: dict[str, Any]
+    trainer_chosen: str = Field("", description="the chosen trainer, if the recipe names none")
+    epochs: int = Field(description="epochs, or rounds of boosted trees, at most")
+    patience: int | None = Field(description="epochs or rounds without a better loss that end the training")
+    initial: str = Field("", description="the initial weights; empty: new weights")
+    after_kill: str = Field(description="what the trainer promises after a kill")
+    learned_rows: int | None = Field(description="training rows without validation rows")
+    settings: dict[str, Any] = Field(description="all settings by dotted name")
 
 
 def make_plan(

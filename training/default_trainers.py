@@ -1,5 +1,6 @@
-"""The trainer of a recipe that names neither a trainer nor a model, chosen by the kind of the recipe's source."""
+"""The trainer of a recipe that names neither a trainer nor a model, chosen by the recipe's source and problem."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -7,46 +8,70 @@ from training.data.sources import Source
 from training.data.sources.sklearn_tables import BundledTable
 from training.data.sources.table import Table
 from training.data.sources.text import Text
+from training.default_language_model import language_model
 from training.errors import SettingError
-from training.settings.schema import Settings, section_of_trainer
+from training.problems.base import Problem
+from training.settings.schema import Settings, TrainerName, section_of_trainer
+from training.torch_choice import BuildModel, Torch
 
 if TYPE_CHECKING:
     from torch import nn
 
     from training.trainers.choice import TrainerChoice
 
-NETWORKS = Path(__file__)  # the file whose functions build the networks; part of the recipe's digest
 _SMALL_PX = 64
 
 
 class DefaultTrainer(NamedTuple):
-    """A trainer, and its description for people: what it trains, and for what rows."""
+    """A trainer, its description for people (what it trains, and for what rows), and the file that builds its network.
+
+    The file is part of the recipe's digest.
+    """
 
     trainer: "TrainerChoice"
     description: str
+    file: Path
 
 
-def default_trainer(source: Source) -> DefaultTrainer:
-    """XGBoost for a table, and the trainer `torch` with a small network for texts or a ResNet-18 for images."""
-    from training.recipe import Torch
+def default_trainer(source: Source, problem: Problem) -> DefaultTrainer:
+    """A trainer for the recipe's rows and problem.
 
+    XGBoost for a table; for texts the trainer `torch` with a small network, or `transformers` with a small GPT-2 if the
+    texts themselves are predicted; for images the trainer `torch` with a ResNet-18. Raises :class:`SettingError` for a
+    problem without a default model.
+    """
+    if problem.needs_model:
+        raise SettingError(problem.needs_model)
+    here = Path(__file__)
+    if problem.predicts_text:
+        trainer = _ByDefault(
+            "transformers", "a language model", "Transformers(build_model, ...)", language_model
+        )
+        file = Path(language_model.__code__.co_filename)
+        return DefaultTrainer(trainer, "transformers with a small GPT-2, for a language model", file)
     if isinstance(source, Table | BundledTable):
-        return DefaultTrainer(_XGBoostByDefault(), "xgboost, for a table")
+        trainer = _ByDefault("xgboost", "a table", "XGBoost(...), or build_model=... for a PyTorch network")
+        return DefaultTrainer(trainer, "xgboost, for a table", here)
     if isinstance(source, Text):
-        return DefaultTrainer(Torch(text_network), "torch with the mean of token embeddings, for text")
-    return DefaultTrainer(Torch(image_network), "torch with ResNet-18, for images")
+        return DefaultTrainer(Torch(text_network), "torch with the mean of token embeddings, for text", here)
+    return DefaultTrainer(Torch(image_network), "torch with ResNet-18, for images", here)
 
 
-class _XGBoostByDefault:
-    """The trainer `xgboost` with its default settings."""
+@dataclass(frozen=True)
+class _ByDefault:
+    """A trainer with its default settings. `rows` and `remedy` are words of the message if a recipe gives others."""
+
+    name: TrainerName
+    rows: str
+    remedy: str
+    build_model: BuildModel | None = None
 
     def adapted(self, settings: Settings) -> Settings:
-        """The recipe's settings with the section `training` of XGBoost; see :class:`TrainerChoice`."""
-        section = section_of_trainer("xgboost")()
+        """The recipe's settings with the section `training` of the trainer; see :class:`TrainerChoice`."""
+        section = section_of_trainer(self.name)()
         if settings.training not in (Settings().training, section):
             raise SettingError(
-                "settings: for a table, name the trainer of the settings of `training`: trainer=XGBoost(...), or "
-                "build_model=... for a PyTorch network"
+                f"settings: for {self.rows}, name the trainer of the settings of `training`: trainer={self.remedy}"
             )
         return settings.model_copy(update={"training": section})
 

@@ -19,7 +19,6 @@ from training.code_closure import source_digest
 from training.data.images.augmentation import Augmentation as Augmentation
 from training.data.sources.table import Table
 from training.data.sources.text import Text
-from training.default_trainers import NETWORKS
 from training.errors import SettingError
 from training.preprocessors import declared_steps
 from training.recipe_declaration import BuildModel as BuildModel
@@ -48,6 +47,7 @@ BUILT_IN = (
     "cifar10-vit",
     "diabetes",
     "breast-cancer",
+    "breast-cancer-lightgbm",
     "rt-polarity",
     "rt-polarity-bert",
     "rt-polarity-gpt2",
@@ -69,6 +69,7 @@ class RecipeRef(Record):
 
 
 _loaded: dict[Path, tuple[Recipe, RecipeRef]] = {}  # by the path of the recipe file
+_reloaded: dict[tuple[str, Path], Recipe] = {}  # by digest and folder of the run's copy
 
 
 def is_built_in(ref: RecipeRef) -> bool:
@@ -135,7 +136,8 @@ def _is_current(recipe: Recipe, ref: RecipeRef, sources: list[Path]) -> bool:
 
 def _named_files(recipe: Recipe, path: Path) -> list[Path]:
     """The files of a recipe that its code does not import: those that `files` names, and those of a default network."""
-    own = sorted(_local_files(NETWORKS, NETWORKS.parent)) if recipe.chosen else []
+    chosen = recipe.chosen_file
+    own = sorted(_local_files(chosen, chosen.parent)) if chosen is not None else []
     return [path.parent / name for name in recipe.files] + own
 
 
@@ -148,6 +150,17 @@ def reload(ref: RecipeRef, folder: Path) -> Recipe:
     path = folder / Path(ref.path).name
     recipe: Recipe = _import_file(path, [file for file in files if file.suffix == ".py"]).recipe
     return recipe
+
+
+def reload_once(ref: RecipeRef, folder: Path) -> Recipe:
+    """As :func:`reload`, but a process executes the copy once; for code that changes no global variable."""
+    key = ref.digest, folder
+    if key not in _reloaded:
+        _reloaded[key] = reload(ref, folder)
+        return _reloaded[key]
+    files = check_copy(ref, folder)
+    _make_importable(folder / Path(ref.path).name, _inside(files, folder))
+    return _reloaded[key]
 
 
 def check_copy(ref: RecipeRef, folder: Path) -> list[Path]:
@@ -198,6 +211,27 @@ def keep_copy(ref: RecipeRef, folder: Path) -> None:
             if (target := _kept(ref, file, aside)) != file:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(file.read_bytes())
+
+
+def changed_files(ref: RecipeRef, folder: Path) -> list[str]:
+    """Names of the recipe's files that differ from the copy of an earlier run in `folder`: changed, new and gone.
+
+    Comments, docstrings and layout do not count. Empty if there is no copy.
+    """
+    if not folder.is_dir():
+        return []
+    base = Path(ref.path).parent
+    now = {file.relative_to(base): file for file in _inside([*map(Path, ref.files)], base)}
+    before = {file.relative_to(folder): file for file in folder.rglob("*") if file.is_file()}
+    found = []
+    for name in sorted(now.keys() | before.keys()):
+        if "__pycache__" in name.parts:
+            continue
+        if name not in before or name not in now:
+            found.append(f"{name} is {'new' if name in now else 'gone'}")
+        elif _digest([now[name]]) != _digest([before[name]]):
+            found.append(f"{name} changed")
+    return found
 
 
 def _kept(ref: RecipeRef, file: Path, folder: Path) -> Path:
@@ -291,7 +325,9 @@ def _local_files(path: Path, folder: Path) -> set[Path]:
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
+                module = node.module or ""
+                # What follows `import` may be a module, too: `from training.recipes import mnist`.
+                names = [module, *(f"{module}.{alias.name}" for alias in node.names if module)]
             else:
                 continue
             near = [

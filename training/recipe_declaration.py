@@ -7,7 +7,7 @@ results all exist) start fast. :mod:`training.recipe` loads recipe files.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from training.data.images.augmentation import Augmentation
 from training.data.sources import Source
@@ -19,50 +19,17 @@ from training.problems.base import Problem
 from training.problems.classification import Classification
 from training.recipe_metrics import BuildMetric, check_declared
 from training.records import DatasetVersion, Split
-from training.settings.overrides import resolve
 from training.settings.schema import Settings
+from training.torch_choice import BuildModel as BuildModel
+from training.torch_choice import Torch as Torch
 
 if TYPE_CHECKING:
     from ray.data.preprocessor import Preprocessor
-    from torch import nn
     from torch.utils.data import Dataset
 
     from training.trainers.choice import TrainerChoice
 
-BuildModel = Callable[[Any, int], "nn.Module"]
 TransformRows = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Torch:
-    """The trainer `torch`: Evergreen's own loop over a PyTorch module.
-
-    `build_model(shape, outputs)` returns a new module. For images, `shape` is (channels, height, width), and the module
-    maps float images (rows, channels, height, width), normalised per channel, to (rows, outputs). For a table, `shape`
-    is (features,), and the module maps float rows (rows, features) to (rows, outputs): numbers are scaled to mean 0 and
-    standard deviation 1, and each category is a feature of its own. `outputs` is the number of classes, whose logits
-    the module gives; or 1 for a regression, whose target is scaled as the numbers are.
-
-    For text, `shape` is a :class:`TextShape` (tokens,), which has the numbers `vocabulary` and `padding` for an
-    embedding, and the module maps int64 token ids (rows, tokens) to (rows, outputs).
-
-    `strategy` sets `training.strategy`: each worker holds the whole model (`ddp`), or its share (`fsdp`), or DeepSpeed
-    divides what `training.zero_stage` says (`deepspeed`).
-    """
-
-    build_model: BuildModel
-    strategy: Literal["ddp", "fsdp", "deepspeed"] | None = None
-
-    def adapted(self, settings: Settings) -> Settings:
-        """The recipe's settings with the section `training` of this trainer.
-
-        Raises :class:`SettingError` for settings of another trainer, and for an unknown or unsupported strategy.
-        """
-        if settings.trainer != "torch":
-            raise SettingError(
-                f"the recipe's settings have a training section of {settings.trainer}, not of torch"
-            )
-        return resolve(settings, {"training": {"strategy": self.strategy}}) if self.strategy else settings
 
 
 @dataclass(frozen=True)
@@ -71,8 +38,8 @@ class Recipe:
 
     `problem` says what the model learns: `Classification()`, `Regression()`, `LanguageModel()` or `Denoising()`.
     `trainer` says how: `Torch(build_model)` or `XGBoost(...)`; `build_model` alone stands for `Torch(build_model)`.
-    Without both, the kind of the source decides (:func:`training.default_trainers.default_trainer`), and `chosen`
-    describes the trainer.
+    Without both, source and problem decide (:func:`training.default_trainers.default_trainer`); `chosen` then
+    describes the trainer, and `chosen_file` is the file that builds its network.
 
     `dataset(version, split)`, if given, returns a map-style torch Dataset of (uint8 image, label) pairs for
     `data.feed=loader`; by default the rows of the dataset version are used. `files` lists the other files that
@@ -93,7 +60,8 @@ class Recipe:
     metric of TorchMetrics with a single number as its value. The metric gets predictions and targets: probabilities
     (rows, classes) and numbers of classes (rows,); of a regression, numbers (rows,) in the unit of the target for both.
 
-    Raises :class:`SettingError` for a recipe without source or with two trainers, for settings of another trainer, for
+    Raises :class:`SettingError` for a recipe without source or with two trainers, without a model if its problem has no
+    default one, for settings of another trainer, for
     a tokenizer of the trainer that is not the source's, for a preprocessor that is fitted already or not supported, and
     for metrics that the trainer does not compute or whose name Evergreen uses itself.
     """
@@ -103,8 +71,8 @@ class Recipe:
     source: Source = None  # type: ignore[assignment]  # required, but after a field with a default
     problem: Problem = field(default_factory=Classification)
     trainer: "TrainerChoice | None" = None
-    build_model: BuildModel | None = None
     settings: Settings = field(default_factory=Settings)
+    build_model: BuildModel | None = None
     augmentation: Augmentation = field(default_factory=Augmentation)
     dataset: Callable[[DatasetVersion, Split], "Dataset[Any]"] | None = None
     files: tuple[str, ...] = ()
@@ -112,6 +80,7 @@ class Recipe:
     preprocessors: "Preprocessor | Sequence[Preprocessor]" = ()
     metrics: Mapping[str, BuildMetric] = field(default_factory=dict)
     chosen: str = field(init=False, default="")
+    chosen_file: Path | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.source is None:
@@ -127,8 +96,9 @@ class Recipe:
                 f"recipe {self.name}: its trainer needs build_model, a function that returns a PyTorch module"
             )
         if self.trainer is None and self.build_model is None:
-            trainer, chosen = default_trainer(self.source)
+            trainer, chosen, file = default_trainer(self.source, self.problem)
             object.__setattr__(self, "chosen", chosen)
+            object.__setattr__(self, "chosen_file", file)
         else:
             trainer = self.trainer or Torch(self.build_model)  # type: ignore[arg-type]  # one of both is given
         object.__setattr__(self, "trainer", trainer)

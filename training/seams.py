@@ -61,9 +61,9 @@ EXTRAS = {
     "deepspeed": "deepspeed",
     "torchmetrics": "torchmetrics",
     "tokenizers": "transformers",
-    "keras": "keras",
     "tensorflow": "tensorflow",
     "h5py": "tensorflow",
+    "keras": "keras",
     "wandb": "wandb",
     "comet_ml": "comet",
 }

@@ -7,8 +7,10 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
+    from training.recipe import Recipe
     from training.storage.paths import Home
 
+_ARGUMENTS = "evergreen.arguments"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -54,13 +56,30 @@ def recipe_and_settings(function: Function) -> Function:
 
 
 class WithSettings(click.Command):
-    """A command whose help lists every setting."""
+    """A command whose help lists every setting; with a recipe on the command line, that recipe's settings."""
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the arguments for the help, which click writes before it reads them."""
+        ctx.meta[_ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the settings without rewrapping their lines."""
         from flows.cli.help import settings_help
 
-        formatter.write(f"\n{settings_help()}\n")
+        formatter.write(f"\n{settings_help(self._recipe(ctx))}\n")
+
+    def _recipe(self, ctx: click.Context) -> "Recipe | None":
+        """The recipe that the command line names; None if there is none, or if it can't be loaded."""
+        from training.errors import EvergreenError
+        from training.recipe import load
+
+        try:
+            found, _, _ = self.make_parser(ctx).parse_args(list(ctx.meta.get(_ARGUMENTS, ())))
+            name = found.get("recipe")
+            return load(name)[0] if isinstance(name, str) else None
+        except (click.UsageError, EvergreenError):
+            return None
 
 
 def _complete_recipe(_context: click.Context, _argument: click.Parameter, typed: str) -> list[CompletionItem]:

@@ -1,7 +1,6 @@
 """`evergreen recipes`: list the recipes that come with Evergreen."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -42,13 +41,11 @@ class RecipeFacts(NamedTuple):
 
 
 def _facts(recipe: "Recipe", ref: "RecipeRef") -> RecipeFacts:
-    from training.libraries import imported_packages
+    from tasks.checks.library_check import libraries_of
     from training.seams import extra_of
     from training.trainers.base import trainer_named
 
-    trainer, training = trainer_named(recipe.settings.trainer), recipe.settings.training
-    promise = trainer.promise(recipe.settings)
-    imported = imported_packages(Path(ref.path).read_text(encoding="utf-8"))
+    promise = trainer_named(recipe.settings.trainer).promise(recipe.settings)
     return RecipeFacts(
         name=recipe.name,
         summary=recipe.summary,
@@ -56,7 +53,5 @@ def _facts(recipe: "Recipe", ref: "RecipeRef") -> RecipeFacts:
         trainer=recipe.settings.trainer,
         resumes=promise.resumes,
         same_bits_after_kill=promise.same_bits_after_kill,
-        extra=extra_of(
-            (*imported, *trainer.DISTRIBUTIONS, *training.libraries, *getattr(recipe.source, "LIBRARIES", ()))
-        ),
+        extra=extra_of(libraries_of(recipe, ref)),
     )

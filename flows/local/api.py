@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from training.errors import SettingError
 from training.storage.paths import Home, home
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def retrain(
     from flows.preview import release_if_unchanged
     from flows.stopwatch import call_timed, with_whole_command
 
-    name, overrides = str(recipe), _nested(settings)
+    name, overrides = _named(recipe), _nested(settings)
     with call_timed():
         place = prepared()
         log.info("%s: looking for finished work in %s", name, place.root)
@@ -77,7 +78,7 @@ def tune(
     from flows.search_outcome import outcome_if_done
     from training.search.planning import Request
 
-    name, overrides = str(recipe), _nested(settings)
+    name, overrides = _named(recipe), _nested(settings)
     place, began = prepared(), time.perf_counter()
     request = Request(space, trials, scheduler, seed, concurrent, generations)
     result = outcome_if_done(name, request, overrides, place, retrain_winner)
@@ -95,7 +96,7 @@ def plan(recipe: str | Path, settings: Mapping[str, Any] | None = None, *, force
     """
     from flows.preview import preview
 
-    return preview(str(recipe), _nested(settings), prepared(), force)
+    return preview(_named(recipe), _nested(settings), prepared(), force)
 
 
 def predict(
@@ -254,6 +255,16 @@ def _recorded(recipe: str, call: Callable[[], Result], last: Callable[[], Result
             if result is None:
                 raise
             return result
+
+
+def _named(recipe: object) -> str:
+    """The recipe's name or path as text. Raises :class:`SettingError` for any other object."""
+    if not isinstance(recipe, str | Path):
+        raise SettingError(
+            f"recipe: expected the name of a recipe or the path of a recipe file, not a {type(recipe).__name__}: "
+            "workers load the recipe from its file"
+        )
+    return str(recipe)
 
 
 def _nested(settings: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,21 +1,34 @@
-"""In: a recipe. Out: nothing. Fails with SettingError when the recipe imports a library that is not installed."""
+"""In: a recipe. Out: the libraries that it needs. Fails with SettingError if one that it imports is not installed."""
 
+from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
 from training.errors import SettingError
 from training.libraries import imported_packages
-from training.recipe import RecipeRef
+from training.recipe import Recipe, RecipeRef
 from training.seams import EXTRAS, install_command
+from training.trainers.base import trainer_named
 
 
-def check_libraries(recipe: RecipeRef) -> None:
+def libraries_of(recipe: Recipe, ref: RecipeRef) -> set[str]:
+    """Import names of the libraries that a recipe's file, its trainer and its source need."""
+    trainer = trainer_named(recipe.settings.trainer)
+    imported = imported_packages(Path(ref.path).read_text(encoding="utf-8"))
+    of_source = getattr(recipe.source, "LIBRARIES", ())
+    return {*imported, *trainer.DISTRIBUTIONS, *recipe.settings.training.libraries, *of_source}
+
+
+def check_libraries(recipe: RecipeRef, of_trainer: Collection[str] = ()) -> None:
     """Raise :class:`SettingError` when the recipe's files import a library of an extra that is not installed.
+
+    The libraries `of_trainer` are left out: the trainer itself says how these are installed together.
 
     A recipe often imports such a library inside a function, which is called minutes later by a worker.
     """
     for file in (Path(name) for name in recipe.files if name.endswith(".py")):
-        for library in sorted(imported_packages(file.read_text(encoding="utf-8")) & EXTRAS.keys()):
+        imported = imported_packages(file.read_text(encoding="utf-8")) & EXTRAS.keys()
+        for library in sorted(imported - set(of_trainer)):
             if find_spec(library) is None:
                 raise SettingError(
                     f"recipe {recipe.name}: {file.name} imports {library}, which is not installed; install it by "

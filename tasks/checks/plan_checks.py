@@ -41,11 +41,12 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     home = Home(Path(plan.home))
     if finished(plan.paths, plan.run_key) is not None:
         return
-    check_libraries(plan.recipe)
+    trainer = trainer_named(plan.settings.trainer)
+    check_libraries(plan.recipe, trainer.DISTRIBUTIONS)
     check_library(recipe.name, recipe.metrics)
     check_trackers(plan.settings)
     check_storage_reads(plan.settings)
-    proven, trainer = _is_proven(plan, recipe), trainer_named(plan.settings.trainer)
+    proven = _is_proven(plan, recipe)
     optional = bool(extra_of(trainer.DISTRIBUTIONS))  # the trainer's library may be missing
     if proven and plan.initial is None and not optional:
         return

@@ -119,6 +119,7 @@ LIGHTNING = NETWORK | {
     "trainers.lightning.own_settings",
     "trainers.lightning.trainer",
     "trainers.lightning.worker",
+    "trainers.network.logged_values",
     "trainers.network.plain_state",
 }
 ACCELERATE = NETWORK | {
@@ -130,6 +131,7 @@ ACCELERATE = NETWORK | {
     "trainers.accelerate.training_loop",
     "trainers.accelerate.trainer",
     "trainers.accelerate.worker",
+    "trainers.network.logged_values",
     "trainers.network.plain_state",
 }
 TRANSFORMERS = NETWORK | {
@@ -232,6 +234,7 @@ MODULES = {
     "cifar10-vit": IMAGE_CLASSIFIER | CIFAR,
     "diabetes": COMMON | TORCH | TABLES | {"problems.objectives.regression"},
     "breast-cancer": COMMON | XGBOOST | TABLES | {"problems.objectives.classification"},
+    "breast-cancer-lightgbm": COMMON | LIGHTGBM | TABLES | {"problems.objectives.classification"},
     "rt-polarity": IMAGE_CLASSIFIER | TEXT,
     "rt-polarity-bert": COMMON | TRANSFORMERS | TEXT | {"problems.objectives.classification"},
     "dreambooth": COMMON
@@ -252,6 +255,7 @@ KINDS = {
     "cifar10-vit": "cifar",
     "diabetes": "table",
     "breast-cancer": "table",
+    "breast-cancer-lightgbm": "table",
     "rt-polarity": "text",
     "rt-polarity-bert": "text",
     "rt-polarity-gpt2": "text",
@@ -271,13 +275,6 @@ def code_of_recipe(name: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_modules_of_each_recipe_that_comes_along(name: str) -> None:
     assert set(code_of_recipe(name)) == {f"training.{module}" for module in MODULES[name]}
-
-
-def test_the_modules_of_lightgbm() -> None:
-    expected = COMMON | LIGHTGBM | TABLES | {"problems.objectives.regression"}
-    assert set(code_of(files_of("table"), "lightgbm", "regression")) == {
-        f"training.{name}" for name in expected
-    }
 
 
 @pytest.mark.parametrize("name", ["digits", "fashion-mnist", "cifar10-vit"])
@@ -405,13 +402,14 @@ def test_a_root_that_is_no_module_is_named() -> None:
         code_digests("training.trainers.nowhere")
 
 
-# These find a module by the name of a problem or trainer; `code_of` passes the module to which the name leads.
-BY_NAME = {"training.problems.objectives", "training.trainers.base"}
+# These find a module by the name of a problem or trainer; `code_of` passes the module to which the name leads. The last
+# imports a library.
+BY_NAME = {"training.problems.objectives", "training.trainers.base", "training.trainers.tensorflow.library"}
 
 
 def test_no_module_that_computes_is_imported_by_a_computed_name() -> None:
-    """Such an import can't be followed. `digits` only asks whether scikit-learn is installed."""
-    for name in code_of(files_of("digits")).keys() - BY_NAME:
+    """Such an import can't be followed. Some modules only ask whether a library is installed."""
+    for name in {module for recipe in BUILT_IN for module in code_of_recipe(recipe)} - BY_NAME:
         file = code_closure._file(name)
         assert file is not None
         called = {
@@ -422,7 +420,8 @@ def test_no_module_that_computes_is_imported_by_a_computed_name() -> None:
         assert not called & {"import_module", "__import__", "exec"}, name
 
 
-def test_a_training_imports_no_module_that_does_not_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recipe", ["digits", "diabetes", "breast-cancer", "breast-cancer-lightgbm"])
+def test_a_training_imports_no_module_that_does_not_count(recipe: str, tmp_path: Path) -> None:
     """Every module of the hashed packages that a training imports in a fresh process is in its run key."""
     code = f"""
 import sys
@@ -430,20 +429,26 @@ sys.path.insert(0, {str(ROOMS.parent / "tests")!r})
 from pathlib import Path
 import small_runs
 from training.identity import code_of
+from training.recipe import load
 from training.seams import TRAINERS
-from training.data.sources.digits import Digits
+from training.settings.overrides import resolve
 from training.storage.paths import Home
 home = Home(Path({str(tmp_path)!r}))
-version = small_runs.prepared(home, data={{"max_train_rows": 300, "max_test_rows": 100}})
+chosen, ref = load({recipe!r})
+version = small_runs.prepared(home, chosen.source, ref.name, problem=ref.problem)
 before = set(sys.modules)
 from training.supervision.launch import launch
-launch(small_runs.job_for(home, version, small_runs.tiny_settings(training={{"epochs": 1}})))
+limit = "epochs" if chosen.settings.trainer == "torch" else "rounds"
+settings = resolve(chosen.settings, {{"scaling": {{"num_workers": 0}}, "training": {{limit: 1}}}})
+launch(small_runs.job_for(home, version, settings, {recipe!r}))
 computing = {{name for name in sys.modules if name.startswith({COMPUTING!r})}}
-counted = set(code_of(Digits().fetch(home.sources)))
+counted = set(code_of(chosen.source.fetch(home.sources), settings.trainer, ref.problem))
 # Sources of every kind are imported to choose one; row_kinds and versions find the code for tables and for numbers of
 # images; a recipe names its problem, of which a training uses the objective.
 others = {{"training.data.row_kinds", "training.data.versions"}}
 others |= {{f"training.problems.{{name}}" for name in ("base", "classification", "probabilities", "shared")}}
+others |= {{f"training.problems.{{name}}" for name in ("regression", "skewed_means", "objectives.classification")}}
+others |= {{"training.data.images.augmentation"}}  # a field of every recipe
 # Sections of settings, whose values are in the key themselves; a recipe chooses a trainer.
 others |= {{name for name in computing if name.endswith((".settings", ".choice"))}}
 others |= {{f"training.trainers.{{name}}" for name in TRAINERS}}  # packages around sections; they hold no code

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from evergreen import Digits, ImageFolder, Recipe, Settings, Table, Text, TrainingSettings
+from evergreen import (
+    Denoising,
+    Digits,
+    ImageFolder,
+    LanguageModel,
+    Recipe,
+    Settings,
+    Table,
+    Text,
+    TrainingSettings,
+)
 from training import default_trainers
 from training.default_trainers import image_network, text_network
 from training.errors import SettingError
@@ -61,8 +71,37 @@ def test_the_code_of_the_chosen_network_is_part_of_the_recipes_digest(
     changed.write_text(
         Path(default_trainers.__file__).read_text().replace("_SMALL_PX = 64", "_SMALL_PX = 32")
     )
-    monkeypatch.setattr("training.recipe.NETWORKS", changed)
+    monkeypatch.setattr(default_trainers, "__file__", str(changed))
+    monkeypatch.setattr("training.recipe._loaded", {})
     assert load(str(recipe))[1].digest != before.digest
+
+
+def test_a_language_model_gets_a_network_whose_losses_are_those_of_its_tokens() -> None:
+    recipe = Recipe("x", source=Text("films.csv", text="text"), problem=LanguageModel())
+    assert recipe.settings.trainer == "transformers"
+    assert recipe.chosen.startswith("transformers with a small GPT-2")
+    pytest.importorskip("transformers", reason="install the extras by: make setup EXTRAS=all")
+    assert recipe.build_model is not None
+    network = recipe.build_model(TextShape(6, vocabulary=50, padding=0), 50).eval()
+    ((loss, tokens),) = network(torch.tensor([[4, 5, 6, 0, 0, 0]])).tolist()
+    assert tokens == 2
+    assert loss > 0
+
+
+def test_the_libraries_of_a_language_model_s_network_are_those_of_its_recipe_alone(tmp_path: Path) -> None:
+    texts, images = tmp_path / "texts.py", tmp_path / "images.py"
+    texts.write_text(
+        "from evergreen import LanguageModel, Recipe, Text\n"
+        "recipe = Recipe('texts', source=Text('films.csv', text='text'), problem=LanguageModel())\n"
+    )
+    images.write_text("from evergreen import Digits, Recipe\nrecipe = Recipe('images', source=Digits())\n")
+    has = {path: "rt_polarity_gpt2.py" in str(load(str(path))[1].files) for path in (texts, images)}
+    assert has == {texts: True, images: False}
+
+
+def test_a_problem_without_a_default_model_says_so() -> None:
+    with pytest.raises(SettingError, match=r"Denoising\(\) has no default model: give build_model"):
+        Recipe("x", source=Digits(), problem=Denoising())
 
 
 def test_settings_of_a_network_are_refused_for_a_table() -> None:

@@ -8,7 +8,7 @@ import pytest
 from small_runs import write_recipe
 
 from training.errors import SettingError
-from training.recipe import BUILT_IN, check_copy, keep_copy, load, reload
+from training.recipe import BUILT_IN, check_copy, keep_copy, load, reload, reload_once
 
 RECIPE = """
 from training.recipe import Recipe
@@ -220,6 +220,22 @@ def test_a_recipe_that_changes_while_its_run_is_prepared_is_refused(tmp_path: Pa
     with pytest.raises(SettingError, match="changed while its run was prepared"):
         keep_copy(ref, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_module_that_is_imported_from_evergreen_s_recipes_counts(tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "own", "from training.recipes import mnist"))
+    assert "mnist.py" in {Path(file).name for file in load(str(path))[1].files}
+
+
+def test_a_run_s_copy_is_executed_once_unless_its_global_variables_must_be_new(tmp_path: Path) -> None:
+    executed = tmp_path / "executed"
+    path = write(tmp_path / "own", f"open({str(executed)!r}, 'a').write('x')")
+    _, ref = load(path)
+    keep_copy(ref, tmp_path / "copy")
+    assert reload_once(ref, tmp_path / "copy") is reload_once(ref, tmp_path / "copy")
+    assert executed.read_text() == "xx"  # when loaded, and the copy
+    assert reload(ref, tmp_path / "copy") is not reload_once(ref, tmp_path / "copy")
+    assert executed.read_text() == "xxx"
 
 
 def test_what_a_recipe_takes_from_another_counts() -> None:

@@ -53,6 +53,10 @@ class Problem(Objective, Protocol):
     def predicts_text(self) -> bool:
         """Whether the rows are texts that are themselves what a model predicts: their source has no target."""
 
+    @property
+    def needs_model(self) -> str:
+        """Why a recipe must name its model, as an error message; empty: there is a default model."""
+
     def adapted(self, build_model: "BuildModel") -> "BuildModel":
         """`build_model` of a recipe, whose module then gives what the objective takes; most problems change nothing."""
 
@@ -129,6 +133,13 @@ class Problem(Objective, Protocol):
 
     def headline(self, score: Score) -> str:
         """The main score with its name and interval, for a log line."""
+
+    @property
+    def model_type(self) -> str:
+        """The kind of model in MLflow, as MLflow's evaluators name kinds."""
+
+    def purpose(self, rows: str, version: DatasetVersion) -> str:
+        """What a model does, as a clause for people; `rows` describes its inputs: "grey images of 8 x 8 pixels"."""
 
     def in_words(self, score: Score, rows: str) -> str:
         """The scores for people who read a model's description; `rows` names the rows, such as "900 test rows"."""

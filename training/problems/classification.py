@@ -29,6 +29,7 @@ class Classification(ClassificationObjective, SharedMethods):
     greater_is_better: bool = True
     metric_word: str = "accuracy"
     predicts_text: bool = False
+    model_type: ClassVar[str] = "classifier"
     score_record: ClassVar[type[Score]] = ClassificationScore
     finite: ClassVar[tuple[str, ...]] = (
         "accuracy",
@@ -108,6 +109,12 @@ class Classification(ClassificationObjective, SharedMethods):
             f"test accuracy {one.accuracy:.4f} ({one.low:.4f} to {one.high:.4f} at {100 * one.confidence:g}% "
             "confidence)"
         )
+
+    def purpose(self, rows: str, version: DatasetVersion) -> str:
+        """The classes, and the name of their column in a table."""
+        if version.table is None:
+            return f"Classifies {rows} into {self._of_classes(version)}"
+        return f"Predicts {version.table.target} of {self._of_classes(version)}, from {rows}"
 
     def in_words(self, score: Score, rows: str) -> str:
         """The accuracy in percent with its interval; without a line break before a percent sign."""

@@ -70,6 +70,11 @@ class Denoising(DenoisingObjective, SharedMethods):
     greater_is_better: bool = False
     metric_word: str = "noise error"
     predicts_text: bool = False
+    model_type: ClassVar[str] = "diffusion"
+    needs_model: ClassVar[str] = (
+        "problem=Denoising() has no default model: give build_model, and trainer=Accelerate(train) with the loop that "
+        "trains the model on noisy images, as the recipe `dreambooth` does"
+    )
     score_record: ClassVar[type[Score]] = DenoisingScore
     finite: ClassVar[tuple[str, ...]] = ("noise_error", "low", "high")
 
@@ -145,6 +150,10 @@ class Denoising(DenoisingObjective, SharedMethods):
             f"test noise error {one.noise_error:.4g} ({one.low:.4g} to {one.high:.4g} at "
             f"{100 * one.confidence:g}% confidence)"
         )
+
+    def purpose(self, rows: str, version: DatasetVersion) -> str:
+        """The classes of which the model can generate images."""
+        return f"Predicts the noise in noisy {rows}, of {self._of_classes(version)}, and so generates such images"
 
     def in_words(self, score: Score, rows: str) -> str:
         """The error with its interval."""

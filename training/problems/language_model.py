@@ -47,6 +47,7 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
     greater_is_better: bool = False
     metric_word: str = "perplexity"
     predicts_text: bool = True
+    model_type: ClassVar[str] = "text"
     score_record: ClassVar[type[Score]] = LanguageModelScore
     finite: ClassVar[tuple[str, ...]] = ("perplexity", "low", "high", "loss_per_token")
 
@@ -113,6 +114,11 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
             f"test perplexity {shown(one.perplexity)} ({shown(one.low)} to {shown(one.high)} at "
             f"{100 * one.confidence:g}% confidence), {one.loss_per_token:.4f} nats per token"
         )
+
+    def purpose(self, rows: str, version: DatasetVersion) -> str:
+        """What the model predicts of each text."""
+        del version
+        return f"Predicts each next token of {rows}"
 
     def in_words(self, score: Score, rows: str) -> str:
         """The perplexity with its interval, and the number of tokens."""

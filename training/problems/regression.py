@@ -46,6 +46,7 @@ class Regression(RegressionObjective, SharedMethods):
     greater_is_better: bool = False
     metric_word: str = "RMSE"
     predicts_text: bool = False
+    model_type: ClassVar[str] = "regressor"
     score_record: ClassVar[type[Score]] = RegressionScore
     finite: ClassVar[tuple[str, ...]] = ("rmse", "low", "high", "mae", "r2", "median_error", "bias")
 
@@ -106,6 +107,11 @@ class Regression(RegressionObjective, SharedMethods):
             f"test RMSE {shown(one.rmse)} ({shown(one.low)} to {shown(one.high)} at {100 * one.confidence:g}% "
             f"confidence), R² {one.r2:.4f}"
         )
+
+    def purpose(self, rows: str, version: DatasetVersion) -> str:
+        """The name of the target."""
+        assert version.table is not None  # it has the target
+        return f"Predicts {version.table.target} as a number, from {rows}"
 
     def in_words(self, score: Score, rows: str) -> str:
         """The RMSE with its interval, and R²."""

@@ -13,6 +13,8 @@ from training.records import DatasetVersion, Evaluation, ProblemName, Score
 if TYPE_CHECKING:
     from torch import nn
 
+_FEW = 20  # most class names in a description
+
 
 class SharedMethods:
     """The methods of a problem that predicts numbers, without classes and without generated images.
@@ -24,6 +26,12 @@ class SharedMethods:
     metric: str
     score_record: ClassVar[type[Score]]
     finite: ClassVar[tuple[str, ...]]  # scores that must be finite
+    needs_model: ClassVar[str] = ""
+
+    def _of_classes(self, version: DatasetVersion) -> str:
+        """Number and names of the classes, in text: "2 classes: cat, dog"; without names if there are many."""
+        names = f": {', '.join(version.classes)}" if len(version.classes) <= _FEW else ""
+        return f"{len(version.classes)} classes{names}"
 
     def spell(self, value: float) -> str:
         """A value of the metric; each problem defines this method."""

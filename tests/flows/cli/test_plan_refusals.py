@@ -98,7 +98,19 @@ def test_a_tracker_without_its_library_is_refused(
         preview(str(tmp_path / "pets.py"), {"tracking": {"also": "wandb"}}, home)
 
 
-def test_a_recipe_of_evergreen_whose_library_is_missing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("trainer", "remedy"),
+    [
+        ("lightning", r'pip install "evergreen-ml\[lightning\]"'),
+        ("accelerate", r'pip install "evergreen-ml\[accelerate\]"'),
+        ("keras", r'pip install "evergreen-ml\[keras\]"'),
+        ("tensorflow", "make setup EXTRAS=tensorflow"),
+    ],
+)
+def test_a_trainer_s_missing_library_is_installed_as_the_trainer_says(
+    trainer: str, remedy: str, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tasks.checks.library_check.find_spec", lambda _: None)
-    with pytest.raises(SettingError, match=r"lightning, which is not installed; install it by .*lightning"):
-        preview("digits-lightning", {}, home)
+    monkeypatch.setattr(f"training.trainers.{trainer}.trainer.find_spec", lambda _: None)
+    with pytest.raises(SettingError, match=f"trainer {trainer}.*{remedy}"):
+        preview(f"digits-{trainer}", {}, home)

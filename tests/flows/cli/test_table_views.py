@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,21 @@ def test_the_help_lists_the_settings_of_every_trainer() -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+@pytest.mark.parametrize("command", ["retrain", "plan"])
+def test_the_help_after_a_recipe_lists_that_recipe_s_settings(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with suppress(SystemExit):
+        main([command, "breast-cancer", "--help"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "settings of recipe breast-cancer, trainer xgboost (--set NAME=VALUE):" in lines
+    assert lines.count("training.max_depth") == 1
+    assert "training.rounds" in lines
+    assert "training.epochs" not in lines
+    rounds = lines[lines.index("training.rounds") + 1]
+    assert rounds.endswith(f"(default: {load('breast-cancer')[0].settings.epochs})")
+
+
 def test_recipes_are_listed_with_problem_and_trainer(capsys: pytest.CaptureFixture[str]) -> None:
     main(["recipes", "--json"])
     out = capsys.readouterr().out
@@ -155,6 +171,7 @@ def test_recipes_are_listed_with_problem_and_trainer(capsys: pytest.CaptureFixtu
     promised = {key: listed["breast-cancer"][key] for key in ("resumes", "same_bits_after_kill", "extra")}
     assert promised == {"resumes": "round", "same_bits_after_kill": True, "extra": "boosting"}
     assert (listed["digits"]["extra"], listed["digits-lightning"]["extra"]) == ("", "lightning")
+    assert (listed["digits-keras"]["extra"], listed["digits-tensorflow"]["extra"]) == ("keras", "tensorflow")
     assert (listed["digits-accelerate"]["extra"], listed["dreambooth"]["extra"]) == (
         "accelerate",
         "diffusion",

@@ -157,3 +157,11 @@ class ProblemContract(ABC):
         modules = (type(self.problem()).__module__, objective_module(self.problem().name))
         code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+    def test_the_purpose_is_a_clause_that_names_inputs_and_classes(self) -> None:
+        version = self.version()
+        said = self.problem().purpose("these rows", version)
+        assert "these rows" in said
+        assert not said.endswith(".")
+        assert all(name in said for name in version.classes)
+        assert self.problem().model_type

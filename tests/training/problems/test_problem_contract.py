@@ -104,3 +104,24 @@ class TestLanguageModel(ProblemContract):
         """Losses above 0, and the numbers of tokens."""
         losses = torch.rand(ROWS, generator=torch.Generator().manual_seed(seed)) + 0.1
         return torch.stack([losses, torch.from_numpy(self.targets()).float()], dim=1).requires_grad_()
+
+
+def test_purposes_say_what_a_model_does() -> None:
+    def said(contract: ProblemContract, rows: str) -> str:
+        return contract.problem().purpose(rows, contract.version())
+
+    names = ", ".join(CLASSES)
+    assert (
+        said(TestClassification(), "grey images")
+        == f"Classifies grey images into {len(CLASSES)} classes: {names}"
+    )
+    assert (
+        said(TestRegression(), "2 columns of a table")
+        == "Predicts price as a number, from 2 columns of a table"
+    )
+    assert said(TestLanguageModel(), "text of at most 12 tokens") == (
+        "Predicts each next token of text of at most 12 tokens"
+    )
+    assert said(TestDenoising(), "grey images") == (
+        f"Predicts the noise in noisy grey images, of {len(CLASSES)} classes: {names}, and so generates such images"
+    )

@@ -8,7 +8,7 @@ import gzip
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -93,10 +93,12 @@ class IdxFiles:
             )
 
     def _downloaded(self, folder: Path) -> Path:
-        raw = folder / self.name / "raw"
+        own = "" if self.published is None else f"-{digest_json(asdict(self.published))[:16]}"
+        place = folder / f"{self.name}{own}"
+        raw = place / "raw"
         if not raw.exists():
             site = self.published or publication(self.name)
-            packed = [folder / self.name / "download" / file.name for file in site.files]
+            packed = [place / "download" / file.name for file in site.files]
             for target, file in zip(packed, site.files, strict=True):
                 urls = [f"{mirror.rstrip('/')}/{file.name}" for mirror in site.mirrors]
                 fetch_any(urls, target, size=file.size, sha256=file.sha256, md5=file.md5)
@@ -120,8 +122,9 @@ def _find(place: Path, folder: Path) -> Path:
             f"{place}: none of the files {', '.join(FILES.values())} is here, in raw/ or in a folder's raw/."
         )
     packed = [found / f"{name}.gz" for name in FILES.values()]
-    if any((found / name).is_file() for name in FILES.values()) or not all(file.is_file() for file in packed):
+    if any((found / name).is_file() for name in FILES.values()):
         return found
+    packed = [_present(file) for file in packed]
     raw = folder / "unpacked" / digest_json([digest_file(file) for file in packed])[:16] / "raw"
     if not raw.exists():
         _unpack(packed, raw)
@@ -130,7 +133,9 @@ def _find(place: Path, folder: Path) -> Path:
 
 def _present(file: Path) -> Path:
     if not file.is_file():
-        raise DataError(f"{file}: missing. All of {', '.join(FILES.values())} must be there.")
+        raise DataError(
+            f"{file}: missing. All of {', '.join(FILES.values())} must be there, plain or all as .gz."
+        )
     return file
 
 

@@ -30,5 +30,7 @@ def content_of(file: Path) -> bytes:
         if not content:
             raise EOFError("no rows")
         return content
+    except FileNotFoundError as error:
+        raise DataError(f"{file}: missing. Install scikit-learn again.") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file}: damaged ({error}). Install scikit-learn again.") from error

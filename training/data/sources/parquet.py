@@ -70,7 +70,8 @@ class ParquetImages:
         _check_divided(root, {row.split for row in index})
         for file in files:
             _check_images(file, self.image)
-        digest = digest_json({"columns": [self.image, self.label], "files": [list(one[:3]) for one in found]})
+        read = {"columns": [self.image, self.label], "files": [list(one[:3]) for one in found]}
+        digest = digest_json(read | ({"classes": list(self.classes)} if self.classes else {}))
         place = listing_folder(folder, root, digest)
         _write_index(
             place,

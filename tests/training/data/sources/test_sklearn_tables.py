@@ -34,11 +34,6 @@ def test_breast_cancer_is_the_table_of_scikit_learn(tmp_path: Path) -> None:
     assert rows["label"].to_pylist() == wanted.target_names[wanted.target].tolist()
 
 
-def test_the_digest_depends_on_the_content_and_not_on_the_place(tmp_path: Path) -> None:
-    one, other = (BundledTable("diabetes").fetch(tmp_path / name) for name in "ab")
-    assert one.digest == other.digest != BundledTable("breast_cancer").fetch(tmp_path).digest
-
-
 def test_an_unknown_name_is_refused_with_the_known_names() -> None:
     with pytest.raises(SettingError, match="no such table; take one of diabetes, breast_cancer"):
         BundledTable("wine")

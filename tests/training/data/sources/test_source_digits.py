@@ -24,17 +24,8 @@ def test_pixels_and_labels_are_scikit_learns(tmp_path: Path, rows_of, pixels_of)
         np.array_equal(pixels_of(row)[..., 0], image) for row, image in zip(rows, expected, strict=True)
     )
     assert expected.max() == 255
+    assert rows[1796]["where"].endswith("row 1796")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_chosen_rows_come_in_the_order_asked(tmp_path: Path, rows_of) -> None:
-    files = Digits().fetch(tmp_path)
-    everything = rows_of(files, "")
-    chosen = [1796, 0, 5, 5]
-    assert rows_of(files, "", chosen) == [everything[row] for row in chosen]
-    assert everything[1796]["where"].endswith("row 1796")
-    with pytest.raises(IndexError):
-        rows_of(files, "", [1797])
 
 
 def test_scikit_learn_is_not_imported() -> None:

@@ -1,44 +1,22 @@
 """idx files: found, unpacked or downloaded; every kind of wrong file is refused by name."""
 
 import gzip
-import hashlib
-import os
-import shutil
-import struct
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from small_sources import IDX_ROWS, flip, idx_bytes, publish_idx, write_idx
 
 from training.data.sources.idx import FILES, IdxFiles
-from training.data.sources.published import FASHION_MNIST, MNIST, Download, Publication, publication
-from training.errors import DataError, SettingError, TransientError
+from training.data.sources.published import FASHION_MNIST, MNIST, Publication, publication
+from training.errors import DataError, TransientError
 
 CLASSES = tuple("abcdefghij")
-COUNTS = {"train": 7, "test": 3}
-
-
-def idx_bytes(values: np.ndarray) -> bytes:
-    return struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes()
-
-
-def made(raw: Path) -> dict[tuple[str, str], np.ndarray]:
-    """Write a small data set; returns its arrays."""
-    random = np.random.default_rng(0)
-    arrays = {}
-    raw.mkdir(parents=True)
-    for (split, part), name in FILES.items():
-        count = COUNTS[split]
-        values = random.integers(0, 256, (count, 5, 4)) if part == "images" else np.arange(count) % 10
-        arrays[split, part] = values.astype(np.uint8)
-        (raw / name).write_bytes(idx_bytes(arrays[split, part]))
-    return arrays
 
 
 def check_rows(files, arrays, rows_of, pixels_of) -> None:
-    for split, count in COUNTS.items():
+    for split, count in IDX_ROWS.items():
         rows = rows_of(files, split)
         assert len(rows) == count
         for row, image, label in zip(rows, arrays[split, "images"], arrays[split, "labels"], strict=True):
@@ -49,7 +27,7 @@ def check_rows(files, arrays, rows_of, pixels_of) -> None:
 
 @pytest.mark.parametrize("inside", [".", "raw", "FashionMNIST/raw"])
 def test_found_in_every_layout(tmp_path: Path, inside: str, rows_of, pixels_of) -> None:
-    arrays = made(tmp_path / "data" / inside)
+    arrays = write_idx(tmp_path / "data" / inside)
     source = IdxFiles("FashionMNIST", CLASSES, tmp_path / "data")
     files = source.fetch(tmp_path / "home")
     check_rows(files, arrays, rows_of, pixels_of)
@@ -59,7 +37,7 @@ def test_found_in_every_layout(tmp_path: Path, inside: str, rows_of, pixels_of) 
 
 
 def test_packed_files_are_unpacked_elsewhere(tmp_path: Path, rows_of, pixels_of) -> None:
-    arrays = made(tmp_path / "data")
+    arrays = write_idx(tmp_path / "data")
     plain = IdxFiles("MNIST", CLASSES, tmp_path / "data").fetch(tmp_path / "home")
     for file in list((tmp_path / "data").iterdir()):
         (tmp_path / "data" / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
@@ -68,20 +46,6 @@ def test_packed_files_are_unpacked_elsewhere(tmp_path: Path, rows_of, pixels_of)
     check_rows(files, arrays, rows_of, pixels_of)
     assert files.digest == plain.digest
     assert all(file.suffix == ".gz" for file in (tmp_path / "data").iterdir())
-
-
-def test_digest_sees_content_only(tmp_path: Path) -> None:
-    made(tmp_path / "one")
-    shutil.copytree(tmp_path / "one", tmp_path / "two" / "raw")
-    first = IdxFiles("MNIST", CLASSES, tmp_path / "one").fetch(tmp_path)
-    for file in (tmp_path / "two" / "raw").iterdir():
-        os.utime(file, (time.time() + 99, 5))
-    assert IdxFiles("Other", CLASSES, tmp_path / "two").fetch(tmp_path).digest == first.digest
-    file = tmp_path / "two" / "raw" / FILES["test", "images"]
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    assert IdxFiles("MNIST", CLASSES, tmp_path / "two").fetch(tmp_path).digest != first.digest
 
 
 IMAGES, LABELS = FILES["train", "images"], FILES["train", "labels"]
@@ -107,7 +71,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     name, change, rule = DAMAGE[damage]
-    made(tmp_path / "data")
+    write_idx(tmp_path / "data")
     file = tmp_path / "data" / name
     file.write_bytes(change(file.read_bytes()))
     with pytest.raises(DataError) as caught:
@@ -116,46 +80,42 @@ def test_damage_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     assert rule in str(caught.value)
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    made(tmp_path / "data")
-    (tmp_path / "data" / LABELS).unlink()
-    with pytest.raises(DataError, match=LABELS):
-        IdxFiles("MNIST", CLASSES, tmp_path / "data").fetch(tmp_path / "home")
-    with pytest.raises(SettingError, match=r"data\.path"):
-        IdxFiles("MNIST", CLASSES, tmp_path / "nowhere").fetch(tmp_path / "home")
+def test_a_folder_without_idx_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     with pytest.raises(DataError, match="none of the files"):
         IdxFiles("MNIST", CLASSES, tmp_path / "bare").fetch(tmp_path / "home")
 
 
 def test_numbers_name_the_classes_when_none_are_declared(tmp_path: Path) -> None:
-    made(tmp_path / "data")
+    write_idx(tmp_path / "data")
     assert IdxFiles("MNIST", path=tmp_path / "data").fetch(tmp_path).classes == tuple("0123456")
 
 
 @pytest.fixture
 def published(site, tmp_path: Path) -> tuple[IdxFiles, dict]:
-    arrays = made(tmp_path / "theirs")
-    theirs = []
-    for name in FILES.values():
-        packed = gzip.compress((tmp_path / "theirs" / name).read_bytes())
-        site.give(f"/good/{name}.gz", packed)
-        site.fail(f"/down/{name}.gz", 503)
-        sha256 = hashlib.sha256(packed).hexdigest()
-        theirs.append(Download(f"{name}.gz", hashlib.md5(packed).hexdigest(), sha256, len(packed)))
-    mirrors = (site.url("/down/"), site.url("/good"))
-    return IdxFiles("FashionMNIST", CLASSES, published=Publication(mirrors, tuple(theirs))), arrays
+    arrays = write_idx(tmp_path / "theirs")
+    publication = publish_idx(site, tmp_path / "theirs")
+    return IdxFiles("FashionMNIST", CLASSES, published=publication), arrays
 
 
-def test_downloaded_once_in_torchvisions_layout(site, published, tmp_path: Path, rows_of, pixels_of) -> None:
+def test_downloaded_once(site, published, tmp_path: Path, rows_of, pixels_of) -> None:
     source, arrays = published
     files = source.fetch(tmp_path / "home")
     check_rows(files, arrays, rows_of, pixels_of)
-    assert Path(files.root) == tmp_path / "home" / "FashionMNIST" / "raw"
+    assert Path(files.root).relative_to(tmp_path / "home").match("FashionMNIST-*/raw")
     assert not list((tmp_path / "home").rglob("*.gz"))
     asked = len(site.requests)
     assert source.fetch(tmp_path / "home") == files
     assert len(site.requests) == asked
+
+
+def test_another_publication_of_the_same_name_is_downloaded(site, published, tmp_path: Path) -> None:
+    source, _ = published
+    files = source.fetch(tmp_path / "home")
+    flip(tmp_path / "theirs" / FILES["train", "images"])
+    other = IdxFiles("FashionMNIST", CLASSES, published=publish_idx(site, tmp_path / "theirs"))
+    assert other.fetch(tmp_path / "home").digest != files.digest
+    assert source.fetch(tmp_path / "home") == files
 
 
 def test_a_failed_download_goes_on_where_it_stopped(site, published, tmp_path: Path) -> None:
@@ -165,7 +125,7 @@ def test_a_failed_download_goes_on_where_it_stopped(site, published, tmp_path: P
     site.fail(last, 503)
     with pytest.raises(TransientError, match="503"):
         source.fetch(tmp_path / "home")
-    assert not (tmp_path / "home" / "FashionMNIST" / "raw").exists()
+    assert not list((tmp_path / "home").rglob("raw"))
     site.answers[last] = good
     site.requests.clear()
     source.fetch(tmp_path / "home")
@@ -175,15 +135,13 @@ def test_a_failed_download_goes_on_where_it_stopped(site, published, tmp_path: P
 def test_later_damage_to_a_download_is_noticed(published, tmp_path: Path) -> None:
     source, _ = published
     file = Path(source.fetch(tmp_path / "home").root) / FILES["train", "images"]
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
+    flip(file)
     with pytest.raises(DataError, match="changed since it was unpacked"):
         source.fetch(tmp_path / "home")
 
 
 def test_a_damaged_gz_is_named(tmp_path: Path) -> None:
-    made(tmp_path / "data")
+    write_idx(tmp_path / "data")
     for file in list((tmp_path / "data").iterdir()):
         (tmp_path / "data" / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes())[:-5])
         file.unlink()

@@ -79,8 +79,6 @@ def test_only_content_counts(tmp_path: Path) -> None:
     assert again.digest == known
     (root / "metadata.csv").write_text((root / "metadata.csv").read_text().replace("ink", "age"))
     assert digest(root, "age") != known
-    (other / "metadata.csv").write_text("\n".join([*table[:-1], "2/0011.png,7,someone"]))
-    assert digest(other) != known
 
 
 BROKEN = {

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from small_sources import flip
 
 from training.data.sources.digits import Digits
 from training.data.sources.idx import IdxFiles
@@ -140,13 +141,7 @@ def test_an_archive_is_what_its_data_come_from(tmp_path: Path, make) -> None:
     assert opened(tmp_path / "data", tmp_path / "home")[0].origin == str(tmp_path / "data")
 
 
-def flipped(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-
-
-@pytest.mark.parametrize("damage", [flipped, Path.unlink, lambda file: file.write_bytes(b"")])
+@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda file: file.write_bytes(b"")])
 @pytest.mark.parametrize("make", [idx, cifar, divided, parquet_divided], ids=lambda make: make.__name__)
 def test_what_was_unpacked_and_changed_is_unpacked_anew(tmp_path: Path, make, damage, caplog) -> None:
     make(tmp_path / "data")

@@ -1,13 +1,17 @@
 """The source of text: each layout gives the same rows, and what is refused names the file and the row."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from small_texts import write_csv
+from source_contract import Change, SourceContract
 
 pytest.importorskip("tokenizers", reason="install the extras by: make setup EXTRAS=all")
+from training.data.sources import Source
 from training.data.sources.digits import Digits
 from training.data.sources.locate import check_has_target, open_path, reader, without_target
 from training.data.sources.text import Text
@@ -75,11 +79,10 @@ def test_folders_may_divide_the_rows(tmp_path: Path) -> None:
     assert [row[2] for row in rows_of(Text(tmp_path / "d"), tmp_path / "home")].count("test") == 3
 
 
-def test_names_and_places_of_files_do_not_change_the_digest(tmp_path: Path) -> None:
+def test_names_of_files_do_not_change_the_digest(tmp_path: Path) -> None:
     one = Text(write_folders(tmp_path / "one", ROWS)).fetch(tmp_path / "home")
     other = Text(write_folders(tmp_path / "other", ROWS[::-1])).fetch(tmp_path / "home")
-    changed = Text(write_folders(tmp_path / "more", [*ROWS, ("new", "neg")])).fetch(tmp_path / "home")
-    assert one.digest == other.digest != changed.digest
+    assert one.digest == other.digest
 
 
 def test_the_tokenizer_is_part_of_the_digest(tmp_path: Path) -> None:
@@ -168,3 +171,69 @@ def test_a_problem_and_a_source_that_do_not_fit_are_refused() -> None:
         check_has_target(Text("rows.csv", target=None), "classification")
     with pytest.raises(SettingError, match=r"a language_model learns texts, and Digits has other rows"):
         without_target(Digits(), "language_model")
+
+
+class TestTextInATable(SourceContract):
+    kind, rows, needed = "text", {"": 40}, (".", "rows.csv")
+
+    def write(self, folder: Path) -> None:
+        write_csv(folder / "rows.csv", rows=40)
+
+    def source(self, folder: Path) -> Source:
+        return Text(folder / "rows.csv")
+
+    def changes(self) -> Sequence[Change]:
+        def replace(old: str, new: str) -> Change:
+            def change(folder: Path) -> None:
+                text = (folder / "rows.csv").read_text()
+                (folder / "rows.csv").write_text(text.replace(old, new, 1))
+
+            return change
+
+        return [
+            replace("film", "movie"),
+            replace(",pos", ",neg"),
+            lambda folder: write_csv(folder / "rows.csv", 39),
+        ]
+
+
+class TestTextInFolders(SourceContract):
+    """A file for each text, with a tokenizer of the recipe."""
+
+    kind, rows = "text", {"train": 4, "test": 2}
+
+    def write(self, folder: Path) -> None:
+        write_folders(folder / "train", ROWS)
+        write_folders(folder / "test", [("new", "pos"), ("old", "neg")])
+        (folder.with_name(f"{folder.name}.json")).write_text("{}")
+
+    def source(self, folder: Path) -> Source:
+        return Text(folder, tokenizer=folder.with_name(f"{folder.name}.json"))
+
+    def changes(self) -> Sequence[Change]:
+        train = "train/pos/0.txt"
+        return [
+            lambda folder: (folder / train).write_text("a good movie"),
+            lambda folder: (folder / train).unlink(),
+            lambda folder: (folder / train).rename(folder / "train" / "neg" / "moved.txt"),
+            lambda folder: (folder / train).rename(folder / "test" / "pos" / "moved.txt"),
+        ]
+
+
+class TestTextWithoutATarget(SourceContract):
+    kind, rows = "text", {"train": 3, "test": 1}
+
+    def write(self, folder: Path) -> None:
+        for name, texts in (("train/a", "one\ntwo\n"), ("train/b", "three\n"), ("test/c", "four\n")):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / f"{name}.txt").write_text(texts)
+
+    def source(self, folder: Path) -> Source:
+        return Text(folder, target=None)
+
+    def changes(self) -> Sequence[Change]:
+        return [
+            lambda folder: (folder / "train" / "b.txt").write_text("three!\n"),
+            lambda folder: (folder / "train" / "b.txt").unlink(),
+            lambda folder: (folder / "train" / "b.txt").rename(folder / "test" / "b.txt"),
+        ]

@@ -1,0 +1,203 @@
+"""Models of other frameworks in the real flow, in one process: registered, predict, in plain MLflow, rolled back."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from sklearn.datasets import load_breast_cancer, load_digits
+
+from flows.retrain import retrain
+from tasks import predict
+from tasks.registry.aliases import champion_of
+from tasks.rollback import rollback
+from tasks.trackers.mlflow_run import connect
+from tasks.verify import verify
+from training.records import Release
+from training.storage.paths import Home
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("prefect_harness")]
+
+_KERAS = """
+from evergreen import Digits, Keras, Recipe
+
+def build_model(shape, outputs):
+    import keras
+    from keras import layers
+
+    inputs = keras.Input(shape)
+    rows = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(16, 3, padding="same")(inputs)))
+    rows = layers.Dropout(0.1)(layers.Flatten()(layers.MaxPooling2D(2)(rows)))
+    return keras.Model(inputs, layers.Dense(outputs)(rows))
+
+recipe = Recipe("framework", "for a test", Digits(), trainer=Keras(build_model, learning_rate=1e-2))
+"""
+_LIGHTNING = """
+from evergreen import Digits, Lightning, Recipe
+
+def build_module(shape, outputs):
+    import lightning.pytorch as pl
+    import torch
+    from torch import nn
+
+    class Classifier(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
+
+        def forward(self, images):
+            return self.layers(images)
+
+        def training_step(self, batch):
+            images, labels = batch
+            return nn.functional.cross_entropy(self(images), labels)
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    return Classifier()
+
+recipe = Recipe("framework", "for a test", Digits(), trainer=Lightning(build_module))
+"""
+_ACCELERATE = """
+from evergreen import Accelerate, Digits, Recipe
+
+def build_model(shape, outputs):
+    from torch import nn
+
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
+
+def train(loop):
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    model = loop.build_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    loop.register(model=model, optimizer=optimizer)
+    for _ in loop.epochs():
+        for images, labels in loop.batches():
+            outputs = model(images)
+            accelerator.backward(torch.nn.functional.cross_entropy(outputs, labels) * loop.loss_weight)
+            optimizer.step()
+            optimizer.zero_grad()
+            loop.finish_step(outputs)
+
+recipe = Recipe("framework", "for a test", Digits(), build_model=build_model, trainer=Accelerate(train))
+"""
+_PLAIN = """
+import sys, numpy as np
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"evergreen", "flows", "tasks", "training", "keras", "lightning", "accelerate"}:
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import mlflow
+mlflow.set_tracking_uri(sys.argv[1])
+model = mlflow.pyfunc.load_model("models:/framework@champion")
+images = np.load(sys.argv[2])
+np.save(sys.argv[3], model.predict(images))
+for rows in (1, 3, 64):
+    answer = model.predict(images[:rows])
+    assert answer.shape == (rows, 10)
+    assert np.allclose(answer.sum(1), 1, atol=1e-5)
+"""
+
+
+_PLAIN_TABLE = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"evergreen", "flows", "tasks", "training"}:
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import json, mlflow, pandas
+mlflow.set_tracking_uri(sys.argv[1])
+model = mlflow.pyfunc.load_model(f"models:/{sys.argv[2]}@champion")
+print(json.dumps(model.predict(pandas.read_csv(sys.argv[3])).tolist()))
+"""
+
+
+def night(recipe: str, **training: Any) -> Release:
+    gate = {"floor": 0.0, "policy": "not_worse", "margin": 0.9, "max_class_drop": 0.99}
+    sections = {"scaling": {"num_workers": 0}, "tracking": {"system_metrics": False}, "gate": gate}
+    return retrain(recipe, {"training": training, **sections})
+
+
+@pytest.mark.parametrize(
+    ("library", "text"), [("keras", _KERAS), ("lightning", _LIGHTNING), ("accelerate", _ACCELERATE)]
+)
+def test_a_model_is_registered_predicts_and_is_rolled_back(
+    library: str, text: str, home: Home, tmp_path: Path
+) -> None:
+    if find_spec(library) is None:  # an import of Keras would choose another backend
+        pytest.skip("install the extras by: make setup EXTRAS=all")
+    recipe = str(tmp_path / "framework.py")
+    Path(recipe).write_text(text)
+    first = night(recipe, epochs=2)
+    assert first.alias == "champion"
+    assert Path(first.report).is_file()
+    plan = json.loads(home.run("framework", first.run_key).ingredients.read_text())
+    assert version(library) in json.dumps(plan["ingredients"]["versions"][library])
+
+    scans = (load_digits().images * 255 / 16).astype(np.uint8)[:100]
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for number, scan in enumerate(scans):
+        Image.fromarray(scan).save(pictures / f"{number:03}.png")
+    scored = tmp_path / "scored.parquet"
+    predict.predict.fn(str(home.root), "framework", str(pictures), str(scored))
+    rows = pq.read_table(scored).to_pylist()
+    assert (
+        np.mean([row["class"] == str(digit) for row, digit in zip(rows, load_digits().target, strict=False)])
+        > 0.7
+    )
+
+    np.save(tmp_path / "images.npy", scans[:, None])
+    files = [str(tmp_path / name) for name in ("images.npy", "answers.npy")]
+    subprocess.run([sys.executable, "-c", _PLAIN, home.mlflow_uri, *files], cwd=tmp_path, check=True)
+    assert np.allclose(np.load(files[1]), [row["probabilities"] for row in rows], atol=1e-6)
+
+    second = night(recipe, epochs=3)
+    assert (second.version, second.alias) == ("2", "champion")
+    assert [one.name for one in verify(home.run("framework", second.run_key), home) if one.ok is False] == []
+    assert rollback.fn(str(home.root), "framework", "for a test") == ("2", "1")
+    assert champion_of(connect(None, home), "framework") == "1"
+
+
+@pytest.mark.parametrize("recipe", ["breast-cancer", "breast-cancer-lightgbm"])
+def test_trees_are_registered_predict_and_are_rolled_back(recipe: str, home: Home, tmp_path: Path) -> None:
+    first = night(recipe, rounds=20)
+    assert first.alias == "champion"
+    assert Path(first.report).is_file()
+
+    table = load_breast_cancer(as_frame=True)
+    table.data[:50].to_csv(tmp_path / "rows.csv", index=False)
+    predict.predict.fn(str(home.root), recipe, str(tmp_path / "rows.csv"), str(tmp_path / "scored.parquet"))
+    scored = pq.read_table(tmp_path / "scored.parquet").to_pylist()
+    wanted = [table.target_names[number] for number in table.target[:50]]
+    assert np.mean([row["class"] == name for row, name in zip(scored, wanted, strict=True)]) > 0.9
+
+    command = [sys.executable, "-c", _PLAIN_TABLE, home.mlflow_uri, recipe, str(tmp_path / "rows.csv")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    answers = json.loads(done.stdout.splitlines()[-1])
+    probabilities = [row["probabilities"] for row in scored]
+    assert np.allclose(answers, probabilities, atol=1e-6)
+
+    second = night(recipe, rounds=30)
+    assert (second.version, second.alias) == ("2", "champion")
+    assert [one.name for one in verify(home.run(recipe, second.run_key), home) if one.ok is False] == []
+    assert rollback.fn(str(home.root), recipe, "for a test") == ("2", "1")
+    assert champion_of(connect(None, home), recipe) == "1"
