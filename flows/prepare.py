@@ -8,6 +8,7 @@ from prefect import flow, unmapped
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from tasks.download import check_unchanged
 from tasks.parquet import parquet
 from tasks.transform import transform
 from training.data.preparation.prepare import plan_shards
@@ -26,6 +27,7 @@ def prepare_data(plan: RunPlan) -> DatasetVersion:
     folder = str(Home(Path(plan.home)).raw_rows(plan.recipe.name, plan.fingerprint))
     shards = plan_shards(plan.files, plan.settings.data, heavy=bool(plan.recipe.transform))
     raw: list[RawShard] = parquet.map(unmapped(plan), shards, unmapped(folder)).result()
+    check_unchanged(plan)
     return transform(plan, raw, folder)
 
 

@@ -28,12 +28,13 @@ from tasks.preflight import checked_alongside
 from tasks.register import register
 from tasks.registry.aliases import ChampionMovedError
 from tasks.registry.initial_weights import check_tokenizer, find_start, keep_initial_weights
-from tasks.registry.unjudged import unjudged_runs
+from tasks.registry.unjudged import Unjudged, give_up, unjudged_runs
 from tasks.report import report
 from tasks.reuse import find_release
 from tasks.step import without_secrets
 from tasks.trackers.mlflow_run import connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
+from training.errors import DataError, SettingError, TrainingError
 from training.plan import RunPlan, identify
 from training.ray_cluster.capacity import resolve_here
 from training.ray_cluster.controller import ray_for
@@ -134,7 +135,7 @@ def bring_up_to_date(
                 with clock.time("preflight"), checked_alongside(plan, version), clock.time("training"):
                     trained = train(plan, version)
             for left in unjudged_runs(connect_patiently(plan), plan):
-                compare_and_register(left.plan, left.version, left.trained, clock)
+                judge_left(left, clock)
             evaluation, release = compare_and_register(plan, version, trained, clock)
             release = clock.timed(release, trained, trained_before)
             with clock.time("report"):
@@ -142,6 +143,19 @@ def bring_up_to_date(
             release = clock.timed(release, trained, trained_before)
             write_record(plan.paths.release, release, plan.paths.root.name)
     return release
+
+
+def judge_left(left: Unjudged, clock: Stopwatch) -> None:
+    """Judge a version that a killed run left behind; if that fails for good, tag the version as not judged.
+
+    Raises an error that may pass, such as that of a server that is away or of a full disk.
+    """
+    try:
+        compare_and_register(left.plan, left.version, left.trained, clock)
+    except (DataError, SettingError, TrainingError) as error:
+        if error.transient:
+            raise
+        give_up(connect_patiently(left.plan), left.plan.model, left.number, str(error))
 
 
 def compare_and_register(

@@ -8,20 +8,43 @@ from pathlib import Path
 
 from tasks.step import step
 from training.data.sources.wording import counted
-from training.plan import choose_source
+from training.errors import DataError
+from training.plan import RunPlan, choose_source
 from training.recipe import load
 from training.records import SourceFiles
 from training.redaction import redact
 from training.settings.schema import Settings
+from training.storage.files import remove_folder
 from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.download")
+
+_READ_IN_PLACE = ("idx", "cifar", "parquet", "parquet-targets")
 
 
 @step("download", retries=3, pause_s=2)
 def download(recipe: str, settings: Settings, home: str) -> SourceFiles:
     """Fetch the source files, or reuse those that are in the home already."""
     return fetch(recipe, settings, Home(Path(home)))
+
+
+def check_unchanged(plan: RunPlan) -> None:
+    """Raise :class:`DataError` if source files that are read where they lie changed since they were hashed.
+
+    The raw rows of the plan, which may have been read from the changed files, are removed. Sources of other kinds
+    compare each file with its digest when they read the file.
+    """
+    if plan.files.kind not in _READ_IN_PLACE:
+        return
+    home = Home(Path(plan.home))
+    recipe, _ = load(plan.recipe.path)
+    now = choose_source(recipe, plan.settings, home).fetch(home.sources / recipe.name)
+    if now.digest != plan.files.digest:
+        remove_folder(home.raw_rows(plan.recipe.name, plan.fingerprint))
+        raise DataError(
+            f"{redact(plan.files.origin)}: the files changed while they were read. Run the command again once they no "
+            "longer change."
+        )
 
 
 def fetch(recipe_name: str, settings: Settings, home: Home) -> SourceFiles:

@@ -34,7 +34,7 @@ from training.errors import DataError, SettingError
 from training.plan import RunPlan
 from training.problems import problem_named
 from training.problems.base import Predict, Predictions
-from training.recipe import reload
+from training.recipe import reload_once
 from training.recipe_metrics import RecipeMetrics
 from training.records import DatasetVersion, Evaluation, Score, TableSchema, TrainedModel
 from training.storage.files import atomic_file, atomic_folder
@@ -107,7 +107,7 @@ def compare(
     trained_on = _training_rows(plan, [one for one in (champion, anchor) if one is not None])
     compared = _rows_to_compare(plan, version, trained_on)
     rows = test if compared.all() else test.selected(compared)
-    recipe = reload(plan.recipe, plan.paths.recipe)
+    recipe = reload_once(plan.recipe, plan.paths.recipe)
     metrics = RecipeMetrics(recipe.name, recipe.metrics, version, "cpu")
     predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)
     found = _measured(predict, rows.inputs)

@@ -19,7 +19,7 @@ from tasks.step import step
 from tasks.trackers.mlflow_run import connect_once
 from training.errors import StopRequestedError, classify
 from training.plan import RunPlan
-from training.recipe import reload
+from training.recipe import reload_once
 from training.records import DatasetVersion
 from training.storage.files import write_text
 from training.supervision.launch import finished
@@ -112,4 +112,4 @@ def check_format(plan: RunPlan, version: DatasetVersion) -> None:
     """Check that a model of the run's copy of the recipe could be registered, where its format asks for a check."""
     check = getattr(format_of(plan.settings), "check_untrained", None)
     if check is not None:
-        check(plan, lambda: reload(plan.recipe, plan.paths.recipe), version)
+        check(plan, lambda: reload_once(plan.recipe, plan.paths.recipe), version)

@@ -46,7 +46,7 @@ from tasks.trackers.provenance import parent_tags
 from training.data.dataset import open_columns
 from training.plan import RunPlan
 from training.problems import problem_of
-from training.recipe import reload
+from training.recipe import reload_once
 from training.records import DatasetVersion, Evaluation, Goodput, Release, TrainedModel, Verdict
 from training.storage.files import digest_file, digest_json
 from training.storage.paths import Home
@@ -76,7 +76,7 @@ def register(
     home = Home(Path(plan.home))
     client = connect_patiently(plan)
     run_id = open_run(client, plan)
-    recipe = reload(plan.recipe, plan.paths.recipe)
+    recipe = reload_once(plan.recipe, plan.paths.recipe)
     predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)
     inputs = open_columns(version, "test").inputs
     register_model(client, plan.model)

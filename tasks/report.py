@@ -29,7 +29,7 @@ from training.data.dataset import open_columns
 from training.errors import classify
 from training.plan import RunPlan
 from training.problems import problem_named
-from training.recipe import reload
+from training.recipe import reload_once
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.settings.overrides import describe
 from training.storage.files import write_text
@@ -135,7 +135,7 @@ def gather(
     from training.trainers.network.serving import trained_module
 
     def module() -> "nn.Module":
-        return trained_module(reload(plan.recipe, plan.paths.recipe), version, trained)
+        return trained_module(reload_once(plan.recipe, plan.paths.recipe), version, trained)
 
     examples = [one.row for one in evaluation.examples]
     return ReportInputs(

@@ -53,6 +53,9 @@ class Handler(BaseHTTPRequestHandler):
         self.server.requests.append(self.path)
         self.server.answers[self.path](self)
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def log_message(self, format: str, *args: Any) -> None:
         pass
 

@@ -177,7 +177,13 @@ def run_key(parts: Ingredients) -> str:
 
 def latest_ingredients(home: Home, recipe: str) -> Ingredients | None:
     """Ingredients of the newest run of `recipe` whose plan can be read, or None if there is none."""
-    return next((plan.ingredients for _, plan in _kept(home, recipe) if not plan.search), None)
+    found = latest_run(home, recipe)
+    return found[1] if found else None
+
+
+def latest_run(home: Home, recipe: str) -> tuple[RunPaths, Ingredients] | None:
+    """The newest run of `recipe` whose plan can be read, and its ingredients; None if there is none."""
+    return next(((run, plan.ingredients) for run, plan in _kept(home, recipe) if not plan.search), None)
 
 
 def runs_of(home: Home, recipe: str) -> list[RunPaths]:

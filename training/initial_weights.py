@@ -1,7 +1,8 @@
 """Initial weights of a training: the values of the setting `training.init_from`, and the weights that these refer to.
 
-The setting is `champion`, `version:7`, the path of a safetensors file, or that of a folder with `model.safetensors`, as
-`save_pretrained` of Transformers writes it. Planning resolves the setting once, to the
+The setting is `champion`, `version:7`, the path of a safetensors file, that of a folder with `model.safetensors`, as
+`save_pretrained` of Transformers writes it, or the name of published weights: `hub:google/bert_uncased_L-2_H-128_A-2`
+on Hugging Face's hub, `torchvision:ResNet18_Weights.IMAGENET1K_V1`. Planning resolves the setting once, to the
 digest of the weights. The digest is an ingredient of the run key, the setting is not: the same weights under another
 name give the same run key.
 """
@@ -9,6 +10,7 @@ name give the same run key.
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -17,6 +19,9 @@ from training.record_base import Record
 
 CHAMPION = "champion"
 _VERSION = re.compile(r"version:([1-9][0-9]*)")
+_PUBLISHED = re.compile(
+    r"hub:(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?|torchvision:(?P<weights>\w+\.\w+)"
+)
 _SUFFIX = ".safetensors"
 _IN_FOLDER = "model.safetensors"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
@@ -34,19 +39,39 @@ def checked_reference(given: object) -> object:
     text = _path_text(given) if isinstance(given, Path) else given
     if text is None or (isinstance(text, str) and (text == CHAMPION or _VERSION.fullmatch(text))):
         return text
+    if isinstance(text, str) and published_in(text) is not None:
+        return text
     if isinstance(text, str) and text.endswith(_PICKLES):
         raise ValueError(_pickled(text))
     if isinstance(text, str) and is_path(text):
         return text
     raise ValueError(
-        f"name the weights as champion, as version:N (the number of a registered version) or by the path of a "
-        f"{_SUFFIX} file, or of a folder with {_IN_FOLDER} (./NAME if it is beside the recipe)"
+        f"name the weights as champion, as version:N (the number of a registered version), by the path of a "
+        f"{_SUFFIX} file, or of a folder with {_IN_FOLDER} (./NAME if it is beside the recipe), or as published "
+        "weights: hub:OWNER/NAME or torchvision:ResNet18_Weights.IMAGENET1K_V1"
     )
 
 
 def is_path(reference: str) -> bool:
     """Whether a value of `training.init_from` is the path of a file or folder."""
-    return reference.endswith(_SUFFIX) or "/" in reference
+    return (reference.endswith(_SUFFIX) or "/" in reference) and published_in(reference) is None
+
+
+class Published(NamedTuple):
+    """Published weights: a repository on Hugging Face's hub and its revision, or the name of weights of TorchVision.
+
+    The other fields are empty.
+    """
+
+    repository: str
+    revision: str
+    weights: str
+
+
+def published_in(reference: str) -> Published | None:
+    """The published weights that a value of `training.init_from` names; None for another value."""
+    found = _PUBLISHED.fullmatch(reference)
+    return None if found is None else Published(**found.groupdict(default=""))
 
 
 def weights_file(path: Path) -> Path:
@@ -60,7 +85,7 @@ def weights_file(path: Path) -> Path:
         kind = (
             "no such file"
             if path.suffix == _SUFFIX
-            else f"no folder with {_IN_FOLDER}; Evergreen downloads no weights"
+            else f"no folder with {_IN_FOLDER}; weights on Hugging Face's hub are hub:OWNER/NAME"
         )
         raise SettingError(f"training.init_from: {path}: {kind}")
     file = path / _IN_FOLDER
@@ -101,7 +126,9 @@ def version_in(reference: str) -> str | None:
 class InitialWeights(Record):
     """Initial weights of a training, as resolved when the run was planned."""
 
-    reference: str = Field(description="champion, version:N, or the absolute path of a file or folder")
+    reference: str = Field(
+        description="champion, version:N, a name of published weights, or the absolute path of a file or folder"
+    )
     model: str = Field("", description="name of the registered model; empty: the weights of a file")
     version: str = Field("", description="number of the registered version; empty: the weights of a file")
     digest: str = Field(description="sha256 over names, dtypes, shapes and bytes of all tensors")

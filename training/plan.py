@@ -10,11 +10,13 @@ from training.data.sources.locate import check_has_target, open_path, with_numbe
 from training.errors import SettingError
 from training.initial_weights import CHAMPION, InitialWeights, Start
 from training.problems.objectives import objective_named
-from training.recipe import BUILT_IN, Recipe, RecipeRef
+from training.recipe import BUILT_IN, Recipe, RecipeRef, changed_files
 from training.records import DatasetVersion, Record, SourceFiles
 from training.settings.schema import Settings
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
+
+_SOURCE = "recipe.source"  # the ingredient that is the digest of the recipe's files
 
 
 class RunPlan(Record):
@@ -96,7 +98,7 @@ def identify(
     parts = identity.ingredients(ref, settings, fingerprint, code)
     initial, nonce = (_forced_start if force else _initial_weights)(home, ref.name, parts, start)
     parts = identity.with_start(parts, None if initial is None else initial.digest, nonce)
-    before = identity.latest_ingredients(home, ref.name)
+    before = identity.latest_run(home, ref.name)
     return RunPlan(
         home=str(home.root),
         recipe=ref,
@@ -105,9 +107,24 @@ def identify(
         fingerprint=fingerprint,
         run_key=identity.run_key(parts),
         ingredients=parts,
-        changes=tuple(identity.changes(before, parts)) if before else (),
+        changes=_changes(ref, before, parts),
         first=before is None,
         initial=initial,
+    )
+
+
+def _changes(
+    ref: RecipeRef, before: tuple[RunPaths, identity.Ingredients] | None, parts: identity.Ingredients
+) -> tuple[str, ...]:
+    """What changed since the recipe's last run, with the names of the recipe's files that changed."""
+    if before is None:
+        return ()
+    run, ingredients = before
+    files = changed_files(ref, run.recipe)
+    named = f"{_SOURCE}: {', '.join(files)}"
+    return tuple(
+        named if files and line.startswith(f"{_SOURCE}: ") else line
+        for line in identity.changes(ingredients, parts)
     )
 
 

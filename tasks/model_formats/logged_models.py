@@ -41,7 +41,7 @@ def new_entry(run_id: str, version: DatasetVersion) -> str:
     for left in all_pages(client.search_logged_models, [place], f"source_run_id = '{run_id}'"):
         if left.status != LoggedModelStatus.READY:
             client.delete_logged_model(left.model_id)
-    kind = "classifier" if version.classes else "regressor"  # as MLflow's evaluators name them
+    kind = problem_named(version.problem).model_type
     entry = client.create_logged_model(
         place, name="model", source_run_id=run_id, params=run.data.params, model_type=kind
     )

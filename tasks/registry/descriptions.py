@@ -7,14 +7,13 @@ from tasks.report_page.wording import reason, sentence
 from tasks.run_words import words_of
 from training.data.sources.wording import counted
 from training.plan import RunPlan
-from training.problems import problem_of
+from training.problems import problem_named, problem_of
 from training.recipe import Recipe
 from training.records import DatasetVersion, Evaluation, TrainedModel, Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-_FEW = 20  # most class names that the description lists
 _BEGINNING = "Trained on "
 
 
@@ -29,19 +28,17 @@ def model_description(recipe: Recipe, version: DatasetVersion) -> str:
 
 def _purpose(version: DatasetVersion) -> str:
     """What the model does, as a clause: from which inputs it predicts what."""
-    names = f": {', '.join(version.classes)}" if len(version.classes) <= _FEW else ""
+    return problem_named(version.problem).purpose(_inputs(version), version)
+
+
+def _inputs(version: DatasetVersion) -> str:
+    if version.text is not None:
+        return f"text of at most {version.text.length} tokens"
     if version.table is not None and not version.has_images:
-        of = f" of {len(version.classes)} classes{names}" if version.classes else " as a number"
-        if version.text is not None:
-            return f"Predicts {version.table.target}{of}, from text of at most {version.text.length} tokens"
-        columns = counted(len(version.table.raw.columns), "column")
-        return f"Predicts {version.table.target}{of}, from {columns} of a table"
+        return f"{counted(len(version.table.raw.columns), 'column')} of a table"
     channels, height, width = version.image_shape
     colour = {1: "grey ", 3: "colour "}.get(channels, "")
-    images = f"{colour}images of {width} x {height} pixels"
-    if version.table is not None:
-        return f"Predicts {version.table.target} as a number, from {images}"
-    return f"Classifies {images} into {len(version.classes)} classes{names}"
+    return f"{colour}images of {width} x {height} pixels"
 
 
 def version_description(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks.registry.aliases import WEIGHTS_TAG, champion_of
+from tasks.registry.published_weights import published_weights
 from tasks.registry.safe_loading import WEIGHTS_FILE_TAG, copy_weights, without_weights
 from tasks.registry.training_rows import training_rows_of, training_rows_of_run
 from tasks.trackers.mlflow_run import connect_patiently
@@ -23,7 +24,15 @@ from training.checkpoints.weights import digest_of_file
 from training.data.manifest import TOKENIZER
 from training.errors import DataError, SettingError
 from training.identity import inputs_digest
-from training.initial_weights import CHAMPION, InitialWeights, Start, is_path, version_in, weights_file
+from training.initial_weights import (
+    CHAMPION,
+    InitialWeights,
+    Start,
+    is_path,
+    published_in,
+    version_in,
+    weights_file,
+)
 from training.plan import RunPlan
 from training.records import DatasetVersion
 from training.settings.schema import Settings
@@ -51,7 +60,9 @@ def find_start(home: Home, recipe: str, settings: Settings, wait: bool = False) 
     if reference is None:
         return None
     if is_path(reference):
-        return _file(Path(reference).expanduser().absolute())
+        return _file(home, str(Path(reference).expanduser().absolute()))
+    if published_in(reference) is not None:
+        return _file(home, reference)
     model, number = settings.tracking.model or recipe, version_in(reference)
     if settings.tracking.uri is None and not home.mlflow_file.is_file():  # nothing was registered yet
         return Start(reference, model, missing=_no_version(model, number) if number else "")
@@ -95,7 +106,7 @@ def copy_initial_weights(plan: RunPlan, initial: InitialWeights, folder: Path) -
         copy_weights(Home(Path(plan.home)), initial.model, initial.version, weights)
         rows = training_rows_of(client, plan, initial.version, initial.model)
     else:
-        file = weights_file(Path(initial.reference))
+        file = _located(Home(Path(plan.home)), initial.reference)
         try:
             shutil.copyfile(file, weights)
         except OSError as error:
@@ -160,12 +171,20 @@ def _run_of(home: Home, weights: Path, digest: str) -> tuple[RunPlan, DatasetVer
     return plan, version
 
 
-def _file(path: Path) -> Start:
+def _file(home: Home, reference: str) -> Start:
     try:
-        digest = digest_of_file(weights_file(path))
+        digest = digest_of_file(_located(home, reference))
     except SettingError as error:
-        return Start(str(path), missing=str(error))
-    return Start(str(path), weights=InitialWeights(reference=str(path), digest=digest))
+        return Start(reference, missing=str(error))
+    return Start(reference, weights=InitialWeights(reference=reference, digest=digest))
+
+
+def _located(home: Home, reference: str) -> Path:
+    """The safetensors file of a path, or of published weights. Raises :class:`SettingError` if there is none."""
+    published = published_in(reference)
+    return (
+        weights_file(Path(reference)) if published is None else published_weights(home, reference, published)
+    )
 
 
 def _version(client: "MlflowClient", model: str, number: str, reference: str) -> Start:

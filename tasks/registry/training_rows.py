@@ -5,7 +5,6 @@ The comparison leaves out test rows that one of the models was trained on: such 
 
 import logging
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from training.data.row_digests import Digests, known_rows
 from training.errors import DataError
 from training.plan import RunPlan
 from training.records import DatasetVersion
+from training.storage.files import temporary_folder
 from training.storage.paths import Home
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def record_training_rows(client: "MlflowClient", run_id: str, plan: RunPlan, ver
     rows, inherited = known_rows(version, "train"), inherited_rows(plan)
     if inherited is None:
         client.set_tag(run_id, _PARTLY_KNOWN, "true")
-    with TemporaryDirectory(prefix="evergreen-rows-") as folder:
-        file = Path(folder) / TRAINING_ROWS
+    with temporary_folder("rows") as folder:
+        file = folder / TRAINING_ROWS
         np.save(file, rows if inherited is None or not len(inherited) else np.union1d(rows, inherited))
         client.log_artifact(run_id, str(file))
 
@@ -101,8 +101,8 @@ def _is_recorded(client: "MlflowClient", run_id: str) -> bool:
 
 
 def _recorded(client: "MlflowClient", run_id: str) -> Digests:
-    with TemporaryDirectory(prefix="evergreen-rows-") as folder:
-        return _read(Path(client.download_artifacts(run_id, TRAINING_ROWS, folder)))
+    with temporary_folder("rows") as folder:
+        return _read(Path(client.download_artifacts(run_id, TRAINING_ROWS, str(folder))))
 
 
 def _read(file: Path) -> Digests:

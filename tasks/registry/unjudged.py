@@ -25,11 +25,13 @@ log = logging.getLogger("evergreen.register")
 
 
 NOT_JUDGED = "not judged"
+_LONGEST_TAG = 500
 
 
 class Unjudged(NamedTuple):
-    """A finished training run whose registered version has no verdict."""
+    """A finished training run whose registered version `number` has no verdict."""
 
+    number: str
     plan: RunPlan
     version: DatasetVersion
     trained: TrainedModel
@@ -58,13 +60,18 @@ def unjudged_runs(client: "MlflowClient", plan: RunPlan) -> list[Unjudged]:
                 plan.model,
                 version.version,
             )
-            found.append(run)
+            found.append(Unjudged(str(version.version), *run))
             continue
         why = "its run was killed before the verdict, and its files were removed"
-        log.warning("%s version %s is not judged: %s", plan.model, version.version, why)
-        client.set_model_version_tag(plan.model, version.version, VERDICT_TAG, NOT_JUDGED)
-        client.set_model_version_tag(plan.model, version.version, "evergreen.why", why)
+        give_up(client, plan.model, str(version.version), why)
     return found
+
+
+def give_up(client: "MlflowClient", model: str, number: str, why: str) -> None:
+    """Tag a version as not judged, so that no later run tries to judge the version again."""
+    log.warning("%s version %s is not judged: %s", model, number, why)
+    client.set_model_version_tag(model, number, VERDICT_TAG, NOT_JUDGED)
+    client.set_model_version_tag(model, number, "evergreen.why", why[:_LONGEST_TAG])
 
 
 def _is_ours(client: "MlflowClient", plan: RunPlan, run_id: str | None) -> bool:
@@ -81,7 +88,7 @@ def _is_ours(client: "MlflowClient", plan: RunPlan, run_id: str | None) -> bool:
         raise
 
 
-def _run_of(plan: RunPlan, run_key: str, weights: str) -> Unjudged | None:
+def _run_of(plan: RunPlan, run_key: str, weights: str) -> tuple[RunPlan, DatasetVersion, TrainedModel] | None:
     """The run with this key, or None unless its plan, dataset and weights still exist and match."""
     paths: RunPaths = Home(Path(plan.home)).run(plan.recipe.name, run_key)
     kept = find_record(paths.ingredients, RunPlan, paths.root.name)
@@ -94,4 +101,4 @@ def _run_of(plan: RunPlan, run_key: str, weights: str) -> Unjudged | None:
     )
     now = kept.model_copy(update={"home": plan.home, "settings": settings})
     dataset = now.find_dataset()
-    return None if dataset is None else Unjudged(now, dataset, trained)
+    return None if dataset is None else (now, dataset, trained)

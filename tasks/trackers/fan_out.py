@@ -2,8 +2,9 @@
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
 from tasks.trackers.base import END_S, RunInfo, Status, Tracker
@@ -30,24 +31,21 @@ class FanOut:
         """Put a point into the queue of the tracker's thread; never blocks."""
         self._waiting.put(point)
 
-    @contextmanager
-    def running(self) -> Iterator["FanOut"]:
-        """Send points in the background while the block runs; then wait up to :data:`END_S` seconds for the end."""
+    def start(self) -> None:
+        """Start to send points in the background."""
         self._thread.start()
-        status: Status = "FINISHED"
-        try:
-            yield self
-        except BaseException as error:
-            stopped = isinstance(error, StopRequestedError) or not isinstance(error, Exception)
-            status = "KILLED" if stopped else "FAILED"
-            raise
-        finally:
-            self._waiting.put(status)
-            self._thread.join(END_S)
-            if self._thread.is_alive():
-                log.warning("tracking.also: %s did not accept the last points within %g s", self.name, END_S)
-                if isinstance(self._tracker, OwnProcess):
-                    self._tracker.kill()
+
+    def end(self, status: Status) -> None:
+        """Put the final status of the run into the queue, after all points; never blocks."""
+        self._waiting.put(status)
+
+    def wait(self, until: float) -> None:
+        """Wait for the end of the tracker up to the time `until` of `time.monotonic()`, then give the tracker up."""
+        self._thread.join(max(0.0, until - time.monotonic()))
+        if self._thread.is_alive():
+            log.warning("tracking.also: %s did not accept the last points within %g s", self.name, END_S)
+            if isinstance(self._tracker, OwnProcess):
+                self._tracker.kill()
 
     def _work(self) -> None:
         try:
@@ -87,8 +85,25 @@ def also_tracked(plan: RunPlan) -> Iterator[list[FanOut]]:
     """Run the trackers that `tracking.also` names while the block runs; yields their :class:`FanOut` objects."""
     settings = {name: redact(str(value)) for name, value in describe(plan.settings).items()}
     run = RunInfo(plan.recipe.name, plan.run_key, plan.paths.root, settings)
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(FanOut(name, OwnProcess(name), run).running())
-            for name in plan.settings.tracking.also
-        ]
+    with sending([FanOut(name, OwnProcess(name), run) for name in plan.settings.tracking.also]) as trackers:
+        yield trackers
+
+
+@contextmanager
+def sending(trackers: list[FanOut]) -> Iterator[list[FanOut]]:
+    """Send points in the background while the block runs; then wait up to :data:`END_S` seconds for all trackers."""
+    for tracker in trackers:
+        tracker.start()
+    status: Status = "FINISHED"
+    try:
+        yield trackers
+    except BaseException as error:
+        stopped = isinstance(error, StopRequestedError) or not isinstance(error, Exception)
+        status = "KILLED" if stopped else "FAILED"
+        raise
+    finally:
+        for tracker in trackers:
+            tracker.end(status)
+        until = time.monotonic() + END_S
+        for tracker in trackers:
+            tracker.wait(until)

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from tasks.verify.evidence import Evidence
-from tasks.verify.finding import NoEvidence, few
+from tasks.verify.finding import NoEvidence, Outcome, few
 from training.checkpoints.checkpoint_files import MANIFEST, read_manifest
 from training.errors import DataError
 from training.identity import changes
@@ -19,6 +19,23 @@ def check_same_contract(one: Evidence, other: Evidence) -> None:
     for conditions in (_of_checkpoints, _of_attempts):
         if len(found := conditions(one) | conditions(other)) > 1:
             raise NoEvidence(f"not comparable, computed under different conditions: {few(sorted(found))}")
+
+
+def unless_permitted(outcome: Outcome, *runs: Evidence) -> Outcome:
+    """The outcome of a comparison of runs with the same contract.
+
+    Raises :class:`NoEvidence` for a difference if a run was interrupted, and its trainer does not promise that an
+    interrupted training ends with the same bits.
+    """
+    for run in runs:
+        settings = run.plan.settings
+        promise = trainer_named(settings.trainer).promise(settings)
+        if outcome.ok is False and len(run.attempts) > 1 and not promise.same_bits_after_kill:
+            raise NoEvidence(
+                f"different after {len(run.attempts)} attempts, which trainer {settings.trainer} permits: "
+                f"{outcome.detail}"
+            )
+    return outcome
 
 
 def changed_on_the_way(run: Evidence) -> bool:

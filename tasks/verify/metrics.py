@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from itertools import pairwise
 
-from tasks.verify.contract import changed_on_the_way, check_same_contract
+from tasks.verify.contract import changed_on_the_way, check_same_contract, unless_permitted
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from training.attempts.metrics import AT_EPOCH_ENDS, AT_INTERVALS, SPEEDS
@@ -73,7 +73,8 @@ def same_as(run: Evidence, other: Evidence) -> Outcome:
         for name in numbers
         if not _is_close(mine[name], others[name])
     ]
-    return judged(problems, f"{len(ours)} points and {len(numbers)} final numbers")
+    found = judged(problems, f"{len(ours)} points and {len(numbers)} final numbers")
+    return unless_permitted(found, run, other)
 
 
 def _misplaced(run: Evidence, found: "Counter[At]") -> list[str]:

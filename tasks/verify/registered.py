@@ -21,7 +21,7 @@ from tasks.verify.finding import NoEvidence, Outcome, judged
 from tasks.verify.part_inputs import input_columns, inputs_of
 from training.data.manifest import read_parts
 from training.errors import DataError, EvergreenError
-from training.recipe import reload
+from training.recipe import reload_once
 from training.trainers.base import inspection_of
 
 _ROWS = 64
@@ -89,7 +89,7 @@ def same_answers(run: Evidence) -> Outcome:
     """On test rows, the registered model, loaded by MLflow, gives the same predictions as the weights."""
     number, inputs, store = run.release.version, _test_inputs(run), run.store
     try:
-        recipe = reload(run.plan.recipe, run.paths.recipe)
+        recipe = reload_once(run.plan.recipe, run.paths.recipe)
         predict = inspection_of(run.plan.settings.trainer).predictor(recipe, run.dataset, run.trained)
     except EvergreenError as error:
         raise NoEvidence(f"the weights can't predict, see I1 and I7 ({error})") from error

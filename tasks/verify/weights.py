@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tasks.registry.aliases import WEIGHTS_TAG
-from tasks.verify.contract import check_same_contract
+from tasks.verify.contract import check_same_contract, unless_permitted
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from training.checkpoints.checkpoint_files import STATE, read_manifest, read_state
@@ -75,7 +75,8 @@ def replayed(run: Evidence) -> Outcome:
 def same_as(run: Evidence, other: Evidence) -> Outcome:
     """The other run's weights are bit for bit the same, if the two runs are comparable."""
     check_same_contract(run, other)
-    return _compared(digest_of(run), digest_of(other), other.paths.root.name)
+    found = _compared(digest_of(run), digest_of(other), other.paths.root.name)
+    return unless_permitted(found, run, other)
 
 
 def digest_of(run: Evidence) -> str:

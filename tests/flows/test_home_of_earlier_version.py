@@ -31,7 +31,8 @@ def git(*arguments: str) -> "subprocess.CompletedProcess[bytes]":
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the code of the earlier commit, a home, and images of digits."""
     if git("cat-file", "-e", f"{COMMIT}^{{commit}}").returncode:
-        pytest.skip(f"the repository's history has no commit {COMMIT}")
+        assert git("rev-parse", "--is-shallow-repository").stdout.strip() == b"true"
+        pytest.skip(f"a shallow clone, whose history has no commit {COMMIT}")
     folder = tmp_path_factory.mktemp("earlier")
     packed = git("archive", COMMIT, "flows", "tasks", "training")
     for name in ("code", "images", "home"):

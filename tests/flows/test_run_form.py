@@ -13,8 +13,9 @@ from deployments.strict import close_schemas
 from flows.retrain import retrain
 from flows.run_form import FIELDS, nested
 from training.errors import SettingError
+from training.seams import TRAINERS
 from training.settings.overrides import describe, resolve
-from training.settings.schema import Settings
+from training.settings.schema import Settings, section_of_trainer
 from training.trainers.xgboost.choice import XGBoost
 from training.trainers.xgboost.own_settings import own_settings
 
@@ -73,9 +74,20 @@ def test_a_server_refuses_an_unknown_setting(wrong: dict[str, Any]) -> None:
     assert not is_valid(wrong, SCHEMA)
 
 
-def test_a_server_accepts_every_setting() -> None:
-    everything = DEFAULTS.model_dump(mode="json")
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_server_accepts_every_setting(trainer: str) -> None:
+    everything = Settings(training=section_of_trainer(trainer)()).model_dump(mode="json")
     assert is_valid({"settings": everything}, SCHEMA)
+
+
+def test_a_server_accepts_what_one_of_several_trainers_accepts() -> None:
+    """The deepest tree has no limit in LightGBM with -1, which XGBoost refuses."""
+    assert is_valid({"settings": {"training": {"max_depth": -1}}}, SCHEMA)
+    assert is_valid({"settings": {"training": {"max_depth": 6}}}, SCHEMA)
+    assert not is_valid({"settings": {"training": {"max_depth": "deep"}}}, SCHEMA)
+
+
+def test_a_server_accepts_no_value_for_an_optional_setting() -> None:
     assert is_valid(
         {"settings": {"training": {"clip_norm": None}}, "epochs": 3, "learning_rate": 0.5}, SCHEMA
     )

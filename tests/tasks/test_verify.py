@@ -24,6 +24,7 @@ from tasks.verify import Finding
 from tasks.verify.residue import SHARED_MEMORY
 from training.attempts.history import read_attempts
 from training.storage.paths import Home, RunPaths
+from training.trainers.base import Promise
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
 
@@ -271,6 +272,20 @@ def test_another_run_with_other_results(
     shutil.copytree(undisturbed.root, copy.root)
     damage(copy)
     assert {one.invariant for one in sound.look(against=copy) if one.ok is False} == broken
+
+
+def test_a_trainer_may_permit_other_bits_after_an_interruption(
+    sound: Subject, undisturbed: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = RunPaths(tmp_path / "runs" / "digits" / undisturbed.root.name)
+    shutil.copytree(undisturbed.root, copy.root)
+    flip(copy.model / "weights.safetensors")
+    monkeypatch.setattr(
+        "training.trainers.torch.trainer.promise",
+        lambda _: Promise(resumes="step", same_bits_after_kill=False, any_workers=False),
+    )
+    found = told(sound.look(against=copy), "weights of the other run")
+    assert (found.ok, "which trainer torch permits" in found.detail) == (None, True)
 
 
 def test_another_run_under_other_conditions(sound: Subject, undisturbed: RunPaths, tmp_path: Path) -> None:

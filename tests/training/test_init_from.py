@@ -287,7 +287,7 @@ def test_the_weights_of_a_folder_are_in_one_safetensors_file(tmp_path: Path) -> 
         with pytest.raises(SettingError, match=rf"training\.init_from: .*{message}"):
             weights_file(folder)
     with pytest.raises(
-        SettingError, match=r"none: no folder with model\.safetensors; Evergreen downloads no"
+        SettingError, match=r"none: no folder with model\.safetensors; weights on .* hub:OWNER/NAME"
     ):
         weights_file(tmp_path / "none")
     save_file(weights, tmp_path / "0" / "model.safetensors")

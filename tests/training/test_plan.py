@@ -57,6 +57,28 @@ def test_a_forced_run_that_came_to_no_end_goes_on(home: Home) -> None:
     assert planned(home, force=True).run_key != first.run_key
 
 
+def test_changes_name_the_recipe_s_files(home: Home, tmp_path: Path) -> None:
+    path = Path(write_recipe(tmp_path / "own"))
+    helper, text = path.parent / "helper.py", path.read_text()
+    helper.write_text("width = 1\n")
+    path.write_text("import helper\n" + text)
+
+    def changes() -> tuple[str, ...]:
+        _, ref = load(str(path))
+        return identify(home, ref, tiny_settings(), Digits().fetch(home.sources)).changes
+
+    _, ref = load(str(path))
+    keep_plan(identify(home, ref, tiny_settings(), Digits().fetch(home.sources)))
+    assert changes() == ()
+    helper.write_text("# wider\nwidth = 2\n")
+    assert changes() == ("recipe.source: helper.py changed",)
+    path.write_text(text)
+    assert changes() == (f"recipe.source: helper.py is gone, {path.name} changed",)
+    (path.parent / "shapes.py").write_text("")
+    path.write_text("import shapes\n" + text)
+    assert changes() == (f"recipe.source: helper.py is gone, {path.name} changed, shapes.py is new",)
+
+
 def test_the_models_name_is_the_recipes_or_as_set(home: Home) -> None:
     assert planned(home).model == "digits"
     named = planned(home, tiny_settings(tracking={"model": "numbers"}))

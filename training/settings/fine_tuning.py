@@ -26,8 +26,8 @@ class FineTuningSettings(NetworkSettings):
     init_from: Annotated[str, BeforeValidator(checked_reference)] | None = Field(
         None,
         description="Start from the weights of the model's champion (champion), of a registered version (version:N), "
-        "of a .safetensors file or of a folder with model.safetensors, relative to the recipe if the recipe names it; "
-        "none: from new weights",
+        "of a .safetensors file or of a folder with model.safetensors, relative to the recipe if the recipe names it, "
+        "or from published weights (hub:OWNER/NAME, torchvision:ResNet18_Weights.DEFAULT); none: from new weights",
     )
     init_head: Literal["keep", "new"] = Field(
         "keep",

@@ -95,35 +95,53 @@ def describe(settings: Settings) -> dict[str, Any]:
 
 
 def setting_schema(dotted: str) -> dict[str, Any]:
-    """JSON schema of one setting's values other than null, with type and limits, without title and description."""
+    """JSON schema of one setting's values other than null, with type and limits, without title and description.
+
+    If several trainers have the setting, the schema is that of the first of them.
+    """
     section, _, name = dotted.rpartition(".")
     whole = Settings.model_json_schema()
-    field = (_section(whole, section) if section else whole)["properties"][name]
+    having = _sections(whole, section) if section else [whole]
+    field = next(one["properties"][name] for one in having if name in one["properties"])
     (kind,) = [one for one in field.get("anyOf", [field]) if one.get("type") != "null"]
-    return {key: value for key, value in kind.items() if key not in ("default", "title", "description")}
+    return _limits(kind)
 
 
 def settings_schema() -> dict[str, Any]:
     """JSON schema of nested overrides, without `properties`, so that Prefect's form shows a single JSON field."""
     whole = Settings.model_json_schema()
     parts = {
-        name: _section(whole, name) if "$ref" in field or "oneOf" in field else field
+        name: _merged(_sections(whole, name)) if "$ref" in field or "oneOf" in field else field
         for name, field in whole["properties"].items()
     }
     patterns = {f"^{name}$": part for name, part in parts.items()}
     return {"type": "object", "patternProperties": patterns, "additionalProperties": False}
 
 
-def _section(whole: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The JSON schema of a section; its fields contain no references to other definitions."""
+def _sections(whole: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The JSON schemas that a section may have, one for each trainer; fields contain no references to definitions."""
     field = whole["properties"][name]
-    choices = [one["$ref"].rpartition("/")[2] for one in field.get("oneOf", [field])]
-    sections: list[dict[str, Any]] = [whole["$defs"][choice] for choice in choices]
-    if len(sections) == 1:
-        return sections[0]
-    # The section of one of several trainers: a field of any of them is allowed; the run itself checks which.
-    fields = {key: value for section in reversed(sections) for key, value in section["properties"].items()}
+    return [whole["$defs"][one["$ref"].rpartition("/")[2]] for one in field.get("oneOf", [field])]
+
+
+def _merged(sections: list[dict[str, Any]]) -> dict[str, Any]:
+    """A schema that allows the fields of every section, with the values that any section allows.
+
+    The section `training` is that of one of several trainers; the run itself checks which.
+    """
+    variants: dict[str, list[dict[str, Any]]] = {}
+    for section in sections:
+        for name, field in section["properties"].items():
+            known = variants.setdefault(name, [])
+            if _limits(field) not in map(_limits, known):
+                known.append(field)
+    fields = {name: found[0] if len(found) == 1 else {"anyOf": found} for name, found in variants.items()}
     return sections[0] | {"properties": fields}
+
+
+def _limits(field: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a field without default and texts."""
+    return {key: value for key, value in field.items() if key not in ("default", "title", "description")}
 
 
 def value_of(text: str) -> Any:

@@ -65,6 +65,15 @@ def test_a_temporary_folder_goes_when_its_process_is_gone(own_tmp: Path, tmp_pat
     assert (own_tmp / "evergreen-notes").exists()
 
 
+def test_folders_without_a_pid_of_earlier_versions_go_after_a_day(own_tmp: Path) -> None:
+    for name in ("evergreen-rows-abc", "evergreen-model-abc"):
+        (own_tmp / name).mkdir()
+    assert found() == set()
+    for folder in own_tmp.iterdir():
+        os.utime(folder, (time.time() - 2 * 86400,) * 2)
+    assert found() == {"evergreen-rows-abc", "evergreen-model-abc"}
+
+
 def test_a_session_of_ray_goes_when_nobody_uses_it(own_tmp: Path) -> None:
     gone, now = ended_pid(), time.time()
     dead = session(own_tmp, gone, now - 60)

@@ -306,6 +306,7 @@ TWO_RETRAININGS = [(retraining, 0), (retraining, 1)]
 AND_ROLLBACK = [(retraining, 0), (rollback, 1)]
 TWO_ROLLBACKS = [(rollback, 0), (rollback, 1)]
 AND_DELETION = [(retraining, 0), (deletion, 2)]
+ROLLBACK_AND_DELETION = [(rollback, 0), (deletion, 2)]
 FAST = [
     (TWO_RETRAININGS, Limits(preemptions=1)),
     (TWO_RETRAININGS, Limits(crashes=1, preemptions=0)),
@@ -322,7 +323,9 @@ SLOW = [
     (AND_ROLLBACK, Limits()),
     (AND_ROLLBACK, Limits(crashes=1, lapses=1, preemptions=1)),
     (TWO_ROLLBACKS, Limits(crashes=1, lapses=1, preemptions=1)),
+    (AND_DELETION, Limits()),
     (AND_DELETION, Limits(crashes=1, lapses=1, preemptions=1)),
+    (ROLLBACK_AND_DELETION, Limits()),
 ]
 Case = tuple[list[tuple[Action, int]], Limits]
 

@@ -10,7 +10,7 @@ from tracker_contract import point
 
 from tasks.trackers import fan_out
 from tasks.trackers.base import RunInfo, Status
-from tasks.trackers.fan_out import FanOut
+from tasks.trackers.fan_out import FanOut, sending
 from training.attempts.metrics import Point
 from training.errors import StopRequestedError
 from training.seams import TRACKERS
@@ -44,7 +44,7 @@ def run(tmp_path: Path) -> RunInfo:
 def test_points_that_a_resumed_training_computes_again_are_sent_once(run: RunInfo) -> None:
     recorder = Recorder()
     recorder.may_begin.set()
-    with FanOut("recorder", recorder, run).running() as listener:
+    with sending([FanOut("recorder", recorder, run)]) as (listener,):
         for one in (
             point(1, loss=2.0),
             point(2, loss=1.0),
@@ -66,7 +66,7 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(
 ) -> None:
     recorder = Recorder(fails_at=1)
     recorder.may_begin.set()
-    with caplog.at_level(logging.WARNING), FanOut("recorder", recorder, run).running() as listener:
+    with caplog.at_level(logging.WARNING), sending([FanOut("recorder", recorder, run)]) as (listener,):
         for step in range(1, 50):
             listener(point(step, loss=1.0))
     assert recorder.taken == []
@@ -81,10 +81,29 @@ def test_a_tracker_that_hangs_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(fan_out, "END_S", 0.1)
     recorder = Recorder()
-    with caplog.at_level(logging.WARNING), FanOut("recorder", recorder, run).running() as listener:
+    with caplog.at_level(logging.WARNING), sending([FanOut("recorder", recorder, run)]) as (listener,):
         listener(point(1, loss=1.0))
     assert "recorder did not accept the last points within 0.1 s" in caplog.text
     recorder.may_begin.set()
+
+
+def test_several_trackers_that_hang_share_the_time(run: RunInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waited = [100.0], list[float]()
+
+    def join(_: threading.Thread, seconds: float) -> None:
+        waited.append(seconds)
+        clock[0] += seconds
+
+    recorders = [Recorder() for _ in range(3)]
+    trackers = [FanOut("recorder", recorder, run) for recorder in recorders]
+    with monkeypatch.context() as patch:
+        patch.setattr(fan_out.time, "monotonic", lambda: clock[0])
+        patch.setattr(threading.Thread, "join", join)
+        with sending(trackers):
+            pass
+    for recorder in recorders:
+        recorder.may_begin.set()
+    assert waited == [fan_out.END_S, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +118,7 @@ def test_a_tracker_that_hangs_is_not_waited_for(
 def test_the_tracker_hears_how_the_run_ended(run: RunInfo, error: BaseException, status: str) -> None:
     recorder = Recorder()
     recorder.may_begin.set()
-    with pytest.raises(type(error)), FanOut("recorder", recorder, run).running():
+    with pytest.raises(type(error)), sending([FanOut("recorder", recorder, run)]):
         raise error
     assert recorder.ended == status
 

@@ -16,7 +16,7 @@ from tracker_contract import Shown, TrackerContract, point
 
 from tasks.trackers import fan_out
 from tasks.trackers.base import RunInfo
-from tasks.trackers.fan_out import FanOut
+from tasks.trackers.fan_out import FanOut, sending
 from tasks.trackers.own_process import OwnProcess, TrackerProcessError
 
 pytest.importorskip("wandb", reason="install the extras by: make setup EXTRAS=all")
@@ -138,7 +138,7 @@ def test_a_server_that_does_not_answer_holds_nothing(
     run = RunInfo("digits", "a" * 64, tmp_path / "run", {})
     with socket.create_server(("127.0.0.1", 0)) as silent, caplog.at_level(logging.WARNING):
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with FanOut("wandb", OwnProcess("wandb"), run).running() as listener:
+        with sending([FanOut("wandb", OwnProcess("wandb"), run)]) as (listener,):
             listener(point(1, loss=1.0))
             silent.accept()  # a request, which gets no response
         (thread,) = [one for one in threading.enumerate() if one.name == "evergreen-wandb"]

@@ -1,0 +1,65 @@
+"""Source files that change between their digest and the last row that is read of them."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_runs import tiny_settings
+
+from flows import prepare as module
+from flows.prepare import prepare
+from training.data.sources.idx import FILES
+from training.errors import DataError
+from training.plan import RunPlan, choose_source, identify
+from training.recipe import load
+from training.storage.paths import Home
+
+pytestmark = pytest.mark.usefixtures("prefect_harness")
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """Idx files of 40 images of 8x8 pixels in each split."""
+    folder, draw = tmp_path / "raw", np.random.default_rng(0)
+    folder.mkdir()
+    for (_, part), name in FILES.items():
+        values = draw.integers(0, 256, (40, 8, 8)) if part == "images" else np.arange(40) % 10
+        header = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape)
+        (folder / name).write_bytes(header + values.astype(np.uint8).tobytes())
+    return folder
+
+
+def planned(home: Home, raw: Path) -> RunPlan:
+    recipe, ref = load("mnist")
+    settings = tiny_settings(data={"path": str(raw)})
+    files = choose_source(recipe, settings, home).fetch(home.sources / ref.name)
+    return identify(home, ref, settings, files)
+
+
+def test_rows_of_files_that_changed_meanwhile_are_thrown_away(
+    home: Home, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = raw / FILES["train", "images"]
+    content = file.read_bytes()
+    shards = module.plan_shards
+
+    def changed(*arguments: Any, **options: Any) -> Any:
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        return shards(*arguments, **options)
+
+    plan = planned(home, raw)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "plan_shards", changed)
+        with pytest.raises(DataError, match="the files changed while they were read"):
+            prepare(plan)
+    assert plan.find_dataset() is None
+    file.write_bytes(content)  # the raw rows of the changed file must not be used for this plan
+    made = prepare(planned(home, raw))
+    other = prepare(planned(Home(home.root / "other"), raw))
+    assert [part.sha256 for part in made.parts["train"]] == [part.sha256 for part in other.parts["train"]]
+
+
+def test_files_that_stay_as_they_are_pass(home: Home, raw: Path) -> None:
+    assert prepare(planned(home, raw)).rows("train") == 40

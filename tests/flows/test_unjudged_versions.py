@@ -1,0 +1,74 @@
+"""A version whose run was killed before its verdict, and the next retraining of the same recipe."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.retrain import retrain
+from tasks import register as module
+from tasks.registry.aliases import VERDICT_TAG, champion_of
+from tasks.registry.unjudged import NOT_JUDGED
+from tasks.trackers.mlflow_run import connect
+from training.records import Release
+from training.storage.paths import Home
+
+pytestmark = pytest.mark.usefixtures("prefect_harness")
+
+
+class Killed(BaseException):
+    """A power cut."""
+
+
+def run(seed: int) -> Release:
+    return retrain(
+        "digits",
+        {
+            "seed": seed,
+            "training": {"epochs": 2},
+            "scaling": {"num_workers": 0},
+            "tracking": {"system_metrics": False},
+            "gate": {"floor": 0.5},
+        },
+    )
+
+
+@pytest.fixture
+def killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """MLflow's client of a home whose version 1 has no verdict."""
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "judge", die)
+        with pytest.raises(Killed):
+            run(seed=0)
+    client = connect(None, home)
+    assert VERDICT_TAG not in client.get_model_version("digits", "1").tags
+    return client
+
+
+def test_the_next_run_judges_both_versions(killed: Any) -> None:
+    release = run(seed=1)
+    verdicts = [killed.get_model_version("digits", number).tags[VERDICT_TAG] for number in ("1", "2")]
+    assert release.version == "2"
+    assert verdicts[0] == "promote"
+    assert release.evaluation is not None
+    assert "champion" in release.verdict.summary
+
+
+def test_a_version_that_can_t_be_judged_holds_no_later_run_up(killed: Any, home: Home) -> None:
+    """A reader of the model's file gets other bytes than were registered."""
+    source = killed.get_model_version("digits", "1").source
+    (model,) = home.root.rglob(f"{source.rpartition('/')[2]}/**/model.pt2")
+    content = bytearray(Path(model).read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    Path(model).write_bytes(content)
+    release = run(seed=1)
+    assert (release.version, release.alias) == ("2", "champion")
+    tags = killed.get_model_version("digits", "1").tags
+    assert tags[VERDICT_TAG] == NOT_JUDGED
+    assert tags["evergreen.why"]
+    assert champion_of(killed, "digits") == "2"
+    assert run(seed=1).reused
