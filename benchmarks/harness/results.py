@@ -17,7 +17,9 @@ from training.records import Record
 from training.storage.files import write_text
 
 _ROOT = Path(__file__).parents[2]
-_CODE = ("evergreen", "flows", "tasks", "training", "benchmarks")
+_CODE = ("evergreen", "flows", "tasks", "training", "deployments", "benchmarks")
+_KINDS = (".py", ".j2", ".css", ".html", ".yaml")
+_DECLARED = "pyproject.toml"
 _LETTERS = "PSNG"  # letters of row ids, in the order of the table
 _ROW_ID = re.compile(rf"([{_LETTERS}])(\d+)([a-z]*)")
 _PACKAGES = ("torch", "ray", "prefect", "mlflow", "pyarrow", "numpy")
@@ -100,12 +102,12 @@ def begin(file: Path, size: str, single_rows: bool) -> Results:
 
 
 def stamp() -> str:
-    """First 12 hex digits of the sha256 of all packages' source code, benchmarks included."""
+    """First 12 hex digits of the sha256 of all packages' code and templates, benchmarks included."""
     digest = hashlib.sha256()
-    for package in _CODE:
-        for file in sorted((_ROOT / package).rglob("*.py")):
-            content = file.read_bytes()
-            digest.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)}\n".encode() + content)
+    found = (file for package in _CODE for file in (_ROOT / package).rglob("*") if file.suffix in _KINDS)
+    for file in sorted([_ROOT / _DECLARED, *found]):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:12]
 
 

@@ -60,16 +60,21 @@ def test_a_file_of_an_older_harness_is_not_gone_on_with(file: Path) -> None:
     assert store.begin(file, "full", single_rows=False).rows == ()
 
 
-def test_the_stamp_covers_the_benchmarks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_stamp_covers_benchmarks_templates_and_requirements(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for package in ("flows", "benchmarks/rows"):
         (tmp_path / package).mkdir(parents=True)
         (tmp_path / package / "one.py").write_text("first = 1")
+    files = ["flows/one.py", "benchmarks/rows/one.py", "flows/page.html.j2", "pyproject.toml"]
+    for name in files[2:]:
+        (tmp_path / name).write_text("first")
     monkeypatch.setattr(store, "_ROOT", tmp_path)
     seen = {store.stamp()}
-    for package in ("flows", "benchmarks/rows"):
-        (tmp_path / package / "one.py").write_text("first = 2")
+    for name in files:
+        (tmp_path / name).write_text("second = 2")
         seen.add(store.stamp())
-    assert len(seen) == 3
+    assert len(seen) == 1 + len(files)
 
 
 def test_named_rows_replace_their_lines_and_leave_the_others(file: Path) -> None:

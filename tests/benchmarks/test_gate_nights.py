@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
+from benchmarks.gate.__main__ import EQUAL, LOSSES, POWER, Line
 from benchmarks.gate.nights import Nights, Rule, World, Year
 from training.settings.schema import GateSettings
 
@@ -44,3 +46,45 @@ def test_candidates_that_lose_the_whole_margin_seldom_pass_not_worse() -> None:
     settings = GateSettings(policy="not_worse", margin=0.03)
     assert promoted(years("joint", gain=-0.03, settings=settings)) <= 3 / 24
     assert promoted(years("joint", gain=0.02, settings=settings)) > 0.8
+
+
+# --- the promises of docs/gate.md, on the lines of its tables
+
+
+def line(lines: tuple[Line, ...], name: str) -> Line:
+    (found,) = [one for one in lines if one.name == name]
+    return found
+
+
+def low_and_high(count: int, of: int) -> tuple[float, float]:
+    """Wilson's 99 % interval of a proportion."""
+    found = binomtest(count, of).proportion_ci(0.99, method="wilson")
+    return found.low, found.high
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["joint", "strict"])
+def test_in_a_year_equal_models_replace_a_champion_with_at_most_5_percent(rule: str) -> None:
+    years = 100
+    found = line(EQUAL, f"{rule}, 1,000 rows").years(seed=1, count=years)
+    low, _ = low_and_high(sum(bool(year.promotions) for year in found), years)
+    assert low <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("since", [1, 100])
+def test_two_points_on_10000_rows_are_found_in_the_same_night_with_90_percent(since: int) -> None:
+    chosen, years = line(POWER, f"joint, 10,000 rows, from night {since}"), 40
+    nights = [
+        next((one.night for one in year.promotions if one.better), None)
+        for year in chosen.years(seed=1, count=years)
+    ]
+    _, high = low_and_high(sum(night == since for night in nights), years)
+    assert high >= 0.9
+
+
+@pytest.mark.slow
+def test_small_losses_do_not_add_up_over_a_year() -> None:
+    chosen = line(LOSSES, "each candidate 0.02 points worse than the last, 10,000 rows")
+    lost = [-year.gain for year in chosen.years(seed=1, count=8)]
+    assert np.mean(lost) <= 0.01  # twice the margin of half a point; 365 such losses are 7 points

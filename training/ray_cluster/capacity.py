@@ -12,7 +12,7 @@ from training.machine import available_cpus
 from training.settings.overrides import merged, validated
 from training.settings.schema import RaySettings, ScalingSettings, Settings
 
-log = logging.getLogger("evergreen.room")
+log = logging.getLogger("evergreen.capacity")
 
 
 class NoCapacityError(SettingError):

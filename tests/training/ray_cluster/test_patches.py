@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from training.ray_cluster import patches
 
 TESTS = Path(__file__).parents[2]
+ROOT = TESTS.parent
 _TRAIN = """
 import json, sys
 sys.path.insert(0, {tests!r})
@@ -89,8 +91,13 @@ def test_only_one_file_imports_ray_s_internal_modules() -> None:
     assert found == {"training/ray_cluster/patches.py"}
 
 
-def test_the_installed_ray_is_a_tested_one() -> None:
-    assert importlib.metadata.version("ray") in patches.TESTED
+def test_hooks_are_used_with_the_locked_version_of_ray_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(patches.VARIABLE, raising=False)
+    installed = importlib.metadata.version("ray")
+    assert patches.active() == (installed in patches.TESTED)
+    locked = re.search(r"^ray==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert locked is not None
+    assert locked[1] in patches.TESTED
 
 
 @pytest.mark.slow

@@ -129,6 +129,12 @@ def test_max_steps_ends_the_training_inside_an_epoch(
             r"calls register\(\) twice",
         ),
         ("for _ in loop.epochs():", "for _ in range(1):", "outside of `for epoch in loop.epochs"),
+        (
+            "accelerator = Accelerator()",
+            "from accelerate import FullyShardedDataParallelPlugin\n"
+            "    accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())",
+            r'gives an FSDP plugin to Accelerator.*strategy="fsdp"',
+        ),
     ],
 )
 def test_a_loop_that_breaks_the_rules_is_refused(

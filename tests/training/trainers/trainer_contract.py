@@ -16,6 +16,7 @@ from training.attempts.metrics import AT_EPOCH_ENDS, AT_INTERVALS, SPEEDS, Metri
 from training.checkpoints.checkpoint_files import read_manifest, read_state
 from training.checkpoints.parts import whole
 from training.data.dataset import open_columns
+from training.data.sample_order import checksum
 from training.errors import StopRequestedError
 from training.problems.objectives import objective_named
 from training.storage.paths import Home
@@ -73,8 +74,9 @@ class TrainerContract(ABC):
 
     def test_every_epoch_uses_each_row_once(self, home: Home) -> None:
         job = self.job(home)
-        rows = len(training_rows(open_columns(job.dataset, "train"), job.settings)[0])
-        assert {epoch.rows for epoch in launch(job).history} == {rows}
+        rows = training_rows(open_columns(job.dataset, "train"), job.settings)[0]
+        found = {(epoch.rows, epoch.checksum) for epoch in launch(job).history}
+        assert found == {(len(rows), checksum(rows))}
 
     def test_every_step_gives_a_heartbeat_and_no_point_is_written_twice(
         self, home: Home, monkeypatch: pytest.MonkeyPatch

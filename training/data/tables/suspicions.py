@@ -83,8 +83,12 @@ def _follows(column: TableColumn, values: pa.ChunkedArray, label: pa.ChunkedArra
 
 
 def _names_the_class(values: pa.ChunkedArray, label: pa.ChunkedArray, classes: int) -> str:
-    """The verb of the warning if a column's values and the classes correspond one to one; else ""."""
-    if values.null_count or len(values) < 2 * classes or pc.count_distinct(values).as_py() != classes:
+    """The verb of the warning if a column's values and the classes correspond one to one; else "".
+
+    Rows without a value are left out.
+    """
+    known = pa.table({"value": values, "label": label}).filter(pc.is_valid(values))
+    if len(known) < 2 * classes or pc.count_distinct(known["value"]).as_py() != classes:
         return ""
-    pairs = pa.table({"value": values, "label": label}).group_by(["value", "label"]).aggregate([])
+    pairs = known.group_by(["value", "label"]).aggregate([])
     return "has one value for each class of" if len(pairs) == classes else ""

@@ -1,6 +1,5 @@
 """The object that a recipe's training loop gets: it supplies the model and the batches, and counts steps and epochs."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Set
 from typing import Any
@@ -20,9 +19,11 @@ from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.entry import Entry
 from training.trainers.generators import seed_generators
+from training.trainers.network.accelerate_state import check_no_plugin
 from training.trainers.network.accumulators import Interval
 from training.trainers.network.feeds import Batch, MemoryFeed
 from training.trainers.network.inputs import inputs_of, model_shape
+from training.trainers.network.logged_values import mean_of_ranks
 from training.trainers.network.modules import build_module
 from training.trainers.network.plain_state import plain_state
 from training.trainers.network.progress import Epoch, Progress
@@ -99,10 +100,10 @@ class LoopState:
         return self.rate
 
     def logged(self, at_epoch_end: bool) -> dict[str, float]:
-        """The metrics that the loop passed to :meth:`TrainingLoop.finish_step`; at ends of epochs, the recipe's."""
+        """Means over the ranks of the metrics of the newest step; at ends of epochs, the metrics of the recipe."""
         if at_epoch_end:
             return self.own_metrics.of_validation()
-        return {name: float(value) for name, value in self.metrics.items() if math.isfinite(value)}
+        return mean_of_ranks({name: float(value) for name, value in self.metrics.items()}, self.ranks)
 
     def validate(self, columns: Columns, rows: Rows, progress: Callable[[], None]) -> tuple[float, float]:
         """Mean loss and metric over `rows`, computed by all ranks together; calls `progress` after each batch."""
@@ -184,14 +185,16 @@ class TrainingLoop:
         named `optimizer`. With several workers, `model` must be wrapped in DistributedDataParallel, as by
         `accelerator.prepare`.
 
-        Raises :class:`TrainingError` for a model that does not exchange gradients, and if called twice.
+        Raises :class:`TrainingError` for a model that does not exchange gradients, for an `Accelerator` with a plugin
+        that divides the model, and if called twice.
         """
         if self._position is not None:
             raise TrainingError("the loop calls register() twice; pass all objects in one call")
+        check_no_plugin()
         if self._entry.ranks.distributed and not isinstance(model, DistributedDataParallel):
             raise TrainingError(
                 f"register() got a {type(model).__name__} as the model, and {self.world_size} workers need a "
-                "DistributedDataParallel: pass the model that accelerator.prepare(...) returns, without an FSDP plugin"
+                "DistributedDataParallel: pass the model that accelerator.prepare(...) returns"
             )
         self._state.registered = {"model": model, **others}
         if set(self._state.model.state_dict()) != self._names:
@@ -257,8 +260,8 @@ class TrainingLoop:
     def finish_step(self, outputs: torch.Tensor, **metrics: float | torch.Tensor) -> None:
         """Count the step, after the optimizer's update; `outputs` is the model's output for the batch, (rows, outputs).
 
-        `train/loss` and the problem's metric are computed from `outputs`. `metrics` are further values, of which
-        MLflow gets those of the first worker, at steps with a metric point, as `loop/<name>`.
+        `train/loss` and the problem's metric are computed from `outputs`. `metrics` are further values: MLflow
+        gets their means over the workers, at steps with a metric point, as `loop/<name>`.
 
         Raises :class:`TrainingError` if `outputs` has another shape, the step was counted before, or Accelerate
         accumulates gradients over several steps, since checkpoints do not hold gradients.

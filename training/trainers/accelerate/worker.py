@@ -1,7 +1,6 @@
 """Entry point of a training process: set up the process, open the data, call the recipe's training loop."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from training.attempts.job import TrainingJob
 from training.data.class_balance import balanced_order
@@ -20,6 +19,8 @@ from training.trainers.network.own_settings import network_settings
 from training.trainers.network.progress import Progress
 from training.trainers.ranks import Ranks, prepare_process
 from training.trainers.rows import training_rows
+
+_AHEAD = 2  # batches that a thread reads ahead for a GPU
 
 
 def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
@@ -59,11 +60,14 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
 
 def _feed(job: TrainingJob, columns: Columns, learn: Rows, ranks: Ranks) -> MemoryFeed:
     """The feed of this worker. Raises the errors of :func:`memory_feed` and :func:`balanced_order`."""
-    feed, settings = memory_feed(job, columns, learn, ranks), own_settings(job.settings)
+    settings = own_settings(job.settings)
     if not settings.balance_classes:
-        return feed
+        return memory_feed(job, columns, learn, ranks)
     size, names = settings.global_batch_size, job.dataset.classes
-    return replace(feed, order=balanced_order(columns.targets[learn], names, size, job.settings.seed))
+    order = balanced_order(
+        columns.targets[learn], names, size, job.settings.seed
+    )  # all steps have `size` rows
+    return MemoryFeed(columns, learn, order, ranks, ahead=_AHEAD if ranks.device.type == "cuda" else 0)
 
 
 def _train_of(recipe: Recipe) -> Callable[[TrainingLoop], None]:

@@ -1,6 +1,5 @@
 """The LightningModule that is trained, and its state, which checkpoints hold as tensors, numbers and text."""
 
-import math
 import re
 from collections.abc import Callable, Mapping, Set
 from typing import Any
@@ -19,6 +18,7 @@ from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.generators import seed_generators
 from training.trainers.network.inputs import inputs_of, model_shape
+from training.trainers.network.logged_values import mean_of_ranks
 from training.trainers.network.modules import build_module
 from training.trainers.network.plain_state import plain_state
 from training.trainers.network.validation import evaluating, mean_over
@@ -121,19 +121,21 @@ class Learner:
         """Keep what the module has logged in the step by `self.log`."""
         found = self.trainer.callback_metrics
         self.step_names |= set(found) - self.epoch_names
-        self.logged_in_step = _finite(found, self.step_names)
+        self.logged_in_step = _values(found, self.step_names)
 
     def logged(self, at_epoch_end: bool) -> dict[str, float]:
-        """The finite values that the module logs by `self.log`, as `lightning/<name>`, and the recipe's metrics.
+        """What the module logs by `self.log`, as `lightning/<name>`, and the recipe's metrics.
+
+        The values are means over the ranks, also without `sync_dist`; values that are not finite are left out.
 
         Lightning keeps the newest value of each name, so a name that is logged at the end of an epoch would also appear
         in the steps of the next epoch: each name is reported in steps only, or at ends of epochs only.
         """
         if not at_epoch_end:
-            return self.logged_in_step
+            return mean_of_ranks(self.logged_in_step, self.ranks)
         found = self.trainer.callback_metrics
         self.epoch_names |= set(found) - self.step_names
-        return _finite(found, self.epoch_names) | self.metrics.of_validation()
+        return mean_of_ranks(_values(found, self.epoch_names), self.ranks) | self.metrics.of_validation()
 
     def validate(self, columns: Columns, rows: Rows, progress: Callable[[], None]) -> tuple[float, float]:
         """Mean loss and metric over `rows`, computed by all ranks together; calls `progress` after each batch."""
@@ -169,10 +171,9 @@ def _forget_announced_epoch(checkpoint: dict[str, Any]) -> None:
         counts["ready"] = counts["started"]
 
 
-def _finite(metrics: Mapping[str, torch.Tensor], names: Set[str]) -> dict[str, float]:
-    values = {name: float(metrics[name]) for name in sorted(names) if name in metrics}
+def _values(metrics: Mapping[str, torch.Tensor], names: Set[str]) -> dict[str, float]:
     return {
-        "lightning/" + re.sub(r"[^\w./ -]", "_", name): value
-        for name, value in values.items()
-        if math.isfinite(value)
+        "lightning/" + re.sub(r"[^\w./ -]", "_", name): float(metrics[name])
+        for name in sorted(names)
+        if name in metrics
     }

@@ -4,9 +4,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from training.errors import TrainingError
 from training.trainers.ranks import Ranks
 
 _USE_CPU = "ACCELERATE_USE_CPU"
+# Variables by which an `Accelerator` tells the process that it got a plugin, and the plugin's name for people.
+_PLUGINS = {"ACCELERATE_USE_FSDP": "an FSDP plugin", "ACCELERATE_USE_DEEPSPEED": "a DeepSpeed plugin"}
 
 
 @contextmanager
@@ -22,14 +25,27 @@ def new_accelerate(ranks: Ranks) -> Iterator[None]:
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
 
-    before = os.environ.get(_USE_CPU)
+    names = (_USE_CPU, *_PLUGINS)
+    before = {name: os.environ[name] for name in names if name in os.environ}
     os.environ[_USE_CPU] = str(ranks.device.type == "cpu").lower()
     forget()
     try:
         yield
     finally:
         forget()
-        if before is None:
-            del os.environ[_USE_CPU]
-        else:
-            os.environ[_USE_CPU] = before
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+def check_no_plugin() -> None:
+    """Raise :class:`TrainingError` if an `Accelerator` of this process got a plugin that divides the model.
+
+    On CPUs, Accelerate ignores an FSDP plugin without a word: each worker would hold the whole model.
+    """
+    for name, plugin in _PLUGINS.items():
+        if os.environ.get(name, "false").lower() == "true":
+            raise TrainingError(
+                f"the loop gives {plugin} to Accelerator(...), and with trainer Accelerate each worker holds the whole "
+                'model: leave the plugin out, or use the trainer Torch(build_model, strategy="fsdp") or "deepspeed"'
+            )

@@ -386,6 +386,9 @@ def test_leaks_and_copies_are_warned_of_and_recorded(home: Home, tmp_path: Path)
     ]
     (leak,) = schema_of(classes(home, tmp_path / "flats.csv")).warnings
     assert "column 'code' has one value for each class of the target 'kind'" in leak
+    gaps = flats(tmp_path / "gaps", rows, **changes | {"code": ["L", "S"] * 199 + ["", "S"]})
+    (leak,) = schema_of(classes(home, gaps)).warnings
+    assert "column 'code' has one value for each class of the target 'kind'" in leak
     split = ["train"] * 300 + ["test"] * 100
     table = [column[:300] + column[:100] for column in (list(map(str, range(400))), ["a", "b"] * 200)]
     file = flats(tmp_path / "copied", rows, area=table[0], kind=table[1], split=split)

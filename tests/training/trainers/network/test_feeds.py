@@ -129,6 +129,25 @@ def test_a_loader_has_the_rows_of_each_step_of_the_memory_feed(columns: Columns,
             check_same(list(feed.batches(epoch, 2)), list(expected.batches(epoch, 2)))
 
 
+def test_with_several_workers_ray_train_prepares_the_loader(
+    columns: Columns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a sampler of Ray's, which would choose other rows; the prepared loader is the one that is read."""
+    calls: list[tuple[Any, dict[str, Any]]] = []
+
+    def prepared(given: Any, **options: Any) -> Any:
+        calls.append((given, options))
+        return given
+
+    monkeypatch.setattr("ray.train.torch.prepare_data_loader", prepared)
+    ranks = replace(rank(0, 2), distributed=True)
+    feed = loader(columns, ranks)
+    ((given, options),) = calls
+    assert options == {"add_dist_sampler": False}
+    assert feed.loader is given
+    assert rows(list(feed.batches(0, 0))) == rows(list(memory(columns, rank(0, 2)).batches(0, 0)))
+
+
 def test_loader_processes_live_on_and_read_the_same_batches_from_any_step(columns: Columns) -> None:
     """An epoch that is left early leaves no batch for the next epoch."""
     feed, expected = loader(columns, rank(), loader_processes=2, loader_prefetch=3), memory(columns, rank())

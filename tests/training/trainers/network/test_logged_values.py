@@ -1,0 +1,38 @@
+"""Values that code logs on each rank, in real process groups."""
+
+import json
+import math
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from training.trainers.network.logged_values import mean_of_ranks
+from training.trainers.ranks import Ranks
+
+WORLD = 3
+
+
+def _reduce(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
+    ranks = Ranks(rank, WORLD, torch.device("cpu"), distributed=True)
+    found = [
+        mean_of_ranks({"b": float(rank), "a": 6.0, "lost": math.nan if rank == 1 else 1.0}, ranks),
+        mean_of_ranks({"own": float(rank)} if rank == 0 else {}, ranks),
+        mean_of_ranks({}, ranks),
+    ]
+    (folder / f"rank-{rank}").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def test_all_ranks_get_the_means_and_keep_values_of_one_rank_alone(tmp_path: Path) -> None:
+    mp.spawn(_reduce, args=(tmp_path,), nprocs=WORLD, join=True)
+    found = [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in range(WORLD)]
+    assert found == [[{"a": 6.0, "b": 1.0}, {"own": 0.0} if rank == 0 else {}, {}] for rank in range(WORLD)]
+
+
+def test_a_single_process_keeps_its_finite_values() -> None:
+    ranks = Ranks.of_this_process(use_gpu=False)
+    assert mean_of_ranks({"a": 2.0, "b": math.inf}, ranks) == {"a": 2.0}
