@@ -177,7 +177,7 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tasks.gate.verdict, "_choice", lambda *_: None
     )  # takes most of the time, but changes no decision
-    for name in ("reload", "check_same", "metadata_of", "format_name", "log_final", "keep_digests"):
+    for name in ("reload_once", "check_same", "metadata_of", "format_name", "log_final", "keep_digests"):
         monkeypatch.setattr(tasks.register, name, lambda *_: None)
     for name in (
         "record_training_rows",
