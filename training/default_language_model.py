@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
+# Settings for random weights; the defaults of the trainer `transformers` are for weights that were trained before.
+FROM_SCRATCH = {
+    "epochs": 4,
+    "global_batch_size": 64,
+    "learning_rate": 2e-3,
+    "warmup_steps": 0.1,
+    "weight_decay": 0.1,
+    "adam_beta2": 0.95,
+}
+
 
 def language_model(shape: Any, vocabulary: int) -> "nn.Module":
     """The network of the recipe `rt-polarity-gpt2`, as the trainer `transformers` takes it."""

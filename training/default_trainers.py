@@ -1,6 +1,7 @@
 """The trainer of a recipe that names neither a trainer nor a model, chosen by the recipe's source and problem."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -8,7 +9,7 @@ from training.data.sources import Source
 from training.data.sources.sklearn_tables import BundledTable
 from training.data.sources.table import Table
 from training.data.sources.text import Text
-from training.default_language_model import language_model
+from training.default_language_model import FROM_SCRATCH, language_model
 from training.errors import SettingError
 from training.problems.base import Problem
 from training.settings.schema import Settings, TrainerName, section_of_trainer
@@ -45,7 +46,7 @@ def default_trainer(source: Source, problem: Problem) -> DefaultTrainer:
     here = Path(__file__)
     if problem.predicts_text:
         trainer = _ByDefault(
-            "transformers", "a language model", "Transformers(build_model, ...)", language_model
+            "transformers", "a language model", "Transformers(build_model, ...)", language_model, FROM_SCRATCH
         )
         file = Path(language_model.__code__.co_filename)
         return DefaultTrainer(trainer, "transformers with a small GPT-2, for a language model", file)
@@ -59,16 +60,20 @@ def default_trainer(source: Source, problem: Problem) -> DefaultTrainer:
 
 @dataclass(frozen=True)
 class _ByDefault:
-    """A trainer with its default settings. `rows` and `remedy` are words of the message if a recipe gives others."""
+    """A trainer with its default settings, or those in `values`.
+
+    `rows` and `remedy` are words of the message if a recipe gives others.
+    """
 
     name: TrainerName
     rows: str
     remedy: str
     build_model: BuildModel | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     def adapted(self, settings: Settings) -> Settings:
         """The recipe's settings with the section `training` of the trainer; see :class:`TrainerChoice`."""
-        section = section_of_trainer(self.name)()
+        section = section_of_trainer(self.name).model_validate(self.values)
         if settings.training not in (Settings().training, section):
             raise SettingError(
                 f"settings: for {self.rows}, name the trainer of the settings of `training`: trainer={self.remedy}"

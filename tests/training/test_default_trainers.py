@@ -22,6 +22,7 @@ from training import default_trainers
 from training.default_trainers import image_network, text_network
 from training.errors import SettingError
 from training.recipe import load
+from training.settings.overrides import describe
 from training.text_shape import TextShape
 
 
@@ -80,6 +81,7 @@ def test_a_language_model_gets_a_network_whose_losses_are_those_of_its_tokens() 
     recipe = Recipe("x", source=Text("films.csv", text="text"), problem=LanguageModel())
     assert recipe.settings.trainer == "transformers"
     assert recipe.chosen.startswith("transformers with a small GPT-2")
+    assert describe(recipe.settings)["training.learning_rate"] == 2e-3
     pytest.importorskip("transformers", reason="install the extras by: make setup EXTRAS=all")
     assert recipe.build_model is not None
     network = recipe.build_model(TextShape(6, vocabulary=50, padding=0), 50).eval()
