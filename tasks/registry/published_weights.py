@@ -61,6 +61,7 @@ def _from_hub(published: Published, target: Path) -> None:
             "training.init_from: the hub's library is not installed; install it by "
             f"`{install_command('transformers')}`"
         ) from error
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # else each retry writes two lines to the terminal
     with temporary_folder("weights") as cache:
         file = hf_hub_download(
             published.repository, _FILE, revision=published.revision or None, cache_dir=cache
