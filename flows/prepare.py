@@ -8,13 +8,14 @@ from prefect import flow, unmapped
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tasks.download import check_unchanged
+from tasks.download import READ_IN_PLACE, check_unchanged
 from tasks.parquet import parquet
 from tasks.transform import transform
 from training.data.preparation.prepare import plan_shards
 from training.plan import RunPlan
 from training.ray_cluster.capacity import has_other_nodes, others_see_this_disk
 from training.records import DatasetVersion, RawShard
+from training.storage.files import remove_folder
 from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.prepare")
@@ -25,6 +26,8 @@ log = logging.getLogger("evergreen.prepare")
 def prepare_data(plan: RunPlan) -> DatasetVersion:
     """Make the dataset version that the plan names."""
     folder = str(Home(Path(plan.home)).raw_rows(plan.recipe.name, plan.fingerprint))
+    if plan.files.kind in READ_IN_PLACE:
+        remove_folder(Path(folder))  # of an interrupted start, while which the files may have been others
     shards = plan_shards(plan.files, plan.settings.data, heavy=bool(plan.recipe.transform))
     raw: list[RawShard] = parquet.map(unmapped(plan), shards, unmapped(folder)).result()
     check_unchanged(plan)

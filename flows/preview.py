@@ -41,11 +41,9 @@ class Preview(Record):
     first: bool = Field(description="whether the recipe has no earlier run in this home")
     changes: tuple[str, ...] = Field(description="what changed since the recipe's last run")
     steps: dict[str, str] = Field(description="what each step of the pipeline would do")
-    train_rows: int | None = Field(
-        description="None, as the next two: the dataset version is not prepared yet"
-    )
-    test_rows: int | None
-    dataset_bytes: int | None
+    train_rows: int | None = Field(description="None before preparation")
+    test_rows: int | None = Field(description="None before preparation")
+    dataset_bytes: int | None = Field(description="None before preparation")
     world_size: int = Field(description="number of workers")
     global_batch_size: int | None = Field(
         description="rows of a step over all workers; None: there are no batches"

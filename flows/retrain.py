@@ -34,7 +34,7 @@ from tasks.reuse import find_release
 from tasks.step import without_secrets
 from tasks.trackers.mlflow_run import connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
-from training.errors import DataError, SettingError, TrainingError
+from training.errors import ResourceError, SettingError, classify
 from training.plan import RunPlan, identify
 from training.ray_cluster.capacity import resolve_here
 from training.ray_cluster.controller import ray_for
@@ -135,7 +135,7 @@ def bring_up_to_date(
                 with clock.time("preflight"), checked_alongside(plan, version), clock.time("training"):
                     trained = train(plan, version)
             for left in unjudged_runs(connect_patiently(plan), plan):
-                judge_left(left, clock)
+                judge_unjudged(left, clock)
             evaluation, release = compare_and_register(plan, version, trained, clock)
             release = clock.timed(release, trained, trained_before)
             with clock.time("report"):
@@ -145,17 +145,25 @@ def bring_up_to_date(
     return release
 
 
-def judge_left(left: Unjudged, clock: Stopwatch) -> None:
-    """Judge a version that a killed run left behind; if that fails for good, tag the version as not judged.
+def judge_unjudged(left: Unjudged, clock: Stopwatch) -> None:
+    """Judge a version of another run that was killed before its verdict; if that fails for good, tag it so.
 
-    Raises an error that may pass, such as that of a server that is away or of a full disk.
+    After a failure that a user can remedy, such as a missing library, the next run tries again. Raises an error that
+    may pass, such as that of a server that is away or of a full disk. Code of the other run's recipe is executed, so
+    the error may be of any type.
     """
     try:
         compare_and_register(left.plan, left.version, left.trained, clock)
-    except (DataError, SettingError, TrainingError) as error:
-        if error.transient:
+    except Exception as error:
+        known = classify(error)
+        is_passing = known is not None and (known.transient or isinstance(known, ResourceError))
+        if is_passing or type(error).__module__.startswith("prefect"):
             raise
-        give_up(connect_patiently(left.plan), left.plan.model, left.number, str(error))
+        if isinstance(known, SettingError) or isinstance(error, ImportError):
+            log.warning("%s version %s is not judged in this run: %s", left.plan.model, left.number, error)
+            return
+        why = str(known or f"{type(error).__name__}: {error}")
+        give_up(connect_patiently(left.plan), left.plan.model, left.number, why)
 
 
 def compare_and_register(

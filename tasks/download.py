@@ -10,7 +10,7 @@ from tasks.step import step
 from training.data.sources.wording import counted
 from training.errors import DataError
 from training.plan import RunPlan, choose_source
-from training.recipe import load
+from training.recipe import load, reload_once
 from training.records import SourceFiles
 from training.redaction import redact
 from training.settings.schema import Settings
@@ -19,7 +19,9 @@ from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.download")
 
-_READ_IN_PLACE = ("idx", "cifar", "parquet", "parquet-targets")
+# Kinds of source files that are read where they lie, without a comparison with their digest. Other kinds are compared
+# when they are read, or copied first; the digits are installed with scikit-learn.
+READ_IN_PLACE = ("idx", "cifar", "parquet", "parquet-targets")
 
 
 @step("download", retries=3, pause_s=2)
@@ -29,15 +31,14 @@ def download(recipe: str, settings: Settings, home: str) -> SourceFiles:
 
 
 def check_unchanged(plan: RunPlan) -> None:
-    """Raise :class:`DataError` if source files that are read where they lie changed since they were hashed.
+    """Raise :class:`DataError` if source files that are read without a comparison changed since they were hashed.
 
-    The raw rows of the plan, which may have been read from the changed files, are removed. Sources of other kinds
-    compare each file with its digest when they read the file.
+    The raw rows of the plan, which may have been read from the changed files, are removed.
     """
-    if plan.files.kind not in _READ_IN_PLACE:
+    if plan.files.kind not in READ_IN_PLACE:
         return
     home = Home(Path(plan.home))
-    recipe, _ = load(plan.recipe.path)
+    recipe = reload_once(plan.recipe, plan.paths.recipe)
     now = choose_source(recipe, plan.settings, home).fetch(home.sources / recipe.name)
     if now.digest != plan.files.digest:
         remove_folder(home.raw_rows(plan.recipe.name, plan.fingerprint))

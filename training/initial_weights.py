@@ -60,7 +60,7 @@ def is_path(reference: str) -> bool:
 class Published(NamedTuple):
     """Published weights: a repository on Hugging Face's hub and its revision, or the name of weights of TorchVision.
 
-    The other fields are empty.
+    On the hub, `weights` is empty, and `revision` may be. For TorchVision, `repository` and `revision` are empty.
     """
 
     repository: str

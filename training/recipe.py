@@ -96,7 +96,7 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
         raise SettingError(f"recipe {path}: no such file")
     files = _sources(path)
     if (known := _loaded.get(path)) is not None and _is_current(*known, files):
-        _make_importable(path, _inside(files, path.parent))
+        _make_importable(path, _inside(files, path.parent), again=True)
         return known
     recipe = getattr(_import_file(path, files), "recipe", None)
     if not isinstance(recipe, Recipe):
@@ -159,7 +159,7 @@ def reload_once(ref: RecipeRef, folder: Path) -> Recipe:
         _reloaded[key] = reload(ref, folder)
         return _reloaded[key]
     files = check_copy(ref, folder)
-    _make_importable(folder / Path(ref.path).name, _inside(files, folder))
+    _make_importable(folder / Path(ref.path).name, _inside(files, folder), again=True)
     return _reloaded[key]
 
 
@@ -298,11 +298,11 @@ def _clash(path: Path, error: Exception) -> str:
     )
 
 
-def _make_importable(path: Path, files: list[Path]) -> None:
+def _make_importable(path: Path, files: list[Path], again: bool = False) -> None:
     """Make the files beside a recipe importable in their current version, also for imports inside functions.
 
     Python caches modules by name alone: without this, a recipe would get another recipe's module of the same name, or
-    an older version of its own.
+    an older version of its own. `again`: the recipe was loaded before, and its own modules stay.
     """
     folder = path.parent
     names = {file.relative_to(folder).parts[0].removesuffix(".py") for file in files if file != path}
@@ -310,7 +310,8 @@ def _make_importable(path: Path, files: list[Path]) -> None:
         return
     for name, module in list(sys.modules.items()):
         origin = Path(getattr(module, "__file__", None) or "/")
-        if name.partition(".")[0] in names and any(map(origin.is_relative_to, _folders)):
+        is_own = again and origin.is_relative_to(folder)
+        if name.partition(".")[0] in names and any(map(origin.is_relative_to, _folders)) and not is_own:
             del sys.modules[name]
     _folders.add(folder)
     sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]

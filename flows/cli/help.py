@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 
+from training.redaction import redact
 from training.settings.schema import Settings
 from training.settings.sections import TrainerSettings
 
@@ -49,7 +50,8 @@ def _lines(section: type[BaseModel], prefix: str, values: BaseModel | None) -> l
         if sections or name in _NOT_SET:
             continue
         default = field.default if values is None else value
-        text = f"{field.description} (default: {'none' if default is None else default})"
+        shown = "none" if default is None else redact(str(default))
+        text = f"{field.description} (default: {shown})"
         lines.append(f"  {prefix}{name}")
         lines += textwrap.wrap(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return lines

@@ -7,7 +7,6 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from training.recipe import Recipe
     from training.storage.paths import Home
 
 _ARGUMENTS = "evergreen.arguments"
@@ -66,20 +65,24 @@ class WithSettings(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the settings without rewrapping their lines."""
         from flows.cli.help import settings_help
-
-        formatter.write(f"\n{settings_help(self._recipe(ctx))}\n")
-
-    def _recipe(self, ctx: click.Context) -> "Recipe | None":
-        """The recipe that the command line names; None if there is none, or if it can't be loaded."""
         from training.errors import EvergreenError
         from training.recipe import load
 
+        recipe, name = None, self._recipe_name(ctx)
+        try:
+            recipe = None if name is None else load(name)[0]
+        except (EvergreenError, OSError) as error:
+            formatter.write(f"\n{error}\n")
+        formatter.write(f"\n{settings_help(recipe)}\n")
+
+    def _recipe_name(self, ctx: click.Context) -> str | None:
+        """The recipe that the command line names, if any."""
         try:
             found, _, _ = self.make_parser(ctx).parse_args(list(ctx.meta.get(_ARGUMENTS, ())))
-            name = found.get("recipe")
-            return load(name)[0] if isinstance(name, str) else None
-        except (click.UsageError, EvergreenError):
+        except click.UsageError:
             return None
+        name = found.get("recipe")
+        return name if isinstance(name, str) else None
 
 
 def _complete_recipe(_context: click.Context, _argument: click.Parameter, typed: str) -> list[CompletionItem]:

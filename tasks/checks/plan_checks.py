@@ -51,8 +51,8 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     if proven and plan.initial is None and not optional:
         return
     expected = version or _expected_version(home, plan)
-    check_initial_weights(plan, recipe, expected)
     trainer.check_dataset(plan.settings, expected)
+    check_initial_weights(plan, recipe, expected)
     if proven:
         return
     _check_champion(home, plan, expected)

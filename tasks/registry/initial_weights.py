@@ -36,7 +36,7 @@ from training.initial_weights import (
 from training.plan import RunPlan
 from training.records import DatasetVersion
 from training.settings.schema import Settings
-from training.storage.files import atomic_folder, digest_file, write_text
+from training.storage.files import atomic_folder, digest_file, remove_folder, write_text
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record, set_aside
 from training.supervision.launch import finished
@@ -106,7 +106,7 @@ def copy_initial_weights(plan: RunPlan, initial: InitialWeights, folder: Path) -
         copy_weights(Home(Path(plan.home)), initial.model, initial.version, weights)
         rows = training_rows_of(client, plan, initial.version, initial.model)
     else:
-        file = _located(Home(Path(plan.home)), initial.reference)
+        file = _file_of(Home(Path(plan.home)), initial.reference)
         try:
             shutil.copyfile(file, weights)
         except OSError as error:
@@ -173,13 +173,25 @@ def _run_of(home: Home, weights: Path, digest: str) -> tuple[RunPlan, DatasetVer
 
 def _file(home: Home, reference: str) -> Start:
     try:
-        digest = digest_of_file(_located(home, reference))
+        digest = _digest(home, reference)
     except SettingError as error:
         return Start(reference, missing=str(error))
     return Start(reference, weights=InitialWeights(reference=reference, digest=digest))
 
 
-def _located(home: Home, reference: str) -> Path:
+def _digest(home: Home, reference: str) -> str:
+    file = _file_of(home, reference)
+    try:
+        return digest_of_file(file)
+    except DataError as error:
+        if published_in(reference) is None:
+            raise
+        log.warning("%s The weights are downloaded again.", error)
+        remove_folder(file.parent)
+        return digest_of_file(_file_of(home, reference))
+
+
+def _file_of(home: Home, reference: str) -> Path:
     """The safetensors file of a path, or of published weights. Raises :class:`SettingError` if there is none."""
     published = published_in(reference)
     return (

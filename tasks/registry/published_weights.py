@@ -10,21 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from shutil import copyfile
 
-from training.errors import SettingError
+from training.errors import EvergreenError, ResourceError, SettingError, TransientError, classify
 from training.initial_weights import Published
 from training.seams import install_command
-from training.storage.files import atomic_folder, temporary_folder
+from training.storage.files import atomic_folder, digest_file, temporary_folder
 from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.initial_weights")
 
 _FILE = "model.safetensors"
+_TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})  # HTTP statuses
 
 
 def published_weights(home: Home, reference: str, published: Published) -> Path:
     """The path of the weights in the home; downloads them if they are not there yet.
 
-    Raises :class:`SettingError` for an unknown name, and if the site can't be reached.
+    Raises :class:`SettingError` for an unknown name, and :class:`TransientError` if the site can't be reached.
     """
     folder = home.root / "cache" / "weights" / reference.replace("/", "--").replace(":", "-")
     if not (folder / _FILE).is_file():
@@ -39,14 +40,26 @@ def published_weights(home: Home, reference: str, published: Published) -> Path:
 
 @contextmanager
 def _explained(reference: str) -> Iterator[None]:
-    """Within the block, raise the errors of the libraries, which are of many types, as :class:`SettingError`."""
+    """Within the block, raise the errors of the libraries, which are of many types, as an :class:`EvergreenError`.
+
+    A :class:`TransientError` for a site that can't be reached or is busy, else a :class:`SettingError`, as for a name
+    that does not exist.
+    """
     try:
         yield
-    except SettingError:
+    except EvergreenError:
         raise
     except Exception as error:
+        known = classify(error)
+        if isinstance(known, ResourceError):
+            raise known from error
+        status = getattr(getattr(error, "response", None), "status_code", 0)
+        away = (
+            type(error).__name__ == "LocalEntryNotFoundError"
+        )  # of the hub's library, also without a network
+        passing = isinstance(known, TransientError) or away or status in _TRY_AGAIN
         reason = str(error).strip().partition("\n")[0]
-        raise SettingError(
+        raise (TransientError if passing else SettingError)(
             f"training.init_from: {reference} can't be downloaded ({type(error).__name__}: {reason}). Check the name "
             "and the network; or save the weights elsewhere as safetensors, and give the file's path."
         ) from error
@@ -61,7 +74,9 @@ def _from_hub(published: Published, target: Path) -> None:
             "training.init_from: the hub's library is not installed; install it by "
             f"`{install_command('transformers')}`"
         ) from error
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # else each retry writes two lines to the terminal
+    logging.getLogger("huggingface_hub").setLevel(
+        logging.ERROR
+    )  # else each retry writes two lines to the terminal
     with temporary_folder("weights") as cache:
         file = hf_hub_download(
             published.repository, _FILE, revision=published.revision or None, cache_dir=cache
@@ -72,7 +87,8 @@ def _from_hub(published: Published, target: Path) -> None:
 def _from_torchvision(name: str, target: Path) -> None:
     """Save a state dict of TorchVision as safetensors; its file is taken from torch's cache if that has it.
 
-    The file is read with `weights_only=True`, and its hash is compared with that in its name.
+    The file is read with `weights_only=True`, and its hash is compared with that in its name. A file in the cache with
+    another hash is not used.
     """
     import torch
     from safetensors.torch import save_file
@@ -87,7 +103,9 @@ def _from_torchvision(name: str, target: Path) -> None:
         ) from error
     with temporary_folder("weights") as aside:
         cache = Path(torch.hub.get_dir()) / "checkpoints"
-        known = (cache / Path(weights.url).name).is_file()
+        cached = cache / Path(weights.url).name
+        wanted = cached.stem.rpartition("-")[2]
+        known = cached.is_file() and digest_file(cached).startswith(wanted)
         state = weights.get_state_dict(
             model_dir=str(cache if known else aside),
             map_location="cpu",

@@ -64,8 +64,9 @@ def same_as(run: Evidence, other: Evidence) -> Outcome:
     check_same_contract(run, other)
     ours, theirs = _by_model(run), _by_model(other)
     alone = sorted(ours.keys() ^ theirs.keys(), key=_by_step)
-    problems = [f"{name} at step {step} is in only one of the two runs" for name, step in alone]
-    problems += _different(ours, theirs, other.paths.root.name)
+    if alone:
+        return judged([f"{name} at step {step} is in only one of the two runs" for name, step in alone], "")
+    problems = _different(ours, theirs, other.paths.root.name)
     numbers = _final_by_model(run).keys() & _final_by_model(other).keys()
     mine, others = _final_by_model(run), _final_by_model(other)
     problems += [

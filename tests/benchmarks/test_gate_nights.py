@@ -64,7 +64,7 @@ def low_and_high(count: int, of: int) -> tuple[float, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["joint", "strict"])
-def test_in_a_year_equal_models_replace_a_champion_with_at_most_5_percent(rule: str) -> None:
+def test_in_a_year_equal_models_do_not_replace_a_champion_in_more_than_5_percent(rule: str) -> None:
     years = 100
     found = line(EQUAL, f"{rule}, 1,000 rows").years(seed=1, count=years)
     low, _ = low_and_high(sum(bool(year.promotions) for year in found), years)
@@ -73,7 +73,7 @@ def test_in_a_year_equal_models_replace_a_champion_with_at_most_5_percent(rule: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("since", [1, 100])
-def test_two_points_on_10000_rows_are_found_in_the_same_night_with_90_percent(since: int) -> None:
+def test_two_points_on_10000_rows_are_not_found_in_less_than_90_percent_of_first_nights(since: int) -> None:
     chosen, years = line(POWER, f"joint, 10,000 rows, from night {since}"), 40
     nights = [
         next((one.night for one in year.promotions if one.better), None)

@@ -10,6 +10,7 @@ from small_runs import tiny_settings
 
 from flows import prepare as module
 from flows.prepare import prepare
+from tasks.train import keep_plan
 from training.data.sources.idx import FILES
 from training.errors import DataError
 from training.plan import RunPlan, choose_source, identify
@@ -35,7 +36,7 @@ def planned(home: Home, raw: Path) -> RunPlan:
     recipe, ref = load("mnist")
     settings = tiny_settings(data={"path": str(raw)})
     files = choose_source(recipe, settings, home).fetch(home.sources / ref.name)
-    return identify(home, ref, settings, files)
+    return keep_plan(identify(home, ref, settings, files))
 
 
 def test_rows_of_files_that_changed_meanwhile_are_thrown_away(
@@ -57,6 +58,31 @@ def test_rows_of_files_that_changed_meanwhile_are_thrown_away(
     assert plan.find_dataset() is None
     file.write_bytes(content)  # the raw rows of the changed file must not be used for this plan
     made = prepare(planned(home, raw))
+    other = prepare(planned(Home(home.root / "other"), raw))
+    assert [part.sha256 for part in made.parts["train"]] == [part.sha256 for part in other.parts["train"]]
+
+
+def test_raw_rows_of_an_interrupted_start_are_read_again(
+    home: Home, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files may have had another content at that time, and the present one before and after."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    file = raw / FILES["train", "images"]
+    content = file.read_bytes()
+    plan = planned(home, raw)
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "check_unchanged", die)
+        with pytest.raises(Killed):
+            prepare(plan)
+    file.write_bytes(content)
+    made = prepare(plan)
     other = prepare(planned(Home(home.root / "other"), raw))
     assert [part.sha256 for part in made.parts["train"]] == [part.sha256 for part in other.parts["train"]]
 

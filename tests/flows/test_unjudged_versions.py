@@ -1,15 +1,18 @@
 """A version whose run was killed before its verdict, and the next retraining of the same recipe."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows import retrain as flow
 from flows.retrain import retrain
 from tasks import register as module
 from tasks.registry.aliases import VERDICT_TAG, champion_of
 from tasks.registry.unjudged import NOT_JUDGED
 from tasks.trackers.mlflow_run import connect
+from training.errors import SettingError
 from training.records import Release
 from training.storage.paths import Home
 
@@ -72,3 +75,50 @@ def test_a_version_that_can_t_be_judged_holds_no_later_run_up(killed: Any, home:
     assert tags["evergreen.why"]
     assert champion_of(killed, "digits") == "2"
     assert run(seed=1).reused
+
+
+def test_an_old_recipe_that_fails_in_its_own_code_holds_no_later_run_up(
+    killed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = flow.register
+
+    def failing(plan: Any, *others: Any) -> Any:
+        if plan.settings.seed == 0:
+            raise AttributeError("module 'torch' has no attribute 'gone'")
+        return register(plan, *others)
+
+    monkeypatch.setattr(flow, "register", failing)
+    assert run(seed=1).alias == "champion"
+    tags = killed.get_model_version("digits", "1").tags
+    assert (tags[VERDICT_TAG], "no attribute 'gone'" in tags["evergreen.why"]) == (NOT_JUDGED, True)
+
+
+@pytest.mark.parametrize(
+    "error", [SettingError("install a library"), ModuleNotFoundError("No module named 'x'")]
+)
+def test_what_a_user_can_remedy_is_tried_again_by_the_next_run(
+    killed: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    register = flow.register
+
+    def failing(plan: Any, *others: Any) -> Any:
+        if plan.settings.seed == 0:
+            raise error
+        return register(plan, *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow, "register", failing)
+        assert run(seed=1).alias == "champion"
+    assert VERDICT_TAG not in killed.get_model_version("digits", "1").tags
+    assert run(seed=2).version == "3"
+    assert VERDICT_TAG in killed.get_model_version("digits", "1").tags
+
+
+def test_a_full_disk_ends_the_run(killed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(flow, "register", failing)
+    with pytest.raises(OSError, match="No space left"):
+        run(seed=1)
+    assert VERDICT_TAG not in killed.get_model_version("digits", "1").tags

@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -236,6 +237,25 @@ def test_a_run_s_copy_is_executed_once_unless_its_global_variables_must_be_new(t
     assert executed.read_text() == "xx"  # when loaded, and the copy
     assert reload(ref, tmp_path / "copy") is not reload_once(ref, tmp_path / "copy")
     assert executed.read_text() == "xxx"
+
+
+def test_a_helper_of_a_run_s_copy_is_imported_once(tmp_path: Path) -> None:
+    path = Path(
+        write(tmp_path / "own", "import shapes\ndef build_again():\n    import shapes\n    return shapes\n")
+    )
+    (path.parent / "shapes.py").write_text("class Shape: pass\n")
+    _, ref = load(str(path))
+    keep_copy(ref, tmp_path / "copy")
+    first = reload_once(ref, tmp_path / "copy")
+    module = sys.modules[first.build_model.__module__]
+    load(str(path))  # the helper of the original takes the name
+    again = reload_once(ref, tmp_path / "copy")
+    assert again is first
+    assert module.build_again().Shape.__module__ == "shapes"
+    assert Path(module.build_again().__file__).is_relative_to(tmp_path / "copy")
+    kept = module.build_again()
+    reload_once(ref, tmp_path / "copy")
+    assert module.build_again() is kept
 
 
 def test_what_a_recipe_takes_from_another_counts() -> None:

@@ -159,6 +159,28 @@ def test_the_help_after_a_recipe_lists_that_recipe_s_settings(
     assert rounds.endswith(f"(default: {load('breast-cancer')[0].settings.epochs})")
 
 
+def test_the_help_shows_no_password_of_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "secret.py"
+    file.write_text(
+        "from evergreen import Digits, Recipe, Settings, TrackingSettings\n"
+        "settings = Settings(tracking=TrackingSettings(uri='https://me:hunter2@mlflow.example'))\n"
+        "recipe = Recipe('secret', source=Digits(), settings=settings)\n"
+    )
+    with suppress(SystemExit):
+        main(["retrain", str(file), "--help"])
+    out = capsys.readouterr().out
+    assert "mlflow.example" in out
+    assert "hunter2" not in out
+
+
+def test_the_help_says_why_a_recipe_can_t_be_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    with suppress(SystemExit):
+        main(["retrain", "digitz", "--help"])
+    out = capsys.readouterr().out
+    assert "recipe 'digitz': no such recipe" in out
+    assert "training.learning_rate" in out
+
+
 def test_recipes_are_listed_with_problem_and_trainer(capsys: pytest.CaptureFixture[str]) -> None:
     main(["recipes", "--json"])
     out = capsys.readouterr().out

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save
-from torchvision.models import squeezenet1_1
+from torchvision.models import SqueezeNet1_1_Weights, squeezenet1_1
 from web_site import Site, serving
 
 from tasks.registry.initial_weights import find_start
 from tasks.registry.published_weights import published_weights
-from training.errors import SettingError
+from training.errors import SettingError, TransientError
 from training.initial_weights import published_in
 from training.settings.schema import Settings
+from training.storage.files import digest_file
 from training.storage.paths import Home
 from training.trainers.torch.settings import TrainingSettings
 
@@ -45,12 +46,25 @@ def taken(home: Home, reference: str) -> Path:
 
 
 @pytest.fixture
-def torch_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """TorchVision's weights on a site, named after the beginning of their digest; torch's cache is empty."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    file = tmp_path / "torch" / "hub" / "checkpoints" / "squeezenet1_1-b8a52dc0.pth"
-    file.parent.mkdir(parents=True)
+    site = tmp_path / "site"
+    site.mkdir()
     torch.manual_seed(0)
-    torch.save(squeezenet1_1().state_dict(), file)
+    torch.save(squeezenet1_1().state_dict(), site / "new.pth")
+    file = site / f"squeezenet1_1-{digest_file(site / 'new.pth')[:8]}.pth"
+    (site / "new.pth").rename(file)
+    monkeypatch.setattr(SqueezeNet1_1_Weights.IMAGENET1K_V1.value, "url", file.as_uri())
+    return file
+
+
+@pytest.fixture
+def torch_cache(published: Path, tmp_path: Path) -> Path:
+    """The file in torch's cache alone."""
+    file = tmp_path / "torch" / "hub" / "checkpoints" / published.name
+    file.parent.mkdir(parents=True)
+    published.rename(file)
     return file
 
 
@@ -63,6 +77,33 @@ def test_torchvision_s_weights_are_taken_from_torch_s_cache_once(home: Home, tor
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
     torch_cache.unlink()
     assert taken(home, TORCHVISION) == file
+
+
+def test_a_file_in_torch_s_cache_with_other_content_is_not_used(
+    home: Home, published: Path, tmp_path: Path
+) -> None:
+    cached = tmp_path / "torch" / "hub" / "checkpoints" / published.name
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(published.read_bytes()[:-1])
+    wanted = torch.load(published, weights_only=True)
+    found = load_file(taken(home, TORCHVISION))
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_a_site_that_is_away_may_be_there_later(home: Home, published: Path) -> None:
+    published.unlink()
+    with pytest.raises(TransientError, match="can't be downloaded"):
+        taken(home, TORCHVISION)
+    assert not list(home.root.rglob("*.safetensors"))
+
+
+def test_damaged_weights_are_downloaded_again(home: Home, published: Path) -> None:
+    settings = Settings(training=TrainingSettings(init_from=TORCHVISION))
+    start = find_start(home, "own", settings)
+    file = taken(home, TORCHVISION)
+    file.write_bytes(file.read_bytes()[:100])
+    assert published.is_file()
+    assert find_start(home, "own", settings) == start
 
 
 def test_a_start_has_the_name_and_the_digest_of_the_weights(home: Home, torch_cache: Path) -> None:

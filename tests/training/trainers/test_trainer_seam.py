@@ -36,10 +36,10 @@ def test_the_ways_to_ask_are_seen(text: str) -> None:
     assert list(asked_names(ast.parse(text), TRAINERS))
 
 
-def test_the_wall_between_trainers_is_around_each() -> None:
+def test_the_import_contract_of_trainers_lists_each() -> None:
     """`make check` refuses a trainer that imports another, also through other modules, if the contract lists it."""
-    (wall,) = (one for one in TOOLS["importlinter"]["contracts"] if one["type"] == "independence")
-    assert sorted(wall["modules"]) == sorted(f"training.trainers.{name}" for name in TRAINERS)
+    (contract,) = (one for one in TOOLS["importlinter"]["contracts"] if one["type"] == "independence")
+    assert sorted(contract["modules"]) == sorted(f"training.trainers.{name}" for name in TRAINERS)
 
 
 @pytest.mark.parametrize("name", TRAINERS)

@@ -46,6 +46,7 @@ def check_no_plugin() -> None:
     for name, plugin in _PLUGINS.items():
         if os.environ.get(name, "false").lower() == "true":
             raise TrainingError(
-                f"the loop gives {plugin} to Accelerator(...), and with trainer Accelerate each worker holds the whole "
-                'model: leave the plugin out, or use the trainer Torch(build_model, strategy="fsdp") or "deepspeed"'
+                f"the loop gives {plugin} to Accelerator(...), or the environment has {name}={os.environ[name]}, and "
+                "with trainer Accelerate each worker holds the whole model: remove it, or use the trainer "
+                'Torch(build_model, strategy="fsdp") or "deepspeed"'
             )

@@ -10,12 +10,24 @@ from training.trainers.ranks import Ranks
 def mean_of_ranks(values: Mapping[str, float], ranks: Ranks) -> dict[str, float]:
     """The mean of each value over all ranks; values that are not finite are left out. All ranks call this function.
 
-    If the ranks have different names, as when code logs on the first rank only, each rank's own values are returned.
+    Of a name that only some ranks have, as of a value that code logs on the first rank only, each rank keeps its own.
     """
+    names = _common(values, ranks)
+    found = dict(values)
+    if names:
+        sums = ranks.add_up(*(values[name] for name in names))
+        found |= {name: total / ranks.world_size for name, total in zip(names, sums, strict=True)}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _common(values: Mapping[str, float], ranks: Ranks) -> list[str]:
+    """The names that all ranks have, in the same order on all ranks."""
+    import torch.distributed
+
     names = sorted(values)
     digest = hashlib.sha256("\n".join(names).encode()).digest()
-    found = dict(values)
-    if ranks.all_equal(int.from_bytes(digest[:7])) and names:
-        sums = ranks.add_up(*(values[name] for name in names))
-        found = {name: total / ranks.world_size for name, total in zip(names, sums, strict=True)}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    if ranks.all_equal(int.from_bytes(digest[:7])):
+        return names
+    gathered: list[list[str]] = [[] for _ in range(ranks.world_size)]
+    torch.distributed.all_gather_object(gathered, names)
+    return sorted(set.intersection(*map(set, gathered)))
