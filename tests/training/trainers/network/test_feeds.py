@@ -3,6 +3,7 @@
 import threading
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,8 @@ def test_a_killed_process_of_a_loader_is_an_error_that_says_so(columns: Columns)
     assert isinstance(known, TransientError)
     assert "a process of the DataLoader died" in str(known)
     assert "data.loader_processes" in str(known)
+    for segment in Path("/dev/shm").glob(f"torch_{process.pid}_*"):  # of batches on their way
+        segment.unlink()
 
 
 def test_reading_ahead_changes_neither_bits_nor_order(columns: Columns) -> None:
