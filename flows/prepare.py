@@ -27,7 +27,7 @@ def prepare_data(plan: RunPlan) -> DatasetVersion:
     """Make the dataset version that the plan names."""
     folder = str(Home(Path(plan.home)).raw_rows(plan.recipe.name, plan.fingerprint))
     if plan.files.kind in READ_IN_PLACE:
-        remove_folder(Path(folder))  # of an interrupted start, while which the files may have been others
+        remove_folder(Path(folder))  # an interrupted start may have read other content
     shards = plan_shards(plan.files, plan.settings.data, heavy=bool(plan.recipe.transform))
     raw: list[RawShard] = parquet.map(unmapped(plan), shards, unmapped(folder)).result()
     check_unchanged(plan)

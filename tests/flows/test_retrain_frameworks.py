@@ -3,24 +3,16 @@
 import json
 import subprocess
 import sys
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
-from sklearn.datasets import load_breast_cancer, load_digits
+from framework_scenario import check_digits, check_next_night, night
+from sklearn.datasets import load_breast_cancer
 
-from flows.retrain import retrain
 from tasks import predict
-from tasks.registry.aliases import champion_of
-from tasks.rollback import rollback
-from tasks.trackers.mlflow_run import connect
-from tasks.verify import verify
-from training.records import Release
 from training.storage.paths import Home
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("prefect_harness")]
@@ -93,27 +85,6 @@ def train(loop):
 
 recipe = Recipe("framework", "for a test", Digits(), build_model=build_model, trainer=Accelerate(train))
 """
-_PLAIN = """
-import sys, numpy as np
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"evergreen", "flows", "tasks", "training", "keras", "lightning", "accelerate"}:
-            raise ModuleNotFoundError(f"{name} is blocked", name=name)
-
-sys.meta_path.insert(0, Blocked())
-import mlflow
-mlflow.set_tracking_uri(sys.argv[1])
-model = mlflow.pyfunc.load_model("models:/framework@champion")
-images = np.load(sys.argv[2])
-np.save(sys.argv[3], model.predict(images))
-for rows in (1, 3, 64):
-    answer = model.predict(images[:rows])
-    assert answer.shape == (rows, 10)
-    assert np.allclose(answer.sum(1), 1, atol=1e-5)
-"""
-
-
 _PLAIN_TABLE = """
 import sys
 
@@ -130,12 +101,6 @@ print(json.dumps(model.predict(pandas.read_csv(sys.argv[3])).tolist()))
 """
 
 
-def night(recipe: str, **training: Any) -> Release:
-    gate = {"floor": 0.0, "policy": "not_worse", "margin": 0.9, "max_class_drop": 0.99}
-    sections = {"scaling": {"num_workers": 0}, "tracking": {"system_metrics": False}, "gate": gate}
-    return retrain(recipe, {"training": training, **sections})
-
-
 @pytest.mark.parametrize(
     ("library", "text"), [("keras", _KERAS), ("lightning", _LIGHTNING), ("accelerate", _ACCELERATE)]
 )
@@ -144,37 +109,7 @@ def test_a_model_is_registered_predicts_and_is_rolled_back(
 ) -> None:
     if find_spec(library) is None:  # an import of Keras would choose another backend
         pytest.skip("install the extras by: make setup EXTRAS=all")
-    recipe = str(tmp_path / "framework.py")
-    Path(recipe).write_text(text)
-    first = night(recipe, epochs=2)
-    assert first.alias == "champion"
-    assert Path(first.report).is_file()
-    plan = json.loads(home.run("framework", first.run_key).ingredients.read_text())
-    assert version(library) in json.dumps(plan["ingredients"]["versions"][library])
-
-    scans = (load_digits().images * 255 / 16).astype(np.uint8)[:100]
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    for number, scan in enumerate(scans):
-        Image.fromarray(scan).save(pictures / f"{number:03}.png")
-    scored = tmp_path / "scored.parquet"
-    predict.predict.fn(str(home.root), "framework", str(pictures), str(scored))
-    rows = pq.read_table(scored).to_pylist()
-    assert (
-        np.mean([row["class"] == str(digit) for row, digit in zip(rows, load_digits().target, strict=False)])
-        > 0.7
-    )
-
-    np.save(tmp_path / "images.npy", scans[:, None])
-    files = [str(tmp_path / name) for name in ("images.npy", "answers.npy")]
-    subprocess.run([sys.executable, "-c", _PLAIN, home.mlflow_uri, *files], cwd=tmp_path, check=True)
-    assert np.allclose(np.load(files[1]), [row["probabilities"] for row in rows], atol=1e-6)
-
-    second = night(recipe, epochs=3)
-    assert (second.version, second.alias) == ("2", "champion")
-    assert [one.name for one in verify(home.run("framework", second.run_key), home) if one.ok is False] == []
-    assert rollback.fn(str(home.root), "framework", "for a test") == ("2", "1")
-    assert champion_of(connect(None, home), "framework") == "1"
+    check_digits(home, tmp_path, text, library, blocked=("keras", "lightning", "accelerate"))
 
 
 @pytest.mark.parametrize("recipe", ["breast-cancer", "breast-cancer-lightgbm"])
@@ -196,8 +131,4 @@ def test_trees_are_registered_predict_and_are_rolled_back(recipe: str, home: Hom
     probabilities = [row["probabilities"] for row in scored]
     assert np.allclose(answers, probabilities, atol=1e-6)
 
-    second = night(recipe, rounds=30)
-    assert (second.version, second.alias) == ("2", "champion")
-    assert [one.name for one in verify(home.run(recipe, second.run_key), home) if one.ok is False] == []
-    assert rollback.fn(str(home.root), recipe, "for a test") == ("2", "1")
-    assert champion_of(connect(None, home), recipe) == "1"
+    check_next_night(home, recipe, night(recipe, rounds=30))
