@@ -100,7 +100,8 @@ _TRACEBACK = "Traceback (most recent call last)"
 _RAISED = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
 # Parts of the message when a peer of a collective operation has gone; gloo and NCCL raise a plain RuntimeError.
 _LOST_PEER = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
-_LOST_LOADER = "dataloader worker (pid"
+# Of torch, and of training.trainers.network.loader_feed.
+_LOST_LOADER = ("dataloader worker (pid", "dataloader worker closed its connection")
 _SHORT_OF = (
     "disk is full",
     "no space left",
@@ -201,7 +202,7 @@ def _passing(error: BaseException) -> TransientError | None:
         return TransientError(
             f"a training worker lost its peers ({_first_line(error)}). Run the same command again: it resumes."
         )
-    if type(error) is RuntimeError and _LOST_LOADER in text:
+    if type(error) is RuntimeError and any(sign in text for sign in _LOST_LOADER):
         return TransientError(
             f"a process of the DataLoader died ({_first_line(error)}). If it happens again, the machine may lack "
             "memory: lower data.loader_processes or data.loader_prefetch. Run the same command again: it resumes."

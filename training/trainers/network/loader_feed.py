@@ -69,10 +69,26 @@ class LoaderFeed:
         """See :class:`training.trainers.network.feeds.Feed`."""
         self.sampler.epoch, self.sampler.first_step = epoch, first_step
         steps = range(first_step, self.steps_per_epoch)
-        for step, (inputs, targets) in zip(steps, self.loader, strict=True):
+        for step, (inputs, targets) in zip(steps, _read(self.loader), strict=True):
             start, stop = self.sampler.order.bounds(step)
             batch = Batch(inputs, targets, self.sampler.rows(epoch, step), stop - start)
             yield batch.on(self.sampler.ranks)
+
+
+def _read(loader: "DataLoader[Any]") -> Iterator[Any]:
+    """The batches of `loader`.
+
+    Raises:
+        RuntimeError when the connection to a process of `loader` breaks, as torch raises once it knows that this
+        process died: a dying process closes its connections first.
+    """
+    try:
+        yield from loader
+    except (ConnectionError, EOFError) as error:
+        of_the_dataset = loader.num_workers == 0 or str(error).startswith("Caught ")  # torch's ExceptionWrapper
+        if of_the_dataset:
+            raise
+        raise RuntimeError(f"DataLoader worker closed its connection ({type(error).__name__})") from error
 
 
 def loader_feed(
