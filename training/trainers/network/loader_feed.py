@@ -85,7 +85,9 @@ def _read(loader: "DataLoader[Any]") -> Iterator[Any]:
     try:
         yield from loader
     except (ConnectionError, EOFError) as error:
-        of_the_dataset = loader.num_workers == 0 or str(error).startswith("Caught ")  # torch's ExceptionWrapper
+        of_the_dataset = loader.num_workers == 0 or str(error).startswith(
+            "Caught "
+        )  # torch's ExceptionWrapper
         if of_the_dataset:
             raise
         raise RuntimeError(f"DataLoader worker closed its connection ({type(error).__name__})") from error
