@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
@@ -170,15 +171,20 @@ def test_a_killed_process_of_a_loader_is_an_error_that_says_so(columns: Columns)
     next(batches)
     (process,) = set(psutil.Process().children()) - before
     with pytest.raises(RuntimeError) as died:
-        process.kill()  # torch's handler of SIGCHLD may raise from here on, wherever this thread is
-        try:
-            list(batches)
-        except RuntimeError:
-            time.sleep(1)  # the connection can break before SIGCHLD comes: a later test would meet its error
-            raise
+        kill_and_read(process, batches)
     check_a_lost_process(died.value)
     for segment in Path("/dev/shm").glob(f"torch_{process.pid}_*"):  # of batches on their way
         segment.unlink()
+
+
+def kill_and_read(process: psutil.Process, batches: Iterator[Batch]) -> None:
+    """Torch's handler of SIGCHLD may raise from the kill on, wherever this thread is."""
+    process.kill()
+    try:
+        list(batches)
+    except RuntimeError:
+        time.sleep(1)  # the connection can break before SIGCHLD comes: a later test would meet its error
+        raise
 
 
 def check_a_lost_process(error: BaseException) -> None:
