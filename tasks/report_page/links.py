@@ -8,6 +8,8 @@ from training.records import Release
 from training.redaction import redact
 
 _LOCAL = "http://127.0.0.1:5000"  # the default address of `evergreen ui`
+# Opens MLflow's menus for trained models; without this, a browser's first visit opens those for language models.
+MENU = "?workflowType=machine_learning"
 
 
 def where_to_look(release: Release, experiment_id: str, uri: str | None, home: Path) -> tuple[str, str]:
@@ -26,8 +28,8 @@ def where_to_look(release: Release, experiment_id: str, uri: str | None, home: P
     run = f"{base}/#/experiments/{quote(experiment_id)}/runs/{quote(release.mlflow_run_id)}"
     version = f"{base}/#/models/{quote(release.model, safe='')}/versions/{quote(release.version)}"
     links = {
-        "MLflow run": run,
-        "model version": version,
-        "report page": f"{run}/artifacts/report.html",
+        "MLflow run": f"{run}{MENU}",
+        "model version": f"{version}{MENU}",
+        "report page": f"{run}/artifacts/report.html{MENU}",
     }
     return " · ".join(f"[{name}]({address})" for name, address in links.items()), command

@@ -58,17 +58,20 @@ def test_the_pages_are_served_from_a_free_port(tmp_path: Path) -> None:
     server = subprocess.Popen(
         [sys.executable, "-m", "flows.cli.main", "ui", "--port", str(port)],
         env=os.environ | {"EVERGREEN_HOME": str(tmp_path)},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
     try:
+        assert server.stdout is not None
+        address = server.stdout.readline().decode().split()[-1]
+        assert address == f"http://127.0.0.1:{port}/#/experiments?workflowType=machine_learning"
         assert answer(server, f"http://127.0.0.1:{port}/health") == b"OK"
     finally:
         parts = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
         for part in parts:
             with contextlib.suppress(psutil.NoSuchProcess):
                 part.kill()
-        server.wait()
+        server.communicate()
 
 
 def answer(server: "subprocess.Popen[bytes]", url: str) -> bytes:

@@ -296,9 +296,12 @@ def luminance(colour: str) -> float:
 def test_the_report_links_run_version_and_page(uri: str | None, base: str, command: str) -> None:
     release = report().release.model_copy(update={"model": "a b", "version": "7", "mlflow_run_id": "r1"})
     links, needed = where_to_look(release, "3", uri, Path("/h"))
-    assert f"[MLflow run]({base}/#/experiments/3/runs/r1)" in links
-    assert f"[model version]({base}/#/models/a%20b/versions/7)" in links
-    assert f"[report page]({base}/#/experiments/3/runs/r1/artifacts/report.html)" in links
+    assert f"[MLflow run]({base}/#/experiments/3/runs/r1?workflowType=machine_learning)" in links
+    assert f"[model version]({base}/#/models/a%20b/versions/7?workflowType=machine_learning)" in links
+    assert (
+        f"[report page]({base}/#/experiments/3/runs/r1/artifacts/report.html?workflowType=machine_learning)"
+        in links
+    )
     assert needed.startswith(command)
     assert bool(needed) == bool(command)
     assert "secret" not in links + needed
