@@ -8,6 +8,7 @@ from typing import NoReturn
 import click
 import psutil
 
+from flows.cli.output import say
 from tasks.report_page.links import MENU
 from training.errors import ResourceError, SettingError
 from training.storage.paths import Home, home
@@ -32,7 +33,8 @@ def serve(place: Home, port: int) -> NoReturn:
     command = ["-m", "mlflow", "ui", "--backend-store-uri", place.mlflow_uri, "--port", str(port)]
     # MLflow's job runner, seven processes for the evaluation of language models, is not needed here.
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
-    print(f"MLflow's pages of {place.root}: http://{_HOST}:{port}/#/experiments{MENU}", flush=True)
+    say(f"MLflow's pages of {place.root}: http://{_HOST}:{port}/#/experiments{MENU}")
+    sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *command, "--host", _HOST, "--workers", "1"])
 
 
