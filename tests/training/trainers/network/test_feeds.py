@@ -183,7 +183,10 @@ def kill_and_read(process: psutil.Process, batches: Iterator[Batch]) -> None:
     try:
         list(batches)
     except RuntimeError:
-        time.sleep(1)  # the connection can break before SIGCHLD comes: a later test would meet its error
+        # The connection can break before SIGCHLD comes, whose error a later test would meet.
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.05)
+        time.sleep(0.5)
         raise
 
 
