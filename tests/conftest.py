@@ -13,11 +13,23 @@ import s3_server as s3_server_module
 
 from flows.local.environment import NO_SERVICES  # imports nothing that reads the environment
 
+_FOLDER = "EVERGREEN_TESTS_FOLDER"
+
+
+def _folder() -> str:
+    """A temporary folder of this process, in a folder that pytest's first process removes when it ends.
+
+    Processes of pytest-xdist may be killed at the end, before they could remove anything.
+    """
+    if _FOLDER not in os.environ:
+        os.environ[_FOLDER] = tempfile.mkdtemp(prefix="evergreen-tests-")
+        atexit.register(shutil.rmtree, os.environ[_FOLDER], ignore_errors=True)
+    return tempfile.mkdtemp(dir=os.environ[_FOLDER])
+
 
 def _isolate() -> None:
     """Set an isolated environment before collection: Prefect and Ray read the environment when first imported."""
-    folder = tempfile.mkdtemp(prefix="evergreen-tests-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = _folder()
     for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "RAY_ADDRESS", "EVERGREEN_HOME"):
         os.environ.pop(name, None)
     os.environ |= {

@@ -1,8 +1,10 @@
 """The device and the number of workers that a run gets on a cluster with given CPUs and GPUs."""
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 import pytest
@@ -55,7 +57,16 @@ ray.shutdown()
 @pytest.fixture(scope="module")
 def decided() -> dict[str, Any]:
     """Decisions on a separate Ray cluster with four CPUs and one declared GPU without a device."""
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
+    with tempfile.TemporaryDirectory(
+        prefix="eg-", dir="/tmp"
+    ) as folder:  # of Ray's sessions, which Ray keeps
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM],
+            env=os.environ | {"RAY_TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 

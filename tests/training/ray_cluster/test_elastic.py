@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,15 @@ def run(scenario: str, step_s: str, home: Home, version: DatasetVersion, folder:
     described = folder / "version.json"
     described.write_text(version.model_dump_json())
     path = os.pathsep.join(map(str, (_HERE.parents[1], _HERE.parent, _HERE)))
-    done = subprocess.run(
-        [sys.executable, str(_HERE / "elastic_run.py"), scenario, str(home.root), str(described)],
-        env=os.environ | {"PYTHONPATH": path, "EVERGREEN_TEST_STEP_S": step_s},
-        stdout=subprocess.PIPE,
-        timeout=400,
-        check=True,
-    )
+    with tempfile.TemporaryDirectory(prefix="eg-", dir="/tmp") as sessions:  # of Ray, which keeps them
+        own = {"PYTHONPATH": path, "EVERGREEN_TEST_STEP_S": step_s, "RAY_TMPDIR": sessions}
+        done = subprocess.run(
+            [sys.executable, str(_HERE / "elastic_run.py"), scenario, str(home.root), str(described)],
+            env=os.environ | own,
+            stdout=subprocess.PIPE,
+            timeout=400,
+            check=True,
+        )
     # Ray may print afterwards that the node is dead.
     found: dict[str, Any] = json.loads(
         next(line for line in done.stdout.splitlines() if line.startswith(b"{"))
