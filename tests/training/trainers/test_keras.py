@@ -2,8 +2,12 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -91,6 +95,40 @@ def test_a_crash_at_any_step_changes_no_bit(
     crash_at(part * trained.steps, hit, monkeypatch)
     assert outcome(hit, launch(hit)) == outcome(calm, trained)
     assert read_attempts(hit.paths)[1].first_step > 0
+
+
+def test_another_thread_that_draws_random_numbers_changes_no_bit(
+    home: Home, tmp_path: Path, small_version: DatasetVersion
+) -> None:
+    """As Prefect's event client does in its own thread when it connects to the server again."""
+
+    def job(where: Home) -> TrainingJob:
+        return small_job(where, small_version, write_keras(tmp_path / "recipe"))
+
+    calm, busy = job(Home(tmp_path / "calm")), job(home)
+    expected = outcome(calm, launch(calm))
+    with drawing():
+        assert outcome(busy, launch(busy)) == expected
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw from Python's `random` in another thread, all the time."""
+    stopped, began = threading.Event(), threading.Event()
+
+    def draw() -> None:
+        while not stopped.is_set():
+            random.random()
+            began.set()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        began.wait()
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def test_the_replay_check_finds_the_same_bits(

@@ -1,6 +1,8 @@
 """The import of Keras on its torch backend, with the same configuration on every machine."""
 
+import importlib
 import os
+import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +38,32 @@ def set_defaults(keras: Any) -> None:
     keras.config.set_epsilon(1e-7)
     keras.config.set_image_data_format("channels_last")
     keras.config.set_dtype_policy("float32")
+
+
+@contextmanager
+def seeds_from_torch() -> Iterator[None]:
+    """While the block runs, layers and initializers without a seed take their seeds from the seed of torch's generator.
+
+    Keras draws these seeds from Python's `random`, the generator of the whole process. Other threads may draw from the
+    same generator meanwhile, such as that of Prefect's event client when it connects again: the model then got other
+    initial weights. Keras has no public way to name another generator, so its module gets a generator of its own, with
+    the numbers that `random` gives right after :func:`training.trainers.generators.seed_generators`. A version of
+    Keras without this module keeps Python's `random`.
+    """
+    import torch
+
+    try:
+        module = importlib.import_module("keras.src.random.seed_generator")
+    except ImportError:
+        module = None
+    if module is None or getattr(module, "python_random", None) is not random:
+        yield
+        return
+    vars(module)["python_random"] = random.Random(torch.initial_seed())
+    try:
+        yield
+    finally:
+        vars(module)["python_random"] = random
 
 
 @contextmanager

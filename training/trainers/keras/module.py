@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch  # noqa: TID253 - imported by processes that train, export or score a model
@@ -10,7 +11,7 @@ from torch import nn  # noqa: TID253
 from training.errors import TrainingError
 from training.recipe import BuildModel
 from training.text_shape import TextShape
-from training.trainers.keras.library import set_defaults, torch_keras
+from training.trainers.keras.library import seeds_from_torch, set_defaults, torch_keras
 from training.trainers.network.modules import model_example
 
 _SEED = "seed_generator_state"  # name that Keras gives to the state of each of its random generators
@@ -74,7 +75,8 @@ def _computation(model: Any, variables: Mapping[str, Any], updated: Sequence[str
         if training:
             keras.utils.set_random_seed(_drawn())  # of the generator that random operations without seed use
             mapping += [(state, torch.tensor([_drawn(), 0], dtype=state.value.dtype)) for state in seeds]
-        with keras.device(str(inputs.device)), keras.StatelessScope(mapping) as scope:
+        unseeded = seeds_from_torch() if training else nullcontext()
+        with unseeded, keras.device(str(inputs.device)), keras.StatelessScope(mapping) as scope:
             output = model(inputs, training=training)
             if not training:
                 return output, {}
@@ -99,7 +101,7 @@ def build_keras_module(build_model: BuildModel, shape: tuple[int, ...], outputs:
     images = len(shape) == 3 and not isinstance(shape, TextShape)
     own = (*shape[1:], shape[0]) if images else shape
     example = model_example(shape, 2)
-    with keras.device("cpu"):
+    with keras.device("cpu"), seeds_from_torch():
         model = build_model(own, outputs)
         if not isinstance(model, keras.Model):
             raise TrainingError(
