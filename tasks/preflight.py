@@ -2,7 +2,7 @@
 
 Whether the model can be compared and registered would otherwise be known only after hours of training; it is checked
 while the workers start and run their first steps. Fails with SettingError when the champion learned another problem or
-takes other inputs, and with TrainingError when the model can't be exported.
+takes other inputs, or when the MLflow experiment was deleted, and with TrainingError when the model can't be exported.
 """
 
 import logging
@@ -16,7 +16,7 @@ from tasks.model_formats.base import format_of
 from tasks.registry.aliases import TRANSFORM_TAG, champion_of, version_tags
 from tasks.registry.safe_loading import registered_inputs
 from tasks.step import step
-from tasks.trackers.mlflow_run import connect_once
+from tasks.trackers.mlflow_run import check_experiment, connect_once
 from training.errors import StopRequestedError, classify
 from training.plan import RunPlan
 from training.recipe import reload_once
@@ -33,14 +33,15 @@ _LOOK_S = 0.5
 def preflight(plan: RunPlan, version: DatasetVersion) -> None:
     """Refuse a run whose model could not be compared or registered; checks nothing when training is finished already.
 
-    An MLflow server that is unavailable does not stop the training: the check of the champion's inputs is
-    skipped with a warning.
+    An MLflow server that is unavailable does not stop the training: the checks of the experiment and of the champion's
+    inputs are skipped with a warning.
     """
     if finished(plan.paths, plan.run_key) is not None:
         return
     check_format(plan, version)
     try:
         client = connect_once(plan)
+        check_experiment(client, plan)
         number = champion_of(client, plan.model)
         if number is not None:
             tags = version_tags(client, plan.model, number)

@@ -12,6 +12,7 @@ from tasks.checks.storage_check import check_storage_reads
 from tasks.checks.tracker_check import check_trackers
 from tasks.model_formats.base import format_of
 from tasks.trackers.embedded_store import champion_tags
+from tasks.trackers.mlflow_run import check_embedded_experiment
 from training.data.manifest import read_manifest
 from training.data.preparation.source_check import check_not_refused, check_source
 from training.data.preprocessing.preparation import check_declared
@@ -32,7 +33,7 @@ _DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 
 
 def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> None:
-    """Check libraries, metrics, trackers and store, the rows, the initial weights, the champion's inputs and the model.
+    """Check libraries, metrics, trackers, stores, the rows, the initial weights, the champion's inputs and the model.
 
     Checks nothing for a finished run. A recipe of Evergreen with its own images has proven rows and model: only
     the rest is checked. For images, a few rows are checked; for a table, the target of every row.
@@ -45,6 +46,7 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     check_libraries(plan.recipe, trainer.DISTRIBUTIONS)
     check_library(recipe.name, recipe.metrics)
     check_trackers(plan.settings)
+    check_embedded_experiment(plan)
     check_storage_reads(plan.settings)
     proven = _is_proven(plan, recipe)
     optional = bool(extra_of(trainer.DISTRIBUTIONS))  # the trainer's library may be missing

@@ -24,6 +24,7 @@ _ALIASES = (
 _MODELS = "select name from registered_models"
 _ALL_ALIASES = "select name, alias, version from registered_model_aliases"
 _CHAMPION = "select version from registered_model_aliases where name = ? and alias = 'champion'"
+_DELETED = "select experiment_id from experiments where name = ? and lifecycle_stage = 'deleted'"
 _VERSION_TAGS = "select key, value from model_version_tags where name = ? and version = ?"
 _RUNNING = (
     "select distinct recipe.value, key.value from runs "
@@ -101,6 +102,18 @@ def champion_tags(home: Home, model: str) -> tuple[str | None, dict[str, str]]:
             return (str(found[0]), dict(rows)) if found else (None, {})
     except sqlite3.Error:
         return None, {}
+
+
+def deleted_experiment(home: Home, name: str) -> str | None:
+    """Id of the experiment `name` if the experiment was deleted; None otherwise, or when the store can't be read."""
+    if not store_file(home).is_file():
+        return None
+    try:
+        with opened(home) as store:
+            found = store.execute(_DELETED, (name,)).fetchone()
+            return str(found[0]) if found else None
+    except sqlite3.Error:
+        return None
 
 
 def running(store: sqlite3.Connection) -> list[RunningRun]:

@@ -1,5 +1,6 @@
 """MLflow runs: one for each run key, with its inputs, final status and final metrics, each recorded once."""
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from tasks.trackers.embedded_store import deleted_experiment
 from tasks.trackers.mlflow_store import connect as connect
 from tasks.trackers.mlflow_store import connect_once as connect_once
 from tasks.trackers.mlflow_store import connect_patiently as connect_patiently
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 RUN_KEY_TAG = "evergreen.run_key"
 HOME_TAG = "evergreen.home"  # identifies the home that a run belongs to, in a store that several homes share
 ERROR_TAG = "evergreen.error"
+_DELETED = "deleted"  # MLflow keeps a deleted experiment, with its name, until `mlflow gc`
 PARENT_TAG = "mlflow.parentRunId"  # MLflow shows a run with this tag below its parent
 
 
@@ -82,12 +85,34 @@ def experiment_of(client: "MlflowClient", plan: RunPlan) -> str:
     """Id of the run's experiment, which is created if it does not exist."""
     name = experiment_name(plan)
     found = client.get_experiment_by_name(name) or _new_experiment(client, plan, name)
-    if found.lifecycle_stage == "deleted":
-        raise SettingError(
-            f"tracking.experiment: MLflow's experiment {name!r} was deleted. Restore it with `mlflow experiments "
-            f"restore --experiment-id {found.experiment_id}`, or set another name."
-        )
+    if found.lifecycle_stage == _DELETED:
+        raise _deleted(plan, found.experiment_id)
     return str(found.experiment_id)
+
+
+def check_experiment(client: "MlflowClient", plan: RunPlan) -> None:
+    """Raises :class:`SettingError` when the run's experiment was deleted; creates no experiment."""
+    found = client.get_experiment_by_name(experiment_name(plan))
+    if found is not None and found.lifecycle_stage == _DELETED:
+        raise _deleted(plan, found.experiment_id)
+
+
+def check_embedded_experiment(plan: RunPlan) -> None:
+    """:func:`check_experiment` for a run that uses the home's own store, which is read without MLflow."""
+    if plan.settings.tracking.uri is not None:
+        return
+    number = deleted_experiment(Home(Path(plan.home)), experiment_name(plan))
+    if number is not None:
+        raise _deleted(plan, number)
+
+
+def _deleted(plan: RunPlan, experiment_id: str) -> SettingError:
+    store = redact(plan.settings.tracking.uri or Home(Path(plan.home)).mlflow_uri)
+    return SettingError(
+        f"tracking.experiment: MLflow's experiment {experiment_name(plan)!r} was deleted, so no run can be recorded in "
+        f"the experiment. Restore the experiment with `MLFLOW_TRACKING_URI={shlex.quote(store)} mlflow experiments "
+        f"restore --experiment-id {experiment_id}`, or set another name."
+    )
 
 
 def _new_experiment(client: "MlflowClient", plan: RunPlan, name: str) -> "Experiment":

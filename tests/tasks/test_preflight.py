@@ -12,6 +12,7 @@ from small_runs import write_recipe
 
 from flows.retrain import retrain
 from tasks import preflight
+from tasks.trackers.mlflow_run import connect
 from training.errors import DataError, SettingError, StopRequestedError, TrainingError
 from training.plan import RunPlan
 from training.records import DatasetVersion
@@ -39,6 +40,17 @@ def test_a_champion_of_another_shape_is_refused_before_training(home: Home, tmp_
     with pytest.raises(SettingError, match=r"takes images of \(1, 8, 8\).*the data are \(1, 12, 12\)"):
         run(recipe, image_size=12)
     assert len(list(home.runs("plain").glob("*/attempts.jsonl"))) == 1
+
+
+def test_a_deleted_experiment_is_refused_before_training(home: Home, tmp_path: Path) -> None:
+    client = connect(None, home)
+    number = client.create_experiment("plain")
+    client.delete_experiment(number)
+    with pytest.raises(SettingError, match=rf"'plain' was deleted.*restore --experiment-id {number}"):
+        run(write_recipe(tmp_path))
+    assert not list(home.runs("plain").glob("*/attempts.jsonl"))
+    client.restore_experiment(number)
+    assert run(write_recipe(tmp_path)).alias == "champion"
 
 
 def test_a_model_that_can_not_be_exported_is_refused_before_training(home: Home, tmp_path: Path) -> None:

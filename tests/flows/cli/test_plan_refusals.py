@@ -1,5 +1,6 @@
 """`evergreen plan` refuses before preparation what the run would refuse, with the same messages."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from small_runs import LINEAR
 
 from flows import preview as module
 from flows.preview import preview
+from tasks.trackers.mlflow_run import connect
 from training.errors import DataError, SettingError, TrainingError
 from training.storage.paths import Home
 
@@ -96,6 +98,18 @@ def test_a_tracker_without_its_library_is_refused(
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(SettingError, match=r"tracking\.also: wandb needs the library wandb"):
         preview(str(tmp_path / "pets.py"), {"tracking": {"also": "wandb"}}, home)
+
+
+def test_a_deleted_experiment_is_refused_with_the_command_that_restores_it(home: Home) -> None:
+    client = connect(None, home)
+    number = client.create_experiment("digits")
+    client.delete_experiment(number)
+    command = rf"MLFLOW_TRACKING_URI={home.mlflow_uri} mlflow experiments restore --experiment-id {number}"
+    with pytest.raises(SettingError, match=re.escape(command)):
+        preview("digits", {}, home)
+    assert preview("digits", {"tracking": {"experiment": "another"}}, home).first
+    client.restore_experiment(number)
+    assert preview("digits", {}, home).first
 
 
 @pytest.mark.parametrize(
