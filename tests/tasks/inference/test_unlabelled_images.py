@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from tasks.inference.unlabelled_images import find_chunks, read_chunk
 from training.data.dataset import open_columns
@@ -75,3 +76,11 @@ def test_part_files_of_a_dataset_version(digits_version) -> None:
     assert len(set(where)) == len(images)
     with pytest.raises(DataError, match=r"64 bytes an image; the model takes \(1, 28, 28\).*784 bytes"):
         read(place, (1, 28, 28))
+
+
+def test_an_image_of_16_bits_is_a_bad_row(tmp_path: Path) -> None:
+    Image.fromarray(np.full((4, 4), 5000, np.uint16)).save(tmp_path / "deep.png")
+    (batch,) = read_chunk(*find_chunks(tmp_path), (1, 4, 4))
+    (error,) = batch["error"]
+    assert error.startswith(f"{tmp_path / 'deep.png'}: has colour mode I;16")
+    assert error.endswith("convert the image to 8 bits")

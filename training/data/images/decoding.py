@@ -20,6 +20,10 @@ Pixels = npt.NDArray[np.uint8]
 # start other programs, such as Ghostscript for EPS.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _MOST_PIXELS = 100_000_000
+_DEEP = (
+    "I",
+    "F",
+)  # Pillow's modes of integers of 16 or 32 bits, such as I;16B, and of floating-point numbers
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,16 @@ def first_shape(rows: pa.RecordBatch, target: Target) -> ImageShape | None:
         except BadImage:
             continue
     return None
+
+
+def none_readable(rows: pa.RecordBatch, target: Target) -> str:
+    """Message text for rows of which none is readable, without the name of the source; gives the first row's reason."""
+    try:
+        _decode_row(rows, 0, target)
+    except BadImage as error:
+        first = f"{rows['where'][0].as_py()}: {error}"
+        return f"none of the images can be read, so there is nothing to learn from. The first is {first}."
+    raise AssertionError("the first row is readable")
 
 
 def decode(rows: pa.RecordBatch, target: Target) -> Decoded:
@@ -135,10 +149,15 @@ def _check_size(width: int, height: int) -> None:
 def to_pixels(image: "Image", target: Target) -> Pixels:
     """Convert and resize a Pillow image as `target` asks; returns uint8 of shape (channels, height, width).
 
-    Raises :class:`BadImage` for a colour mode that `target` does not convert.
+    Raises :class:`BadImage` for a colour mode that `target` does not convert, and for pixels of more than 8 bits.
     """
     from PIL import Image
 
+    if image.mode.startswith(_DEEP):  # Pillow would cut every value at 255, so most pixels would become white
+        raise BadImage(
+            f"has colour mode {image.mode}, so more than 8 bits for each pixel's value, and images have 8; convert "
+            "the image to 8 bits"
+        )
     if target.channels:
         image = image.convert("L" if target.channels == 1 else "RGB")
     elif image.mode == "P":

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.data.images.decoding import Target, first_shape
+from training.data.images.decoding import Target, first_shape, none_readable
 from training.data.manifest import write_manifest
 from training.data.preparation.bad_rows import check_bad_rows
 from training.data.preparation.duplicates import find_copies, refuse
@@ -158,7 +158,8 @@ def plan_transform(
         None,
     )
     if shape is None:
-        raise DataError(f"{files.origin}: none of the images can be read, so there is nothing to learn from.")
+        rows = next(raw_batches(raw[0].path, rows=1))
+        raise DataError(f"{files.origin}: {none_readable(rows, target)}")
     return [
         ShardPlan(
             raw=shard.path,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from training.data.images.decoding import Target, decode, first_shape
+from training.data.images.decoding import Target, decode, first_shape, none_readable
 from training.data.preparation.prepare import plan_shards, selected_rows
 from training.data.sources.folder import read_listing
 from training.data.sources.locate import reader
@@ -74,7 +74,7 @@ def _shape(files: SourceFiles, settings: DataSettings, batches: list[pa.RecordBa
     target = Target(settings.image_size, settings.channels)
     shape = next((found for batch in batches if (found := first_shape(batch, target))), None)
     if shape is None:
-        raise DataError(f"{files.origin}: none of the images can be read, so there is nothing to learn from.")
+        raise DataError(f"{files.origin}: {none_readable(batches[0], target)}")
     return shape
 
 

@@ -112,6 +112,36 @@ def test_transparency_needs_a_decision() -> None:
     assert np.array_equal(to_pixels(rgba, Target(None, 3)), COLOUR.transpose(2, 0, 1))
 
 
+DEEP = {
+    "I;16": ("PNG", np.uint16),
+    "I": ("TIFF", np.int32),
+    "F": ("TIFF", np.float32),
+}
+
+
+@pytest.mark.parametrize("channels", [None, 1, 3])
+@pytest.mark.parametrize("mode", DEEP)
+def test_more_than_8_bits_are_refused(mode: str, channels: int | None) -> None:
+    kind, dtype = DEEP[mode]
+    image = Image.fromarray(GREY[..., 0].astype(dtype) * 100)
+    out = BytesIO()
+    image.save(out, kind)
+    assert open_image(out.getvalue()).mode == mode
+    rows = batch(raw_pixels(GREY), RawImage(out.getvalue()))
+    found = decode(rows, Target(None, channels, (channels or 1, 6, 4)))
+    assert found.good.tolist() == [0]
+    assert found.bad[0].startswith(f"file 1: has colour mode {mode}, so more than 8 bits")
+    assert "convert the image to 8 bits" in found.bad[0]
+
+
+def test_a_big_endian_tiff_and_a_pgm_of_16_bits_are_refused() -> None:
+    with pytest.raises(BadImage, match=r"colour mode I;16B.*convert the image to 8 bits"):
+        to_pixels(Image.new("I;16B", (4, 6)), Target(None, 1))
+    content = b"P5 4 6 65535\n" + (GREY[..., 0].astype(">u2") * 256).tobytes()
+    with pytest.raises(BadImage, match=r"colour mode I.*convert the image to 8 bits"):
+        to_pixels(open_image(content), Target(None, 1))
+
+
 def test_the_first_readable_row_gives_the_shape() -> None:
     rows = batch(RawImage(b""), RawImage(b"junk"), raw_pixels(COLOUR), raw_pixels(GREY))
     assert first_shape(rows, AS_IT_IS) == (3, 6, 4)

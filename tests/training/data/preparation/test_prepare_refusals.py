@@ -89,7 +89,18 @@ def test_a_split_without_one_good_image_is_refused_by_name(home: Home, images: P
 def test_no_good_image_at_all_is_refused(home: Home, images: Path) -> None:
     for file in images.rglob("*.png"):
         junk(file)
-    assert f"{images}: none of the images can be read" in refused(home, images)
+    message = refused(home, images)
+    assert f"{images}: none of the images can be read" in message
+    assert ".png: is not a readable image" in message
+
+
+def test_images_of_16_bits_are_refused_with_file_and_remedy(home: Home, images: Path) -> None:
+    deep = images / "train" / "dog" / "1.png"
+    Image.fromarray(np.full((6, 6), 5000, np.uint16)).save(deep)
+    for data in ({}, {"channels": 3}):
+        message = refused(home, images, **data)
+        assert f"{deep}: has colour mode I;16" in message
+        assert "convert the image to 8 bits" in message
 
 
 def test_only_the_first_bad_rows_are_shown(home: Home, images: Path) -> None:
