@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.gate.outcomes import Outcomes
 from tasks.gate.reign import Flips, Reign, look_key, pack_flips
-from tasks.gate.signs import FLIPS, Differences, flipped_sums
+from tasks.gate.signs import FLIPS, TIE, Differences, flipped_sums, size_of
 from tasks.gate.spending import joint_spent, strict_level
 from training.records import Look, Question
 from training.settings.schema import GateSettings
@@ -72,7 +72,8 @@ def take_look(
         if joint
         else spend_strictly(reign, settings)
     )
-    passed = p <= spending.level or (spending.boundary is not None and statistic > spending.boundary)
+    above = spending.boundary is not None and statistic > spending.boundary + TIE
+    passed = p <= spending.level or above
     look = Look(
         question=question,
         measure=compared.measure,
@@ -131,14 +132,14 @@ def spend_jointly(
     allowed = math.floor(now * (FLIPS + 1)) - int(reign.crossed.sum())
     if allowed < 1:
         return Spending(None, now - before, spent, np.empty(0, np.intp))
-    size = float(np.sqrt(np.square(differences).sum()))
+    size = size_of(differences)
     uncrossed = np.flatnonzero(~reign.crossed)
     scores = sums[uncrossed] / size if size else np.zeros(len(uncrossed))
     # The allowed-th largest score, not the next smaller score, with which the error rate of 0.05 becomes 0.08.
     highest = float(np.partition(scores, -allowed)[-allowed])
-    crossing = scores >= highest
+    crossing = scores >= highest - TIE
     if crossing.sum() > allowed:  # tied flips exceed the allowed number
-        crossing = scores > highest
+        crossing = scores > highest + TIE
     # When few rows differ, the flips may not give a lower boundary than the normal distribution.
     boundary = max(highest, float(norm.isf(now)))
     return Spending(boundary, now - before, spent, uncrossed[crossing])

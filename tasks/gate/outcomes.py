@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.gate.signs import FLIPS, Differences, Digests
+from tasks.gate.signs import FLIPS, TIE, Differences, Digests, size_of
 from tasks.problems import part_of
 from training.records import Evaluation, ProblemName, Question, Rule
 from training.settings.schema import GateSettings
@@ -99,7 +99,7 @@ def digest_of_rows(digests: Digests, labels: npt.NDArray[np.int64] | Differences
 
 def statistic_of(differences: Differences) -> float:
     """Sum of the differences in standard deviations, if each sign is random."""
-    size = float(np.sqrt(np.square(differences).sum()))
+    size = size_of(differences)
     return float(differences.sum()) / size if size else 0.0
 
 
@@ -107,9 +107,10 @@ def sign_flip_test(flips: Differences, differences: Differences) -> tuple[float,
     """(p, statistic) of the test by random signs: the share of flips whose sum reaches that of the differences.
 
     B. Phipson and G. Smyth, Statistical Applications in Genetics and Molecular Biology 9 (2010) 39: the observed signs
-    count as one of the flips, so that the p-value is valid.
+    count as one of the flips, so that the p-value is valid. Sums that differ by rounding alone count as equal.
     """
-    p = float((1 + (flips >= float(differences.sum())).sum()) / (FLIPS + 1))
+    reached = float(differences.sum()) - TIE * size_of(differences)
+    p = float((1 + (flips >= reached).sum()) / (FLIPS + 1))
     return p, statistic_of(differences)
 
 

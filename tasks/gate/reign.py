@@ -48,11 +48,13 @@ class Reign:
         return self.forgotten + len(self.keys)
 
     def with_look(self, key: str, crossed: Flips, strict_level: float) -> "Reign":
-        """The state after a look; unchanged when the state already contains the look."""
-        if key in self.keys:
+        """The state after a look. A look that the state already has is not counted again, but its flips stay spent."""
+        if key in self.keys and self.crossed[crossed].all():
             return self
         marked = self.crossed.copy()
         marked[crossed] = True
+        if key in self.keys:
+            return replace(self, crossed=marked)
         keys = (*self.keys, key)
         return Reign(
             keys=keys[-_MOST_KEYS:],

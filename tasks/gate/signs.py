@@ -13,7 +13,10 @@ import numpy.typing as npt
 
 FLIPS = 20_000
 _BYTES = FLIPS // 8
-_CHUNK = 128  # rows at a time: 2.5 MB of unpacked bits
+_CHUNK = 128  # rows at a time: 2.5 MB of unpacked bits, 20 MB as float64
+# Scores (sums in standard deviations) that are closer count as equal. Rounding makes equal sums of a million
+# differences differ by up to 1e-10: a tie must neither be missed nor be taken for a higher score.
+TIE = 1e-9
 
 Digests = npt.NDArray[np.uint64]
 Differences = npt.NDArray[np.float64]
@@ -27,8 +30,6 @@ def flipped_sums(reference: str, digests: Digests, differences: Differences) -> 
     used = np.flatnonzero(differences)
     sizes = np.unique(np.abs(differences[used]))
     whole = len(sizes) == 1
-    # A power of 2, so that no digit changes: squares of large numbers would overflow in float32.
-    unit = 2.0 ** np.frexp(sizes[-1])[1] if len(sizes) else 1.0
     sums = np.zeros(FLIPS, np.float64)
     for start in range(0, len(used), _CHUNK):
         chosen = used[start : start + _CHUNK]
@@ -37,9 +38,14 @@ def flipped_sums(reference: str, digests: Digests, differences: Differences) -> 
             bits ^= (differences[chosen] < 0)[:, None]
             sums += 2.0 * bits.sum(axis=0, dtype=np.uint8) - len(chosen)
         else:
-            values = (differences[chosen] / unit).astype(np.float32)
-            sums += 2.0 * (values @ bits.astype(np.float32)) - float(values.sum())
-    return sums * (sizes[0] if whole else unit)
+            values = differences[chosen]
+            sums += 2.0 * (values @ bits.astype(np.float64)) - float(values.sum())
+    return sums * sizes[0] if whole else sums
+
+
+def size_of(differences: Differences) -> float:
+    """Standard deviation of the sum of `differences` under random signs: the square root of the sum of squares."""
+    return float(np.linalg.norm(differences))
 
 
 def _bits(reference: str, digests: Digests) -> npt.NDArray[np.uint8]:

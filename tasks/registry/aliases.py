@@ -91,7 +91,12 @@ def was_rolled_back(client: "MlflowClient", model: str, weights: str) -> bool:
 
     Compares weights, because a forced run registers the same weights again as another version.
     """
-    return any(ROLLED_BACK_TAG in version.tags for version in _found(client, model, {WEIGHTS_TAG: weights}))
+    return any(ROLLED_BACK_TAG in version.tags for version in versions_with_weights(client, model, weights))
+
+
+def versions_with_weights(client: "MlflowClient", model: str, weights: str) -> "list[ModelVersion]":
+    """The versions of `model` whose weights have this digest, in no particular order."""
+    return _found(client, model, {WEIGHTS_TAG: weights})
 
 
 def _versions(client: "MlflowClient", model: str, tags: dict[str, str]) -> list[int]:

@@ -20,7 +20,14 @@ from tasks.gate import asks_for_look, look_of
 from tasks.gate.look import Reference, key_of, take_look
 from tasks.gate.outcomes import Outcomes, Side, read_outcomes
 from tasks.gate.reign import DamagedReignError, Reign, read_reign, unpack_flips
-from tasks.registry.aliases import CHAMPION, PREVIOUS, WEIGHTS_TAG, champion_of, version_tags
+from tasks.registry.aliases import (
+    CHAMPION,
+    PREVIOUS,
+    WEIGHTS_TAG,
+    champion_of,
+    version_tags,
+    versions_with_weights,
+)
 from tasks.registry.lock import Lease
 from tasks.trackers.paged_search import all_pages
 from training.records import Evaluation, Look, Question, Record, Verdict
@@ -93,11 +100,16 @@ class Registry:
             reign = _with_look(reign, look)
         return reign
 
-    def recorded_look(self, question: Question, candidate: str, reference: str, key: str) -> Look | None:
-        """The look of candidate version `candidate` with this key, or None."""
-        tags = version_tags(self.client, self.model, candidate)
-        look = _look_in(tags, f"{LOOK_TAG}.{question}.{reference}")
-        return look if look is not None and look.key == key else None
+    def recorded_look(self, question: Question, weights: str, reference: str, key: str) -> Look | None:
+        """The look with this key at any version with these weights, or None.
+
+        A forced run registers the same weights again as another version, which does not get a second look.
+        """
+        tag = f"{LOOK_TAG}.{question}.{reference}"
+        found = (
+            _look_in(version.tags, tag) for version in versions_with_weights(self.client, self.model, weights)
+        )
+        return next((look for look in found if look is not None and look.key == key), None)
 
     def record(self, lease: Lease, candidate: str, reference: str, look: Look) -> None:
         """Record a look: first with the candidate, then in the reign. Recording it again changes nothing."""
@@ -149,7 +161,7 @@ def _look(
 ) -> Look:
     registry, rows_digest = Registry(lease.client, lease.model), outcomes.rows_digest()
     key = key_of(question, weights, rows_digest, settings)
-    look = registry.recorded_look(question, number, version, key)
+    look = registry.recorded_look(question, weights, version, key)
     if look is None:
         standing = registry.standing(version)
         excess = standing.excess if standing.rows_digest == rows_digest else 0.0
@@ -158,7 +170,9 @@ def _look(
         look, _ = take_look(question, weights, reference, outcomes, reign, settings)
     else:
         log.info(
-            "version %s was compared with version %s before: the recorded comparison is used", number, version
+            "the weights of version %s were compared with version %s before: the recorded comparison is used",
+            number,
+            version,
         )
     registry.record(lease, number, version, look)
     return look

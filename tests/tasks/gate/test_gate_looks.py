@@ -152,6 +152,13 @@ def test_a_look_counts_once():
     assert reign.with_look("0" * 12, np.array([3, 5]), 0.01) is reign
 
 
+def test_a_look_whose_record_was_lost_spends_the_flips_of_both_times():
+    first = Reign().with_look("0" * 12, np.array([3, 5]), 0.01)
+    again = first.with_look("0" * 12, np.array([5, 8]), 0.01)
+    assert (again.looks, again.strict_spent) == (1, 0.01)
+    assert np.flatnonzero(again.crossed).tolist() == [3, 5, 8]
+
+
 def test_states_of_two_homes_are_united():
     common = Reign().with_look("0" * 12, np.array([1]), 0.01)
     one, other = (common.with_look(key * 12, np.array([at]), 0.01) for key, at in (("a", 2), ("b", 3)))

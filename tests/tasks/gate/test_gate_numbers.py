@@ -12,7 +12,7 @@ from tasks.gate.look import Reference, take_look
 from tasks.gate.outcomes import read_outcomes
 from tasks.gate.reign import Reign
 from tasks.gate.rules import better_rule, not_worse_rule
-from tasks.gate.signs import _bits, flipped_sums
+from tasks.gate.signs import FLIPS, _bits, flipped_sums
 from tasks.problems.classification.gate import ClassOutcomes
 from tasks.problems.regression.gate import NumberOutcomes
 from tasks.problems.regression.measures import error_needed, rows_needed
@@ -427,3 +427,24 @@ def test_not_worse_is_not_so_strict_that_nothing_passes():
         reference, candidate = errors(rng, (2, 2000), correlation=0.9, spread=0.3)
         passed += rows_of(candidate, reference).compared("not_worse", 0.1).test(np.zeros(0))[0] <= 0.05
     assert passed >= 160
+
+
+@pytest.mark.parametrize("rows", range(2, 7))
+def test_a_flip_with_the_same_sum_counts_although_rounding_differs(rows):
+    """All rows are in favour, so of 2^n flips only the flip that keeps all signs has this sum."""
+    for seed in range(20):
+        reference = np.random.default_rng(seed).uniform(0.1, 1.0, rows)
+        assert look_at(np.zeros(rows), reference).p == pytest.approx(0.5**rows, rel=0.15)
+
+
+def test_a_candidate_that_ties_with_the_boundary_does_not_pass():
+    """Eleven rows in favour: often more flips than the first look may spend have the highest sum of all."""
+    ties = 0
+    for seed in range(40):
+        reference = np.random.default_rng(seed).uniform(0.99, 1.0, 11)
+        digests = np.arange(11, dtype=np.uint64) + 100 * seed
+        look = look_at(np.zeros(11), reference, digests=digests)
+        same = flipped_sums(CHAMPION.identity, digests, np.ones(11)) == 11  # sums of whole numbers are exact
+        assert look.passed == ((1 + same.sum()) / (FLIPS + 1) <= look.level)
+        ties += look.statistic == pytest.approx(look.boundary, rel=1e-6)
+    assert ties > 10

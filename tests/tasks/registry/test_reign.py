@@ -107,6 +107,19 @@ def test_a_pair_that_is_judged_again_spends_nothing(shop: Shop) -> None:
     assert (shop.state(champion).looks, look.number, look.passed) == (1, 1, False)
 
 
+@pytest.mark.parametrize("settings", [JOINT, STRICT], ids=["joint", "strict"])
+def test_the_same_weights_under_another_number_get_no_second_look(shop: Shop, settings: GateSettings) -> None:
+    champion, candidate, forced = shop.version(), shop.version(), shop.version()
+    weights = shop.tags(candidate)[WEIGHTS_TAG]
+    shop.client.set_model_version_tag(shop.model, forced, WEIGHTS_TAG, weights)
+    evaluation = shop.evaluation(champion)
+    (look,) = shop.looks(candidate, evaluation, settings)
+    spent = shop.tags(champion)[f"{REIGN_TAG}.better"]
+    assert take_looks(shop.lease, forced, weights, evaluation, settings) == (look,)
+    assert shop.tags(champion)[f"{REIGN_TAG}.better"] == spent
+    assert shop.tags(forced)[f"{LOOK_TAG}.better.{champion}"] == look.model_dump_json()
+
+
 def test_other_candidates_rows_and_settings_are_separate_looks(shop: Shop) -> None:
     champion, one, other = shop.version(), shop.version(), shop.version()
     first = shop.looks(one, shop.evaluation(champion))
