@@ -107,7 +107,7 @@ class ShardedReplica(Replica):
         start = 0
         for parameter in self._trained():
             stop = start + parameter.numel()
-            parameter.grad = total[start:stop].view_as(parameter).to(parameter.dtype)
+            parameter.grad = _laid_out(total[start:stop], parameter)
             start = stop
         for buffer in self._running():
             stop = start + buffer.numel()
@@ -124,3 +124,14 @@ class ShardedReplica(Replica):
             for vector in vectors[:count]:
                 total += vector
         return total
+
+
+def _laid_out(values: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+    """A gradient of `values`, with the parameter's layout in memory.
+
+    Fused optimizers go through parameter and gradient in the order of memory, which differs from the order of
+    `values` with `training.channels_last`.
+    """
+    if parameter.is_contiguous():
+        return values.view_as(parameter).to(parameter.dtype)
+    return torch.empty_like(parameter).copy_(values.view_as(parameter))

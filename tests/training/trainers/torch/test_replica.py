@@ -1,6 +1,7 @@
 """The arithmetic of one step: the mean over the global batch, however the batch is divided."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from training.trainers.network.feeds import Batch
 from training.trainers.network.modules import build_module
 from training.trainers.ranks import Ranks
 from training.trainers.torch.replica import Replica
+from training.trainers.torch.virtual_shards import ShardedReplica
 
 # A step without momentum and weight decay changes the weights by a multiple of the gradient.
 PLAIN = {
@@ -53,7 +55,8 @@ def replica(tmp_path: Path, small_version: DatasetVersion) -> Callable[..., Repl
             seed=seed, training={"augment": False, "warmup_share": 0.0, **PLAIN, **training}
         )
         ranks = Ranks(rank, world_size, torch.device("cpu"), distributed=False)
-        return Replica(recipe, small_version, settings, ranks, total_steps=100)
+        kind = ShardedReplica if "virtual_shards" in training else Replica
+        return kind(recipe, small_version, settings, ranks, total_steps=100)
 
     return made
 
@@ -260,10 +263,17 @@ def test_half_precision_keeps_whole_weights(replica: Callable[..., Replica], col
     assert torch.allclose(change, whole, atol=0.02)
 
 
-def test_channels_last_is_the_same_step(replica: Callable[..., Replica], columns: Columns) -> None:
-    model = "nn.Sequential(nn.Conv2d(shape[0], 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, classes))"
-    plain = moved(replica(model), batch(columns))
-    assert torch.allclose(moved(replica(model, channels_last=True), batch(columns)), plain, atol=1e-5)
+@pytest.mark.parametrize("training", [{}, {"virtual_shards": 2}], ids=["whole", "virtual shards"])
+def test_channels_last_is_the_same_step(
+    replica: Callable[..., Replica], columns: Columns, training: dict[str, int]
+) -> None:
+    model = (
+        "nn.Sequential(nn.Conv2d(shape[0], 4, 3), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), "
+        "nn.Linear(64, classes))"
+    )
+    one = replace(batch(columns), pieces=(16, 15) if training else ())
+    plain = moved(replica(model, **training), one)
+    assert torch.allclose(moved(replica(model, channels_last=True, **training), one), plain, atol=1e-5)
 
 
 @pytest.mark.parametrize(
