@@ -30,6 +30,7 @@ from tasks.registry.aliases import (
     keep_as_challenger,
     load_version,
     move_alias,
+    refuse_rolled_back,
     version_tags,
     was_rolled_back,
 )
@@ -218,6 +219,7 @@ def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:
         log.warning(
             "the weights of %s version %s were rolled back, so they are not promoted again", model, number
         )
+        refuse_rolled_back(lease, number)
     elif verdict.promote:
         move_alias(lease, number, verdict.champion_version, verdict.summary)
     elif not is_champion:

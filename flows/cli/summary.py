@@ -68,7 +68,7 @@ def outcome(release: Release) -> str:
     if release.alias == "champion":
         return f"{head} promoted to champion"
     if release.alias in ("previous", "none"):
-        return f"{head} was the champion before and is not promoted again automatically"
+        return f"{head} is not promoted: a version with its weights was rolled back"
     if release.verdict.champion_version is None:
         return f"{head} registered, but not promoted: there is no champion yet"
     return f"{head} kept as challenger"

@@ -30,6 +30,7 @@ CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
 ROLLED_BACK_TAG = "evergreen.rolled_back"
 VERDICT_TAG = "evergreen.verdict"
 TURN_TAG = "evergreen.turn"  # turn of the registry lock in which a version last became champion
+NOT_AGAIN = "the weights were rolled back before, so they are not promoted again automatically"  # reason of a decision
 Alias = Literal["champion", "challenger", "previous", "none"]
 
 
@@ -190,6 +191,15 @@ def keep_as_challenger(lease: Lease, number: str, why: str) -> None:
     """Point `challenger` to a version that was not promoted, and record that decision."""
     _point(lease, CHALLENGER, number)
     record_decision(lease.home, lease.model, Decision(action="keep", candidate=number, why=why))
+
+
+def refuse_rolled_back(lease: Lease, number: str) -> None:
+    """Record that version `number` passed the gate but is no champion, as a version with its weights was rolled back.
+
+    Nothing is recorded for the version that was itself rolled back: its rollback is on record.
+    """
+    if ROLLED_BACK_TAG not in version_tags(lease.client, lease.model, number):
+        record_decision(lease.home, lease.model, Decision(action="keep", candidate=number, why=NOT_AGAIN))
 
 
 def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple[str, str]:

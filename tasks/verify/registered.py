@@ -8,6 +8,7 @@ from tasks.model_formats.base import check_same
 from tasks.registry.aliases import (
     CHALLENGER,
     CHAMPION,
+    NOT_AGAIN,
     PREVIOUS,
     TURN_TAG,
     WEIGHTS_TAG,
@@ -116,7 +117,8 @@ def replayed(decisions: list[Decision]) -> dict[str, str | None]:
     place: dict[str, str | None] = {CHAMPION: None, CHALLENGER: None, PREVIOUS: None}
     for one in decisions:
         if one.action == "keep":
-            place[CHALLENGER] = one.candidate
+            if one.why != NOT_AGAIN:
+                place[CHALLENGER] = one.candidate
             continue
         if one.before is not None:
             place[PREVIOUS] = one.before
@@ -127,7 +129,7 @@ def replayed(decisions: list[Decision]) -> dict[str, str | None]:
 
 
 def _is_decided(decisions: list[Decision], action: str, version: str) -> bool:
-    kept = action == "keep" and any(one.candidate == version for one in decisions)
+    kept = any(one.candidate == version and (action == "keep" or one.why == NOT_AGAIN) for one in decisions)
     return kept or any(one.to == version for one in decisions)
 
 

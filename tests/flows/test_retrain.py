@@ -17,7 +17,15 @@ import flows.retrain
 from flows.cli.summary import print_preview, print_release
 from flows.preview import preview
 from flows.retrain import retrain
-from tasks.registry.aliases import CHALLENGER, CHAMPION, ChampionMovedError, champion_of, roll_back
+from tasks.registry.aliases import (
+    CHALLENGER,
+    CHAMPION,
+    NOT_AGAIN,
+    ChampionMovedError,
+    champion_of,
+    read_decisions,
+    roll_back,
+)
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect
 from tasks.verify import verify
 from training.attempts.history import read_attempts
@@ -373,6 +381,22 @@ def test_a_version_rolled_back_stays_so_whatever_the_gate(home: Home) -> None:
     again = run(training={"epochs": 6}, gate={"floor": 0.4})
     assert (again.reused, again.version, again.alias) == (True, second.version, "previous")
     assert champion_of(client_of(home), "digits") == first.version
+
+
+@pytest.mark.slow
+def test_a_forced_run_whose_weights_were_rolled_back_is_sound(home: Home) -> None:
+    first, second = run(training={"epochs": 1}, gate={"floor": 0.1}), run(training={"epochs": 6})
+    assert second.alias == "champion"
+    roll_back(client_of(home), home, "digits", "by hand")
+    forced = run(training={"epochs": 6}, force=True)
+    assert (forced.version, forced.alias, champion_of(client_of(home), "digits")) == (
+        "3",
+        "none",
+        first.version,
+    )
+    decision = read_decisions(home, "digits").records[-1]
+    assert (decision.action, decision.candidate, decision.why) == ("keep", "3", NOT_AGAIN)
+    assert [one for one in verify(home.run("digits", forced.run_key), home) if one.ok is False] == []
 
 
 def test_a_damaged_mlflow_store_is_reported_and_not_changed(home: Home) -> None:
