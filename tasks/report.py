@@ -5,8 +5,10 @@ A failure of this step leaves the registered version unchanged; the next run of 
 
 import base64
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ import pyarrow.parquet as pq
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 
 from tasks.flow_runs import artifact_key
-from tasks.report_page import ReportInputs, markdown, render
+from tasks.report_page import ReportInputs, markdown, render, short_markdown
 from tasks.report_page.examples import pictures_of, predicted_numbers, texts_of
 from tasks.report_page.figures import prediction_grid
 from tasks.report_page.links import where_to_look
@@ -27,10 +29,12 @@ from tasks.terminal.next_commands import next_commands
 from tasks.trackers.mlflow_run import close_run, connect_patiently
 from training.data.dataset import open_columns
 from training.errors import classify
+from training.http_errors import status_of
 from training.plan import RunPlan
 from training.problems import problem_named
 from training.recipe import reload_once
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
+from training.redaction import redact
 from training.settings.overrides import describe
 from training.storage.files import write_text
 from training.trainers.base import inspection_of
@@ -62,29 +66,58 @@ def report(
         client.log_artifact(release.mlflow_run_id, str(picture), "figures")
     note_efficiency(client, trained, release, inputs.words.row)
     close_run(client, release.mlflow_run_id, "FINISHED")
-    try:
-        show_in_prefect(plan, inputs, pictures, client.get_run(release.mlflow_run_id).info.experiment_id)
-    except Exception as error:
-        known = classify(error)
-        if known is None or not known.transient:
-            raise
-        log.warning("Prefect does not take the report (%s); it is in %s", known, plan.paths.report)
+    show_in_prefect(plan, inputs, pictures, client.get_run(release.mlflow_run_id).info.experiment_id)
 
 
 def show_in_prefect(
     plan: RunPlan, inputs: ReportInputs, pictures: Sequence[Path], experiment_id: str
 ) -> None:
-    """Create the report and its pictures as artifacts of this flow run; their keys begin with the recipe's name."""
+    """Create the report and its pictures as artifacts of this flow run; their keys begin with the recipe's name.
+
+    The retraining is done, so an artifact that Prefect's server refuses is named in a warning. Of a report that is too
+    large, the verdict and the links are published.
+    """
     release, recipe = inputs.release, plan.recipe.name
     links, command = where_to_look(release, experiment_id, plan.settings.tracking.uri, Path(plan.home))
-    create_markdown_artifact(
-        markdown(inputs, links, command),
+    report_page = partial(
+        create_markdown_artifact,
         key=artifact_key(recipe, "report"),
         description=f"{release.model} version {release.version}, run {release.run_key[:16]}",
     )
+    refusal = _refusal(lambda: report_page(markdown(inputs, links, command)), "the report", plan.paths.report)
+    if _is_too_large(refusal):
+        short = short_markdown(inputs, links, command)
+        refusal = _refusal(lambda: report_page(short), "the verdict", plan.paths.report)
     for picture in pictures:
-        key = artifact_key(recipe, picture.stem)
-        create_image_artifact(_data_uri(picture), key=key, description=picture.stem.replace("_", " "))
+        if refusal is not None and not _is_too_large(refusal):
+            return  # a server that is away would be waited for again
+        image = partial(
+            create_image_artifact,
+            _data_uri(picture),
+            key=artifact_key(recipe, picture.stem),
+            description=picture.stem.replace("_", " "),
+        )
+        refusal = _refusal(image, f"the picture {picture.name}", picture)
+
+
+def _refusal(create: Callable[[], object], what: str, file: Path) -> Exception | None:
+    """Publish an artifact; returns the error of a server that refuses it or is away, after a warning, else None.
+
+    Raises any other error.
+    """
+    try:
+        create()
+    except Exception as error:
+        known = classify(error)
+        if known is None and not status_of(error):
+            raise
+        log.warning("Prefect does not take %s (%s); it is in %s", what, known or redact(str(error)), file)
+        return error
+    return None
+
+
+def _is_too_large(error: Exception | None) -> bool:
+    return error is not None and status_of(error) == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
 
 def predicted(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> Path:

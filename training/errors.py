@@ -8,6 +8,7 @@ import errno
 import re
 from collections.abc import Iterator
 
+from training.http_errors import address_of, status_of
 from training.printable import printable
 
 EXIT_OK = 0
@@ -114,26 +115,35 @@ _SHORT_OF = (
 _MLFLOW = frozenset({"MlflowException", "RestException"})
 _TRY_AGAIN = frozenset({429, 500, 502, 503, 504})
 _NO_SERVER = ("prefect api server",)
+_PREFECT_STATUS = "PrefectHTTPStatusError"
+_OTHER_VERSION = "Found incompatible versions"  # how Prefect's client begins its message
 _TRANSIENT_NAMES = frozenset(
     {
         "ActorDiedError",
         "ActorUnavailableError",
+        "CloseError",
         "ConnectError",
+        "ConnectTimeout",
         "DistBackendError",
         "DistNetworkError",
         "DistStoreError",
         "LocalRayletDiedError",
         "NodeDiedError",
         "OwnerDiedError",
+        "PoolTimeout",
         "PreemptionError",
         "RayActorError",
         "RaySystemError",
+        "ReadError",
         "ReadTimeout",
+        "RemoteProtocolError",
         "URLError",
         "WorkerCrashedError",
         "WorkerGroupStartupFailedError",
         "WorkerHealthCheckFailedError",
         "WorkerHealthCheckTimeoutError",
+        "WriteError",
+        "WriteTimeout",
     }
 )
 
@@ -161,11 +171,43 @@ def classify(error: BaseException) -> EvergreenError | None:
         if isinstance(one, EvergreenError):
             return one
     for one in chain:
+        if (refused := _refused_by_prefect(one)) is not None:
+            return refused
+    for one in chain:
         if (lacking := _lacking(one)) is not None:
             return lacking
     for one in chain:
         if (passing := _passing(one)) is not None:
             return passing
+    return None
+
+
+def _refused_by_prefect(error: BaseException) -> EvergreenError | None:
+    """The error to show when Prefect's server answered with a status that a user can remedy; else None."""
+    if type(error) is RuntimeError and str(error).startswith(_OTHER_VERSION):
+        return SettingError(
+            f"Prefect's server has another version ({_first_line(error)}). Install the same version of Prefect "
+            "there and here; `evergreen doctor` shows both."
+        )
+    if type(error).__name__ != _PREFECT_STATUS:
+        return None
+    status = status_of(error)
+    server = f"Prefect server {address_of(error)}"
+    if status in (401, 403):
+        return SettingError(
+            f"{server} refuses the credentials (status {status}). Set PREFECT_API_AUTH_STRING to the user:password of "
+            "the server's PREFECT_SERVER_API_AUTH_STRING, or, for Prefect Cloud, PREFECT_API_KEY to a key that has the "
+            "permission; `evergreen doctor` checks the credentials."
+        )
+    if status == 413:
+        return ResourceError(
+            f"{server}, or a proxy in front of the server, refuses a request as too large (status 413). Raise the "
+            "limit there (nginx: client_max_body_size), and run the same command: it resumes."
+        )
+    if status in _TRY_AGAIN or status >= 500:
+        return TransientError(
+            f"{server} fails (status {status}). Read the server's log, and run the same command again: it resumes."
+        )
     return None
 
 
@@ -222,8 +264,9 @@ def _passing(error: BaseException) -> TransientError | None:
             f"{error}: a shared folder is not available any more. Run the same command again: it resumes."
         )
     if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ in _TRANSIENT_NAMES:
+        place = f" ({where})" if (where := address_of(error)) else ""
         return TransientError(
-            f"{type(error).__name__}: {_gist(error)}. Run the same command again: it resumes."
+            f"{type(error).__name__}{place}: {_gist(error)}. Run the same command again: it resumes."
         )
     return None
 

@@ -3,8 +3,8 @@
 `render` and `markdown` take a :class:`ReportInputs`; :mod:`tasks.report_page.figures` draws pictures for trackers.
 """
 
-from tasks.report_page.artifact import markdown
+from tasks.report_page.artifact import markdown, short_markdown
 from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.page import render
 
-__all__ = ["ReportInputs", "markdown", "render"]
+__all__ = ["ReportInputs", "markdown", "render", "short_markdown"]

@@ -18,15 +18,12 @@ def markdown(inputs: ReportInputs, links: str = "", command: str = "") -> str:
 
     `links` is Markdown; `command` is the command that has to run for the links to open.
     """
-    release, verdict = inputs.release, inputs.release.verdict
-    headlined = headline(release)
+    release = inputs.release
     candidate = inputs.evaluation.candidate
     sections = sections_of(inputs.dataset.problem)
     measure = sections.MEASURE
     blocks = [
-        f"# {headlined.badge}: {escape(headlined.title)}",
-        escape(sentence(reason(verdict))),
-        *_links(links, command),
+        *_verdict(inputs, links, command),
         f"{sections.summary_sentence(inputs)} "
         f"({percent(candidate.confidence, 0)} confidence: {measure.spell(candidate.low)} to "
         f"{measure.spell(candidate.high)}). The run of *{escape(release.recipe)}* took "
@@ -47,6 +44,21 @@ def markdown(inputs: ReportInputs, links: str = "", command: str = "") -> str:
             "\n".join(f"- {escape(change)}" for change in inputs.changes),
         ]
     return printable("\n\n".join(blocks)) + "\n"
+
+
+def short_markdown(inputs: ReportInputs, links: str = "", command: str = "") -> str:
+    """Verdict and links alone, for a server that refuses the whole of :func:`markdown` as too large."""
+    rest = "The other parts are left out, because Prefect's server refused the whole report as too large."
+    return printable("\n\n".join([*_verdict(inputs, links, command), rest])) + "\n"
+
+
+def _verdict(inputs: ReportInputs, links: str, command: str) -> list[str]:
+    headlined = headline(inputs.release)
+    return [
+        f"# {headlined.badge}: {escape(headlined.title)}",
+        escape(sentence(reason(inputs.release.verdict))),
+        *_links(links, command),
+    ]
 
 
 def _links(links: str, command: str) -> list[str]:

@@ -44,7 +44,7 @@ def test_a_champion_of_another_shape_is_refused_before_training(home: Home, tmp_
 
 def test_a_deleted_experiment_is_refused_before_training(home: Home, tmp_path: Path) -> None:
     client = connect(None, home)
-    number = client.create_experiment("plain")
+    number = client.create_experiment("plain", artifact_location=home.mlflow_artifacts.as_uri())
     client.delete_experiment(number)
     with pytest.raises(SettingError, match=rf"'plain' was deleted.*restore --experiment-id {number}"):
         run(write_recipe(tmp_path))

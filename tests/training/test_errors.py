@@ -2,7 +2,9 @@
 
 import errno
 
+import httpx
 import pytest
+from prefect.exceptions import PrefectHTTPStatusError
 
 from training import errors
 from training.errors import DataError, ResourceError, SettingError, TrainingError, TransientError, classify
@@ -121,10 +123,70 @@ def test_what_may_pass_is_transient(error: BaseException) -> None:
     assert "resumes" in str(known)
 
 
+def answered(status: int) -> PrefectHTTPStatusError:
+    """The error of Prefect's client for an answer with that status."""
+    request = httpx.Request(
+        "POST", "https://me:secret-word@prefect.example:4200/api/flow_runs/?token=secret-word"
+    )
+    return PrefectHTTPStatusError(
+        f"error '{status}'", request=request, response=httpx.Response(status, request=request)
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "remedy"),
+    [
+        (401, SettingError, "PREFECT_API_AUTH_STRING"),
+        (403, SettingError, "PREFECT_API_KEY"),
+        (413, ResourceError, "client_max_body_size"),
+        (429, TransientError, "resumes"),
+        (500, TransientError, "server's log"),
+        (507, TransientError, "server's log"),
+    ],
+)
+def test_an_answer_of_prefects_server_is_explained(
+    status: int, kind: type[errors.EvergreenError], remedy: str
+) -> None:
+    known = classify(raised_from(RuntimeError("Failed to reach API"), answered(status)))
+    assert type(known) is kind
+    assert "https://prefect.example:4200 " in str(known).replace(",", " ")
+    assert f"status {status}" in str(known)
+    assert remedy in str(known)
+    assert "secret-word" not in str(known)
+
+
+def test_another_version_of_prefects_server_is_a_setting_error() -> None:
+    text = "Found incompatible versions: client: 3.8.8, server: 2.20.0. Major versions must match."
+    known = classify(RuntimeError(text))
+    assert isinstance(known, SettingError)
+    assert "server: 2.20.0" in str(known)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        httpx.ConnectError,
+        httpx.ConnectTimeout,
+        httpx.ReadError,
+        httpx.WriteTimeout,
+        httpx.PoolTimeout,
+        httpx.RemoteProtocolError,
+    ],
+)
+def test_a_lost_connection_names_the_server(kind: type[httpx.RequestError]) -> None:
+    known = classify(
+        kind("gone", request=httpx.Request("GET", "http://me:word@prefect.example:4200/api/health"))
+    )
+    assert isinstance(known, TransientError)
+    assert "(http://prefect.example:4200): gone" in str(known)
+    assert isinstance(classify(kind("gone")), TransientError)
+
+
 @pytest.mark.parametrize(
     "error",
     [
         ValueError("connection reset by peer"),
+        answered(404),
         RuntimeError("shapes do not match"),
         KeyError("x"),
         FileNotFoundError(errno.ENOENT, "none"),

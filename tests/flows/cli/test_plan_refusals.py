@@ -102,7 +102,7 @@ def test_a_tracker_without_its_library_is_refused(
 
 def test_a_deleted_experiment_is_refused_with_the_command_that_restores_it(home: Home) -> None:
     client = connect(None, home)
-    number = client.create_experiment("digits")
+    number = client.create_experiment("digits", artifact_location=home.mlflow_artifacts.as_uri())
     client.delete_experiment(number)
     command = rf"MLFLOW_TRACKING_URI={home.mlflow_uri} mlflow experiments restore --experiment-id {number}"
     with pytest.raises(SettingError, match=re.escape(command)):
