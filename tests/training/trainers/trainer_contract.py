@@ -19,6 +19,7 @@ from training.data.dataset import open_columns
 from training.data.sample_order import checksum
 from training.errors import StopRequestedError
 from training.problems.objectives import objective_named
+from training.settings.overrides import resolve
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
 from training.trainers.base import inspection_of, trainer_named
@@ -41,6 +42,14 @@ class TrainerContract(ABC):
         rows = len(training_rows(columns, job.settings)[0])
         each = trainer_named(job.settings.trainer).steps_per_epoch(job.settings, rows, 1)
         return each * job.settings.epochs
+
+    def one_step_epochs(self, job: TrainingJob) -> TrainingJob:
+        """The job with one step in each of four epochs; boosting has one step, a round, in each epoch anyway."""
+        if "global_batch_size" not in type(job.settings.training).model_fields:
+            return job
+        rows = len(training_rows(open_columns(job.dataset, "train"), job.settings)[0])
+        own = {"training": {"global_batch_size": rows, "epochs": 4}, "checkpoint": {"every_steps": 1}}
+        return job.model_copy(update={"settings": resolve(job.settings, own)})
 
     def at_half(self, job: TrainingJob, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
         """Call `act` at each heartbeat from half of the training on, until the test undoes its patches."""
@@ -134,6 +143,24 @@ class TrainerContract(ABC):
         launch(job)
         first, second = read_attempts(job.paths)
         assert (first.first_step, second.first_step > 0) == (0, True)
+
+    def test_a_request_to_stop_is_seen_in_epochs_of_one_step(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = self.one_step_epochs(self.job(home))
+
+        def stop() -> None:
+            job.paths.stop.touch()
+
+        with monkeypatch.context() as patch:
+            patch.setattr("training.trainers.requests._LOOK_S", 0.0)
+            self.at_half(job, stop, patch)
+            with pytest.raises(StopRequestedError, match="the same command resumes"):
+                launch(job)
+        trained = launch(job)
+        first, second = read_attempts(job.paths)
+        assert (first.first_step, trained.steps) == (0, self.steps(job))
+        assert 0 < second.first_step < trained.steps
 
     def test_an_attempt_that_another_driver_superseded_writes_no_model(
         self, home: Home, monkeypatch: pytest.MonkeyPatch

@@ -270,13 +270,16 @@ class Progress:
             self._save(position, None, [share.tolist() for share in shares])
             self.replay.saved(position)
         if request == STOP:
-            self.long_work.on_all(self.checkpoints.wait)
-            self.ranks.barrier()
-            place = "there" if self.exact else "at its newest checkpoint, the end of an epoch"
-            raise StopRequestedError(
-                f"training stopped on request at step {position.step} of {self.total_steps}; "
-                f"the same command resumes {place}"
-            )
+            self._stop(position, "there" if self.exact else "at its newest checkpoint, the end of an epoch")
+
+    def _stop(self, position: Position, place: str) -> None:
+        """Wait until the newest checkpoint is written, and raise :class:`StopRequestedError`, on all ranks."""
+        self.long_work.on_all(self.checkpoints.wait)
+        self.ranks.barrier()
+        raise StopRequestedError(
+            f"training stopped on request at step {position.step} of {self.total_steps}; "
+            f"the same command resumes {place}"
+        )
 
     def _before_commit(self) -> None:
         """Make the metric points as durable as the checkpoint, and check that this attempt may still write."""
@@ -310,7 +313,11 @@ class Progress:
             raise TrainingError(f"training diverged at step {step}")
 
     def end_epoch(self, epoch: Epoch) -> Position:
-        """Validate, save the end of the epoch, and return the start of the next epoch."""
+        """Validate, save the end of the epoch, and return the start of the next epoch.
+
+        Raises :class:`StopRequestedError` if a stop was requested, since an epoch of one step has no other place to
+        look for it; after the last epoch, the training finishes instead.
+        """
         rows_per_s = epoch.rows / (time.perf_counter() - epoch.began)
         with self.clock.time("validation"):
             loss, score = self.learner.validate(
@@ -337,6 +344,8 @@ class Progress:
         position = Position(epoch.number + 1, 0, epoch.step)
         self._save(position, loss, [])
         self.replay.saved(position)
+        if position.step < self.total_steps and self.agreement.exchange(self.requests.read()) == STOP:
+            self._stop(position, "there")
         return position
 
     def _save(self, position: Position, score: float | None, interval_sums: list[list[float]]) -> None:
