@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tasks.registry.aliases import VERDICT_TAG, WEIGHTS_TAG
-from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG
+from tasks.trackers.mlflow_run import HOME_TAG, RECIPE_TAG, RUN_KEY_TAG
 from tasks.trackers.paged_search import all_pages
 from training.plan import RunPlan
 from training.records import DatasetVersion, TrainedModel
@@ -75,17 +75,22 @@ def give_up(client: "MlflowClient", model: str, number: str, why: str) -> None:
 
 
 def _is_ours(client: "MlflowClient", plan: RunPlan, run_id: str | None) -> bool:
-    """Whether the MLflow run belongs to this home; every home judges only its own versions."""
+    """Whether the MLflow run belongs to this home and to the plan's recipe, as several recipes may share a model.
+
+    Every home judges only its own versions, and every recipe only its own, since it holds the lock of its runs alone.
+    """
     from mlflow.exceptions import MlflowException
 
     if run_id is None:
         return False
     try:
-        return bool(client.get_run(run_id).data.tags.get(HOME_TAG) == Home(Path(plan.home)).identity)
+        tags = client.get_run(run_id).data.tags
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return False
         raise
+    ours = (Home(Path(plan.home)).identity, plan.recipe.name)
+    return (tags.get(HOME_TAG), tags.get(RECIPE_TAG)) == ours
 
 
 def _run_of(plan: RunPlan, run_key: str, weights: str) -> tuple[RunPlan, DatasetVersion, TrainedModel] | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run
 
 RUN_KEY_TAG = "evergreen.run_key"
+RECIPE_TAG = "evergreen.recipe"  # of an MLflow run: the recipe's name
 HOME_TAG = "evergreen.home"  # identifies the home that a run belongs to, in a store that several homes share
 ERROR_TAG = "evergreen.error"
 _DELETED = "deleted"  # MLflow keeps a deleted experiment, with its name, until `mlflow gc`
@@ -48,7 +49,7 @@ def open_run(client: "MlflowClient", plan: RunPlan, parent: str | None = None) -
     if not (found := _runs_of_key(client, experiment_id, plan)):
         tags = {
             RUN_KEY_TAG: plan.run_key,
-            "evergreen.recipe": plan.recipe.name,
+            RECIPE_TAG: plan.recipe.name,
             HOME_TAG: home_of(plan),
             **origin_tags(plan),
         }

@@ -65,6 +65,17 @@ def test_a_run_does_not_list_its_own_version_as_unjudged(
     assert unjudged_runs(client, candidate.plan) == []
 
 
+def test_a_run_of_another_recipe_with_the_same_model_leaves_the_version_to_its_recipe(
+    killed: tuple[Home, Candidate, MlflowClient],
+) -> None:
+    home, candidate, client = killed
+    plan = trained_candidate(home, seed=1).plan
+    other = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"name": "other"})})
+    assert unjudged_runs(client, other) == []
+    assert VERDICT_TAG not in tags(client, candidate)
+    assert len(unjudged_runs(client, plan)) == 1
+
+
 def test_a_version_whose_run_is_gone_is_tagged_as_not_judged(
     killed: tuple[Home, Candidate, MlflowClient],
 ) -> None:
