@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from training.data.sources.archives import is_archive
 from training.data.sources.folder_listing import visible
 from training.data.sources.parquet_index import readable
+from training.data.sources.plain_files import check_link
 from training.errors import DataError
 from training.records import Record
 
@@ -64,7 +65,8 @@ class Reader(Protocol):
 def input_files(place: Path, remedy: str) -> tuple[Path, list[str]]:
     """A folder, and the files to read at `place`, sorted, relative to that folder.
 
-    Raises :class:`DataError` for an archive, and for a pipe or device; then the message ends with `remedy`.
+    Raises :class:`DataError` for an archive, for a link without a suffix that leads to nothing, and for a pipe or
+    device; then the message ends with `remedy`.
     """
     if place.is_file():
         if is_archive(place):
@@ -93,6 +95,8 @@ def _walk(root: Path) -> Iterator[str]:
             if entry.is_dir():
                 queue.append(Path(entry.path))
             else:
+                if not Path(entry.name).suffix:  # it may have led to a folder, whose rows would be left out
+                    check_link(Path(entry.path))
                 yield _name(entry, root)
 
 

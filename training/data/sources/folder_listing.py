@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from training.data.sources.plain_files import NotPlainError, read_plain
+from training.data.sources.plain_files import NotPlainError, check_link, read_plain
 from training.data.sources.splits import NAMES, NEEDED, TEST, VALIDATION, in_order, split_named
 from training.errors import DataError
 from training.storage.files import canonical_json
@@ -77,6 +77,7 @@ def visible(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _sub_folders(folder: Path) -> list[os.DirEntry[str]]:
+    check_link(folder)
     return [entry for entry in visible(folder) if entry.is_dir()] if folder.is_dir() else []
 
 
@@ -100,6 +101,7 @@ def _split_folders(root: Path) -> dict[str, Path]:
             raise DataError(
                 f"{entry.path}: a second validation split beside {found[split].name}/. Join the two."
             )
+        check_link(Path(entry.path))
         found[split] = Path(entry.path)
     if missing := [name for name in NEEDED if name not in found]:
         raise DataError(
@@ -125,6 +127,7 @@ def _class_folders(place: Path, classes: tuple[str, ...]) -> dict[str, Path]:
     folders = {}
     for entry in visible(place):
         if not entry.is_dir():
+            check_link(Path(entry.path))
             raise DataError(
                 f"{entry.path}: a file outside of any class folder. Move it into one, or elsewhere."
             )
@@ -144,6 +147,7 @@ def _image_paths(folder: Path) -> list[str]:
     paths = []
     for entry in visible(folder):
         if not _is_image(entry):
+            check_link(Path(entry.path))
             raise DataError(
                 f"{entry.path}: not an image file ({', '.join(sorted(IMAGE_SUFFIXES))}). "
                 "Remove it from the class folder."

@@ -16,7 +16,7 @@ from training.data.sources.folder_listing import (
     _hashed,  # making it public would change the digest of its module, and so the identity of image folders
     visible,
 )
-from training.data.sources.plain_files import NotPlainError, check_plain
+from training.data.sources.plain_files import NotPlainError, check_link, check_plain
 from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
 from training.data.sources.target_numbers import check_kind, target_texts
 from training.data.sources.wording import counted
@@ -106,10 +106,7 @@ def _images(root: Path) -> Iterator[str]:
                 f"{folder}: a link to a folder above it, so the images have no end. Remove the link."
             )
         for entry in visible(folder):
-            if entry.is_symlink() and not (link := Path(entry.path)).exists():
-                raise DataError(
-                    f"{link}: a link to {link.readlink()}, which leads to no file. Correct or remove the link."
-                )
+            check_link(Path(entry.path))
             if entry.is_dir():
                 waiting.append((f"{prefix}{entry.name}/", Path(entry.path), above | {place}))
             elif _is_image(entry.name):

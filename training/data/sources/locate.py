@@ -13,6 +13,7 @@ from training.data.sources.folder_targets import ImageFolder
 from training.data.sources.idx import IdxFiles
 from training.data.sources.packed import Packed, unpacked
 from training.data.sources.parquet import ParquetImages
+from training.data.sources.parquet_index import files_with
 from training.data.sources.parquet_targets import ParquetTargets
 from training.data.sources.places import given_path
 from training.data.sources.splits import NAMES
@@ -166,7 +167,7 @@ def _look(place: Path, classes: tuple[str, ...]) -> tuple[Source, str] | None:
             f"{place}: the Python version of CIFAR-10 is made of pickles, which can run any code and are "
             "never loaded. Take cifar-10-binary.tar.gz instead."
         )
-    if any(next(at.glob("*.parquet"), None) for at in (place, place / "train", place / "test")):
+    if any(files_with(at, (".parquet",)) for at in (place, place / "train", place / "test")):
         return ParquetImages(place, classes=classes), "Parquet files"
     if folder_listing.holds_images(place):
         return ImageFolder(place, classes), "folders of images, one a class"
@@ -174,7 +175,7 @@ def _look(place: Path, classes: tuple[str, ...]) -> tuple[Source, str] | None:
 
 
 def _holds_csv(place: Path) -> bool:
-    return place.suffix.lower() == ".csv" if place.is_file() else next(place.glob("*.csv"), None) is not None
+    return place.suffix.lower() == ".csv" if place.is_file() else bool(files_with(place, (".csv",)))
 
 
 def _only_folder(place: Path) -> Path | None:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.data.sources.plain_files import check_plain
+from training.data.sources.folder_listing import visible
+from training.data.sources.plain_files import check_link, check_plain
 from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
 from training.errors import DataError
 
@@ -40,6 +41,18 @@ def readable(file: Path) -> Iterator[None]:
         ) from error
 
 
+def files_with(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """The entries of `folder` whose names end in one of `suffixes`, in upper or lower case, sorted.
+
+    Hidden entries are left out. A folder that does not exist has no entries. Raises :class:`DataError` when `folder` is
+    a link that leads to nothing, and OSError when this user may not read the folder.
+    """
+    check_link(folder)
+    if not folder.is_dir():
+        return []
+    return sorted(Path(entry.path) for entry in visible(folder) if entry.name.lower().endswith(suffixes))
+
+
 def find_files(
     root: Path, suffixes: tuple[str, ...] = (".parquet",), kind: str = "Parquet"
 ) -> list[tuple[str, Path]]:
@@ -50,8 +63,8 @@ def find_files(
     """
     if root.is_file():
         return [("", root)]
-    found = [(split_named(name), file) for name in NAMES for file in _files_in(root / name, suffixes)]
-    flat = _files_in(root, suffixes)
+    found = [(split_named(name), file) for name in NAMES for file in files_with(root / name, suffixes)]
+    flat = files_with(root, suffixes)
     if found and flat:
         raise DataError(f"{flat[0]}: beside train/ and test/, so it would not be used. Move it elsewhere.")
     found = found or [(_split_by_name(file), file) for file in flat]
@@ -125,15 +138,10 @@ def _is_number(label: str) -> bool:
     return label.isascii() and label.isdigit()
 
 
-def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    found = (file for suffix in suffixes for file in folder.glob(f"*{suffix}")) if folder.is_dir() else ()
-    return sorted(file for file in found if not file.name.startswith("."))
-
-
 def _split_by_name(file: Path) -> str:
     # Hugging Face names files train-00000-of-00001.parquet.
-    name = next((name for name in NAMES if file.stem == name or file.name.startswith(f"{name}-")), "")
-    return split_named(name)
+    stem = file.stem.lower()
+    return split_named(next((name for name in NAMES if stem == name or stem.startswith(f"{name}-")), ""))
 
 
 def _labels(column: pa.ChunkedArray, file: Path, name: str, classes: tuple[str, ...]) -> list[str]:

@@ -32,8 +32,17 @@ def read_plain(path: Path) -> bytes:
         return stream.read(MOST_BYTES)
 
 
+def check_link(path: Path) -> None:
+    """Raises :class:`DataError` when `path` is a link that leads to no file or folder."""
+    if path.is_symlink() and not path.exists():
+        raise DataError(
+            f"{path}: a link to {path.readlink()}, which leads to no file. Correct or remove the link."
+        )
+
+
 def check_plain(path: Path) -> None:
     """Raises :class:`DataError` when `path`, or the target of a link, is not a plain file."""
+    check_link(path)
     try:
         _check_kind(path.stat())
     except NotPlainError as error:

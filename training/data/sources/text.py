@@ -9,7 +9,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from training.code_closure import code_digests
-from training.data.sources.parquet_index import find_files
+from training.data.sources.parquet_index import files_with, find_files
 from training.data.sources.places import given_path
 from training.data.sources.plain_files import check_plain
 from training.data.tables.encoding import nearest
@@ -134,11 +134,7 @@ class Text:
                     "file for each class, give the folder of the files."
                 )
             check_plain(root)
-        elif not any(
-            next(at.glob(f"*{suffix}"), None)
-            for at in (root, root / "train", root / "test")
-            for suffix in _TABLES
-        ):
+        elif not any(files_with(at, _TABLES) for at in (root, root / "train", root / "test")):
             return []
         files = find_files(root, _TABLES, "CSV, TSV or Parquet")
         kinds = {file.suffix.lower() for _, file in files}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from training.data.sources.folder_listing import visible
-from training.data.sources.plain_files import check_plain
+from training.data.sources.plain_files import check_link, check_plain
 from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
 from training.data.tables.values import FEATURE
 from training.errors import DataError
@@ -38,6 +38,8 @@ def find_class_files(root: Path) -> list[ClassFile]:
     Raises :class:`DataError` if `root` has neither one file nor one folder for each class.
     """
     entries = {entry.name: Path(entry.path) for entry in visible(root)}
+    for path in entries.values():
+        check_link(path)
     divided = [name for name in NAMES if name in entries and entries[name].is_dir()]
     if not divided:
         return _in_folder(root, "")

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from training.data.sources.folder_listing import visible
-from training.data.sources.plain_files import check_plain
+from training.data.sources.plain_files import check_link, check_plain
 from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
 from training.data.tables.reading import blocks
 from training.data.tables.values import FEATURE, plain, typed
@@ -30,6 +30,8 @@ def find_text_files(root: Path) -> list[ClassFile]:
     if root.is_file():
         return _checked([ClassFile("", None, root, False)])
     entries = {entry.name: Path(entry.path) for entry in visible(root)}
+    for path in entries.values():
+        check_link(path)
     folders = sorted(name for name, path in entries.items() if path.is_dir())
     if not folders:
         return _checked(_files(root, ""))

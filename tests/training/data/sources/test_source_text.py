@@ -237,3 +237,26 @@ class TestTextWithoutATarget(SourceContract):
             lambda folder: (folder / "train" / "b.txt").unlink(),
             lambda folder: (folder / "train" / "b.txt").rename(folder / "test" / "b.txt"),
         ]
+
+
+def test_suffixes_in_upper_case_give_the_same_rows(tmp_path: Path) -> None:
+    write_csv(tmp_path / "tables" / "ROWS.CSV", 8)
+    write_csv(tmp_path / "rows.csv", 8)
+    assert rows_of(Text(tmp_path / "tables"), tmp_path / "home") == rows_of(
+        Text(tmp_path / "rows.csv"), tmp_path / "home"
+    )
+    (tmp_path / "classes").mkdir()
+    for name in ("pos.TXT", "neg.TXT"):
+        (tmp_path / "classes" / name).write_text("a text\nanother\n")
+    assert {label for _, label, _ in rows_of(Text(tmp_path / "classes"), tmp_path / "home")} == {"pos", "neg"}
+
+
+@pytest.mark.parametrize("target", ["label", None])
+def test_a_split_that_is_a_link_to_nothing_is_named(tmp_path: Path, target: str | None) -> None:
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        for name in ("NAME.pos", "NAME.neg"):
+            (tmp_path / split / name).write_text("a text\nanother\n")
+    (tmp_path / "val").symlink_to("nowhere")
+    with pytest.raises(DataError, match="val: a link to nowhere"):
+        Text(tmp_path, target=target).fetch(tmp_path / "home")
