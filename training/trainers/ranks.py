@@ -103,6 +103,13 @@ def device_name(ranks: Ranks) -> str:
     return torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "cpu"
 
 
+def backend_name(ranks: Ranks) -> str:
+    """Library that adds the ranks' gradients, `gloo` or `nccl`, each in an order of its own; `none` for one rank."""
+    import torch.distributed
+
+    return str(torch.distributed.get_backend()) if ranks.distributed else "none"
+
+
 class ControlConsensus:
     """Agrees on the maximum of all ranks' requests; the result arrives one call later, so no step waits for it."""
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from training.trainers.ranks import Ranks
+from training.trainers.ranks import Ranks, backend_name
 
 _LARGE = 10**9 + 8  # in float64, 3 * (x*x + x*x + x*x) != (x + x + x)**2
 
@@ -17,14 +17,16 @@ def _compare(rank: int, world: int, folder: Path) -> None:
     ranks = Ranks(rank, world, torch.device("cpu"), distributed=True)
     equal = ranks.all_equal(_LARGE)
     one_ahead = ranks.all_equal(_LARGE + (rank == 1))
-    (folder / f"rank-{rank}").write_text(f"{equal} {one_ahead}")
+    (folder / f"rank-{rank}").write_text(f"{equal} {one_ahead} {backend_name(ranks)}")
     dist.destroy_process_group()
 
 
 def test_ranks_notice_a_difference_of_one_at_any_step_count(tmp_path: Path) -> None:
     mp.spawn(_compare, args=(3, tmp_path), nprocs=3, join=True)
-    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(3)] == ["True False"] * 3
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(3)] == ["True False gloo"] * 3
 
 
 def test_a_single_process_agrees_with_itself() -> None:
-    assert Ranks.of_this_process(use_gpu=False).all_equal(_LARGE)
+    alone = Ranks.of_this_process(use_gpu=False)
+    assert alone.all_equal(_LARGE)
+    assert backend_name(alone) == "none"

@@ -33,7 +33,7 @@ from training.trainers.exchange import writers_of
 from training.trainers.long_work import LongWork
 from training.trainers.network.accumulators import Interval, Sums
 from training.trainers.network.own_settings import network_settings
-from training.trainers.ranks import ControlConsensus, Ranks, device_name
+from training.trainers.ranks import ControlConsensus, Ranks, backend_name, device_name
 from training.trainers.replay_outcome import unchecked
 from training.trainers.requests import SAVE, STOP, Requests
 
@@ -177,8 +177,7 @@ class Progress:
             job,
             self.fence,
             self.ranks.is_first,
-            {"device": device_name(self.ranks)}
-            | ({} if self.same_for_any_workers else {"workers": str(self.ranks.world_size)}),
+            self._conditions(),
             self._before_commit,
             lambda: self.heartbeat.beat(self.done),
             self.heartbeat.add_moved,
@@ -196,6 +195,13 @@ class Progress:
             can_save=self.exact,
         )
         self.interval = metric_interval(settings, self.steps_per_epoch)
+
+    def _conditions(self) -> dict[str, str]:
+        """What the last bits of this training depend on, besides the run key and the process."""
+        device = {"device": device_name(self.ranks)}
+        if self.same_for_any_workers:
+            return device
+        return device | {"workers": str(self.ranks.world_size), "backend": backend_name(self.ranks)}
 
     def resume(self) -> Position:
         """Load the newest undamaged checkpoint, if there is one, and return the position to train from.

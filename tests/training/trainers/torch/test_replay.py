@@ -14,6 +14,7 @@ from small_runs import job_for
 from torch import nn
 
 from training.attempts.job import TrainingJob
+from training.checkpoints.checkpoint_files import read_manifest
 from training.records import DatasetVersion, ReplayOutcome
 from training.storage.paths import Home
 from training.storage.record_files import write_record
@@ -72,6 +73,8 @@ def test_workers_that_compute_together_replay_together(
     assert (trained.world_size, trained.reproducible, trained.attempts) == (2, False, 1)
     assert (found(job).from_step, found(job).first_difference) == (1, 2)
     assert found(job).unsaved == (BREAKS["counter"],)
+    contracts = [read_manifest(place).contract for place in job.paths.checkpoints.glob("step-*")]
+    assert {(one["workers"], one["backend"]) for one in contracts} == {("2", "gloo")}
 
 
 def test_unsaved_state_that_has_not_changed_a_weight_yet_is_found(
