@@ -8,7 +8,7 @@ import errno
 import re
 from collections.abc import Iterator
 
-from training.http_errors import address_of, status_of
+from training.http_errors import REFUSED, address_of, status_of
 from training.printable import printable
 
 EXIT_OK = 0
@@ -193,7 +193,7 @@ def _refused_by_prefect(error: BaseException) -> EvergreenError | None:
         return None
     status = status_of(error)
     server = f"Prefect server {address_of(error)}"
-    if status in (401, 403):
+    if status in REFUSED:
         return SettingError(
             f"{server} refuses the credentials (status {status}). Set PREFECT_API_AUTH_STRING to the user:password of "
             "the server's PREFECT_SERVER_API_AUTH_STRING, or, for Prefect Cloud, PREFECT_API_KEY to a key that has the "

@@ -1,5 +1,7 @@
 """Parts of an error of the HTTP library httpx, with which Prefect's client talks to its server; imports no httpx."""
 
+REFUSED = (401, 403)  # statuses of a server that does not accept the credentials
+
 
 def address_of(error: BaseException) -> str:
     """Scheme, host and port of the request that failed, without credentials, path and query; empty if unknown."""

@@ -13,6 +13,7 @@ from flows.cli.options import common
 from flows.cli.options import tracking_uri as tracking_uri_option
 from flows.cli.output import say
 from tasks.doctor import Check
+from tasks.doctor.credentials import object_store_checks
 from tasks.doctor.leftovers import leftover_checks
 from tasks.doctor.machine import machine_checks
 from tasks.doctor.packages import package_checks
@@ -27,16 +28,24 @@ __all__ = ["Check", "checks", "command"]
 @click.command
 @click.option("--deep", is_flag=True, help="also start Ray, look for GPUs and open the store (half a minute)")
 @tracking_uri_option
+@click.option("--storage-url", metavar="URL", help="also try the object store of the setting storage.url")
 @common
-def command(deep: bool, tracking_uri: str | None, verbose: bool, quiet: bool, as_json: bool) -> int:
-    """Check the installation and say how to repair it."""
+def command(
+    deep: bool,
+    tracking_uri: str | None,
+    storage_url: str | None,
+    verbose: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Check the installation and the credentials of servers, and say how to repair it."""
     from flows.cli.summary import print_checks
     from flows.local.environment import prepare
 
     del verbose, quiet
     with suppress(ResourceError):  # `checks` reports a home that can't be used, and checks the rest
         prepare(paths.home())
-    found = list(checks(None, deep, tracking_uri))
+    found = list(checks(None, deep, tracking_uri, storage_url))
     print_checks(found)
     if as_json:
         say(json.dumps([check.model_dump() for check in found]))
@@ -44,7 +53,10 @@ def command(deep: bool, tracking_uri: str | None, verbose: bool, quiet: bool, as
 
 
 def checks(
-    home: paths.Home | None = None, deep: bool = False, tracking_uri: str | None = None
+    home: paths.Home | None = None,
+    deep: bool = False,
+    tracking_uri: str | None = None,
+    storage_url: str | None = None,
 ) -> Iterator[Check]:
     """Yield all checks, each when it is done; takes some seconds, or about half a minute with `deep`.
 
@@ -60,6 +72,7 @@ def checks(
         yield from _section("machine", lambda: machine_checks(place.root))
         yield from _section("processes", lambda: leftover_checks(place))
         yield from _section("store", lambda: store_checks(place, tracking_uri, deep))
+    yield from _section("object store", lambda: object_store_checks(storage_url))
     yield from _section("services", lambda: service_checks(deep))
 
 

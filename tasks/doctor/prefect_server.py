@@ -1,9 +1,12 @@
 """The Prefect server that the user has configured: its address, the origin of the address, whether it answers."""
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from training.errors import TransientError
+from training.errors import TransientError, classify
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 _VARIABLE = "PREFECT_API_URL"
 _TIMEOUT_S = 10.0
@@ -46,7 +49,8 @@ def configured_server() -> Configured | None:
 def check_server_answers() -> None:
     """Raises :class:`TransientError` when the configured server does not answer; the text has the address's origin.
 
-    Called before a flow begins: Prefect itself would only report a refused connection.
+    Raises :class:`training.errors.SettingError` when the server refuses the credentials. Called before a flow begins:
+    Prefect itself would only report a refused connection.
     """
     server = configured_server()
     if server is None:
@@ -55,8 +59,21 @@ def check_server_answers() -> None:
 
     with get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client:
         failure = client.api_healthcheck()
+        if failure is None:
+            failure = _refusal(client)
     if failure is not None:
+        if (known := classify(failure)) is not None and not known.transient:
+            raise known from failure
         raise TransientError(
             f"Prefect server {server.url} ({server.origin}) does not answer ({type(failure).__name__}: {failure}). "
             f"{server.remedy}"
         )
+
+
+def _refusal(client: "SyncPrefectClient") -> Exception | None:
+    """The error of a request that needs credentials, unlike the health check; None if the server takes the request."""
+    try:
+        client.read_flows(limit=1)
+    except Exception as error:
+        return error
+    return None

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tasks.doctor import Check
-from tasks.doctor.prefect_server import configured_server
+from tasks.doctor.credentials import PREFECT_VARIABLES, state_of
+from tasks.doctor.prefect_server import Configured, configured_server
+from training.http_errors import REFUSED, status_of
 from training.ray_cluster.cluster import ray_cluster
 from training.ray_cluster.local_ray import sessions_folder
 from training.settings.schema import RaySettings, Settings
@@ -28,7 +30,7 @@ def service_checks(deep: bool) -> Iterator[Check]:
 
 
 def prefect_check() -> Check:
-    """Check that the configured Prefect server answers and has this client's version."""
+    """Check that the configured Prefect server answers, accepts the credentials, and has this client's version."""
     import prefect
     from prefect.client.orchestration import get_client
 
@@ -41,6 +43,8 @@ def prefect_check() -> Check:
         with get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client:
             theirs = client.api_version()
     except Exception as error:  # httpx, TLS and JSON raise many kinds
+        if status_of(error) in REFUSED:
+            return _refused_check(server, status_of(error))
         found = f"{server.url} ({server.origin}): {type(error).__name__}: {error}"
         return Check(name="Prefect server", ok=False, found=found, remedy=server.remedy)
     same = theirs == prefect.__version__
@@ -48,6 +52,15 @@ def prefect_check() -> Check:
     return Check(
         name="Prefect server", ok=same, found=f"{server.url} answers, version {theirs}", remedy=remedy
     )
+
+
+def _refused_check(server: Configured, status: int) -> Check:
+    remedy = (
+        "Set PREFECT_API_AUTH_STRING to the user:password of the server's PREFECT_SERVER_API_AUTH_STRING; for Prefect "
+        f"Cloud, set PREFECT_API_KEY to a key with the permission ({state_of(PREFECT_VARIABLES)})."
+    )
+    found = f"{server.url} ({server.origin}) refuses the credentials (status {status})"
+    return Check(name="Prefect server", ok=False, found=found, remedy=remedy)
 
 
 def ray_check() -> Check:

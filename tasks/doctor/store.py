@@ -7,13 +7,16 @@ import sqlite3
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from http.client import HTTPException
 from importlib.metadata import version
 from pathlib import Path
+from urllib.error import HTTPError
 
 import psutil
 from filelock import FileLock, Timeout
 
 from tasks.doctor import Check
+from tasks.doctor.credentials import mlflow_credentials_check
 from tasks.registry.lock import LEASE_S, claims_in
 from tasks.trackers.embedded_store import (
     RunningRun,
@@ -29,7 +32,9 @@ from tasks.trackers.embedded_store import (
 from tasks.trackers.mlflow_run import connect
 from tasks.trackers.paged_search import all_pages
 from training.errors import EvergreenError
+from training.http_errors import REFUSED
 from training.plan import recipe_argument
+from training.redaction import redact
 from training.storage.paths import HOME_VARIABLE, Home
 
 _REMOTE = ("9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs", "smb")
@@ -44,7 +49,7 @@ def store_checks(home: Home, tracking_uri: str | None, deep: bool) -> Iterator[C
     yield file_system_check(home.root)
     yield lock_check(home)
     if tracking_uri is not None and tracking_uri.startswith("http"):
-        yield mlflow_server_check(tracking_uri)
+        yield from mlflow_server_checks(tracking_uri, home)
     elif tracking_uri is None:
         yield from embedded_store_checks(home)
     if deep:
@@ -168,18 +173,26 @@ def holders(file: Path) -> list[psutil.Process]:
     return found
 
 
+def mlflow_server_checks(uri: str, home: Home) -> Iterator[Check]:
+    """Check that an MLflow server answers, has the version of the installed MLflow, and accepts the credentials."""
+    yield (server := mlflow_server_check(uri))
+    if server.ok is not False:
+        yield mlflow_credentials_check(uri, home)
+
+
 def mlflow_server_check(uri: str) -> Check:
     """Check that an MLflow server answers and has the version of the installed MLflow."""
+    uri = redact(uri)  # urllib takes a password in an address for a part of the port
     try:
         with urllib.request.urlopen(f"{uri.rstrip('/')}/version", timeout=_TIMEOUT_S) as answer:
             server = answer.read(100).decode().strip()
-    except (OSError, ValueError) as error:
-        return Check(
-            name="MLflow server",
-            ok=False,
-            found=f"{uri}: {error}",
-            remedy="Start the server, or correct tracking.uri.",
-        )
+    except HTTPError as error:
+        if error.code not in REFUSED:
+            return _unanswered(uri, error)
+        found = f"{uri} answers; its version is not shown without credentials (status {error.code})"
+        return Check(name="MLflow server", ok=None, found=found)
+    except (OSError, ValueError, HTTPException) as error:
+        return _unanswered(uri, error)
     ours = version("mlflow")
     remedy = (
         ""
@@ -188,6 +201,11 @@ def mlflow_server_check(uri: str) -> Check:
     )
     found = f"{uri} answers, version {server}"
     return Check(name="MLflow server", ok=True if server == ours else None, found=found, remedy=remedy)
+
+
+def _unanswered(uri: str, error: Exception) -> Check:
+    remedy = "Start the server, or correct tracking.uri."
+    return Check(name="MLflow server", ok=False, found=f"{uri}: {error}", remedy=remedy)
 
 
 def opened_store_check(home: Home, tracking_uri: str | None) -> Check:

@@ -133,7 +133,8 @@ def answering(body):
 def test_an_mlflow_server(home):
     with answering(metadata.version("mlflow")) as uri:
         assert store.mlflow_server_check(uri).ok
-        assert [check.name for check in store.store_checks(home, uri, deep=False)][-1] == "MLflow server"
+        names = [check.name for check in store.store_checks(home, uri, deep=False)]
+        assert names[-2:] == ["MLflow server", "MLflow credentials"]
     with answering("1.0") as uri:
         assert store.mlflow_server_check(uri).ok is None
     assert store.mlflow_server_check(uri).ok is False  # the server has ended
