@@ -41,6 +41,7 @@ from tasks.registry.own_digests import OwnDigests, keep_digests
 from tasks.registry.reign import settle_standing, take_looks
 from tasks.registry.safe_loading import FILE_TAG, METADATA_TAG, WEIGHTS_FILE_TAG, digest_of_logged
 from tasks.registry.training_rows import record_training_rows
+from tasks.registry.unjudged import is_judged_elsewhere
 from tasks.step import step, worth_retrying
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_patiently, log_final, open_run
 from tasks.trackers.provenance import parent_tags
@@ -98,9 +99,10 @@ def register(
         verdict = judge(evaluation, plan.settings.gate, looks)
         settle_standing(lease, number, evaluation, verdict)
         alias = settle(lease, number, trained.weights_digest, verdict)
-    note_verdict(client, plan, number, verdict, run_id)
-    text = version_description(plan, version, trained, evaluation, verdict, alias)
-    describe_version(client, plan.model, number, text)
+    client.log_dict(run_id, verdict.model_dump(mode="json"), "verdict.json")
+    if not is_judged_elsewhere(client, home, plan.model, number):
+        text = version_description(plan, version, trained, evaluation, verdict, alias)
+        note_verdict(client, plan, number, verdict, text)
     metrics = final_metrics(trained, evaluation)
     log_final(client, run_id, metrics, trained.steps, int(client.get_run(run_id).info.start_time))
     log.info("%s version %s: %s", plan.model, number, verdict.summary)
@@ -227,11 +229,11 @@ def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:
     return alias_of(client, model, number)
 
 
-def note_verdict(client: "MlflowClient", plan: RunPlan, number: str, verdict: Verdict, run_id: str) -> None:
-    """Store the verdict in MLflow: in full as an artifact of the run, in short as tags of the version."""
-    client.log_dict(run_id, verdict.model_dump(mode="json"), "verdict.json")
+def note_verdict(client: "MlflowClient", plan: RunPlan, number: str, verdict: Verdict, text: str) -> None:
+    """Store the verdict in short as tags of the version, and `text` as its description."""
     client.set_model_version_tag(plan.model, number, VERDICT_TAG, "promote" if verdict.promote else "keep")
     client.set_model_version_tag(plan.model, number, "evergreen.why", verdict.summary[:_LONGEST_TAG])
+    describe_version(client, plan.model, number, text)
 
 
 def final_metrics(trained: TrainedModel, evaluation: Evaluation) -> dict[str, float]:

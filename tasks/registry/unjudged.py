@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tasks.registry.aliases import VERDICT_TAG, WEIGHTS_TAG
-from tasks.trackers.mlflow_run import HOME_TAG, RECIPE_TAG, RUN_KEY_TAG
+from tasks.trackers.mlflow_run import HOME_TAG, RECIPE_TAG, RUN_KEY_TAG, tags_of_run
 from tasks.trackers.paged_search import all_pages
 from training.plan import RunPlan
 from training.records import DatasetVersion, TrainedModel
@@ -67,6 +67,13 @@ def unjudged_runs(client: "MlflowClient", plan: RunPlan) -> list[Unjudged]:
     return found
 
 
+def is_judged_elsewhere(client: "MlflowClient", home: Home, model: str, number: str) -> bool:
+    """Whether a version has the verdict of another home that made the same model before."""
+    found = client.get_model_version(model, number)
+    owner = tags_of_run(client, found.run_id).get(HOME_TAG, home.identity)
+    return VERDICT_TAG in found.tags and owner != home.identity
+
+
 def give_up(client: "MlflowClient", model: str, number: str, why: str) -> None:
     """Tag a version as not judged, so that no later run tries to judge the version again."""
     log.warning("%s version %s is not judged: %s", model, number, why)
@@ -79,16 +86,7 @@ def _is_ours(client: "MlflowClient", plan: RunPlan, run_id: str | None) -> bool:
 
     Every home judges only its own versions, and every recipe only its own, since it holds the lock of its runs alone.
     """
-    from mlflow.exceptions import MlflowException
-
-    if run_id is None:
-        return False
-    try:
-        tags = client.get_run(run_id).data.tags
-    except MlflowException as error:
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return False
-        raise
+    tags = tags_of_run(client, run_id)
     ours = (Home(Path(plan.home)).identity, plan.recipe.name)
     return (tags.get(HOME_TAG), tags.get(RECIPE_TAG)) == ours
 

@@ -68,6 +68,20 @@ def open_run(client: "MlflowClient", plan: RunPlan, parent: str | None = None) -
     return run_id
 
 
+def tags_of_run(client: "MlflowClient", run_id: str | None) -> dict[str, str]:
+    """The tags of an MLflow run; empty when the store does not have the run."""
+    from mlflow.exceptions import MlflowException
+
+    if run_id is None:
+        return {}
+    try:
+        return dict(client.get_run(run_id).data.tags)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return {}
+        raise
+
+
 def link_flow_run(client: "MlflowClient", run: "Run") -> None:
     """Tag the MLflow run with the Prefect flow run that calls this; a later flow run replaces the tag."""
     from mlflow.entities import RunTag

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from tasks.comparison import EVALUATION, comparison_folders, owner_of
 from tasks.gate import asks_for_look, has_first_rules, judge
 from tasks.gate.measures import measure_of
+from tasks.registry.unjudged import is_judged_elsewhere
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from training.data.manifest import read_parts
@@ -92,7 +93,11 @@ def verdict_recorded(run: Evidence) -> Outcome:
     if _parsed(run.store.artifact("verdict.json")) != verdict:
         wrong.append("verdict.json in MLflow differs from release.json")
     word = "promote" if verdict.promote else "keep"
+    # The version of another home that made the same model keeps that home's verdict.
+    client, model = run.store.client, run.store.plan.model
     for one in run.store.versions:
+        if is_judged_elsewhere(client, run.home, model, str(one.version)):
+            continue
         if (said := one.tags.get("evergreen.verdict")) != word:
             wrong.append(f"version {one.version} says {said}, release.json {word}")
     return judged(wrong, f"{word} in release.json, in MLflow's verdict.json and on the version")

@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 from candidates import Candidate, trained_candidate
 from mlflow import MlflowClient
+from tracked import planned
 
 from tasks import register as module
+from tasks.evaluate import evaluate
 from tasks.registry.aliases import CHAMPION, champion_of
 from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, unjudged_runs
 from tasks.trackers.mlflow_run import connect_once, open_run
 from tasks.train import keep_plan
 from training.storage.paths import Home
+from training.supervision.launch import launch, make_job
 
 
 class Killed(BaseException):
@@ -83,3 +86,25 @@ def test_a_version_whose_run_is_gone_is_tagged_as_not_judged(
     shutil.rmtree(Path(candidate.plan.paths.root))
     assert unjudged_runs(client, trained_candidate(home, seed=2).plan) == []
     assert tags(client, candidate)[VERDICT_TAG] == NOT_JUDGED
+
+
+def test_a_home_that_makes_the_model_of_another_home_leaves_the_verdict_alone(tmp_path: Path) -> None:
+    one, other = (
+        candidate_in(tmp_path / name, f"sqlite:///{tmp_path}/shared.db") for name in ("one", "other")
+    )
+    client = connect_once(one.plan)
+    first = one.register()
+    before = client.get_model_version(first.model, first.version)
+    assert (before.tags[VERDICT_TAG], first.alias) == ("promote", "champion")
+    second = other.register(floor=1.0)
+    after = client.get_model_version(first.model, first.version)
+    assert (second.version, second.alias, second.verdict.promote) == (first.version, "champion", False)
+    assert (after.tags, after.description) == (before.tags, before.description)
+    assert one.register(floor=0.5).version == first.version  # the first home may judge the version again
+
+
+def candidate_in(folder: Path, uri: str) -> Candidate:
+    """The candidate of a home that records in the MLflow store `uri`."""
+    plan, version = planned(Home(folder), uri=uri)
+    trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version, plan.initial))
+    return Candidate(plan, version, trained, evaluate.fn(plan, version, trained))
