@@ -22,7 +22,7 @@ class Beat(Record):
 
     `gap_s` is the mean number of seconds between two calls of :meth:`Heartbeat.beat`, about one call a step.
     `started` is the start time of the worker's process, which distinguishes it from a later process with this pid.
-    `moved` is the number of bytes of checkpoints, datasets and models that the worker has written and transferred.
+    `moved` is the number of bytes of checkpoints, datasets and models that the worker has read, written or transferred.
     `finished`: the worker has committed the finished model.
     """
 
@@ -69,7 +69,7 @@ class Heartbeat:
         self.file.parent.mkdir(parents=True, exist_ok=True)
 
     def add_moved(self, count: int) -> None:
-        """Record that `count` bytes were written or transferred: the worker does not hang."""
+        """Record that `count` bytes were read, written or transferred: the worker does not hang."""
         self.moved += count
 
     def finish(self, step: int) -> None:

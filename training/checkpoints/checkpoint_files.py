@@ -2,12 +2,14 @@
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from training.checkpoints.parts import with_parts
 from training.errors import DataError
 from training.records import Record
+from training.storage.files import CountedFile
 from training.storage.record_files import read_record
 
 FORMAT = 1
@@ -43,15 +45,20 @@ def read_manifest(checkpoint: Path) -> Manifest:
     return read_record(checkpoint / MANIFEST, Manifest, checkpoint.name)
 
 
-def read_state(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
+def read_state(
+    checkpoint: Path, manifest: Manifest, moved: Callable[[int], None] = lambda _: None
+) -> dict[str, Any]:
     """State of an undamaged checkpoint, with a :class:`training.checkpoints.parts.StoredRows` for a tensor in parts.
+
+    `moved` is called with each number of bytes read.
 
     Raises :class:`DataError` if reading the state would run code, or if the parts do not belong to the state.
     """
     import torch
 
     try:
-        state = torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
+        with CountedFile(checkpoint / STATE, moved) as stream:
+            state = torch.load(cast(IO[bytes], stream), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise DataError(
             f"checkpoint {checkpoint}: holds more than data ({str(error).splitlines()[0]})"

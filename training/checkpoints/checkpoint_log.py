@@ -67,7 +67,9 @@ class CheckpointLog:
     conditions: dict[str, str] = field(default_factory=dict)  # of this attempt, added to contract()
     before_commit: Callable[[], None] = lambda: None  # called before the rename; an error prevents the commit
     progress: Callable[[], None] = lambda: None  # called each second while `wait` waits for a write
-    moved: Callable[[int], None] = lambda _: None  # called with each number of bytes written or transferred
+    moved: Callable[[int], None] = lambda _: (
+        None
+    )  # called with each number of bytes read, written or transferred
     pinned: int | None = None  # step of a checkpoint that must not be pruned
     metrics: MetricsFile | None = None  # the run's metric points, checked against each checkpoint
     writers: Writers = field(default_factory=Writers)
@@ -228,7 +230,7 @@ class CheckpointLog:
             log.warning(
                 "resuming under other conditions, so the last bits may differ: %s", "; ".join(changed)
             )
-        state = read_state(path, manifest)
+        state = read_state(path, manifest, self.moved)
         position = Position(manifest.epoch, manifest.step_in_epoch, manifest.step)
         if state.pop("position", None) != astuple(position) or path.name != _name(position.step):
             raise DataError(f"checkpoint {path}: its manifest tells of another step than its state")
@@ -241,9 +243,10 @@ class CheckpointLog:
         except (OSError, DataError) as error:
             raise DataError(f"checkpoint {path}: its manifest can't be read ({error})") from None
         ours = manifest.format == FORMAT and manifest.run_key == self.run_key
-        if not ours or not (path / STATE).is_file() or digest_file(path / STATE) != manifest.sha256:
+        state = path / STATE
+        if not ours or not state.is_file() or digest_file(state, self.moved) != manifest.sha256:
             raise DataError(f"checkpoint {path}: not the bytes that its manifest lists")
-        verify_parts(path, manifest.parts)
+        verify_parts(path, manifest.parts, self.moved)
         return manifest
 
     def _check_points(self, path: Path, manifest: Manifest) -> None:

@@ -7,7 +7,7 @@ and any number of ranks can read, as each reads the rows that it needs from all 
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,12 +111,16 @@ def separate(state: Mapping[Any, Any], keys: Keys = ()) -> tuple[dict[Any, Any],
     return rest, rows
 
 
-def whole(value: Any) -> Any:
-    """A copy of the nested dictionaries `value` with the whole tensor, not flattened, for each :class:`StoredRows`."""
+def whole(value: Any, moved: Callable[[int], None] = lambda _: None) -> Any:
+    """A copy of the nested dictionaries `value` with the whole tensor, not flattened, for each :class:`StoredRows`.
+
+    `moved` is called with the number of bytes of each tensor that was read.
+    """
     if isinstance(value, StoredRows):
         read = value.read(0, value.shape[0])
+        moved(read.nbytes)
         return read if value.unflattened is None else read.view(value.unflattened)
-    return {key: whole(part) for key, part in value.items()} if isinstance(value, dict) else value
+    return {key: whole(part, moved) for key, part in value.items()} if isinstance(value, dict) else value
 
 
 def write_part(folder: Path, rank: int, tensors: Mapping[Keys, OwnRows]) -> list[Path]:
@@ -147,14 +151,17 @@ def part_files(folder: Path, rank: int) -> tuple[Path, Path]:
     return folder / f"part-{rank:05d}.safetensors", folder / f"part-{rank:05d}.json"
 
 
-def verify_parts(folder: Path, digests: Sequence[str]) -> None:
-    """Raise :class:`DataError` unless the checkpoint in `folder` has the parts whose indices have these digests."""
+def verify_parts(folder: Path, digests: Sequence[str], moved: Callable[[int], None] = lambda _: None) -> None:
+    """Raise :class:`DataError` unless the checkpoint in `folder` has the parts whose indices have these digests.
+
+    `moved` is called with each number of bytes read.
+    """
     for rank, digest in enumerate(digests):
         rows, index = part_files(folder, rank)
         try:
             if digest_file(index) == digest:
                 found = read_record(index, PartIndex, "")
-                if rows.stat().st_size == found.bytes and digest_file(rows) == found.sha256:
+                if rows.stat().st_size == found.bytes and digest_file(rows, moved) == found.sha256:
                     continue
         except (OSError, DamagedError):
             pass

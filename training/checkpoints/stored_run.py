@@ -201,7 +201,7 @@ class StoredRun:
         for name, path in files.items():
             key = f"{folder}/{name}"
             self.store.put_file(key, path, moved)
-            stored.append(StoredFile(name=name, key=key, sha256=digest_file(path)))
+            stored.append(StoredFile(name=name, key=key, sha256=digest_file(path, moved)))
         return tuple(stored)
 
     def download(
@@ -222,7 +222,7 @@ class StoredRun:
                     self.store.get_file(file.key, aside, moved)
                 except FileNotFoundError:
                     raise DataError(f"{self.store.url}/{file.key}: missing.") from None
-                if digest_file(aside) != file.sha256:
+                if digest_file(aside, moved) != file.sha256:
                     raise DataError(f"{self.store.url}/{file.key}: not the bytes that were uploaded.")
 
     def damage(self, files: tuple[StoredFile, ...]) -> list[str]:

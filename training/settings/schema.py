@@ -215,7 +215,7 @@ class FailureSettings(Section):
     collective_timeout_s: PositiveFloat = Field(
         300.0,
         description="Longest wait of one worker for the others; for a checkpoint, dataset or model that one of them "
-        "writes or transfers, longest time in which no byte moves",
+        "reads, writes or transfers, longest time in which no byte moves",
     )
 
 

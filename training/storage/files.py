@@ -1,6 +1,7 @@
 """Atomic writes of files and folders (write to a temporary path, sync, rename), and SHA-256 digests."""
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -9,16 +10,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 HALF_DONE = (".*.tmp", ".*.removed")
 TEMPORARY_PREFIX = "evergreen-"
 _CHUNK = 1 << 20
 
 
-def digest_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as stream:
+def digest_file(path: Path, moved: Callable[[int], None] = lambda _: None) -> str:
+    """SHA-256 of a file's bytes, in hex; `moved` is called with each number of bytes read."""
+    with CountedFile(path, moved) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -109,6 +113,33 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
     """
     with TemporaryDirectory(prefix=f"{TEMPORARY_PREFIX}{purpose}-{os.getpid()}-") as folder:
         yield Path(folder)
+
+
+class CountedFile(io.FileIO):
+    """A file to read, whose reads are counted: `moved` is called with each number of bytes, at most 1 MiB."""
+
+    def __init__(self, path: Path, moved: Callable[[int], None]):
+        super().__init__(path, "rb")
+        self._moved = moved
+
+    def readinto(self, buffer: "Buffer", /) -> int:
+        """Fill `buffer` until the end of the file; returns the number of bytes."""
+        view, filled = memoryview(buffer).cast("B"), 0
+        while count := super().readinto(view[filled : filled + _CHUNK]):
+            filled += count
+            self._moved(count)
+        return filled
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """At most `size` bytes; all bytes to the end of the file if `size` is negative or None."""
+        if size is None or size < 0:
+            size = os.fstat(self.fileno()).st_size - self.tell()
+        content = bytearray(max(0, size))
+        return bytes(memoryview(content)[: self.readinto(content)])
+
+    def readall(self) -> bytes:
+        """All bytes to the end of the file."""
+        return self.read()
 
 
 class DigestedStream:

@@ -51,6 +51,22 @@ def test_training_goes_on_bit_for_bit(log: CheckpointLog) -> None:
     assert weights_digest(other.state_dict()) == weights_digest(module.state_dict())
 
 
+def test_what_is_read_counts_as_progress_while_it_is_read(log: CheckpointLog) -> None:
+    state = {"weights": torch.arange(2_000_000.0), "name": "one"}
+    log.save(at(5), state, None)
+    log.wait()
+    read: list[int] = []
+    log.moved = read.append
+    _, found = log.load_newest() or pytest.fail("no checkpoint")
+    assert torch.equal(found["weights"], state["weights"])
+    assert found["name"] == "one"
+    size = (folder(log, 5) / STATE).stat().st_size
+    assert (
+        sum(read) >= 2 * size - 2**16
+    )  # for the digest, then for the state; torch skips what fills the file up
+    assert max(read) <= 2**20
+
+
 def test_what_is_steady_is_copied_while_training_goes_on(
     log: CheckpointLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

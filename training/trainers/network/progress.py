@@ -393,7 +393,8 @@ class Progress:
         if network_settings(self.job.settings).select == "best":
             chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
         replay = self.replay.outcome()
-        weights = whole(self.checkpoints.load_step(chosen.step)["learner"]["model"])
+        read = self.checkpoints.load_step(chosen.step)["learner"]["model"]
+        weights = whole(read, self.heartbeat.add_moved)
         self.check_weights(weights)
         with atomic_folder(self.job.paths.model) as folder:
             save_weights(weights, folder / WEIGHTS)
