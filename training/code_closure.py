@@ -3,13 +3,13 @@
 The closure holds the roots and all modules of the packages in :data:`COMPUTING` that the roots import, directly or
 through other modules of the closure. Imports are read from the source without executing it. The other modules of
 `training/` (supervision, checkpoints, storage, records and so on) store and transfer numbers, but change no weight.
-The digest of a module is over its syntax tree, without comments, docstrings, layout and `if TYPE_CHECKING:` blocks.
+The digest of a module is over its syntax tree, without comments, docstrings, layout and the body of `if TYPE_CHECKING:`.
 """
 
 import ast
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,9 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes of a tree, without `if TYPE_CHECKING:` blocks."""
-    for node in ast.iter_child_nodes(tree):
-        if not _is_for_type_checkers(node):
-            yield node
-            yield from _executed(node)
+    for node in _without_types(ast.iter_child_nodes(tree)):
+        yield node
+        yield from _executed(node)
 
 
 def _reduced(node: Any) -> Any:
@@ -94,7 +93,7 @@ def _reduced(node: Any) -> Any:
         fields = ((name, _reduced(value)) for name, value in ast.iter_fields(node))
         return [type(node).__name__, *([name, value] for name, value in fields if value not in (None, []))]
     if isinstance(node, list):
-        return [_reduced(one) for one in node if not _is_text(one) and not _is_for_type_checkers(one)]
+        return [_reduced(one) for one in _without_types(node) if not _is_text(one)]
     return node
 
 
@@ -105,6 +104,15 @@ def _is_text(node: Any) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
+
+
+def _without_types(nodes: Iterable[Any]) -> Iterator[Any]:
+    """`nodes` with the statements of `else:` in the place of an `if TYPE_CHECKING:`, since only these execute."""
+    for node in nodes:
+        if _is_for_type_checkers(node):
+            yield from _without_types(node.orelse)
+        else:
+            yield node
 
 
 def _is_for_type_checkers(node: Any) -> bool:

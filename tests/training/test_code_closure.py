@@ -353,6 +353,15 @@ OTHER = {
     "a name": "def g(x):\n    return x + 1\n",
     "an order": "def f(x):\n    return 1 + x\n",
     "a default": "def f(x=None):\n    return x + 1\n",
+    "else of a block for type checkers": (
+        "if TYPE_CHECKING:\n    import os\nelse:\n    os = None\ndef f(x):\n    return x + 1\n"
+    ),
+    "elif of a block for type checkers": (
+        "if TYPE_CHECKING:\n    import os\nelif f:\n    os = None\ndef f(x):\n    return x + 1\n"
+    ),
+    "a block that type checkers skip": (
+        "if not TYPE_CHECKING:\n    os = None\ndef f(x):\n    return x + 1\n"
+    ),
 }
 
 
@@ -380,8 +389,15 @@ def test_imports_inside_functions_count_and_those_for_type_checkers_do_not(
     package = tmp_path / "training"
     texts = {
         "trainers/one.py": "def run():\n    from training.trainers import two\n    import training.supervision.away\n",
-        "trainers/two.py": "if TYPE_CHECKING:\n    from training.trainers.three import X\n",
+        "trainers/two.py": (
+            "if TYPE_CHECKING:\n    from training.trainers.three import X\n"
+            "elif TYPE_CHECKING:\n    from training.trainers.three import Y\n"
+            "else:\n    from training.trainers.four import X\n"
+            "if not TYPE_CHECKING:\n    from training.trainers.five import X\n"
+        ),
         "trainers/three.py": "",
+        "trainers/four.py": "",
+        "trainers/five.py": "",
         "trainers/__init__.py": "",
         "supervision/away.py": "",
     }
@@ -394,7 +410,7 @@ def test_imports_inside_functions_count_and_those_for_type_checkers_do_not(
         found = code_digests("training.trainers.one")
     finally:
         code_closure._read.cache_clear()
-    assert set(found) == {"training.trainers.one", "training.trainers.two"}
+    assert set(found) == {f"training.trainers.{name}" for name in ("one", "two", "four", "five")}
 
 
 def test_a_root_that_is_no_module_is_named() -> None:
