@@ -167,7 +167,7 @@ def digits_version(tmp_path_factory: pytest.TempPathFactory) -> DatasetVersion:
 @pytest.fixture(scope="session")
 def small_version(tmp_path_factory: pytest.TempPathFactory) -> DatasetVersion:
     """Prepare a fixed random subset of 400 digits: training on it takes a fraction of a second per epoch."""
-    few = {"max_train_rows": 300, "max_test_rows": 100}
+    few = {"max_train_rows": 320, "max_test_rows": 100}
     return small_runs.prepared(Home(tmp_path_factory.mktemp("few-digits")), data=few)
 
 

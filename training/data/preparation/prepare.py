@@ -320,14 +320,14 @@ def check_classes(version: DatasetVersion) -> None:
 def _limit(split: str, settings: DataSettings) -> int | None:
     if split:
         return settings.max_test_rows if split == TEST else settings.max_train_rows
-    # The source has no splits: image content decides the split later, so the limits hold on average only.
-    if settings.max_train_rows and settings.max_test_rows:
-        return settings.max_train_rows + settings.max_test_rows
+    # The source has no splits: a row's content decides the split later, so the limits hold on average only. The sum of
+    # both limits would be wrong: the row's content divides it by data.test_share, so one split would exceed its limit.
+    limits = []
     if settings.max_train_rows:
-        return round(settings.max_train_rows / (1 - settings.test_share))
+        limits.append(round(settings.max_train_rows / (1 - settings.test_share)))
     if settings.max_test_rows and settings.test_share:
-        return round(settings.max_test_rows / settings.test_share)
-    return None
+        limits.append(round(settings.max_test_rows / settings.test_share))
+    return min(limits, default=None)
 
 
 @lru_cache(maxsize=1)  # 8 bytes per row; a process that writes many shards draws the subset once

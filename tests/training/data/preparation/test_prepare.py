@@ -1,5 +1,6 @@
 """Preparation: the dataset version depends on nothing but the source."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,33 @@ def test_a_subset_is_fixed_and_spread_over_the_source(home: Home, tmp_path: Path
     assert files_of(again) == files_of(version)
 
 
+@pytest.mark.parametrize(
+    ("limits", "rows"),
+    [
+        ({"max_train_rows": 240}, (240, 60)),
+        ({"max_test_rows": 60}, (240, 60)),
+        ({"max_train_rows": 240, "max_test_rows": 20}, (80, 20)),
+        ({"max_train_rows": 40, "max_test_rows": 500}, (40, 10)),
+        ({"max_train_rows": 5000, "max_test_rows": 5000}, (960, 240)),
+    ],
+)
+def test_both_limits_hold_when_the_content_divides_the_rows(
+    home: Home, tmp_path: Path, limits: dict[str, int], rows: tuple[int, int]
+) -> None:
+    """Each row is a test row with a chance of 0.2, so the numbers deviate by at most 4 standard deviations here."""
+    file = write_rows(tmp_path / "rows.parquet", random_pixels(1200, shape=(4, 4, 1)), ["cat", "dog"] * 600)
+    version = prepared(home, ParquetImages(file), "pets", limits)
+    found = (version.rows("train"), version.rows("test"))
+    assert sum(found) == sum(rows)
+    assert abs(found[0] - rows[0]) <= 4 * math.sqrt(sum(rows) * 0.2 * 0.8)
+
+
+def test_a_limit_of_test_rows_has_no_effect_without_test_rows(home: Home) -> None:
+    files = Digits().fetch(home.sources)
+    settings = DataSettings(max_train_rows=100, max_test_rows=50, test_share=0)
+    assert [(shard.start, shard.stop) for shard in prepare.plan_shards(files, settings)] == [(0, 100)]
+
+
 def test_copies_of_an_image_stay_together(home: Home, tmp_path: Path) -> None:
     pixels = np.concatenate([random_pixels(200, shape=(4, 4, 1))] * 3)
     rows = write_rows(tmp_path / "rows.parquet", pixels, ["cat", "dog"] * 300)
@@ -225,7 +253,7 @@ def test_a_subset_is_drawn_once_for_all_shards(home: Home, monkeypatch: pytest.M
     monkeypatch.setattr(prepare, "_SHARD_ROWS", 100)
     prepare._subset.cache_clear()
     files = Digits().fetch(home.sources)
-    settings = DataSettings(max_train_rows=900, max_test_rows=300)
+    settings = DataSettings(max_train_rows=960, max_test_rows=300)
     shards = prepare.plan_shards(files, settings)
     rows = [row for shard in shards for row in prepare.selected_rows(files, shard, settings)]
     assert len(shards) == 12
