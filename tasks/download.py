@@ -1,6 +1,7 @@
 """In: a recipe's data source. Out: its files, complete and verified, with a digest of their content.
 
-Fails with DataError when the content is wrong (final), and with TransientError for network errors (retried).
+Fails with DataError for content of another size (final), and with TransientError for network errors and damaged
+files (retried).
 """
 
 import logging

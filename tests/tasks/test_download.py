@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,30 @@ def test_a_server_that_stays_down_is_given_up_for_now(site: Site, recipe: str, h
     with pytest.raises(TransientError, match="answered 503"):
         downloaded(recipe, home)
     assert site.requests == [FIRST] * 4
+
+
+def damage(site: Site) -> None:
+    """Answer at /damaged with the content of FIRST in reverse order: as many bytes, but others."""
+    with urllib.request.urlopen(site.url(FIRST)) as response:
+        site.give("/damaged", response.read()[::-1])
+    site.requests.clear()
+
+
+def test_a_file_that_arrives_damaged_is_fetched_again(site: Site, recipe: str, home: Home) -> None:
+    damage(site)
+    answers = [site.answers["/damaged"], site.answers["/damaged"], site.answers[FIRST]]
+    site.answers[FIRST] = lambda handler: answers.pop(0)(handler)
+    assert downloaded(recipe, home).files == 4
+    assert site.requests.count(FIRST) == 3
+
+
+def test_a_file_that_stays_damaged_is_given_up_for_now(site: Site, recipe: str, home: Home) -> None:
+    damage(site)
+    site.answers[FIRST] = site.answers["/damaged"]
+    with pytest.raises(TransientError, match="wrong sha256"):
+        downloaded(recipe, home)
+    assert site.requests == [FIRST] * 4
+    assert not [path for path in home.sources.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("wrong", ["gone", "other bytes", "more bytes", "elsewhere"])

@@ -48,9 +48,9 @@ def fetch_file(
 
     `size` is in bytes, digests are in hex. `timeout_s` limits each wait for the server; a transfer may take at most
     `timeout_s` plus one second per KiB received. Raises :class:`SettingError` for a URL that isn't https (or http to
-    this machine), :class:`TransientError` for a failure that may pass (network, 5xx, an incomplete transfer) and
-    :class:`DataError` for a failure that a retry can't fix (404, wrong or too many bytes, a redirect to another host,
-    an invalid certificate).
+    this machine), :class:`TransientError` for a failure that may pass (network, 5xx, an incomplete transfer, a wrong
+    digest of as many bytes as expected) and :class:`DataError` for a failure that a retry can't fix (404, a file of
+    another size, a redirect to another host, an invalid certificate).
     """
     _check_address(url)
     expected = {"sha256": sha256, "md5": md5}
@@ -62,9 +62,9 @@ def fetch_file(
         if size is not None and received != size:
             raise DataError(f"{url}: expected {counted(size, 'byte')}, got {received:,}. {_ELSEWHERE}.")
         for name, (wanted, got) in _wrong_digests(aside, expected).items():
-            raise DataError(
-                f"{url}: wrong {name}: expected {wanted}, got {got}. The file at this address was changed or "
-                f"damaged on its way and is not used. {_ELSEWHERE}."
+            raise TransientError(
+                f"{url}: wrong {name}: expected {wanted}, got {got}. The file was damaged on its way, or changed at this "
+                f"address, and is not used. {_AGAIN}. {_ELSEWHERE}."
             )
 
 

@@ -7,7 +7,7 @@ import pytest
 from small_sources import publish_cifar, write_cifar
 
 from training.data.sources.cifar import CLASSES, SHA256, Cifar10
-from training.errors import DataError
+from training.errors import DataError, TransientError
 
 
 def check_rows(files, arrays, rows_of, pixels_of) -> None:
@@ -49,7 +49,7 @@ def test_downloaded_once_and_watched(site, tmp_path: Path, rows_of, pixels_of) -
 
 
 def test_the_official_archive_is_pinned(site, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=SHA256):
+    with pytest.raises(TransientError, match=SHA256):
         Cifar10(urls=(site.give("/cifar", b"not it"),), size=None).fetch(tmp_path)
     assert not list(tmp_path.rglob("*.gz"))
 

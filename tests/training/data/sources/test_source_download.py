@@ -117,9 +117,10 @@ def test_a_server_that_sends_next_to_nothing_is_left(site, tmp_path: Path) -> No
 @pytest.mark.parametrize("digest", ["sha256", "md5"])
 def test_wrong_checksum_names_expected_and_got(site, tmp_path: Path, digest: str) -> None:
     wrong = "0" * (64 if digest == "sha256" else 32)
-    message = refused(site.give("/file", CONTENT), tmp_path, DataError, **{digest: wrong})
+    message = refused(site.give("/file", CONTENT), tmp_path, TransientError, **{digest: wrong})
     assert wrong in message
     assert {"sha256": SHA256, "md5": MD5}[digest] in message
+    assert "Run the same command again" in message
 
 
 @pytest.mark.parametrize("size", [len(CONTENT) - 1, len(CONTENT) + 1])
@@ -216,6 +217,13 @@ def test_the_next_mirror_is_tried(site, tmp_path: Path) -> None:
     fetch_any(urls, tmp_path / "file", sha256=SHA256)
     assert site.requests == ["/gone", "/damaged", "/good"]
     assert (tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_a_damaged_file_on_the_last_mirror_is_transient(site, tmp_path: Path) -> None:
+    urls = [site.fail("/gone", 404), site.give("/damaged", CONTENT[::-1])]
+    with pytest.raises(TransientError, match="wrong sha256"):
+        fetch_any(urls, tmp_path / "file", size=len(CONTENT), sha256=SHA256)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("statuses", "kind"), [((404, 503), TransientError), ((404, 410), DataError)])
