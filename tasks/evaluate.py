@@ -106,7 +106,7 @@ def compare(
     test, problem = open_columns(version, "test"), problem_named(version.problem)
     trained_on = _training_rows(plan, [one for one in (champion, anchor) if one is not None])
     compared = _rows_to_compare(plan, version, trained_on)
-    rows = test if compared.all() else test.selected(compared)
+    rows = test if compared.all() else test.selected(compared, folder)
     recipe = reload_once(plan.recipe, plan.paths.recipe)
     metrics = RecipeMetrics(recipe.name, recipe.metrics, version, "cpu")
     predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)

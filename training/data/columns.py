@@ -14,7 +14,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ _COLUMNS = (_INPUTS, "targets.npy", "digests.npy")
 _CHECKSUMS = "checksums.json"
 _BLOCK = 8 << 20
 _ATTEMPTS = 3
+_SELECTED_ROWS = 1024
 _GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -62,9 +63,19 @@ class Columns:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def selected(self, rows: npt.NDArray[np.bool_]) -> "Columns":
-        """A copy of the rows that the mask `rows` selects."""
-        return Columns(self.inputs[rows], self.targets[rows], self.digests[rows])
+    def selected(self, rows: npt.NDArray[np.bool_], folder: Path) -> "Columns":
+        """The rows that the mask `rows` selects. Their inputs, which may exceed the memory, go to a file in `folder`.
+
+        The file is removed at once, and its space is free when the inputs are no longer used.
+        """
+        numbers, file = np.flatnonzero(rows), folder / f".selected-{_INPUTS}"
+        with file.open("wb") as stream:  # written as in _unpack_images, for the same reason
+            _write_header(stream, self.inputs.dtype, (len(numbers), *self.inputs.shape[1:]))
+            for start in range(0, len(numbers), _SELECTED_ROWS):
+                stream.write(self.inputs[numbers[start : start + _SELECTED_ROWS]].data)
+        inputs = np.asarray(np.load(file, mmap_mode="r"))
+        file.unlink()
+        return Columns(inputs, self.targets[rows], self.digests[rows])
 
     def read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """A copy of the images of the row numbers `rows`; each unchecked image is compared with its digest once.
@@ -201,6 +212,11 @@ def _unpack(version: DatasetVersion, split: Split, folder: Path) -> None:
         _unpack_images(version, split, folder)
 
 
+def _write_header(stream: BinaryIO, kind: "np.dtype[Any]", shape: tuple[int, ...]) -> None:
+    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+
+
 def _unpack_images(version: DatasetVersion, split: Split, folder: Path) -> None:
     rows = version.rows(split)
     labels, digests, marks = np.empty(rows, np.int64), np.empty(rows, np.uint64), np.empty(rows, np.bool_)
@@ -210,8 +226,7 @@ def _unpack_images(version: DatasetVersion, split: Split, folder: Path) -> None:
     # Written to a file, not to a memory map: on a full disk, a file write raises an error, but a write to mapped
     # memory kills the process.
     with (folder / _INPUTS).open("wb") as images:
-        header = {"descr": "|u1", "fortran_order": False, "shape": (rows, *version.shape)}
-        np.lib.format.write_array_header_1_0(images, header)
+        _write_header(images, np.dtype(np.uint8), (rows, *version.shape))
         for table in read_parts(version, split, columns):
             stop = start + len(table)
             images.write(binary_to_numpy(table["image"], np.uint8).data)

@@ -52,6 +52,22 @@ def test_columns_are_the_parts_and_are_unpacked_once(copy: DatasetVersion) -> No
 COLUMNS = ("inputs.npy", "targets.npy", "digests.npy", "checksums.json")
 
 
+@pytest.mark.parametrize("block", [1, 7, 1024])
+def test_selected_rows_are_on_disk_and_leave_no_file(
+    copy: DatasetVersion, tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacked, "_SELECTED_ROWS", block)
+    (folder := tmp_path / "selected").mkdir()
+    columns = open_columns(copy, "train")
+    mask = np.arange(len(columns)) % 3 == 1
+    chosen = columns.selected(mask, folder)
+    assert np.array_equal(chosen.inputs, columns.inputs[mask])
+    assert np.array_equal(chosen.targets, columns.targets[mask])
+    assert np.array_equal(chosen.digests, columns.digests[mask])
+    assert not chosen.inputs.flags.owndata  # a mapping of the file, not a copy in memory
+    assert not list(folder.iterdir())
+
+
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_columns_that_were_changed_are_unpacked_anew(
