@@ -12,6 +12,7 @@ from flows.cli.output import say
 from tasks.report_page.links import MENU
 from training.errors import ResourceError, SettingError
 from training.storage.paths import Home, home
+from training.telemetry import switch_off
 
 _HOST = "127.0.0.1"
 _TRIED = 100  # number of ports to try, to propose a free port instead of a taken one
@@ -30,6 +31,7 @@ def serve(place: Home, port: int) -> NoReturn:
     Raises :class:`SettingError` or :class:`ResourceError` when the port can't be used.
     """
     check_port(port)
+    switch_off()
     command = ["-m", "mlflow", "ui", "--backend-store-uri", place.mlflow_uri, "--port", str(port)]
     # MLflow's job runner, seven processes for the evaluation of language models, is not needed here.
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")

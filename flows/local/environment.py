@@ -12,10 +12,9 @@ from pathlib import Path
 
 from training.printable import PrintableFilter
 from training.storage.paths import Home, sqlite_url
+from training.telemetry import switch_off
 
 _QUIET = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",  # the command itself reports errors
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
@@ -60,6 +59,7 @@ _PRINTABLE = PrintableFilter()
 
 def prepare(place: Home) -> None:
     """Set up the environment of this process and of its child processes for a local run."""
+    switch_off()
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     if not api_is_configured():

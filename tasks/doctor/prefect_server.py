@@ -1,12 +1,9 @@
 """The Prefect server that the user has configured: its address, the origin of the address, whether it answers."""
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from training.errors import TransientError, classify
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
 
 _VARIABLE = "PREFECT_API_URL"
 _TIMEOUT_S = 10.0
@@ -55,12 +52,7 @@ def check_server_answers() -> None:
     server = configured_server()
     if server is None:
         return
-    from prefect.client.orchestration import get_client
-
-    with get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client:
-        failure = client.api_healthcheck()
-        if failure is None:
-            failure = _refusal(client)
+    failure = _failure()
     if failure is not None:
         if (known := classify(failure)) is not None and not known.transient:
             raise known from failure
@@ -70,10 +62,15 @@ def check_server_answers() -> None:
         )
 
 
-def _refusal(client: "SyncPrefectClient") -> Exception | None:
-    """The error of a request that needs credentials, unlike the health check; None if the server takes the request."""
-    try:
-        client.read_flows(limit=1)
-    except Exception as error:
-        return error
+def _failure() -> Exception | None:
+    """The error of a request to the server, with credentials, which a health check does not need; else None."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(httpx_settings={"timeout": _TIMEOUT_S}, sync_client=True) as client:
+        if (failure := client.api_healthcheck()) is not None:
+            return failure
+        try:
+            client.read_flows(limit=1)
+        except Exception as error:
+            return error
     return None

@@ -23,6 +23,7 @@ from shutil import copyfile
 from typing import NamedTuple
 
 from training.storage.files import atomic_file, digest_file, digest_json
+from training.telemetry import switch_off
 
 log = logging.getLogger("evergreen.stores")
 
@@ -108,12 +109,8 @@ def _make(kind: StoreKind, folder: Path) -> Path:
 
 def _migrate(kind: StoreKind, database: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    environment |= {
-        "PREFECT_HOME": str(database.parent),  # where Prefect keeps `prefect.db`
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-    }
+    environment["PREFECT_HOME"] = str(database.parent)  # where Prefect keeps `prefect.db`
+    switch_off(environment)
     done = subprocess.run(
         [sys.executable, *kind.command(database)],
         env=environment,

@@ -27,6 +27,7 @@ from training.records import Release
 from training.settings.overrides import resolve
 from training.storage.paths import RunPaths
 from training.storage.record_files import read_record
+from training.telemetry import OFF
 
 FILES = (ROOT / "prefect.yaml", ROOT / "deployments" / "cluster.yaml")
 
@@ -69,6 +70,13 @@ def test_parameters_fit_the_flow_and_the_recipe(deployment: dict[str, Any]) -> N
     recipe, ref = load(parameters["recipe"])
     assert ref.name in deployment["tags"]
     assert resolve(recipe.settings, parameters["settings"])
+
+
+@pytest.mark.parametrize("deployment", EACH)
+def test_no_library_reports_its_use(deployment: dict[str, Any]) -> None:
+    assert OFF.items() <= deployment["work_pool"]["job_variables"]["env"].items()
+    lines = (UNITS / "evergreen.env").read_text(encoding="utf-8").splitlines()
+    assert {f"{name}={value}" for name, value in OFF.items()} <= set(lines)
 
 
 def test_entrypoints_are_imported_without_torch_or_ray() -> None:
