@@ -63,8 +63,8 @@ def fetch_file(
             raise DataError(f"{url}: expected {counted(size, 'byte')}, got {received:,}. {_ELSEWHERE}.")
         for name, (wanted, got) in _wrong_digests(aside, expected).items():
             raise TransientError(
-                f"{url}: wrong {name}: expected {wanted}, got {got}. The file was damaged on its way, or changed at this "
-                f"address, and is not used. {_AGAIN}. {_ELSEWHERE}."
+                f"{url}: wrong {name}: expected {wanted}, got {got}. The file was damaged on its way, or changed at "
+                f"this address, and is not used. {_AGAIN}. {_ELSEWHERE}."
             )
 
 

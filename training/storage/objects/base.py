@@ -31,8 +31,9 @@ class StoredObject(NamedTuple):
 class ObjectStore(Protocol):
     """Objects under one URL.
 
-    Each method raises :class:`training.errors.TransientError` when the store does not answer, and
-    :class:`training.errors.SettingError` when the store refuses access. During a transfer, `moved` is called with the
+    Each method raises :class:`training.errors.TransientError` when the store does not answer,
+    :class:`training.errors.SettingError` when the store refuses access, and
+    :class:`training.errors.ResourceError` when a disk is full. During a transfer, `moved` is called with the
     number of bytes since its last call, possibly in another thread.
     """
 

@@ -1,6 +1,8 @@
 """An object store in a folder that all machines share (`file:///path`): each object is a file."""
 
+import errno
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from training.errors import SettingError, TransientError
+from training.errors import ResourceError, SettingError, TransientError
 from training.storage.files import atomic_file, sync_folder
 from training.storage.objects.base import StoredObject, ignored
 
@@ -20,6 +22,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _CHUNK = 1 << 23
+_FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file would exceed the size limit",
+}
 
 
 def open_store(url: str) -> "LocalStore":
@@ -44,6 +51,22 @@ def _explained(call: Callable[P, R]) -> Callable[P, R]:
     return explained
 
 
+@contextmanager
+def _with_space(path: Path) -> Iterator[None]:
+    """Turn an error of the block that means a full disk into a :class:`ResourceError` that names `path`, its target."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        disk = next(folder for folder in path.parents if folder.is_dir())
+        free = shutil.disk_usage(disk).free
+        raise ResourceError(
+            f"storage.url: {path} can't be written: {_FULL[error.errno]} ({free / 1e6:,.1f} MB are free at {disk}). "
+            "Free some space or raise the limit there, and run the same command: it resumes."
+        ) from error
+
+
 class LocalStore:
     """Implements :class:`training.storage.objects.base.ObjectStore`."""
 
@@ -56,22 +79,23 @@ class LocalStore:
 
     @_explained
     def get_file(self, key: str, target: Path, moved: Callable[[int], None] = ignored) -> None:
-        _copy(self._folder / key, target, moved)
+        with _with_space(target), atomic_file(target, durable=False) as aside:
+            _copy(self._folder / key, aside, moved)
 
     @_explained
     def put_file(self, key: str, source: Path, moved: Callable[[int], None] = ignored) -> None:
-        with atomic_file(self._folder / key) as aside:
+        with _with_space(self._folder / key), atomic_file(self._folder / key) as aside:
             _copy(source, aside, moved)
 
     @_explained
     def put_new(self, key: str, data: bytes) -> bool:
         target = self._folder / key
-        with _written_aside(target, data) as aside:
+        with _with_space(target), _written_aside(target, data) as aside:
             try:
                 os.link(aside, target)  # unlike a rename, fails when the target exists
             except FileExistsError:
                 return False
-        sync_folder(target.parent)
+            sync_folder(target.parent)
         return True
 
     @_explained

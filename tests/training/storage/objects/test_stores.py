@@ -1,5 +1,7 @@
 """Object stores: each keeps the contract; URLs and failures are explained."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,64 @@ def test_a_path_that_is_no_folder_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(TransientError, match=r"storage\.url: .*File exists"):
         open_store(f"file://{tmp_path}/file").put_new("key", b"")
+
+
+_WRITE = """
+import resource, sys
+from pathlib import Path
+from training.errors import ResourceError
+from training.storage.objects.base import open_store
+
+folder, source, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+store = open_store(f"file://{folder}")
+store.put_new("old", b"old")
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+for write in (
+    lambda: store.put_file("a/file", source),
+    lambda: store.put_file("old", source),
+    lambda: store.put_new("a/new", source.read_bytes()),
+    lambda: open_store(f"file://{source.parent}").get_file(source.name, folder / "old"),
+):
+    try:
+        write()
+    except ResourceError as error:
+        print(error)
+    assert [file.name for file in folder.rglob("*") if file.is_file()] == ["old"], list(folder.rglob("*"))
+    assert store.get("old") == b"old"
+"""
+
+
+def write_much(folder: Path, source: Path, *start: str, limit: int = 0) -> list[str]:
+    """Write the file `source` to a store in `folder` in each way, in a process of its own; returns the messages."""
+    source.write_bytes(bytes(1 << 20))
+    command = [*start, sys.executable, "-c", _WRITE, str(folder), str(source), str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def check_named(messages: list[str], folder: Path, reason: str) -> None:
+    assert len(messages) == 4
+    for message, name in zip(messages, ("a/file", "old", "a/new", "old"), strict=True):
+        assert message.startswith(f"storage.url: {folder / name} can't be written: {reason} (")
+        assert "MB are free at" in message
+        assert message.endswith(
+            "Free some space or raise the limit there, and run the same command: it resumes."
+        )
+
+
+def test_a_limit_of_file_sizes_leaves_no_part_of_an_object(tmp_path: Path) -> None:
+    messages = write_much(tmp_path / "store", tmp_path / "source", limit=1000)
+    check_named(messages, tmp_path / "store", "the file would exceed the size limit")
+
+
+def test_a_full_disk_is_named_and_leaves_no_part_of_an_object(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f'mount -t tmpfs -o size=256k none {disk} && exec "$@"'
+    start = ("unshare", "--mount", "sh", "-c", mount, "sh")
+    if subprocess.run([*start, "true"], check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this user may not mount a small disk")
+    messages = write_much(disk / "store", tmp_path / "source", *start)
+    check_named(messages, disk / "store", "the disk is full")
