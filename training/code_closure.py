@@ -3,7 +3,8 @@
 The closure holds the roots and all modules of the packages in :data:`COMPUTING` that the roots import, directly or
 through other modules of the closure. Imports are read from the source without executing it. The other modules of
 `training/` (supervision, checkpoints, storage, records and so on) store and transfer numbers, but change no weight.
-The digest of a module is over its syntax tree, without comments, docstrings, layout and the body of `if TYPE_CHECKING:`.
+The digest of a module is over its syntax tree, without comments, docstrings, layout and the body of `if
+TYPE_CHECKING:`.
 """
 
 import ast

@@ -1,6 +1,7 @@
 """Capacity for a run's workers on this machine or the cluster, checked before anything waits for resources."""
 
 import logging
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -28,7 +29,10 @@ def resolve_here(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
     values = merged(base, *overrides)
     with suppress(ValidationError):  # `validated` explains invalid values
         scaling = ScalingSettings.model_validate(values["scaling"])
-        _check_workers_fit(scaling, RaySettings.model_validate(values["ray"]))
+        ray = RaySettings.model_validate(values["ray"])
+        _check_workers_fit(scaling, ray)
+        if values["data"].get("feed") == "stream":
+            _check_cpu_for_stream(scaling, ray)
     return validated(values)
 
 
@@ -43,6 +47,22 @@ def _check_workers_fit(scaling: ScalingSettings, ray: RaySettings) -> None:
             f"scaling.num_workers: {scaling.num_workers} workers of {share:g} CPU need more than the {cpus} CPUs of "
             f"this machine. Use at most {int(cpus / max(1.0, share))}, or a cluster (ray.address)."
         )
+
+
+def _check_cpu_for_stream(scaling: ScalingSettings, ray: RaySettings) -> None:
+    """Refuse workers that leave no whole CPU of this machine to Ray Data, which would wait without an error."""
+    if ray.address or not scaling.num_workers:  # without workers, `validated` refuses the feed
+        return
+    cpus, share = ray.num_cpus or available_cpus(), scaling.cpus_per_worker
+    if cpus >= 2 and (share is None or scaling.num_workers * share <= cpus - 1 + 1e-9):
+        return
+    raise SettingError(
+        f"data.feed: stream needs a whole CPU for Ray Data beside the workers, and {scaling.num_workers} workers"
+        + (f" of {share:g} CPU" if share is not None else "")
+        + f" leave none of this machine's {cpus}. Use data.feed=memory"
+        + (", or a lower scaling.num_workers or scaling.cpus_per_worker" if cpus >= 2 else "")
+        + ", or a cluster (ray.address)."
+    )
 
 
 def check_accelerator(options: ScalingSettings) -> None:
@@ -74,32 +94,60 @@ def workers_with_gpus(options: ScalingSettings) -> int:
 def capacity_for_workers(settings: Settings, feed: str, use_gpu: bool = False) -> tuple[int, float]:
     """Number of workers to start on the present nodes of the cluster, and the CPUs to reserve for each worker.
 
-    With feed `stream`, at least one CPU stays free for Ray Data: Ray Data gets only the CPUs that the workers leave,
-    and without any CPU it waits forever without an error. Raises :class:`NoCapacityError` when not even
-    `scaling.min_workers` workers fit.
+    With feed `stream`, a whole CPU of a node stays free for Ray Data: each of its tasks takes one, and without a CPU it
+    waits forever without an error. Raises :class:`NoCapacityError` when not even `scaling.min_workers` workers fit.
     """
     nodes, options = _nodes(), settings.scaling
     all_cpus = sum(cpus for cpus, _ in nodes)
-    free = all_cpus - (1 if feed == "stream" else 0)
     fewest = options.min_workers or options.num_workers
+    gpus = options.gpus_per_worker if use_gpu else 0.0
     for workers in range(options.num_workers, fewest - 1, -1):
-        share = options.cpus_per_worker or (
-            min(1.0, free / workers) if fewest == options.num_workers else 1.0
-        )
-        gpus = options.gpus_per_worker if use_gpu else 0.0
-        fits = sum(_fitting(node, share, gpus) for node in nodes) if share > 0 else 0
-        if 0 < share * workers <= free + 1e-9 and fits >= workers:
-            log.info("%d workers of %.2g CPU on a cluster of %g CPUs", workers, share, all_cpus)
-            return workers, share
+        for share in _shares(options, [cpus for cpus, _ in nodes], workers, feed):
+            fits = sum(_fitting(node, share, gpus) for node in nodes) >= workers
+            if fits and (feed != "stream" or leaves_a_cpu(nodes, workers, share, gpus, options)):
+                log.info("%d workers of %.2g CPU on a cluster of %g CPUs", workers, share, all_cpus)
+                return workers, share
     raise NoCapacityError(
         f"scaling: {fewest} workers of {options.cpus_per_worker or 1:g} CPU"
         + (f" and {options.gpus_per_worker:g} GPU" if use_gpu else "")
         + f" do not fit {all_cpus:g} CPUs"
         + (f" and {sum(gpus for _, gpus in nodes):g} GPUs" if use_gpu else "")
         + f" on {len(nodes)} nodes"
-        + (" with one CPU left for Ray Data" if feed == "stream" else "")
+        + (" with a whole CPU of one node left for Ray Data (data.feed=stream)" if feed == "stream" else "")
         + ". Lower scaling.num_workers or what each worker takes, or add nodes."
     )
+
+
+def _shares(options: ScalingSettings, cpus: list[float], workers: int, feed: str) -> list[float]:
+    """The CPUs that each of `workers` workers may take on nodes with `cpus` CPUs, the largest number first."""
+    if options.cpus_per_worker is not None:
+        return [options.cpus_per_worker]
+    if options.min_workers not in (None, options.num_workers):
+        return [1.0]
+    found = {1.0, sum(cpus) / workers}
+    if feed == "stream":
+        # Ray counts in ten-thousandths of a CPU: rounded up, several shares would take the start of the CPU left free.
+        one_less = {(node - 1) / count for node in cpus for count in range(1, workers + 1)}
+        found = {1.0} | {math.floor(share * 1e4) / 1e4 for share in one_less}
+    return sorted((share for share in found if 0 < share <= 1), reverse=True)
+
+
+def leaves_a_cpu(
+    nodes: list[tuple[float, float]], workers: int, share: float, gpus: float, options: ScalingSettings
+) -> bool:
+    """Whether a node keeps a whole CPU, wherever Ray places `workers` workers of `share` CPUs and `gpus` GPUs."""
+    if options.placement_strategy in ("PACK", "STRICT_PACK"):  # on one node, if one has room for all
+        rooms = [node for node in nodes if _fitting(node, share, gpus) >= workers]
+        others = sum(cpus >= 1 for cpus, _ in nodes)
+        if rooms:
+            return all(cpus - workers * share > 1 - 1e-6 or others > (cpus >= 1) for cpus, _ in rooms)
+    fewest = 0  # number of workers that leave no whole CPU on any node
+    for node in nodes:
+        number = max(0, math.floor((node[0] - 1) / share + 1e-9) + 1)
+        if number > _fitting(node, share, gpus):
+            return True
+        fewest += number
+    return fewest > workers
 
 
 def _nodes() -> list[tuple[float, float]]:

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from training.errors import SettingError
+from training.ray_cluster.capacity import leaves_a_cpu, resolve_here
+from training.settings.schema import ScalingSettings, Settings
+
 _PROGRAM = """
 import json, os
 os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_LOG_TO_DRIVER": "0"}
@@ -45,6 +49,9 @@ print(json.dumps({
     "fixed, forced": refusal(_choose_gpu, settings(use_gpu="yes")),
     "no room": refusal(capacity_for_workers, settings(), "memory", True),
     "halves": _choose_gpu(half),
+    "streaming": capacity_for_workers(settings(num_workers=4), "stream"),
+    "streaming to many": capacity_for_workers(settings(num_workers=32), "stream"),
+    "no room to stream": refusal(capacity_for_workers, settings(num_workers=4, cpus_per_worker=1), "stream"),
     "half workers": capacity_for_workers(half, "memory", True)[0],
     "known accelerator": refusal(check_accelerator, settings(accelerator_type="A100").scaling),
     "other accelerator": refusal(check_accelerator, settings(accelerator_type="H100").scaling),
@@ -82,6 +89,60 @@ def test_a_fixed_number_of_workers_needs_gpus_for_all(decided: dict[str, Any]) -
     assert "2 GPUs are needed for 2 workers, there are enough for 1" in decided["fixed, forced"]
     assert "2 workers of 1 CPU and 1 GPU do not fit 4 CPUs and 1 GPUs on 1 nodes" in decided["no room"]
     assert (decided["halves"], decided["half workers"]) == (True, 2)
+
+
+def test_workers_leave_a_cpu_to_a_stream(decided: dict[str, Any]) -> None:
+    assert decided["streaming"] == [4, 0.75]
+    assert decided["streaming to many"] == [32, 0.0937]
+    assert "do not fit 4 CPUs on 1 nodes with a whole CPU of one node left" in decided["no room to stream"]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers", "share", "strategy", "left"),
+    [
+        ((4,), 4, 0.75, "PACK", True),
+        ((4,), 4, 0.76, "PACK", False),
+        ((2, 2), 4, 0.75, "PACK", False),  # half a CPU on each node: no task of Ray Data would start
+        ((2, 2), 4, 0.6, "SPREAD", False),
+        ((2, 2), 4, 0.5, "SPREAD", True),
+        ((1, 1), 2, 0.5, "PACK", True),
+        ((1, 1), 2, 0.5, "SPREAD", False),
+        ((1, 1, 1), 2, 1.0, "STRICT_SPREAD", True),
+        ((8, 1), 3, 1.0, "SPREAD", True),
+    ],
+)
+def test_a_stream_needs_a_whole_cpu_of_one_node(
+    cpus: tuple[int, ...], workers: int, share: float, strategy: str, left: bool
+) -> None:
+    options = ScalingSettings.model_validate({"placement_strategy": strategy})
+    assert bool(leaves_a_cpu([(one, 0.0) for one in cpus], workers, share, 0.0, options)) is left
+
+
+def test_a_node_without_gpus_keeps_its_cpus_for_a_stream() -> None:
+    nodes = [(2.0, 2.0), (2.0, 0.0)]
+    assert leaves_a_cpu(nodes, 2, 1.0, 1.0, ScalingSettings(placement_strategy="SPREAD"))
+    assert not leaves_a_cpu(nodes[:1], 2, 1.0, 1.0, ScalingSettings(placement_strategy="SPREAD"))
+
+
+@pytest.mark.parametrize(
+    ("cpus", "scaling", "said"),
+    [
+        (1, {"num_workers": 1}, "1 workers leave none of this machine's 1"),
+        (2, {"num_workers": 2, "cpus_per_worker": 1}, "2 workers of 1 CPU leave none of this machine's 2"),
+        (2, {"num_workers": 2}, ""),
+        (3, {"num_workers": 2, "cpus_per_worker": 1}, ""),
+    ],
+)
+def test_too_few_cpus_for_a_stream_are_refused_before_ray_starts(
+    cpus: int, scaling: dict[str, Any], said: str
+) -> None:
+    own = {"ray": {"num_cpus": cpus}, "scaling": scaling}
+    resolve_here(Settings(), own)
+    if not said:
+        resolve_here(Settings(), own, {"data": {"feed": "stream"}})
+        return
+    with pytest.raises(SettingError, match=f"^data.feed: stream needs a whole CPU.*{said}"):
+        resolve_here(Settings(), own, {"data": {"feed": "stream"}})
 
 
 def test_an_accelerator_that_is_not_there_is_refused_with_what_is_there(decided: dict[str, Any]) -> None:
