@@ -8,6 +8,7 @@ column of text, and when a file is damaged. Rows are numbered from 1 in each fil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from training.data.sources.plain_files import check_plain
 from training.data.tables.encoding import nearest
 from training.data.tables.reading import CSV, PARQUET, TSV, blocks, column_types
 from training.data.tables.values import as_text
-from training.data.text.class_files import decoded
+from training.data.text.class_files import decoded, lines_of
 from training.data.text.tokenizers import Encoder
 from training.errors import DataError
 
@@ -105,8 +106,9 @@ class Texts:
     def _of_file(self, file: Path) -> Iterator[list[str | None]]:
         """The texts of a CSV, TSV or text file, in order."""
         if file.suffix.lower() in _TXT:
-            lines = file.read_bytes().removesuffix(b"\n").split(b"\n")
-            yield [decoded(line, "utf-8", f"{file} line {number}") for number, line in enumerate(lines, 1)]
+            lines = enumerate(lines_of(file), 1)
+            while part := list(islice(lines, _BATCH_ROWS)):
+                yield [decoded(line, "utf-8", f"{file} line {number}") for number, line in part]
             return
         for block in blocks(file, [self.column]):
             texts: pa.Array = block.rows[self.column]

@@ -1,6 +1,7 @@
 """Find texts that are stored by class: a file for each class with a text on each line, or a folder of text files."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,9 +99,8 @@ def class_batches(
     empty. Raises :class:`DataError` that names the file and line with bytes that are not of the encoding.
     """
     for number, file in enumerate(files):
-        texts = list(_texts(file, encoding))
-        for start in range(0, len(texts), _BATCH_ROWS):
-            part = texts[start : start + _BATCH_ROWS]
+        texts, start = _texts(file, encoding), 0
+        while part := list(islice(texts, _BATCH_ROWS)):
             yield (
                 file.split,
                 pa.RecordBatch.from_pydict(
@@ -112,6 +112,7 @@ def class_batches(
                     }
                 ),
             )
+            start += len(part)
 
 
 def _labels(label: str | None, rows: int) -> pa.Array:
@@ -120,11 +121,22 @@ def _labels(label: str | None, rows: int) -> pa.Array:
 
 
 def _texts(file: ClassFile, encoding: str) -> Iterator[str | None]:
-    content = file.path.read_bytes()
-    # Not str.splitlines, which also splits at characters that may be part of a text, such as U+2028.
-    lines = [content] if file.whole else content.removesuffix(b"\n").split(b"\n")
-    for number, line in enumerate(lines, 1):
-        yield decoded(line, encoding, f"{file.path}" if file.whole else f"{file.path} line {number}")
+    if file.whole:
+        yield decoded(file.path.read_bytes(), encoding, f"{file.path}")
+        return
+    for number, line in enumerate(lines_of(file.path), 1):
+        yield decoded(line, encoding, f"{file.path} line {number}")
+
+
+def lines_of(file: Path) -> Iterator[bytes]:
+    """The lines of a file, without the bytes that end them, read one at a time; an empty file has one empty line."""
+    line = None
+    with file.open("rb") as stream:
+        # Not str.splitlines, which also splits at characters that may be part of a text, such as U+2028.
+        for line in stream:
+            yield line.removesuffix(b"\n")
+    if line is None:
+        yield b""
 
 
 def decoded(content: bytes, encoding: str, where: str) -> str | None:

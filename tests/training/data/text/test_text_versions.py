@@ -98,6 +98,25 @@ def test_rows_without_text_or_target_are_named(tmp_path: Path) -> None:
     assert made.rows("train") + made.rows("test") == 300
 
 
+@pytest.mark.parametrize("target", ["label", None])
+def test_an_empty_file_is_a_row_that_is_named(tmp_path: Path, target: str | None) -> None:
+    for number, (text, label) in enumerate(sentences(60)):
+        file = tmp_path / "films" / (label if target else "") / f"{number}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    empty = file.with_name("empty.txt")
+    empty.touch()
+    source, problem = (
+        Text(tmp_path / "films", target=target),
+        "classification" if target else "language_model",
+    )
+    with pytest.raises(DataError) as caught:
+        prepared(Home(tmp_path / "home"), source, "films", DATA, problem)
+    assert f"{empty} row 1: column 'text' is empty, and every row needs a text" in str(caught.value)
+    made = prepared(Home(tmp_path / "home"), source, "films", DATA | {"max_dropped_share": 0.1}, problem)
+    assert (made.rows("train") + made.rows("test"), len(made.dropped)) == (60, 1)
+
+
 def test_numbers_can_be_predicted(tmp_path: Path) -> None:
     lines = [f"{text},{len(text)}" for text, _ in sentences(100)]
     file = tmp_path / "rows.csv"

@@ -1,0 +1,58 @@
+"""Files of texts are read a few lines at a time; an empty file is a row with an empty text."""
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from training.data.text.class_files import ClassFile, class_batches, lines_of
+
+_LINES, _BYTES = 40_000, 1000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"\n\n",
+        b"one",
+        b"one\n",
+        b"one\ntwo",
+        b"one\n\ntwo\n\n",
+        b"a\r\nb\r\n",
+        "U\u2028V\x0bW\n".encode(),
+    ],
+)
+def test_lines_are_those_of_the_whole_content(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_bytes(content)
+    assert list(lines_of(file)) == content.removesuffix(b"\n").split(b"\n")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_empty_file_is_one_row_without_a_text(tmp_path: Path, whole: bool) -> None:
+    (tmp_path / "empty.pos").touch()
+    ((split, batch),) = class_batches(
+        [ClassFile("train", "pos", tmp_path / "empty.pos", whole)], "utf-8", "text"
+    )
+    assert split == "train"
+    assert batch.to_pylist() == [{"feature.text": None, "label": "pos", "file": 0, "row": 1}]
+
+
+def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:
+    file = tmp_path / "large.txt"
+    with file.open("w") as out:
+        out.writelines(f"{number:0{_BYTES - 1}d}\n" for number in range(_LINES))
+    tracemalloc.start()
+    try:
+        rows = [
+            row
+            for _, batch in class_batches([ClassFile("", None, file, False)], "utf-8", "text")
+            for row in batch["row"]
+        ]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [row.as_py() for row in rows] == list(range(1, _LINES + 1))
+    assert most < _LINES * _BYTES / 2
