@@ -7,6 +7,8 @@ module is not in the run key, so that adding a kind of rows retrains no model.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import PIL
+
 from training.code_closure import code_digests
 from training.data import dataset
 from training.data.manifest import write_manifest
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 # -1 to 1. With the statistics of the rows, the same noise would be more of an image in one dataset than in another, so
 # the errors of the noise that two models predict could not be compared.
 _HALF = 0.5
+# Kinds of SourceFiles with the bytes of pixels, which Pillow only converts and resizes, if settings ask for that. The
+# others have files that Pillow decodes, or, in Parquet, may have.
+_PIXELS = frozenset({"cifar", "digits", "idx"})
 
 
 def fingerprint(
@@ -34,15 +39,26 @@ def fingerprint(
     problem: ProblemName = "classification",
     transform: str = "",
 ) -> str:
-    """See :func:`training.data.dataset.fingerprint`."""
+    """See :func:`training.data.dataset.fingerprint`.
+
+    The version of Pillow counts for images that Pillow decodes, converts or resizes: others give other pixels.
+    """
     made = dataset.fingerprint(files, settings, problem, transform)
     if files.kind == "text":
         return _of_text(made, files, settings, problem, transform)
+    if _uses_pillow(files, settings):
+        made = digest_json({"images": made, "pillow": PIL.__version__})
     if _has_another_problem(files, problem):
         return digest_json({"images": made, "problem": problem, "scale": _HALF})
     if files.kind not in TARGET_KINDS:
         return made
     return digest_json({"images": made, "target": files.target, "code": code_digests(*TARGET_MODULES)})
+
+
+def _uses_pillow(files: SourceFiles, settings: DataSettings) -> bool:
+    if files.kind == "table":
+        return False
+    return files.kind not in _PIXELS or settings.image_size is not None or settings.channels is not None
 
 
 def _has_another_problem(files: SourceFiles, problem: ProblemName) -> bool:
