@@ -67,7 +67,7 @@ def make_table_version(
     )
     if function is not None:
         schema = schema.model_copy(update={"given": notes.columns})
-    schema = _with_warnings(schema, suspicions(staging, parts, schema, len(classes or ())), files.origin)
+    schema = with_warnings(schema, suspicions(staging, parts, schema, len(classes or ())), files.origin)
     return DatasetVersion(
         name=name,
         fingerprint=identity,
@@ -148,7 +148,8 @@ def _check_splits(parts: dict[Split, tuple[PartFile, ...]], origin: str) -> None
             )
 
 
-def _with_warnings(schema: TableSchema, warnings: tuple[str, ...], origin: str) -> TableSchema:
+def with_warnings(schema: TableSchema, warnings: tuple[str, ...], origin: str) -> TableSchema:
+    """The schema with `warnings` about the data, each of which is logged with the source's `origin`."""
     for warning in warnings:
         log.warning("%s: %s", origin, warning)
     return schema.model_copy(update={"warnings": warnings})

@@ -14,11 +14,12 @@ from training.data.preparation.shards import SPLITS
 from training.data.row_kinds import check_settings
 from training.data.sources.splits import VALIDATION
 from training.data.sources.wording import counted
-from training.data.tables.preparation import distinct_labels
+from training.data.tables.preparation import with_warnings, distinct_labels
 from training.data.tables.statistics import moments, part_columns
 from training.data.tables.targets import check_target
 from training.data.tables.typed_copy import Notes, read_notes
 from training.data.tables.values import FEATURE
+from training.data.text.copies import copied_texts
 from training.data.text.plain_texts import COUNTED, NO_TARGET
 from training.data.text.shards import TextOutcome, TextPlan, split_rows, transform_text_shard, usable
 from training.data.text.text_check import given_tokenizer
@@ -90,8 +91,12 @@ def make_version(
             validation_rows=sum(outcome.validation for outcome in outcomes) if plans[0].marked else None,
             dropped=tuple(row for outcome in outcomes for row in outcome.bad),
             problem=problem,
-            table=_schema(
-                staging, parts, plans[0], tokenizer, not files.tokenizer, sum(o.cut for o in outcomes)
+            table=with_warnings(
+                _schema(
+                    staging, parts, plans[0], tokenizer, not files.tokenizer, sum(o.cut for o in outcomes)
+                ),
+                copied_texts(staging, parts),
+                files.origin,
             ),
         )
         check_classes(version)

@@ -13,7 +13,7 @@ from training.data.manifest import read_parts
 from training.data.sources.text import Text
 from training.data.text.tokenizers import Encoder, train
 from training.errors import DataError, SettingError
-from training.records import DatasetVersion
+from training.records import DatasetVersion, ProblemName
 from training.storage.paths import Home
 
 pytestmark = pytest.mark.frameworks
@@ -115,6 +115,29 @@ def test_an_empty_file_is_a_row_that_is_named(tmp_path: Path, target: str | None
     assert f"{empty} row 1: column 'text' is empty, and every row needs a text" in str(caught.value)
     made = prepared(Home(tmp_path / "home"), source, "films", DATA | {"max_dropped_share": 0.1}, problem)
     assert (made.rows("train") + made.rows("test"), len(made.dropped)) == (60, 1)
+
+
+@pytest.mark.parametrize("problem", ["classification", "language_model"])
+def test_texts_in_both_splits_are_a_warning(
+    tmp_path: Path, problem: ProblemName, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [f"{text},{label}" for text, label in sentences(80)]
+    for split, chosen in (("train", rows[:60]), ("test", [*rows[60:], *rows[:3]])):
+        file = tmp_path / split / "rows.csv"
+        file.parent.mkdir()
+        file.write_text("\n".join(["text,label", *chosen]) + "\n")
+    source = Text(tmp_path, target="label" if problem == "classification" else None)
+    with caplog.at_level("WARNING", "evergreen.prepare"):
+        made = prepared(Home(tmp_path / "home"), source, "films", DATA, problem)
+    assert made.table is not None
+    (warning,) = made.table.warnings
+    assert warning.startswith("3 test rows have the text of a train row, of 23 test rows, so the test score")
+    assert f"{tmp_path}: {warning}" in caplog.messages
+
+
+def test_texts_that_the_content_divides_give_no_warning(version: DatasetVersion) -> None:
+    assert version.table is not None
+    assert version.table.warnings == ()
 
 
 def test_numbers_can_be_predicted(tmp_path: Path) -> None:
