@@ -88,7 +88,7 @@ def api_is_configured() -> bool:
     """
     if os.environ.get("PREFECT_API_URL"):
         return True
-    folder = Path(os.environ.get("PREFECT_HOME", Path.home() / ".prefect"))
+    folder = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
     file = Path(os.environ.get("PREFECT_PROFILES_PATH", folder / "profiles.toml"))
     if not file.is_file():
         return False

@@ -150,7 +150,8 @@ def _begin_with_empty_database(place: Home) -> None:
     Does nothing if the user has configured another database.
     """
     if not any(name in os.environ for name in _DATABASE_VARIABLES):
-        copy_empty(PREFECT, Path(os.environ.get("PREFECT_HOME", place.prefect)) / "prefect.db")
+        folder = Path(os.environ.get("PREFECT_HOME", place.prefect)).expanduser()
+        copy_empty(PREFECT, folder / "prefect.db")
 
 
 def _reason(log_file: Path) -> str:

@@ -127,9 +127,9 @@ def _belongs(process: psutil.Process, root: Path) -> bool:
 
 
 def _points_to(process: psutil.Process, root: Path) -> bool:
-    with suppress(psutil.Error):
+    with suppress(psutil.Error, RuntimeError):  # RuntimeError: `~NAME` of an unknown user
         environment = process.environ()
-        places = [environment[name] for name in _VARIABLES if environment.get(name)]
+        places = [Path(environment[name]).expanduser() for name in _VARIABLES if environment.get(name)]
         # Relative paths are relative to the working directory of the process.
         return any(Path(process.cwd(), place).resolve().is_relative_to(root) for place in places)
     return False

@@ -3,6 +3,7 @@
 All five are started with the commands of `deployments/systemd`, on free ports and in a temporary folder.
 """
 
+import json
 import shlex
 import shutil
 import socket
@@ -157,6 +158,19 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     units = [str(unit) for unit in sorted(tmp_path.iterdir())]
     done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_deployment_has_the_home_that_a_tilde_names(services: Services) -> None:
+    services.start("evergreen-prefect", host=HEAD, port=services.ports["prefect"])
+    services.wait_for("Prefect server", lambda: answers(f"{services.environment['PREFECT_API_URL']}/health"))
+    services.prefect("work-pool", "create", "evergreen", "--type", "process")
+    services.environment |= {"EVERGREEN_HOME": "~/kept", "HOME": str(services.folder)}
+    services.prefect("--no-prompt", "deploy", "--name", "digits")
+    said = json.loads(services.prefect("deployment", "inspect", "retrain/digits", "--output", "json"))
+    assert said["job_variables"]["env"]["EVERGREEN_HOME"] == str(services.folder / "kept")
+    (pull,) = said["pull_steps"]
+    assert pull["prefect.deployments.steps.set_working_directory"]["directory"] == str(ROOT)
 
 
 def start_all(services: Services) -> None:

@@ -47,6 +47,15 @@ def test_a_ray_process_without_parent_is_noted(tmp_path):
         assert str(pid) not in leftovers.stray_check({pid}).found
 
 
+def test_a_tilde_that_no_shell_replaced_is_a_home_directory(home, monkeypatch):
+    monkeypatch.setenv("HOME", str(home.root.parent))
+    with (
+        orphan(SERVER, EVERGREEN_HOME="~/home") as server,
+        orphan(SERVER, EVERGREEN_HOME="~no-such-user/home", PREFECT_HOME="/no/home/prefect"),
+    ):
+        assert {one.pid for one in leftovers.leftovers(home)} == {server}
+
+
 def test_processes_left_behind_by_runs_of_this_home(home):
     shutil.copy(shutil.which("sleep"), home.root / "raylet")
     with (

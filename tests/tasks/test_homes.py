@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from deployments.machine import place
+from flows.local.environment import api_is_configured
 from tasks.trackers.embedded_store import opened
 from tasks.trackers.mlflow_store import connect
 from training.errors import ResourceError
@@ -45,6 +47,31 @@ def odd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "working").mkdir()
     monkeypatch.chdir(tmp_path / "working")
     return home_of_environment()
+
+
+def test_a_tilde_that_no_shell_replaced_is_a_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"HOME": str(tmp_path), HOME_VARIABLE: "~/kept", "PREFECT_HOME": "~/prefect"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    (tmp_path / "working").mkdir()
+    monkeypatch.chdir(tmp_path / "working")
+    assert home_of_environment().root == tmp_path / "kept"
+    assert place() == {"home": str(tmp_path / "kept"), "checkout": str(Path.cwd())}
+    (tmp_path / "prefect").mkdir()
+    profiles = 'active = "work"\n[profiles.work]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n'
+    (tmp_path / "prefect" / "profiles.toml").write_text(profiles)
+    assert api_is_configured()
+    assert not list(Path.cwd().iterdir())
+
+
+def test_the_home_directory_of_an_unknown_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, "~no-such-user/kept")
+    with pytest.raises(ResourceError, match=r"EVERGREEN_HOME=~no-such-user/kept: .*whole path"):
+        home_of_environment()
+    with pytest.raises(SystemExit, match="not deployed: EVERGREEN_HOME=~no-such-user"):
+        place()
 
 
 def outside(home: Home) -> set[Path]:

@@ -276,8 +276,16 @@ def sqlite_url(file: Path, driver: str) -> str:
 
 
 def home_to_read() -> Home:
-    """The same as :func:`home`, for a command that changes nothing: neither creates the folder nor tests it."""
-    return Home(Path(os.environ.get(HOME_VARIABLE) or ".evergreen").expanduser().resolve())
+    """The same as :func:`home`, for a command that changes nothing: neither creates the folder nor tests it.
+
+    A `~` at the beginning is a user's home directory, also where no shell has replaced it, as in a file of variables.
+    Raises :class:`ResourceError` when there is no such user.
+    """
+    named = os.environ.get(HOME_VARIABLE) or ".evergreen"
+    try:
+        return Home(Path(named).expanduser().resolve())
+    except RuntimeError as error:
+        raise ResourceError(f"{HOME_VARIABLE}={named}: {error} Write the whole path of the folder.") from None
 
 
 def home() -> Home:
