@@ -1,4 +1,4 @@
-"""Resources of this machine that a process may use."""
+"""This machine: the CPUs that a process may use, and when a process started."""
 
 import os
 from collections.abc import Iterator
@@ -6,6 +6,8 @@ from pathlib import Path, PurePosixPath
 
 _GROUPS = Path("/sys/fs/cgroup")  # where Linux shows the control groups
 _OWN_GROUPS = Path("/proc/self/cgroup")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_START = 19  # position of a process's start in its `stat`, counted from the field after the name
 
 
 def available_cpus() -> int:
@@ -54,3 +56,16 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except OSError:
         return ""
+
+
+def process_start(pid: int) -> str | None:
+    """When the process `pid` started: the id of the machine's boot, and clock ticks since; None without such a process.
+
+    A process keeps this text, and no other process with this pid has it. The time since 1970, as of psutil, is another
+    one after the machine's clock was set.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return f"{_text(_BOOT).strip()}/{fields.split()[_START]}"

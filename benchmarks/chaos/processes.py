@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 from training.attempts.heartbeat import Beat, read_beats
+from training.machine import process_start
 from training.storage.paths import RunPaths
 
 _END_TIMEOUT_S = 20.0
@@ -83,7 +84,7 @@ def beating(paths: RunPaths) -> list[Beat]:
     for beat in read_beats(paths):
         try:
             process = psutil.Process(beat.pid)
-            if abs(process.create_time() - beat.started) <= 1 and is_alive(process):
+            if process_start(beat.pid) == beat.process_start and is_alive(process):
                 alive.append(beat)
         except psutil.Error:
             continue

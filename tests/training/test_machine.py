@@ -1,12 +1,14 @@
-"""The number of CPUs that a process may use."""
+"""The number of CPUs that a process may use, and when a process started."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from training import machine
-from training.machine import available_cpus
+from training.machine import available_cpus, process_start
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,20 @@ def test_the_quota_of_control_groups_counts(
 
 def test_this_machine_has_at_least_one() -> None:
     assert 1 <= available_cpus() <= len(os.sched_getaffinity(0))
+
+
+def test_all_processes_read_the_same_start_of_a_process() -> None:
+    program = f"from training.machine import process_start; print(process_start({os.getpid()}))"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == process_start(os.getpid())
+
+
+def test_a_process_whose_name_has_a_bracket_and_one_that_is_gone(tmp_path: Path) -> None:
+    odd = tmp_path / "a) 1 (b"
+    odd.symlink_to("/bin/sleep")
+    with subprocess.Popen([odd, "60"]) as process:
+        boot, ticks = (process_start(process.pid) or "").split("/")
+        process.kill()
+    assert boot == (process_start(os.getpid()) or "").split("/")[0]
+    assert int(ticks) > 0
+    assert process_start(process.pid) is None

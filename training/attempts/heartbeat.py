@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from training.machine import process_start
 from training.records import Record
 from training.storage.paths import RunPaths
 from training.storage.record_files import DamagedError, read_record, record_text
@@ -21,7 +22,8 @@ class Beat(Record):
     """A worker's last heartbeat: `step` steps are done.
 
     `gap_s` is the mean number of seconds between two calls of :meth:`Heartbeat.beat`, about one call a step.
-    `started` is the start time of the worker's process, which distinguishes it from a later process with this pid.
+    `process_start` is :func:`training.machine.process_start` of the worker's process, which distinguishes the process
+    from a later one with this pid.
     `moved` is the number of bytes of checkpoints, datasets and models that the worker has read, written or transferred.
     `finished`: the worker has committed the finished model.
     """
@@ -29,7 +31,7 @@ class Beat(Record):
     attempt: int
     rank: int
     pid: int
-    started: float
+    process_start: str
     host: str
     node: str
     step: int
@@ -56,13 +58,11 @@ class Heartbeat:
     _lock: threading.Lock = field(default_factory=threading.Lock)  # threads beat while others wait
 
     def __post_init__(self) -> None:
-        import psutil
-
         self._identity = {
             "attempt": self.attempt,
             "rank": self.rank,
             "pid": os.getpid(),
-            "started": psutil.Process().create_time(),
+            "process_start": process_start(os.getpid()),
             "host": socket.gethostname(),
             "node": self.node,
         }

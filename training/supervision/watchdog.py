@@ -19,6 +19,7 @@ from typing import Any
 from training.attempts.heartbeat import STACKS_SIGNAL, Beat, read_beats
 from training.attempts.job import TrainingJob
 from training.errors import TransientError
+from training.machine import process_start
 
 log = logging.getLogger("evergreen.watchdog")
 
@@ -109,7 +110,7 @@ class _Life:
 
     @classmethod
     def after(cls, before: "_Life | None", beat: Beat, now: float) -> "_Life":
-        if before is None or before.beat.started != beat.started:
+        if before is None or before.beat.process_start != beat.process_start:
             return cls(beat, now, beat.step)
         return before if before.beat == beat else cls(beat, now, before.first_step)
 
@@ -151,13 +152,13 @@ def _signal(beat: Beat, signum: int) -> str | None:
 
     # Compare host names first: after a restart of Ray, this machine has another node id.
     if beat.host == socket.gethostname() or beat.node == ray.get_runtime_context().get_node_id():
-        return signal_process(beat.pid, beat.started, signum)
+        return signal_process(beat.pid, beat.process_start, signum)
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     place = NodeAffinitySchedulingStrategy(beat.node, soft=False)
     remote: Any = ray.remote(num_cpus=0, max_retries=0)(signal_process)
     try:
-        answer = remote.options(scheduling_strategy=place).remote(beat.pid, beat.started, signum)
+        answer = remote.options(scheduling_strategy=place).remote(beat.pid, beat.process_start, signum)
         state: str | None = ray.get(answer, timeout=_REMOTE_TIMEOUT_S)
     except Exception as error:  # the node and its processes are gone, or Ray does not know
         log.warning(
@@ -167,18 +168,17 @@ def _signal(beat: Beat, signum: int) -> str | None:
     return state
 
 
-def signal_process(pid: int, started: float, signum: int) -> str | None:
+def signal_process(pid: int, started: str, signum: int) -> str | None:
     """Send a signal to the process `pid`, unless it started at another time than `started`: pids are reused.
 
-    `started` is in seconds since 1970. Returns the same as :func:`_signal`.
+    `started` is from :func:`training.machine.process_start`. Returns the same as :func:`_signal`.
     """
     import psutil
 
     try:
-        process = psutil.Process(pid)
-        if abs(process.create_time() - started) > 1 or process.status() == psutil.STATUS_ZOMBIE:
+        state = str(psutil.Process(pid).status())
+        if process_start(pid) != started or state == psutil.STATUS_ZOMBIE:
             return None
-        state = str(process.status())
         os.kill(pid, signum)
     except (psutil.NoSuchProcess, ProcessLookupError):
         return None

@@ -26,7 +26,7 @@ def failing_at(steps: list[int]) -> Callable[[TrainingJob], None]:
             attempt=job.attempt,
             rank=0,
             pid=os.getpid(),
-            started=0.0,
+            process_start="boot/1",
             host=socket.gethostname(),
             node="",
             step=next(left),

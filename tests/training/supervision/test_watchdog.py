@@ -17,10 +17,11 @@ from small_runs import job_for
 from training.attempts.heartbeat import STACKS_SIGNAL, Beat, read_beats
 from training.attempts.job import TrainingJob
 from training.errors import TransientError
+from training.machine import process_start
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision import watchdog
-from training.supervision.watchdog import Watchdog, end_workers
+from training.supervision.watchdog import Watchdog, end_workers, signal_process
 
 HANG_S, START_S = 4.0, 60.0
 ATTEMPT = 3
@@ -52,7 +53,7 @@ class Watch:
             attempt=attempt,
             rank=rank,
             pid=pid,
-            started=psutil.Process(pid).create_time(),
+            process_start=process_start(pid),
             host=socket.gethostname(),
             node="",
             step=step,
@@ -245,12 +246,35 @@ def test_an_older_attempts_signs_do_not_count(watch: Watch) -> None:
     assert watch.workers[0].poll() is None
 
 
+def test_a_later_process_with_the_same_pid_gets_no_signal(watch: Watch) -> None:
+    watch.start()
+    pid = watch.workers[0].pid
+    boot, ticks = (process_start(pid) or "").split("/")
+    for other in (f"{boot}/{int(ticks) - 1}", f"another boot/{ticks}"):
+        assert signal_process(pid, other, signal.SIGKILL) is None
+    assert watch.workers[0].poll() is None
+    assert signal_process(pid, f"{boot}/{ticks}", signal.SIGKILL) is not None
+    assert watch.workers[0].wait(5) == -signal.SIGKILL
+    assert signal_process(pid, f"{boot}/{ticks}", 0) is None
+
+
+def test_a_hung_worker_is_found_after_the_clock_was_set(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set clock moves the time of the boot, from which psutil computes when a process started."""
+    watch.start()
+    watch.beat(10)
+    watch.beat(11)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: time.time() - 3600)
+    watch.check_given_up_after(HANG_S)
+
+
 def test_a_process_does_not_end_itself(watch: Watch) -> None:
     """Scenario: a training in this very process was interrupted, and continues with workers."""
     watch.start()
     watch.beat(10)
     (beat,) = read_beats(watch.job.paths)
-    mine = {"pid": os.getpid(), "started": psutil.Process().create_time()}
+    mine = {"pid": os.getpid(), "process_start": process_start(os.getpid())}
     end_workers([beat.model_copy(update=mine), beat])
     assert watch.workers[0].wait(5) == -signal.SIGKILL
 
