@@ -118,9 +118,9 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
         name=recipe.name,
         path=str(path),
         files=tuple(str(file) for file in files),
-        digest=_digest(files),
+        digest=_digest(files, _names(files, path.parent)),
         problem=recipe.problem.name,
-        transform=_digest_of(recipe.transform_rows, files),
+        transform=_digest_of(recipe.transform_rows, files, path.parent),
         preprocessors=declared_steps(recipe.name, recipe.preprocessors),
     )
     _loaded[path] = recipe, ref
@@ -130,8 +130,9 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
 def _is_current(recipe: Recipe, ref: RecipeRef, sources: list[Path]) -> bool:
     """Whether a loaded recipe still has the same files with the same content."""
     files = [*sources, *_named_files(recipe, Path(ref.path))]
-    same_files = ref.files == tuple(str(file) for file in files)
-    return same_files and all(file.is_file() for file in files) and ref.digest == _digest(files)
+    if ref.files != tuple(str(file) for file in files) or not all(file.is_file() for file in files):
+        return False
+    return ref.digest == _digest(files, _names(files, Path(ref.path).parent))
 
 
 def _named_files(recipe: Recipe, path: Path) -> list[Path]:
@@ -167,8 +168,10 @@ def check_copy(ref: RecipeRef, folder: Path) -> list[Path]:
     """The files of the run's copy of a recipe in `folder`. Raises :class:`SettingError` if the copy was changed."""
     files = [_kept(ref, Path(file), folder) for file in ref.files]
     if not all(file.is_file() for file in files) or ref.digest not in (
-        _digest(files),
-        _digest(files, Path.read_bytes),
+        _digest(files, _names(list(map(Path, ref.files)), Path(ref.path).parent)),
+        # As earlier versions of Evergreen hashed files: without their folders, and before that, every byte.
+        _digest(files, [file.name for file in files]),
+        _digest(files, [file.name for file in files], Path.read_bytes),
     ):
         raise SettingError(
             f"recipe {folder}: the copy kept with the run was changed; remove the folder and run again"
@@ -204,10 +207,11 @@ def keep_copy(ref: RecipeRef, folder: Path) -> None:
     """
     if folder.is_dir():
         return
-    if _digest([Path(file) for file in ref.files]) != ref.digest:
+    files = list(map(Path, ref.files))
+    if _digest(files, _names(files, Path(ref.path).parent)) != ref.digest:
         raise SettingError(f"recipe {ref.path}: it was changed while its run was prepared; run again")
     with atomic_folder(folder) as aside:
-        for file in map(Path, ref.files):
+        for file in files:
             if (target := _kept(ref, file, aside)) != file:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(file.read_bytes())
@@ -229,7 +233,7 @@ def changed_files(ref: RecipeRef, folder: Path) -> list[str]:
             continue
         if name not in before or name not in now:
             found.append(f"{name} is {'new' if name in now else 'gone'}")
-        elif _digest([now[name]]) != _digest([before[name]]):
+        elif _what_counts(now[name]) != _what_counts(before[name]):
             found.append(f"{name} changed")
     return found
 
@@ -350,15 +354,30 @@ def _local_files(path: Path, folder: Path) -> set[Path]:
     return found
 
 
-def _digest(files: list[Path], content_of: Callable[[Path], bytes] | None = None) -> str:
-    """Digest of the files' names and content. Earlier versions of Evergreen hashed every byte (`Path.read_bytes`)."""
+def _digest(files: list[Path], names: list[str], content_of: Callable[[Path], bytes] | None = None) -> str:
+    """Digest of the files' `names` and content."""
     digest = hashlib.sha256()
-    for name, content in sorted((file.name, (content_of or _what_counts)(file)) for file in files):
+    contents = map(content_of or _what_counts, files)
+    for name, content in sorted(zip(names, contents, strict=True)):
         digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
-def _digest_of(function: TransformRows | None, files: list[Path]) -> str:
+def _names(files: list[Path], folder: Path) -> list[str]:
+    """The paths of a recipe's files, relative to its `folder`, so that files of one name can't change places.
+
+    Of Evergreen's own files, and of others outside `folder`, the name counts alone: the folder may lie anywhere.
+    """
+    own = Path(__file__).parent
+    return [
+        file.relative_to(folder).as_posix()
+        if file.is_relative_to(folder) and not file.is_relative_to(own)
+        else file.name
+        for file in files
+    ]
+
+
+def _digest_of(function: TransformRows | None, files: list[Path], folder: Path) -> str:
     """Digest of the code that a function's result depends on: its file among a recipe's `files`, and what it imports.
 
     All `files` count for a callable that is no plain function, for a function that a factory or a decorator made,
@@ -370,7 +389,7 @@ def _digest_of(function: TransformRows | None, files: list[Path]) -> str:
     is_plain = inspect.isfunction(function) and not made
     place = Path(inspect.getsourcefile(function) or "") if is_plain else Path()
     chosen = sorted(_local_files(place, place.parent)) if place in files else files
-    return digest_json([getattr(function, "__qualname__", ""), _digest(chosen)])
+    return digest_json([getattr(function, "__qualname__", ""), _digest(chosen, _names(chosen, folder))])
 
 
 def _what_counts(file: Path) -> bytes:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from small_runs import write_recipe
 
+from training.code_closure import source_digest
 from training.errors import SettingError
-from training.recipe import BUILT_IN, check_copy, keep_copy, load, reload, reload_once
+from training.recipe import BUILT_IN, changed_files, check_copy, keep_copy, load, reload, reload_once
 
 RECIPE = """
 from training.recipe import Recipe
@@ -197,6 +198,49 @@ def test_a_file_that_the_model_reads_goes_with_the_run(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("two")
     assert reload(ref, tmp_path / "copy").build_model((1, 8, 8), 10) == "one"
     assert load(str(recipe))[1].digest != ref.digest
+
+
+def test_files_of_one_name_that_change_places_change_the_digest(tmp_path: Path) -> None:
+    for folder, word in (("one", "1"), ("two", "2")):
+        (tmp_path / "words" / folder).mkdir(parents=True)
+        (tmp_path / "words" / folder / "__init__.py").write_text(f"WORD = {word!r}\n")
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "names.txt").write_text(word)
+    (tmp_path / "words" / "__init__.py").touch()
+    recipe = tmp_path / "named.py"
+    files = '"one/names.txt", "two/names.txt"'
+    recipe.write_text(f"import words\n{WITH_FILE.format(files=files)}")
+    _, ref = load(str(recipe))
+    keep_copy(ref, tmp_path / "copy")
+    digests = [ref.digest]
+    for root in (tmp_path, tmp_path / "words"):
+        (root / "one").rename(root / "three")
+        (root / "two").rename(root / "one")
+        (root / "three").rename(root / "two")
+        digests.append(load(str(recipe))[1].digest)
+        assert changed_files(ref, tmp_path / "copy")
+    assert len(set(digests)) == 3
+    check_copy(ref, tmp_path / "copy")
+    with pytest.raises(SettingError, match="was changed while its run was prepared"):
+        keep_copy(ref, tmp_path / "late")
+
+
+def test_a_copy_whose_folders_were_not_hashed_is_known_as_unchanged(tmp_path: Path) -> None:
+    """Versions of Evergreen before 2026-11-25 hashed the names of files alone."""
+    (tmp_path / "own" / "sub").mkdir(parents=True)
+    (tmp_path / "own" / "sub" / "names.txt").write_text("one")
+    recipe = tmp_path / "own" / "named.py"
+    recipe.write_text(WITH_FILE.format(files='"sub/names.txt",'))
+    _, ref = load(str(recipe))
+    keep_copy(ref, tmp_path / "copy")
+    contents = {"named.py": source_digest(recipe.read_text()).encode(), "names.txt": b"one"}
+    hashed = b"".join(f"{name} {len(content)}\n".encode() + content for name, content in contents.items())
+    older = ref.model_copy(update={"digest": hashlib.sha256(hashed).hexdigest()})
+    assert older.digest != ref.digest
+    check_copy(older, tmp_path / "copy")
+    (tmp_path / "copy" / "sub" / "names.txt").write_text("two")
+    with pytest.raises(SettingError, match="was changed"):
+        check_copy(older, tmp_path / "copy")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from training.data.preparation.shards import SPLITS
 from training.data.row_kinds import check_settings
 from training.data.sources.splits import VALIDATION
 from training.data.sources.wording import counted
-from training.data.tables.preparation import with_warnings, distinct_labels
+from training.data.tables.preparation import distinct_labels, with_warnings
 from training.data.tables.statistics import moments, part_columns
 from training.data.tables.targets import check_target
 from training.data.tables.typed_copy import Notes, read_notes
