@@ -9,7 +9,8 @@ random, unique name), reads all claims, and holds the lock when no other claim i
 each other, the contender with the larger name withdraws (the one-bit algorithm: L. Lamport, "The Mutual Exclusion
 Problem: Part II", Journal of the ACM 33 (1986) 327-348). Ending one claim never ends another: names are unique.
 
-A claim is a lease, renewed by a heartbeat: its holder changes a second tag every few seconds. A waiter that sees
+A claim is a lease, renewed by a heartbeat, also while its process waits for others: the process changes a second tag
+every few seconds. A waiter that sees
 neither tag change for the length of the lease, by the waiter's own monotonic clock, ends the claim. Clocks of
 different machines are never compared. A holder checks before each write that its claim is active
 (:meth:`Lease.check`).
@@ -97,15 +98,19 @@ def registry_lock(client: "MlflowClient", home: Home, model: str) -> Iterator[Le
     from mlflow.exceptions import MlflowException
 
     with _file_lock(home, model):
-        lease = _Contest(client, home, model).win()
+        contest = _Contest(client, home, model)
+        lease: Lease | None = None
         try:
-            with _kept_beating(lease):
+            with _kept_beating(contest):
+                lease = contest.win()
                 yield lease
         except MlflowException:
-            lease.check()  # after a lost lease, another home's changes caused the failure: report the lost lease
+            if lease is not None:
+                lease.check()  # after a lost lease, another home's changes caused the failure: report the lost lease
             raise
         finally:
-            _release(lease)
+            if lease is not None:
+                _release(lease)
 
 
 def read_claims(client: "MlflowClient", model: str) -> dict[str, Claim]:
@@ -128,7 +133,10 @@ def _file_lock(home: Home, model: str) -> Iterator[None]:
 
 @dataclass
 class _Contest:
-    """One process's attempt to get the lock. The caller holds the home's file lock."""
+    """One process's attempt to get the lock. The caller holds the home's file lock.
+
+    `token` is that of the active claim; empty without a claim.
+    """
 
     client: "MlflowClient"
     home: Home
@@ -200,7 +208,8 @@ class _Contest:
         return seen == claim and now - since >= LEASE_S
 
     def _withdraw(self) -> None:
-        self.client.delete_registered_model_tag(self.model, LOCK_TAG + self.token)
+        token, self.token = self.token, ""  # no heartbeat from now on
+        self.client.delete_registered_model_tag(self.model, LOCK_TAG + token)
 
     def _pause(self, rivals: dict[str, Claim]) -> None:
         if time.monotonic() - self.began > _WAIT_S:
@@ -260,18 +269,23 @@ def _release(lease: Lease) -> None:
 
 
 @contextmanager
-def _kept_beating(lease: Lease) -> Iterator[None]:
-    """Send heartbeats while the block runs: a thread changes the claim's second tag every few seconds."""
+def _kept_beating(contest: _Contest) -> Iterator[None]:
+    """Send heartbeats while the block waits for the lock or holds it: a thread changes the claim's second tag.
+
+    A heartbeat that arrives after its claim was withdrawn leaves a tag, which the next holder removes.
+    """
     over = threading.Event()
 
     def beat() -> None:
         count = 0
         while not over.wait(_BEAT_S):
             count += 1
+            if not (token := contest.token):
+                continue
             try:
-                lease.client.set_registered_model_tag(lease.model, LOCK_TAG + lease.token + _BEAT, str(count))
+                contest.client.set_registered_model_tag(contest.model, LOCK_TAG + token + _BEAT, str(count))
             except Exception as error:  # a few missed heartbeats are harmless; check() reports a lost lease
-                log.debug("model %s: heartbeat failed (%s)", lease.model, error)
+                log.debug("model %s: heartbeat failed (%s)", contest.model, error)
 
     thread = threading.Thread(target=beat, name="registry-lock", daemon=True)
     thread.start()

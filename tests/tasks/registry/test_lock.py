@@ -128,6 +128,34 @@ def test_a_holder_with_heartbeats_is_waited_for(
     assert len(lock_tags(client)) == 1
 
 
+def test_a_waiter_with_heartbeats_keeps_its_claim_as_long_as_it_waits(
+    client: MlflowClient, homes: list[Home], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim of a second home waits for the holder, and a third home must not take it for abandoned."""
+    monkeypatch.setattr(tasks.registry.lock, "LEASE_S", 5.0)
+    monkeypatch.setattr(tasks.registry.lock, "_BEAT_S", 0.05)
+    tokens = iter(["1", "0", "2"])  # the smaller claim stays while it waits
+    monkeypatch.setattr(tasks.registry.lock, "_new_token", lambda: next(tokens))
+    turns: list[int] = []
+
+    def wait() -> None:
+        with registry_lock(client, homes[1], MODEL) as lease:
+            lease.check()
+            turns.append(lease.turn)
+
+    with ThreadPoolExecutor(1) as pool:
+        with registry_lock(client, homes[0], MODEL):
+            waiting = pool.submit(wait)
+            until(lambda: "0" in read_claims(client, MODEL) and read_claims(client, MODEL)["0"].beat > "")
+            before = read_claims(client, MODEL)["0"].beat
+            until(lambda: read_claims(client, MODEL)["0"].beat != before)
+        waiting.result(_PATIENCE_S)
+    with registry_lock(client, Home(tmp_path / "three"), MODEL) as lease:
+        assert turns == [2]
+        assert lease.turn == 3
+    assert len(lock_tags(client)) == 1
+
+
 _HOLDER = """
 import sys
 from pathlib import Path
