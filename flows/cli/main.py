@@ -8,15 +8,15 @@ import gc
 import json
 import logging
 import os
-import select
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib import import_module
 
 import click
 
+from flows.cli.closed_output import lenient_output
 from flows.cli.output import say
 from training.errors import (
     EXIT_BAD_DATA,
@@ -81,6 +81,13 @@ def program() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
+    with lenient_output() as output:
+        status = _guarded(argv)
+    return EXIT_OUTPUT_CLOSED if output.is_closed and status == EXIT_OK else status
+
+
+def _guarded(argv: Sequence[str] | None) -> int:
+    """Run one command; returns its exit status also when a signal ends the command."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     try:
         with ended_by_sigterm() if in_main_thread else nullcontext():
@@ -101,13 +108,11 @@ def _run(argv: Sequence[str] | None) -> int:
         program.main(arguments, prog_name="evergreen", complete_var=_COMPLETION)
     try:
         status = _invoked(arguments)
-        sys.stdout.flush()
+        sys.stdout.flush()  # here, so that a full disk is reported
         return status
     except click.UsageError as error:
         return _say_usage(error)
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _output_is_closed():
-            return EXIT_OUTPUT_CLOSED
         return _fail(error, "--json" in arguments, "--verbose" in arguments)
 
 
@@ -133,19 +138,6 @@ def _say_usage(error: click.UsageError) -> int:
     return EXIT_BAD_SETTING
 
 
-def _output_is_closed() -> bool:
-    """Whether standard output has no reader any more; if so, the rest of the output is discarded."""
-    output = select.poll()
-    try:
-        output.register(sys.stdout.fileno(), 0)  # poll() reports errors even if no event is requested
-    except OSError:  # standard output is not a file, as in a test
-        return False
-    if not output.poll(0):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's flush at exit
-    return True
-
-
 def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
     """Print the error in the user's terms; returns the exit status.
 
@@ -162,7 +154,8 @@ def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
     status = known.exit_status if known else EXIT_BUG
     say(f"evergreen: {paragraph(message)}", file=sys.stderr)
     if as_json:
-        say(json.dumps({"error": message, "exit_status": status}))
+        with suppress(OSError):  # such as of a full disk, which may be the error itself
+            say(json.dumps({"error": message, "exit_status": status}))
     return status
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,57 @@ def test_a_closed_output_is_no_error(tmp_path: Path, arguments: list[str]) -> No
         )
     assert done.returncode == EXIT_OUTPUT_CLOSED
     assert "Pipe" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["plan", "digit", "--json"], EXIT_BAD_SETTING),
+        (["no-such-command"], EXIT_BAD_SETTING),
+        (["doctor", "--json"], EXIT_RESOURCE),
+    ],
+)
+def test_a_closed_output_keeps_the_status_of_an_error(
+    tmp_path: Path, arguments: list[str], status: int, closed: str
+) -> None:
+    (tmp_path / "file").touch()
+    place = "file/home" if "doctor" in arguments else "home"  # doctor reports a home that can't be created
+    reader, writer = os.pipe()
+    os.close(reader)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {closed: writer}
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli.main", *arguments],
+        **streams,
+        text=True,
+        env=os.environ | {"EVERGREEN_HOME": str(tmp_path / place)},
+        check=False,
+    )
+    os.close(writer)
+    assert done.returncode == status
+    assert "Traceback" not in (done.stderr or "") + (done.stdout or "")
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["recipes"], 0), (["plan", "digit"], EXIT_BAD_SETTING)])
+def test_without_output_streams_a_command_works(tmp_path: Path, arguments: list[str], status: int) -> None:
+    command = [sys.executable, "-m", "flows.cli.main", *arguments]
+    script = shlex.join(command) + " >&- 2>&-"
+    environment = os.environ | {"EVERGREEN_HOME": str(tmp_path)}
+    assert subprocess.run(["sh", "-c", script], env=environment, check=False).returncode == status
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_full_disk_behind_the_output_is_reported(tmp_path: Path, options: list[str]) -> None:
+    command = [sys.executable, "-m", "flows.cli.main", "recipes", *options]
+    environment = os.environ | {"EVERGREEN_HOME": str(tmp_path)}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False
+        )
+    assert done.returncode == EXIT_RESOURCE
+    assert "The disk is full" in done.stderr
     assert "Traceback" not in done.stderr
 
 

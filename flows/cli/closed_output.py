@@ -1,0 +1,73 @@
+"""Standard output and standard error whose reader may go away, as after `| head`, or which a caller has closed.
+
+The rest of the text is then discarded, and the command continues: an error still ends the command with the status of
+the error, and a training is not lost.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+
+class Output:
+    """A stream that discards all text after its reader has gone; `is_closed` says whether that happened."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+        self.is_closed = False
+
+    def write(self, text: str) -> int:
+        """Write `text`, if there is a reader; returns the number of characters."""
+        with self._noticed():
+            self._stream.write(text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write all lines, if there is a reader."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Pass buffered text on, if there is a reader."""
+        with self._noticed():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _noticed(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            self.is_closed = True
+            self._discard()
+
+    def _discard(self) -> None:
+        """Send what the stream still buffers, and all later text, to the null device."""
+        with suppress(OSError):  # no file, as in a test
+            number = self._stream.fileno()
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, number)
+            os.close(null)
+
+
+@contextmanager
+def lenient_output() -> Iterator[Output]:
+    """Replace standard output and standard error by an :class:`Output` during the block; yields standard output's."""
+    before = sys.stdout, sys.stderr
+    with ExitStack() as stack:
+        # Python has None for a stream that was closed when the process began.
+        open_ = [one or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")) for one in before]
+        output, errors = (Output(one) for one in open_)
+        sys.stdout, sys.stderr = cast("TextIO", output), cast("TextIO", errors)
+        try:
+            yield output
+        finally:
+            for one in (output, errors):
+                with suppress(OSError):  # such as of a full disk, which the command has reported
+                    one.flush()
+            sys.stdout, sys.stderr = before
