@@ -14,14 +14,14 @@ from training.data.sources.sklearn_tables import BundledTable
 from training.settings.schema import DataSettings
 
 
-def of(source: Source, **data: Any) -> str:
-    files = source.fetch(Path())
+def of(source: Source, folder: Path, **data: Any) -> str:
+    files = source.fetch(folder)
     problem = "regression" if files.kind == "table" else "classification"
     return versions.fingerprint(files, DataSettings.model_validate(data), problem)
 
 
 def test_the_version_of_pillow_counts_for_images_that_it_decodes_or_resizes(
-    images: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cases: list[tuple[Source, dict[str, Any]]] = [
         (ImageFolder(images), {}),
@@ -30,13 +30,13 @@ def test_the_version_of_pillow_counts_for_images_that_it_decodes_or_resizes(
         (Digits(), {}),
         (BundledTable("diabetes"), {}),
     ]
-    before = [of(source, **data) for source, data in cases]
+    before = [of(source, tmp_path, **data) for source, data in cases]
     monkeypatch.setattr(PIL, "__version__", "99.0.0")
-    after = [of(source, **data) for source, data in cases]
+    after = [of(source, tmp_path, **data) for source, data in cases]
     changed = [one != other for one, other in zip(before, after, strict=True)]
     assert changed == [True, True, True, False, False]
 
 
 def test_the_digits_as_they_are_keep_their_fingerprint() -> None:
     files = Digits().fetch(Path())
-    assert of(Digits()) == dataset.fingerprint(files, DataSettings())
+    assert of(Digits(), Path()) == dataset.fingerprint(files, DataSettings())
