@@ -137,10 +137,6 @@ class CountedFile(io.FileIO):
         content = bytearray(max(0, size))
         return bytes(memoryview(content)[: self.readinto(content)])
 
-    def readall(self) -> bytes:
-        """All bytes to the end of the file."""
-        return self.read()
-
 
 class DigestedStream:
     """Writes to a binary stream, counts the bytes in `bytes`, and updates the SHA-256 digest `sha256` with them.
