@@ -203,6 +203,7 @@ TEXT = (TABLES - {"data.sources.table", "data.tables.unpacking"}) | {
     "data.tables.table_check",
     "data.text",
     "data.text.class_files",
+    "data.text.copies",
     "data.text.plain_texts",
     "data.text.preparation",
     "data.text.shards",

@@ -1,6 +1,7 @@
 """Index the rows of a source's Parquet files: split, file, row number and label. Pixels are not read."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.data.sources.folder_listing import visible
 from training.data.sources.plain_files import check_link, check_plain
 from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
 from training.errors import DataError
@@ -50,7 +50,9 @@ def files_with(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     check_link(folder)
     if not folder.is_dir():
         return []
-    return sorted(Path(entry.path) for entry in visible(folder) if entry.name.lower().endswith(suffixes))
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.lower().endswith(suffixes)]
+    return sorted(folder / name for name in names if not name.startswith("."))
 
 
 def find_files(
