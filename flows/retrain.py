@@ -112,6 +112,8 @@ def bring_up_to_date(
     if loaded.chosen:
         log.info("%s names neither trainer nor build_model; trainer: %s", ref.name, loaded.chosen)
     resolved = resolve_here(loaded.settings, settings, nested(fields, loaded.settings.trainer))
+    if unused := loaded.unused_dataset(resolved):
+        log.warning("%s", unused)
     check_trackers(resolved)
     check_storage(resolved)
     place = home()

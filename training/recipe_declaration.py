@@ -62,8 +62,9 @@ class Recipe:
 
     Raises :class:`SettingError` for a recipe without source or with two trainers, without a model if its problem has no
     default one, for settings of another trainer, for
-    a tokenizer of the trainer that is not the source's, for a preprocessor that is fitted already or not supported, and
-    for metrics that the trainer does not compute or whose name Evergreen uses itself.
+    a tokenizer of the trainer that is not the source's, for a preprocessor that is fitted already or not supported, for
+    metrics that the trainer does not compute or whose name Evergreen uses itself, and for a `dataset` that the trainer
+    does not read.
     """
 
     name: str
@@ -105,10 +106,24 @@ class Recipe:
         if (own := getattr(trainer, "build_model", None) or self.build_model) is not None:
             object.__setattr__(self, "build_model", self.problem.adapted(own))
         object.__setattr__(self, "settings", trainer.adapted(self.settings))
+        if self.dataset is not None and not self.settings.training.READS_DATASET:
+            raise SettingError(
+                f"recipe {self.name}: dataset: trainer {self.settings.trainer} does not read a Dataset of your own, "
+                "but the rows of the dataset version; remove dataset, or use Torch(build_model) with data.feed=loader"
+            )
         if (tokenizer := getattr(trainer, "tokenizer", None)) is not None:
             object.__setattr__(self, "source", self._read_by(tokenizer))
         declared_steps(self.name, self.preprocessors)  # refuses what is not supported
         check_declared(self.name, self.metrics, self.problem, self.settings)
+
+    def unused_dataset(self, settings: Settings) -> str:
+        """A warning for people if `dataset` is given and has no effect with the feed of `settings`; else ""."""
+        if self.dataset is None or settings.data.feed == "loader":
+            return ""
+        return (
+            f"recipe {self.name}: its dataset has no effect with data.feed={settings.data.feed}, which reads the rows "
+            "of the dataset version; set data.feed=loader, or remove dataset"
+        )
 
     def _read_by(self, tokenizer: str | Path) -> Source:
         """The source with the trainer's tokenizer. Raises :class:`SettingError` if it has another, or no texts."""

@@ -3,6 +3,7 @@
 Checks that need the rows of all images are part of the data preparation, which `evergreen retrain` runs first.
 """
 
+import logging
 from pathlib import Path
 
 from tasks.checks.initial_weights_check import check_initial_weights
@@ -29,6 +30,8 @@ from training.storage.paths import Home
 from training.supervision.launch import finished
 from training.trainers.base import trainer_named
 
+log = logging.getLogger("evergreen.checks")
+
 _DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 
 
@@ -39,6 +42,8 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     the rest is checked. For images, a few rows are checked; for a table, the target of every row.
     Raises :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
     """
+    if unused := recipe.unused_dataset(plan.settings):
+        log.warning("%s", unused)
     home = Home(Path(plan.home))
     if finished(plan.paths, plan.run_key) is not None:
         return

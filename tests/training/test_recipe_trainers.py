@@ -8,9 +8,12 @@ import pytest
 from evergreen import (
     Classification,
     Digits,
+    Keras,
+    Lightning,
     Recipe,
     Regression,
     Settings,
+    Table,
     Text,
     Torch,
     TrainingSettings,
@@ -20,6 +23,7 @@ from evergreen import (
 from training.data.sources import Source
 from training.errors import SettingError
 from training.recipe import load
+from training.records import DatasetVersion, Split
 from training.settings.overrides import parse_assignments, resolve
 from training.trainers.xgboost.settings import XGBoostSettings
 
@@ -135,3 +139,33 @@ def test_a_tokenizer_beside_the_recipe_is_found_as_that_of_the_source(tmp_path: 
 def test_a_tokenizer_that_does_not_fit_is_refused(source: Source, tokenizer: Any, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         Recipe(name="x", source=source, trainer=Transformers(build_model, tokenizer=tokenizer))
+
+
+def own_dataset(version: DatasetVersion, split: Split) -> Any:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("trainer", "source"),
+    [
+        (XGBoost(), Digits()),
+        (Keras(build_model), Digits()),
+        (Lightning(build_model), Digits()),
+        (None, Table("rows.csv", target="label")),  # the default trainer of a table
+    ],
+)
+def test_a_dataset_that_the_trainer_does_not_read_is_refused(trainer: Any, source: Source) -> None:
+    with pytest.raises(
+        SettingError, match=r"recipe x: dataset: trainer \w+ does not read a Dataset of your own"
+    ):
+        Recipe(name="x", source=source, trainer=trainer, dataset=own_dataset)
+
+
+def test_a_dataset_that_the_feed_does_not_read_is_a_warning() -> None:
+    recipe = Recipe(name="x", source=Digits(), trainer=Torch(build_model), dataset=own_dataset)
+    loader = resolve(recipe.settings, parse_assignments(["data.feed=loader"]))
+    assert recipe.unused_dataset(loader) == ""
+    assert recipe.unused_dataset(recipe.settings).startswith(
+        "recipe x: its dataset has no effect with data.feed=memory"
+    )
+    assert Recipe(name="x", source=Digits(), build_model=build_model).unused_dataset(recipe.settings) == ""

@@ -49,7 +49,8 @@ class TrainerSettings(Section):
     settings for fields of the run form that have another name with this trainer, or None for a field that the trainer
     does not have. `FORMATS` names the formats in which the trainer's models can be registered, the default first
     (:data:`training.seams.FORMATS`). `NOT_IN_KEY` names the settings that are no ingredients of the run key.
-    `COMPUTES_METRICS` says whether the trainer computes the metrics of a recipe (:mod:`training.recipe_metrics`).
+    `COMPUTES_METRICS` says whether the trainer computes the metrics of a recipe (:mod:`training.recipe_metrics`), and
+    `READS_DATASET` whether it reads a recipe's own torch Dataset (`Recipe(dataset=...)`) with `data.feed=loader`.
     """
 
     WORDS: ClassVar[TrainerWords]
@@ -57,6 +58,7 @@ class TrainerSettings(Section):
     FORM: ClassVar[Mapping[str, str | None]] = {}
     NOT_IN_KEY: ClassVar[tuple[str, ...]] = ()
     COMPUTES_METRICS: ClassVar[bool] = False
+    READS_DATASET: ClassVar[bool] = False
 
     @property
     def total_epochs(self) -> int:

@@ -1,11 +1,13 @@
 """A plan shows the number of steps that a run will make, and an estimate of its time from earlier runs."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from noisy import noisy_dataset
 from small_runs import prepared, tiny_settings
 
 from flows.cli.summary import print_preview
@@ -221,3 +223,14 @@ def test_steps_of_each_feed_are_shown(home: Home, capsys: pytest.CaptureFixture[
     assert shown(made["stream"], capsys)["steps"] == f"{2 * whole}, {whole} an epoch (feed stream)"
     huge = preview("digits", overrides("stream", global_batch_size=10**6), home)
     assert "none, so training is refused" in shown(huge, capsys)["steps"]
+
+
+def test_a_plan_warns_of_a_dataset_without_effect(
+    home: Home, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe, local = noisy_dataset(tmp_path / "own"), {"num_workers": 0}
+    for feed, warns in (("memory", True), ("loader", False)):
+        caplog.clear()
+        with caplog.at_level("WARNING", "evergreen.checks"):
+            preview(recipe, {"scaling": local, "data": {"feed": feed}}, home)
+        assert ("its dataset has no effect with data.feed=memory" in caplog.text) == warns

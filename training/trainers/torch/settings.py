@@ -23,6 +23,7 @@ class TrainingSettings(OwnLoopSettings, FineTuningSettings):
         section="How the weights are trained, of a recipe with build_model or trainer=Torch(...)",
     )
     FORMATS: ClassVar[tuple[str, ...]] = ("torch_export",)
+    READS_DATASET: ClassVar[bool] = True
 
     virtual_shards: PositiveInt | None = Field(
         None,
