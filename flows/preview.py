@@ -107,7 +107,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: boo
     learn = len(training_rows(open_columns(version, "train"), settings)[0]) if version else None
     batch, world_size = settings.training.rows_of_step, max(1, settings.scaling.num_workers)
     total = total_steps(learn, settings) if learn else None
-    time = estimate(plan, version, total) if done is None else Estimate(0.0, "it is done")
+    time = estimate(plan, version, total) if done is None else Estimate(0.0, "the run is finished already")
     return Preview(
         recipe=plan.recipe.name,
         run_key=plan.run_key,

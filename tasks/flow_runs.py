@@ -96,7 +96,7 @@ def close_killed(home: Home, recipe: str) -> None:
             for found in client.read_flow_runs(flow_run_filter=ours):
                 if str(found.id) != str(flow_run.id):
                     gone: State[None] = Crashed(
-                        message="Its process was gone when the next run began, which resumes it."
+                        message="The process ended without a report; the recipe's next run resumes the work."
                     )
                     client.set_flow_run_state(found.id, gone, force=True)
     except Exception as error:  # failing to correct old flow runs must not stop this run

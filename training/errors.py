@@ -96,6 +96,8 @@ _RESOURCE_ERRNO = {
 }
 # Attributes in which Ray stores the error that it wraps.
 _WRAPPED = ("cause", "_base_exc", "controller_failure")
+_AGAIN = "Run the same command again, which resumes the run."
+_CURED = "Remove the cause, and run the same command, which resumes the run."
 _TRACEBACK = "Traceback (most recent call last)"
 # Start of the line that follows a traceback's frames and names the exception.
 _RAISED = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
@@ -202,12 +204,10 @@ def _refused_by_prefect(error: BaseException) -> EvergreenError | None:
     if status == 413:
         return ResourceError(
             f"{server}, or a proxy in front of the server, refuses a request as too large (status 413). Raise the "
-            "limit there (nginx: client_max_body_size), and run the same command: it resumes."
+            "limit there (nginx: client_max_body_size), and run the same command, which resumes the run."
         )
     if status in _TRY_AGAIN or status >= 500:
-        return TransientError(
-            f"{server} fails (status {status}). Read the server's log, and run the same command again: it resumes."
-        )
+        return TransientError(f"{server} fails (status {status}). Read the server's log. {_AGAIN}")
     return None
 
 
@@ -215,20 +215,18 @@ def _lacking(error: BaseException) -> ResourceError | None:
     """The error to show when `error` means that the machine lacks a resource; else None."""
     if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNO:
         place = f" at {error.filename}" if error.filename else ""
-        return ResourceError(
-            f"{_RESOURCE_ERRNO[error.errno].capitalize()}{place}. Fix that and run the same command: it resumes."
-        )
+        return ResourceError(f"{_RESOURCE_ERRNO[error.errno].capitalize()}{place}. {_CURED}")
     text = str(error).lower()
     named = type(error).__name__ in {"OutOfMemoryError", "OutOfDiskError"}
     if named or isinstance(error, MemoryError) or "memoryerror" in text:  # torch and Ray wrap MemoryError
         return ResourceError(
             f"Out of memory or disk: {_gist(error)}. Lower training.global_batch_size or scaling.num_workers, "
-            "or free some, and run the same command: it resumes."
+            "or free some, and run the same command, which resumes the run."
         )
     if any(sign in text for sign in _SHORT_OF):
         return ResourceError(
             f"The machine is short of disk or memory, or a store can't be written ({_first_line(error)}). "
-            "Fix that and run the same command: it resumes."
+            f"{_CURED}"
         )
     return None
 
@@ -241,33 +239,25 @@ def _passing(error: BaseException) -> TransientError | None:
             f"Prefect's server did not start ({_first_line(error)}). Read its output above, and run `evergreen doctor`."
         )
     if type(error) is RuntimeError and any(sign in text for sign in _LOST_PEER):
-        return TransientError(
-            f"a training worker lost its peers ({_first_line(error)}). Run the same command again: it resumes."
-        )
+        return TransientError(f"a training worker lost its peers ({_first_line(error)}). {_AGAIN}")
     if type(error) is RuntimeError and any(sign in text for sign in _LOST_LOADER):
         return TransientError(
             f"a process of the DataLoader died ({_first_line(error)}). If it happens again, the machine may lack "
-            "memory: lower data.loader_processes or data.loader_prefetch. Run the same command again: it resumes."
+            f"memory: lower data.loader_processes or data.loader_prefetch. {_AGAIN}"
         )
     if type(error).__name__ in _MLFLOW and _status(error) in _TRY_AGAIN:
-        return TransientError(
-            f"MLflow does not answer ({_first_line(error)}). Run the same command again: it resumes."
-        )
+        return TransientError(f"MLflow does not answer ({_first_line(error)}). {_AGAIN}")
     # The remedy in Ray's message is a variable that Evergreen sets, so it is cut off.
     if type(error).__name__ == "WorkerGroupStartupTimeoutError":
         return TransientError(
             f"{_gist(error).partition(' Potential')[0]} The cluster has too few free resources, or is busy: free some, "
-            "add nodes, or raise failure.worker_start_timeout_s, and run the same command: it resumes."
+            "add nodes, or raise failure.worker_start_timeout_s, and run the same command, which resumes the run."
         )
     if isinstance(error, OSError) and error.errno == errno.ESTALE:
-        return TransientError(
-            f"{error}: a shared folder is not available any more. Run the same command again: it resumes."
-        )
+        return TransientError(f"{error}: a shared folder is not available any more. {_AGAIN}")
     if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ in _TRANSIENT_NAMES:
         place = f" ({where})" if (where := address_of(error)) else ""
-        return TransientError(
-            f"{type(error).__name__}{place}: {_gist(error)}. Run the same command again: it resumes."
-        )
+        return TransientError(f"{type(error).__name__}{place}: {_gist(error)}. {_AGAIN}")
     return None
 
 

@@ -53,9 +53,9 @@ def check_port(port: int) -> None:
     free = next((one for one in range(port + 1, min(port + _TRIED, 1 << 16)) if _bind(one) is None), None)
     other = f"choose another: evergreen ui --port {free}" if free else "choose another with --port"
     if isinstance(failure, PermissionError):
-        raise ResourceError(f"--port {port}: this user must not listen on it; {other}")
+        raise ResourceError(f"--port {port}: this user may not listen on that port; {other}")
     raise ResourceError(
-        f"--port {port}: {_holder(port)} listens on {_HOST}:{port} already. End it, or {other}"
+        f"--port {port}: {_holder(port)} listens on {_HOST}:{port} already. End that process, or {other}"
     )
 
 

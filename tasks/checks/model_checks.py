@@ -77,7 +77,7 @@ def compare_transforms(model: str, number: str, theirs: str, ours: str) -> None:
         how = (
             f"{before} the function, and this is {now}"
             if bool(theirs) != bool(ours)
-            else "another version of it"
+            else "another version of the function"
         )
         raise SettingError(
             f"transform_rows: champion {model} version {number} learned from rows of {how}, {_ANOTHER_NAME} Keep the "

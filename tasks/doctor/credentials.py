@@ -41,7 +41,7 @@ def mlflow_credentials_check(uri: str, home: Home) -> Check:
             f"knows ({before})."
         )
         return Check(name=name, ok=False, found=str(error), remedy=remedy)
-    return Check(name=name, ok=True, found=f"{shown} accepts them")
+    return Check(name=name, ok=True, found=f"{shown} accepts the credentials")
 
 
 def object_store_checks(url: str | None) -> Iterator[Check]:

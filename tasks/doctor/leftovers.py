@@ -64,7 +64,7 @@ def leftover_check(found: tuple[Leftover, ...]) -> Check:
     if not found:
         return Check(name="left-over processes", ok=True, found="none from earlier runs of this home")
     listed = ", ".join(f"{one.kind} {one.pid} ({one.age_s / 60:.0f} min)" for one in found)
-    remedy = "The command that started them has ended. End them: kill " + " ".join(
+    remedy = "The command that started these processes has ended. End the processes: kill " + " ".join(
         str(one.pid) for one in found
     )
     return Check(name="left-over processes", ok=None, found=listed, remedy=remedy)
@@ -80,7 +80,9 @@ def stray_check(known: set[int]) -> Check:
         return Check(name="Ray processes", ok=True, found="none left over")
     now = time.time()
     listed = ", ".join(f"{one.name()} {one.pid} ({(now - one.create_time()) / 60:.0f} min)" for one in found)
-    remedy = "If no Ray cluster should run here, end them: kill " + " ".join(str(one.pid) for one in found)
+    remedy = "If no Ray cluster should run here, end these processes: kill " + " ".join(
+        str(one.pid) for one in found
+    )
     return Check(name="Ray processes", ok=None, found=f"without a parent: {listed}", remedy=remedy)
 
 

@@ -40,7 +40,7 @@ def configured_server() -> Configured | None:
         place = f"profile {profile.name!r} in {profile.source}"
         return Configured(url, place, f"prefect config unset {_VARIABLE}")
     place = f"{_VARIABLE} in .env, prefect.toml or pyproject.toml of this folder"
-    return Configured(url, place, "remove it there")
+    return Configured(url, place, "remove the line there")
 
 
 def check_server_answers() -> None:

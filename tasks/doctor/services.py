@@ -22,7 +22,7 @@ def service_checks(deep: bool) -> Iterator[Check]:
     yield prefect_check()
     if not deep:
         yield Check(
-            name="Ray and GPUs", ok=None, found="not tried", remedy="`evergreen doctor --deep` tries them."
+            name="Ray and GPUs", ok=None, found="not checked", remedy="`evergreen doctor --deep` checks both."
         )
         return
     yield ray_check()

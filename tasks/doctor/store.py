@@ -121,10 +121,11 @@ def schema_check(home: Home, tables: Schema) -> Check | None:
         copy = f"cp {shlex.quote(str(file))} {shlex.quote(f'{file}.before-upgrade')}"
         upgrade = f"mlflow db upgrade {shlex.quote(home.mlflow_uri)}"
         remedy = (
-            f"An older MLflow created it. While no program uses it, make a backup ({copy}), then: {upgrade}"
+            f"An older MLflow created the store. While no program uses the store, make a backup ({copy}), then: "
+            f"{upgrade}"
         )
     else:
-        remedy = f"A newer MLflow than {ours} created it: install that version, or restore a backup."
+        remedy = f"A newer MLflow than {ours} created the store: install that version, or restore a backup."
     return Check(name=_STORE, ok=False, found=found, remedy=remedy)
 
 
@@ -152,13 +153,13 @@ def _locked_check(file: Path, error: sqlite3.Error) -> Check:
     found = f"{file}: {error}"
     if not held:
         remedy = (
-            "A process of another user or on another machine holds it. Wait for it to end; an administrator finds it "
-            f"with: fuser -v {shlex.quote(str(file))}"
+            "A process of another user or on another machine has locked the store. Wait until the process ends; an "
+            f"administrator finds the process with: fuser -v {shlex.quote(str(file))}"
         )
         return Check(name=_STORE, ok=False, found=found, remedy=remedy)
     listed = ", ".join(f"{one.pid} ({' '.join(one.cmdline())[:80]})" for one in held)
     pids = " ".join(str(one.pid) for one in held)
-    remedy = f"Wait for it to end, or end it: kill {pids}. The lock ends with the process."
+    remedy = f"Wait until the process ends, or end the process: kill {pids}. The lock ends with the process."
     return Check(name=_STORE, ok=False, found=f"{found}; open in process {listed}", remedy=remedy)
 
 

@@ -158,9 +158,9 @@ def moved(home: Home, before: Path) -> str:
 def moved_remedy(home: Home, before: Path) -> str:
     """Message with the shell commands that make the files of a home moved from `before` accessible again."""
     old, new = shlex.quote(str(before)), shlex.quote(str(home.root))
-    back = f"Move it back (mv {new} {old}), or link the old place to it"
+    back = f"Move the home back (mv {new} {old}), or link its old path to its new path"
     if before.exists() or before.is_symlink():
-        return f"Something else lies at {before} now; move that away first. {back} (ln -s {new} {old})."
+        return f"Another file or folder is at {before} now; move that away first. {back} (ln -s {new} {old})."
     parent = shlex.quote(str(before.parent))
     make = "" if before.parent.is_dir() else f"mkdir -p {parent} && "
     return f"{back} ({make}ln -s {new} {old})."

@@ -144,7 +144,7 @@ def _server_says_no(shown: str, reason: str, error: Exception) -> EvergreenError
 def _file_says_no(shown: str, reason: str, is_locked: bool) -> EvergreenError:
     if is_locked:
         return TransientError(
-            f"MLflow store {shown}: another process holds it ({reason}). Run the same command again."
+            f"MLflow store {shown}: another process has locked the store ({reason}). Run the same command again."
         )
     return ResourceError(
         f"MLflow store {shown}: {reason}. After an update of MLflow, `mlflow db upgrade {shown}` brings it up to date; "

@@ -132,7 +132,7 @@ def _receive(given: IO[str], messages: SimpleQueue[dict[str, Any]], answer: Call
         message = {"end": "KILLED"} if killed else json.loads(line)
         messages.put(message)
     time.sleep(LAST_S)
-    answer(error=f"TimeoutError: it did not end within {LAST_S:g} s")
+    answer(error=f"TimeoutError: the tracker did not close the run within {LAST_S:g} s")
     os._exit(1)
 
 

@@ -218,7 +218,7 @@ def test_a_traceback_inside_a_message_is_cut_down_to_what_was_raised() -> None:
     assert str(known) == (
         "WorkerGroupStartupFailedError: One of the worker actors failed to initialize due to error: "
         "ray.exceptions.ActorUnavailableError: The actor is unavailable: rpc_code: 14. "
-        "Run the same command again: it resumes."
+        "Run the same command again, which resumes the run."
     )
 
 
@@ -234,5 +234,5 @@ def test_a_traceback_that_was_cut_short_ends_with_what_was_raised_too() -> None:
     assert str(known) == (
         "Out of memory or disk: RuntimeError: Got the following error when running the callback: MemoryError: "
         "<EMPTY MESSAGE>. Lower training.global_batch_size or scaling.num_workers, or free some, and run the same "
-        "command: it resumes."
+        "command, which resumes the run."
     )

@@ -123,7 +123,7 @@ def test_a_locked_store_names_its_holder(home):
         assert check.ok is False
         assert "database is locked" in check.found
         assert f"open in process {holder.pid} " in check.found
-        assert check.remedy.startswith(f"Wait for it to end, or end it: kill {holder.pid}.")
+        assert check.remedy.startswith(f"Wait until the process ends, or end the process: kill {holder.pid}.")
         assert not {"delete", "remove", "rm", "away"} & set(check.remedy.split())
         os.kill(holder.pid, signal.SIGTERM)
     assert next(store.embedded_store_checks(home)).ok
@@ -134,7 +134,7 @@ def test_a_store_locked_by_an_unknown_process(home):
     locked.sqlite_errorcode = sqlite3.SQLITE_BUSY
     (home.root / "mlflow.db").touch()
     check = store.unusable_check(home.root / "mlflow.db", locked)  # no process has the file open
-    assert "Wait for it to end" in check.remedy
+    assert "Wait until the process ends" in check.remedy
     assert not {"delete", "remove", "rm", "away"} & set(check.remedy.split())
 
 
