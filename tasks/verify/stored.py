@@ -35,15 +35,17 @@ def objects(run: Evidence) -> Outcome:
 
 
 def dataset(run: Evidence) -> Outcome:
-    """The files of the dataset in the store have the digests that the dataset's manifest lists."""
+    """The files of the dataset in the store have the digests that the manifest there lists, whoever uploaded them."""
     url = run.plan.settings.storage.url
     if url is None:
         return Outcome(True, "the run uses no object store")
-    store = open_store(url)
+    store, count = open_store(url), 0
     try:
-        problems = stored_datasets.damage(run.dataset, store)
+        there = stored_datasets.stored_version(run.dataset, store)
+        problems, count = stored_datasets.damage(there, store), len(files_of(there))
     except FileNotFoundError:
         return Outcome(True, f"the dataset is not in {url}: a training uploads it for workers on Ray")
+    except DataError as error:
+        problems = [str(error)]
     remedy = f"Delete {url}/{prefix_of_dataset(run.dataset)}: the next training uploads the dataset again"
-    count = len(files_of(run.dataset))
     return judged([*problems[:2], remedy] if problems else [], f"sha256 of {count} files")

@@ -70,6 +70,11 @@ def test_a_changed_part_file_of_the_uploaded_dataset_is_found_and_named(home: Ho
     assert f"Delete {url}/datasets/" in found.detail
     (tmp_path / "store" / part).unlink()
     assert f"{url}/{part}: missing" in dataset(run).detail
+    manifest = next(key for key in store.keys("datasets") if key.endswith("manifest.json"))
+    flip(tmp_path / "store" / manifest)
+    assert f"{url}/{manifest}: damaged" in dataset(run).detail
+    (tmp_path / "store" / manifest).unlink()
+    assert "the dataset is not in" in dataset(run).detail
 
 
 def test_a_run_without_a_store_has_no_objects(home: Home) -> None:

@@ -17,6 +17,7 @@ from training.ray_cluster.ray_worker import run_ray_worker
 from training.ray_cluster.rendezvous import process_group
 from training.ray_cluster.stored_datasets import files_of, publish
 from training.ray_cluster.stored_initial_weights import publish_initial
+from training.records import DatasetVersion
 from training.storage.objects.base import open_store
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ def fit(job: TrainingJob) -> None:
 
     Raises :class:`training.ray_cluster.capacity.NoCapacityError` when the workers do not fit the cluster.
     """
-    settings = job.settings
+    settings, rows = job.settings, job.dataset
     if settings.storage.url is not None:
         store = open_store(settings.storage.url)
-        publish(job.dataset, store)
+        rows = publish(job.dataset, store)
         publish_initial(job, store)
     own_ray = not settings.ray.address
     start_host(own_ray)  # the host imports Ray Train at the same time as this process
@@ -44,7 +45,7 @@ def fit(job: TrainingJob) -> None:
 
     workers, share = capacity_for_workers(settings, job.feed, job.use_gpu)
     _say_batches(job, workers)
-    datasets, data_config = _streams(job)
+    datasets, data_config = _streams(job, rows)
     asks_for_nodes = bool(settings.ray.address or settings.scaling.min_workers or datasets)
     timeout_s = settings.failure.worker_start_timeout_s
     # The controller gets this limit as an argument; in this process, the message of Ray's error reads the variable.
@@ -159,9 +160,12 @@ def _worker_environment(job: TrainingJob) -> dict[str, str]:
 
 
 def _streams(
-    job: TrainingJob,
+    job: TrainingJob, version: DatasetVersion
 ) -> "tuple[dict[str, Dataset | Callable[[], Dataset]] | None, DataConfig | None]":
-    """For feed `stream`, the training rows as a Ray Dataset that drops validation rows when read; else no dataset."""
+    """For feed `stream`, the training rows as a Ray Dataset that drops validation rows when read; else no dataset.
+
+    `version` is the job's dataset as it is stored: with `storage.url`, another home may have uploaded it.
+    """
     if job.feed != "stream":
         return None, None
     import numpy as np
@@ -179,8 +183,8 @@ def _streams(
         return kept | {"digest": batch["digest"][keep].view(np.int64)}  # torch supports few unsigned types
 
     url = job.settings.storage.url
-    files = files_of(job.dataset, open_store(url)) if url is not None else None
-    dataset = ray_dataset(job.dataset, "train", files).map_batches(learn_only)
+    files = files_of(version, open_store(url)) if url is not None else None
+    dataset = ray_dataset(version, "train", files).map_batches(learn_only)
     return {"train": dataset}, DataConfig(execution_options=ExecutionOptions(preserve_order=True))
 
 

@@ -1,11 +1,14 @@
 """Dataset versions in an object store: uploaded by the driver, downloaded once by each node with workers.
 
-A version's objects have the same keys as its files under `datasets/`: a version is named by its fingerprint and never
-changes, so two drivers upload the same bytes. The manifest is uploaded last.
+A version's objects have the same keys as its files under `datasets/`. The manifest is uploaded last, and says which
+files are there. Two homes may prepare a version with the same fingerprint, so the same rows, as different files, for
+example by different versions of pyarrow. So a complete version is never overwritten: whoever uses it, from any home,
+reads the files that the manifest in the store lists, and not those of its own manifest.
 """
 
 import logging
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.dataset")
 
 _KEPT = 2  # versions of a dataset that a node keeps
+_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # of a file: nothing outside of the version's folder
 
 
 def files_of(version: DatasetVersion, store: ObjectStore) -> "FileSystem":
@@ -38,19 +42,72 @@ def files_of(version: DatasetVersion, store: ObjectStore) -> "FileSystem":
     return SubTreeFileSystem(prefix(version), store.filesystem())
 
 
-def publish(version: DatasetVersion, store: ObjectStore) -> None:
-    """Upload a version, unless the store has this version.
+def publish(version: DatasetVersion, store: ObjectStore) -> DatasetVersion:
+    """Upload a version, unless the store has a complete version with this fingerprint; returns the stored version.
 
-    The manifest is uploaded in any case: its time tells `evergreen gc` of another home that the version is in use.
+    The manifest is written in any case: its time tells `evergreen gc` of another home that the version is in use.
     """
-    keys = set(store.keys(prefix(version)))
-    files = [*files_in(version), MANIFEST]
-    if {f"{prefix(version)}/{file}" for file in files} <= keys:
-        files = [MANIFEST]
-    else:
-        log.info("uploading the dataset to %s", store.url)
-    for file in files:
+    there = _complete(version, store)
+    if there is not None:
+        _renew(there, store)
+        return there
+    log.info("uploading the dataset to %s", store.url)
+    for file in [*files_in(version), MANIFEST]:
         store.put_file(f"{prefix(version)}/{file}", Path(version.path) / file)
+    return version
+
+
+def _complete(version: DatasetVersion, store: ObjectStore) -> DatasetVersion | None:
+    """The stored version with all its files; None if the manifest or a file is missing, or the manifest is damaged."""
+    keys = set(store.keys(prefix(version)))
+    try:
+        there = stored_version(version, store)
+    except FileNotFoundError:
+        return None
+    except DataError as error:
+        log.warning("%s The dataset is uploaded again.", error)
+        return None
+    return there if {f"{prefix(version)}/{file}" for file in files_in(there)} <= keys else None
+
+
+def _renew(there: DatasetVersion, store: ObjectStore) -> None:
+    with temporary_folder("dataset") as folder:
+        key = f"{prefix(there)}/{MANIFEST}"
+        try:
+            (folder / MANIFEST).write_bytes(store.get(key))
+        except FileNotFoundError:  # a worker found damage meanwhile: the next attempt uploads the version
+            return
+        store.put_file(key, folder / MANIFEST)
+
+
+def stored_version(version: DatasetVersion, store: ObjectStore) -> DatasetVersion:
+    """The version in the store, as its manifest there describes it; the path is that of `version`.
+
+    Raises FileNotFoundError if the store has no manifest of the version: then it is not uploaded, or removed. Raises
+    :class:`DataError` if the manifest is damaged, of another version, or names files outside of the version's folder.
+    """
+    with temporary_folder("dataset") as folder:
+        (folder / MANIFEST).write_bytes(store.get(f"{prefix(version)}/{MANIFEST}"))
+        there = _manifest_in(folder, version, store)
+    return there.model_copy(update={"path": version.path})
+
+
+def _manifest_in(folder: Path, version: DatasetVersion, store: ObjectStore) -> DatasetVersion:
+    """Read a manifest from the store that was downloaded to `folder`; raises :class:`DataError` that names its URL."""
+    try:
+        there = read_manifest(folder, version.fingerprint)
+    except DataError:
+        what = "damaged, or of another dataset"
+    else:
+        foreign = [file for file in files_in(there) if not _NAME.fullmatch(file)]
+        if there.name == version.name and not foreign:
+            return there
+        what = (
+            f"names the file {foreign[0]!r}, which Evergreen does not write"
+            if foreign
+            else "of another recipe"
+        )
+    raise DataError(f"{store.url}/{prefix(version)}/{MANIFEST}: {what}.")
 
 
 def fetch(
@@ -77,15 +134,11 @@ def fetch(
         return here
 
 
-def damage(version: DatasetVersion, store: ObjectStore) -> list[str]:
-    """Download each file of an uploaded version; returns a message for each that is missing or changed.
-
-    Raises FileNotFoundError if the store has no manifest of the version: then it is not uploaded, or removed.
-    """
-    store.get(f"{prefix(version)}/{MANIFEST}")
+def damage(there: DatasetVersion, store: ObjectStore) -> list[str]:
+    """Download each file of a :func:`stored_version`; returns a message for each that is missing or changed."""
     problems = []
-    for file, digest in files_in(version).items():
-        key = f"{prefix(version)}/{file}"
+    for file, digest in files_in(there).items():
+        key = f"{prefix(there)}/{file}"
         with temporary_folder("verify") as folder:
             try:
                 store.get_file(key, folder / "object")
@@ -111,16 +164,19 @@ def _checked(version: DatasetVersion, folder: Path) -> DatasetVersion | None:
 def _download(
     version: DatasetVersion, store: ObjectStore, folder: Path, moved: Callable[[int], None]
 ) -> None:
-    for file in [*files_in(version), MANIFEST]:
-        (folder / file).parent.mkdir(exist_ok=True)
-        try:
-            store.get_file(f"{prefix(version)}/{file}", folder / file, moved)
-        except FileNotFoundError:
-            raise _damaged(version, store, f"{file} is missing") from None
+    """Download the files that the manifest in the store lists, and check them; the manifest comes first."""
+    file = MANIFEST
     try:
-        check_parts(read_manifest(folder, version.fingerprint).model_copy(update={"path": str(folder)}))
+        store.get_file(f"{prefix(version)}/{MANIFEST}", folder / MANIFEST, moved)
+        there = _manifest_in(folder, version, store)
+        for file in files_in(there):
+            (folder / file).parent.mkdir(exist_ok=True)
+            store.get_file(f"{prefix(version)}/{file}", folder / file, moved)
+        check_parts(there)
+    except FileNotFoundError:
+        raise _damaged(version, store, f"{file} is missing") from None
     except DataError as error:
-        raise _damaged(version, store, Path(str(error).partition(":")[0]).name) from error
+        raise _damaged(version, store, Path(str(error).partition(": ")[0]).name) from error
 
 
 def _damaged(version: DatasetVersion, store: ObjectStore, what: str) -> TransientError:

@@ -1,15 +1,18 @@
 """Datasets in an object store: uploaded once, checked when downloaded, uploaded again after damage."""
 
+import json
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from training.checkpoints.opening import prefix_of_dataset as prefix
-from training.data.manifest import MANIFEST
+from training.data.manifest import MANIFEST, check_parts, read_manifest, write_manifest
 from training.errors import TransientError
-from training.ray_cluster.stored_datasets import fetch, node_cache, publish
-from training.records import DatasetVersion
+from training.ray_cluster.stored_datasets import damage, fetch, node_cache, publish, stored_version
+from training.records import DatasetVersion, PartFile, Split
+from training.storage.files import digest_file, digest_json
 from training.storage.objects.base import ObjectStore, open_store
 
 
@@ -41,6 +44,79 @@ def test_a_damaged_upload_is_uploaded_again(
     assert f"{prefix(small_version)}/{MANIFEST}" not in store.keys(prefix(small_version))
     publish(small_version, store)
     assert fetch(small_version, store, tmp_path / "node").fingerprint == small_version.fingerprint
+
+
+def of_another_home(version: DatasetVersion, folder: Path) -> DatasetVersion:
+    """The same rows in files with other bytes: Parquet has no one encoding of a table."""
+    parts: dict[Split, tuple[PartFile, ...]] = {}
+    for split, some in version.parts.items():
+        (folder / split).mkdir(parents=True)
+        made = []
+        for number, part in enumerate(some):
+            file = folder / (part.path if number else f"{split}/part-other.parquet")
+            pq.write_table(pq.read_table(Path(version.path) / part.path), file, compression="gzip")
+            update = {
+                "path": str(file.relative_to(folder)),
+                "bytes": file.stat().st_size,
+                "sha256": digest_file(file),
+            }
+            made.append(part.model_copy(update=update))
+        parts[split] = tuple(made)
+    other = version.model_copy(update={"path": str(folder), "parts": parts})
+    write_manifest(other, folder)
+    return read_manifest(folder, version.fingerprint)
+
+
+def test_a_home_uses_the_files_that_another_home_uploaded(
+    small_version: DatasetVersion, store: ObjectStore, tmp_path: Path
+) -> None:
+    """A complete dataset is not overwritten, or workers of the other home would find other bytes than they expect."""
+    ours = of_another_home(small_version, tmp_path / "ours")
+    publish(small_version, store)
+    before = {one.key: store.get(one.key) for one in store.listing(prefix(ours))}
+    there = publish(ours, store)
+    assert {one.key: store.get(one.key) for one in store.listing(prefix(ours))} == before
+    assert there.parts == small_version.parts != ours.parts
+    here = fetch(ours, store, tmp_path / "node")
+    assert here.parts == small_version.parts
+    check_parts(here)
+    assert fetch(small_version, store, tmp_path / "node") == here
+    assert damage(stored_version(ours, store), store) == []
+
+
+@pytest.mark.parametrize("lost", ["manifest", "part"])
+def test_an_upload_that_did_not_finish_is_replaced(
+    small_version: DatasetVersion, store: ObjectStore, tmp_path: Path, lost: str
+) -> None:
+    ours = of_another_home(small_version, tmp_path / "ours")
+    publish(small_version, store)
+    store.delete(
+        [f"{prefix(ours)}/{MANIFEST if lost == 'manifest' else small_version.parts['test'][0].path}"]
+    )
+    assert publish(ours, store).parts == ours.parts
+    assert fetch(small_version, store, tmp_path / "node").parts == ours.parts
+
+
+@pytest.mark.parametrize("wrong", ["truncated", "outside"])
+def test_a_manifest_that_evergreen_did_not_write_is_replaced(
+    small_version: DatasetVersion, store: ObjectStore, tmp_path: Path, wrong: str
+) -> None:
+    """Whoever can write to the store must not choose where a worker writes files."""
+    publish(small_version, store)
+    key = f"{prefix(small_version)}/{MANIFEST}"
+    content = json.loads(store.get(key))
+    content.pop("sha256_of_the_rest")
+    content["parts"]["test"][0]["path"] = "../../outside.parquet"
+    text = json.dumps(content | {"sha256_of_the_rest": digest_json(content)})
+    (tmp_path / "bad").write_text(text[:-9] if wrong == "truncated" else text)
+    store.put_file(f"{prefix(small_version)}/../../outside.parquet", tmp_path / "bad")
+    store.put_file(key, tmp_path / "bad")
+    with pytest.raises(TransientError, match=r"damaged \(manifest.json\)\. Run the same command again"):
+        fetch(small_version, store, tmp_path / "node")
+    store.put_file(key, tmp_path / "bad")
+    assert publish(small_version, store) == small_version
+    assert fetch(small_version, store, tmp_path / "node").parts == small_version.parts
+    assert not list((tmp_path / "node").rglob("outside.parquet"))
 
 
 def test_a_node_keeps_two_versions(small_version: DatasetVersion, store: ObjectStore, tmp_path: Path) -> None:
