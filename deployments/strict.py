@@ -7,6 +7,9 @@ parameter would create a run that fails at its start. Repeat this command after 
 import asyncio
 import sys
 
+from training.errors import classify
+from training.printable import printable
+
 _FLOWS = ("retrain", "tune")
 
 
@@ -27,6 +30,18 @@ async def close_schemas() -> list[str]:
     return closed
 
 
+def main() -> None:
+    """Print the names of the changed deployments; ends with a message when Prefect's server does not answer."""
+    try:
+        closed = asyncio.run(close_schemas())
+    except Exception as error:
+        known = classify(error)
+        if known is None:
+            raise
+        raise SystemExit(f"not changed: {known}") from None
+    for name in closed:
+        sys.stdout.write(f"{printable(name)}: unknown parameters are refused when a run is created\n")
+
+
 if __name__ == "__main__":
-    for name in asyncio.run(close_schemas()):
-        sys.stdout.write(f"{name}: unknown parameters are refused when a run is created\n")
+    main()

@@ -15,6 +15,7 @@ _UNSAFE = re.compile(
     "\ud800-\udfff"  # surrogates, which stand for bytes of names that are not UTF-8
     "\U000e0000-\U000e007f]"  # tags: invisible text
 )
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#~&$])")
 _NEXT_LINE = re.compile(r"\n(?! {4})")
 
 
@@ -34,6 +35,11 @@ def _spelled(found: "re.Match[str]") -> str:
 def paragraph(text: str) -> str:
     """:func:`printable`, with all lines after the first indented: a name with a line feed can't imitate a message."""
     return _NEXT_LINE.sub("\n    ", printable(text))
+
+
+def escape_markdown(text: str) -> str:
+    """`text` on one line, with all characters escaped that Markdown or HTML would read as markup."""
+    return _MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 
 class PrintableFilter(logging.Filter):

@@ -1,6 +1,5 @@
 """The report as short Markdown, for user interfaces that show an artifact instead of an HTML page."""
 
-import re
 from collections.abc import Sequence
 
 from tasks.report_page import tables
@@ -8,9 +7,8 @@ from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.looks import look_facts
 from tasks.report_page.sections import sections_of
 from tasks.report_page.wording import duration, headline, number, percent, reason, sentence
+from training.printable import escape_markdown as escape
 from training.printable import printable
-
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~&$])")
 
 
 def markdown(inputs: ReportInputs, links: str = "", command: str = "") -> str:
@@ -65,11 +63,6 @@ def _links(links: str, command: str) -> list[str]:
     if not links:
         return []
     return [f"{links} (after `{command.replace('`', '')}`)" if command else links]
-
-
-def escape(text: str) -> str:
-    """`text` on one line, with all characters escaped that Markdown or HTML would read as markup."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

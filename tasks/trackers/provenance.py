@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.initial_weights import InitialWeights
 from training.plan import RunPlan
+from training.printable import escape_markdown, printable
 from training.records import ColumnKind, DatasetVersion, Split
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def flow_run_tags() -> dict[str, str]:
 
     if not flow_run.id:
         return {}
-    name, address = str(flow_run.name), str(flow_run.ui_url)
+    name, address = printable(escape_markdown(str(flow_run.name))), str(flow_run.ui_url)
     # A server that the command started for itself has no web page, and has ended when a user opens the run.
     shown = f"[{name}]({address})" if address.startswith("http") else f"{name} ({flow_run.id})"
     return {FLOW_RUN_TAG: str(flow_run.id), _NOTE_TAG: f"Retraining by the Prefect flow run {shown}."}
