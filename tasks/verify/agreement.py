@@ -95,7 +95,7 @@ def verdict_recorded(run: Evidence) -> Outcome:
     word = "promote" if verdict.promote else "keep"
     # The version of another home that made the same model keeps that home's verdict.
     client, model = run.store.client, run.store.plan.model
-    for one in run.store.versions:
+    for one in run.versions:
         if is_judged_elsewhere(client, run.home, model, str(one.version)):
             continue
         if (said := one.tags.get("evergreen.verdict")) != word:
@@ -180,7 +180,7 @@ def scores_follow(run: Evidence) -> Outcome:
 
 
 def _is_registered(run: Evidence) -> bool:
-    return bool(run.store.versions)
+    return bool(run.versions)
 
 
 def _compared_with(run: Evidence) -> str:

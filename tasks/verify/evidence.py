@@ -28,6 +28,8 @@ from training.trainers.early_stopping import last_epoch
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mlflow.entities.model_registry import ModelVersion
+
 R = TypeVar("R", bound=Record)
 
 
@@ -152,6 +154,18 @@ class Evidence:
         with suppress(NoEvidence):
             release = self.release
         return open_store(self.plan, self.home, release)
+
+    @cached_property
+    def versions(self) -> "list[ModelVersion]":
+        """Registered versions of the run: those that this home made, and the version that release.json names.
+
+        Another home that shares the registry may have made a version with the same run key, whose weights may differ,
+        for example those of a GPU: that version is checked in the other home.
+        """
+        named = None
+        with suppress(NoEvidence):
+            named = self.release.version
+        return [one for one in self.store.versions if str(one.version) == named or self.store.is_ours(one)]
 
     def _record(self, file: "Path", kind: type[R], absent: str) -> R:
         try:

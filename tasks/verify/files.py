@@ -200,9 +200,7 @@ def _places(run: Evidence) -> Iterator[Path]:
         yield run.home.datasets / run.plan.recipe.name
         yield run.home.raw_rows(run.plan.recipe.name, run.plan.fingerprint)
         store = run.store
-        models = [
-            store.client.get_model_version_download_uri(one.name, one.version) for one in store.versions
-        ]
+        models = [store.client.get_model_version_download_uri(one.name, one.version) for one in run.versions]
         for uri in (store.run.info.artifact_uri, *models):
             if uri.startswith("file:"):
                 yield Path(unquote(urlsplit(uri).path))

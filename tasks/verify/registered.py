@@ -30,7 +30,7 @@ _ROWS = 64
 
 def one_version(run: Evidence) -> Outcome:
     """The registry has exactly one version with the run key: the released version, with this run's weights."""
-    found = run.store.versions
+    found = run.versions
     listed = ", ".join(f"{one.version} ({one.tags.get(WEIGHTS_TAG, 'no weights')[:16]})" for one in found)
     if not run.is_finished:
         return Outcome(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS, champion_of
 from tasks.trackers.embedded_store import store_file
-from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, connect
+from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, connect, tags_of_run
 from tasks.trackers.paged_search import all_pages
 from tasks.verify.finding import NoEvidence
 from training.errors import EvergreenError
@@ -52,9 +52,14 @@ class Store:
 
     @cached_property
     def versions(self) -> "list[ModelVersion]":
-        """Versions of the registered model that carry the run key, oldest first."""
+        """Versions of the registered model that carry the run key, of any home, oldest first."""
         wanted = f"name = '{self.plan.model}' and tags.`{RUN_KEY_TAG}` = '{self.plan.run_key}'"
         return sorted(all_pages(self.client.search_model_versions, wanted), key=lambda one: int(one.version))
+
+    def is_ours(self, version: "ModelVersion") -> bool:
+        """Whether this home made the version. A version whose MLflow run names no home counts as this home's."""
+        made_in = tags_of_run(self.client, version.run_id).get(HOME_TAG, self.home.identity)
+        return bool(made_in == self.home.identity)
 
     @cached_property
     def aliases(self) -> dict[str, str | None]:

@@ -54,11 +54,11 @@ def _checkpoint(run: Evidence, chosen: EpochMetrics) -> Path | None:
 def tagged(run: Evidence) -> Outcome:
     """Every version with the run key is tagged with the digest of these weights."""
     digest = digest_of(run)
-    if not run.store.versions:
+    if not run.versions:
         raise NoEvidence("no version has this run key, see I2")
     wrong = [
         f"version {one.version} names {one.tags.get(WEIGHTS_TAG, 'none')[:16]}, the file has {digest[:16]}"
-        for one in run.store.versions
+        for one in run.versions
         if one.tags.get(WEIGHTS_TAG) != digest
     ]
     return judged(wrong, f"{digest[:16]} in {_versions(run)}")
@@ -93,7 +93,7 @@ def digest_of(run: Evidence) -> str:
 
 
 def _versions(run: Evidence) -> str:
-    return ", ".join(f"version {one.version}" for one in run.store.versions)
+    return ", ".join(f"version {one.version}" for one in run.versions)
 
 
 def _compared(found: str, wanted: str, where: str) -> Outcome:

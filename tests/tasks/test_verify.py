@@ -19,7 +19,8 @@ from damage import DAMAGE, left_running
 from hostile_model import arm
 from verified_run import EVERY_STEPS, Subject, edit, edit_lines, flip, made
 
-from tasks.registry.aliases import CHAMPION, PREVIOUS, TURN_TAG, roll_back
+from tasks.registry.aliases import CHAMPION, PREVIOUS, TURN_TAG, VERDICT_TAG, WEIGHTS_TAG, roll_back
+from tasks.trackers.mlflow_run import HOME_TAG
 from tasks.verify import Finding
 from tasks.verify.residue import SHARED_MEMORY
 from training.attempts.history import read_attempts
@@ -94,6 +95,20 @@ def test_a_rollback_on_record_is_no_damage(sound: Subject, monkeypatch: pytest.M
     findings = sound.look()
     assert told(findings, "alias").detail == "verdict promote; version 1 is previous"
     assert {one.invariant for one in findings if one.ok is False} == set()
+
+
+def test_a_version_of_another_home_with_the_same_run_key_is_not_this_run_s(sound: Subject) -> None:
+    """Homes that share a registry may train the same run key on different machines, to different weights."""
+    one = sound.client.get_model_version("digits", sound.release.version)
+    experiment = sound.client.get_run(one.run_id).info.experiment_id
+    other = sound.client.create_run(experiment, tags={HOME_TAG: "other"}).info.run_id
+    sound.client.set_terminated(other)
+    tags = dict(one.tags) | {WEIGHTS_TAG: "0" * 64, VERDICT_TAG: "keep"}
+    made_there = sound.client.create_model_version("digits", one.source, run_id=other, tags=tags)
+    assert [found for found in sound.look() if found.ok is False] == []
+    edit(sound.paths.release, lambda record: record.update(version=str(made_there.version)))
+    assert told(sound.look(), "weights as registered").ok is False
+    assert told(sound.look(), "one version").ok is False  # the version of this home is left over
 
 
 def without_newer_fields(verdict: dict[str, Any]) -> None:
