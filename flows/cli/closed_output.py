@@ -6,7 +6,7 @@ the error, and a training is not lost.
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -24,11 +24,6 @@ class Output:
         with self._noticed():
             self._stream.write(text)
         return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write all lines, if there is a reader."""
-        for line in lines:
-            self.write(line)
 
     def flush(self) -> None:
         """Pass buffered text on, if there is a reader."""

@@ -44,7 +44,10 @@ class Tracker(Protocol):
         """Receive points in the order of their steps. Between `begin` and `end`, each step of a metric is sent once."""
 
     def end(self, status: Status) -> None:
-        """Close the run. Once `end` returns, all received points stay visible, even if this process is killed."""
+        """Close the run. Once `end` returns, all received points stay visible, even if this process is killed.
+
+        A tracker that takes each step only once may leave out the newest step of a run that was killed.
+        """
 
 
 class TrackerClass(Protocol):

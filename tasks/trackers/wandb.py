@@ -29,7 +29,8 @@ _EXIT_CODES: Mapping[Status, int] = {
 class WeightsAndBiases:
     """Logs a run's points with the points' own steps and times, under an id that is the beginning of the run key.
 
-    W&B shows a step when the next step arrives, because further metrics of the same step may follow.
+    W&B takes each step once, and drops further values of the step when the run is opened again. So a step is logged
+    when the next step arrives, with all values of the step, such as those of the training and of the validation.
     """
 
     library = "wandb"
@@ -37,6 +38,7 @@ class WeightsAndBiases:
     def __init__(self) -> None:
         self._run: wandb.Run | None = None
         self._next_step = 0
+        self._newest: Point | None = None  # not logged yet
 
     def begin(self, run: RunInfo) -> str:
         """Open the W&B run: online, offline without an API key, or disabled by `WANDB_MODE`.
@@ -74,19 +76,32 @@ class WeightsAndBiases:
         return f"offline; {self._upload_command()} uploads it" if offline else str(self._run.url)
 
     def points(self, batch: Sequence[Point]) -> None:
-        """Log the points of the steps that the run does not have yet."""
-        assert self._run is not None
+        """Log the points of the steps that the run does not have yet, but not yet the newest step."""
         for point in batch:
-            if point.step >= self._next_step:
-                self._run.log({**point.values, "_timestamp": point.at}, step=point.step)
+            newest = self._newest
+            if point.step < self._next_step:
+                continue
+            if newest is not None and newest.step == point.step:
+                point = point.model_copy(update={"values": newest.values | point.values})
+            elif newest is not None:
+                self._log(newest)
+            self._newest = point
+
+    def _log(self, point: Point) -> None:
+        assert self._run is not None
+        self._run.log({**point.values, "_timestamp": point.at}, step=point.step, commit=True)
 
     def end(self, status: Status) -> None:
         """Close the W&B run, and upload the remaining points.
 
-        A finished offline run has all points, so the folders of earlier starts are deleted. Raises TimeoutError, with
-        the command that uploads the rest, when the upload takes longer than `END_S - 2` seconds.
+        A killed run may have received only a part of the values of its newest step. On a server, that step is left
+        out: when the run is resumed, the step is sent again. A finished offline run has all points, so the folders of
+        earlier starts are deleted. Raises TimeoutError, with the command that uploads the rest, when the upload takes
+        longer than `END_S - 2` seconds.
         """
         assert self._run is not None
+        if self._newest is not None and (status != "KILLED" or self._run.offline):
+            self._log(self._newest)
         try:
             self._run.finish(_EXIT_CODES[status])
         except TimeoutError as error:

@@ -18,6 +18,7 @@ from tasks.trackers import fan_out
 from tasks.trackers.base import RunInfo
 from tasks.trackers.fan_out import FanOut, sending
 from tasks.trackers.own_process import OwnProcess, TrackerProcessError
+from tasks.trackers.wandb import WeightsAndBiases
 
 pytest.importorskip("wandb", reason="install the extras by: make setup EXTRAS=all")
 pytestmark = pytest.mark.frameworks
@@ -126,6 +127,43 @@ class TestWeightsAndBiases(TrackerContract):
     def test_points_stay_when_the_training_process_is_killed(self, run: RunInfo) -> None:
         kill_a_training(run.folder, self.name)
         assert [step for step, _, _ in self.shown(run)["loss"]] == [1, 2]
+
+
+class ServerRun:
+    """A run of W&B on a server, as far as the tracker uses it: each step is taken once, older steps are dropped."""
+
+    offline = disabled = False
+
+    def __init__(self, rows: list[dict[str, float]]) -> None:
+        self.rows = rows
+        self.step = int(rows[-1]["_step"]) + 1 if rows else 0
+
+    def log(self, values: dict[str, float], step: int, commit: bool) -> None:
+        assert commit
+        if step >= self.step:
+            self.rows.append({**values, "_step": step})
+            self.step = step + 1
+
+    def finish(self, _exit_code: int) -> None:
+        pass
+
+
+def test_a_run_killed_between_two_points_of_a_step_loses_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = [point(1, loss=2.0), point(2, loss=1.0), point(2, validation=1.5), point(3, loss=0.5)]
+    rows: list[dict[str, float]] = []
+    for received, status in ((whole[:2], "KILLED"), (whole, "KILLED"), (whole, "FINISHED")):
+        tracker = WeightsAndBiases()
+        run = ServerRun(rows)
+        monkeypatch.setattr(tracker, "_run", run)
+        monkeypatch.setattr(tracker, "_next_step", run.step)
+        for one in received:
+            tracker.points([one])
+        tracker.end(status)
+    assert [(row["_step"], row.get("loss"), row.get("validation")) for row in rows] == [
+        (1, 2.0, None),
+        (2, 1.0, 1.5),
+        (3, 0.5, None),
+    ]
 
 
 def test_a_server_that_does_not_answer_holds_nothing(
