@@ -31,13 +31,12 @@ from tasks.registry.aliases import (
     load_version,
     move_alias,
     refuse_rolled_back,
-    version_tags,
     was_rolled_back,
 )
 from tasks.registry.descriptions import describe_model, describe_version, version_description
 from tasks.registry.initial_weights import inputs_tags
 from tasks.registry.lock import Lease, registry_lock
-from tasks.registry.own_digests import OwnDigests, keep_digests
+from tasks.registry.own_digests import OwnDigests, adopt_digests, announce_digests
 from tasks.registry.reign import settle_standing, take_looks
 from tasks.registry.safe_loading import FILE_TAG, METADATA_TAG, WEIGHTS_FILE_TAG, digest_of_logged
 from tasks.registry.training_rows import record_training_rows
@@ -93,6 +92,7 @@ def register(
             said = metadata_of(version, format_name(plan.settings))
             uri = format_of(plan.settings).log_model(run_id, recipe, version, trained, example, said)
             number = create_version(lease, plan, version, trained, run_id, uri)
+        adopt_digests(client, home, plan.model, number)
         link_logged_model(client, plan.model, number)
         check_same(predict, load_version(home, plan.model, number).predict, np.array(inputs[:64]))
         looks = take_looks(lease, number, trained.weights_digest, evaluation, plan.settings.gate)
@@ -165,6 +165,8 @@ def create_version(
         METADATA_TAG: digest_json(metadata_of(version, format_name(plan.settings))),
         **_weights_file_tag(plan, trained),
     }
+    digests = OwnDigests(tags[FILE_TAG], tags[METADATA_TAG], tags.get(WEIGHTS_FILE_TAG))
+    announce_digests(lease.home, plan.model, uri, digests)
     lease.check()
     lease.client.create_model_version(
         plan.model,
@@ -174,12 +176,7 @@ def create_version(
         model_id=model_id,
         description=version_description(plan, version, trained),
     )
-    number = delete_duplicates(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
-    # Otherwise the version that delete_duplicates kept was registered by another home.
-    if version_tags(lease.client, plan.model, number).get(FILE_TAG) == tags[FILE_TAG]:
-        digests = OwnDigests(tags[FILE_TAG], tags[METADATA_TAG], tags.get(WEIGHTS_FILE_TAG))
-        keep_digests(Home(Path(plan.home)), plan.model, number, digests)
-    return number
+    return delete_duplicates(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
 
 
 def _weights_file_tag(plan: RunPlan, trained: TrainedModel) -> dict[str, str]:

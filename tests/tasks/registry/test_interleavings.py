@@ -177,7 +177,8 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tasks.gate.verdict, "_choice", lambda *_: None
     )  # takes most of the time, but changes no decision
-    for name in ("reload_once", "check_same", "metadata_of", "format_name", "log_final", "keep_digests"):
+    unneeded = ("reload_once", "check_same", "metadata_of", "format_name", "log_final")
+    for name in (*unneeded, "announce_digests", "adopt_digests"):
         monkeypatch.setattr(tasks.register, name, lambda *_: None)
     for name in (
         "record_training_rows",
@@ -188,6 +189,9 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(tasks.register, name, lambda *_: "")
     monkeypatch.setattr(tasks.register, "version_description", lambda *_: "")
+    monkeypatch.setattr(
+        tasks.register, "is_judged_elsewhere", lambda *_: False
+    )  # changes the description alone
     monkeypatch.setattr(tasks.register, "open_run", lambda *_: "run")
     monkeypatch.setattr(tasks.register, "open_columns", lambda *_: SimpleNamespace(inputs=np.zeros(4)))
     monkeypatch.setattr(tasks.register, "load_version", lambda *_: SimpleNamespace(predict=None))
@@ -231,7 +235,7 @@ def rollback(one: HomeOfRuns) -> tuple[str, str] | EvergreenError:
 def deletion(one: HomeOfRuns) -> None:
     """What `evergreen gc --versions` does with an old run: it deletes version 3, which that run created."""
     paths = one.plan.paths
-    release = Release.model_construct(model=MODEL, version="3", mlflow_run_id="run")
+    release = Release.model_construct(model=MODEL, version="3", mlflow_run_id="run", run_key=one.plan.run_key)
     run = tasks.cleanup.retention._Run(paths, one.plan, release, 0.0)
     if not tasks.cleanup.retention._in_service(run):
         for _, remove in tasks.cleanup.retention._version(one.plan.recipe.name, run):

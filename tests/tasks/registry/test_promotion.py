@@ -13,10 +13,11 @@ from mlflow.models import Model
 
 import tasks.registry.aliases
 from tasks.registry.aliases import ROLLED_BACK_TAG, ChampionMovedError, champion_of, roll_back, version_tags
-from tasks.registry.own_digests import OwnDigests, kept_digests
+from tasks.registry.own_digests import OwnDigests, kept_digests, record_of
 from tasks.trackers.mlflow_run import open_run
 from training.errors import DataError
 from training.records import Release
+from training.storage.files import digest_file
 
 REFUSED = {"floor": 1.0}
 
@@ -222,6 +223,27 @@ def test_the_home_keeps_the_digests_of_what_it_registers(world: World) -> None:
         *(tags[f"evergreen.{name}"] for name in ("model_file", "model_metadata", "weights_file"))
     )
     assert kept_digests(world.home, world.model, release.version) == digests
+
+
+def test_the_home_adopts_the_digests_of_a_version_whose_registration_was_killed(world: World) -> None:
+    """Tags that were changed together with the file, before the next start, do not hide that change."""
+    crashed(world.candidate.register, MlflowClient, "create_model_version")
+    entry = world.client.get_model_version(world.model, "3")
+    place = world.client.get_logged_model(entry.source.removeprefix("models:/")).artifact_location
+    program = Path(place.removeprefix("file://")) / "data" / "model.pt2"
+    content = program.read_bytes()
+    registered = entry.tags["evergreen.model_file"]
+    program.write_bytes(champions_program(world).read_bytes())
+    world.client.set_model_version_tag(world.model, "3", "evergreen.model_file", digest_file(program))
+    with pytest.raises(DataError, match="is not the file that this home registered"):
+        world.candidate.register()
+    program.write_bytes(content)
+    world.client.set_model_version_tag(world.model, "3", "evergreen.model_file", registered)
+    assert (world.candidate.register().alias, world.versions()) == ("champion", [3])
+    kept = kept_digests(world.home, world.model, "3")
+    assert kept is not None
+    assert kept.model_file == registered
+    assert not list(record_of(world.home, world.model, "3").parent.glob("announced-*"))
 
 
 def test_a_damaged_model_is_not_promoted(world: World) -> None:
