@@ -1,9 +1,9 @@
 """Garbage collection: remove what a home no longer needs, also in object stores, and leftovers of killed runs.
 
 In: a home, and the number of finished runs to keep for each recipe. Out: the list of removals, done or planned.
-Also kept are runs whose version has an alias or is an anchor, unfinished runs changed in the last 30 days, the datasets
-of kept runs, and searches of the last 30 days with a kept trial. Running the same command again recreates a removed run
-or dataset.
+Also kept are runs with a version that has an alias or is an anchor in any registered model, unfinished runs changed in
+the last 30 days, the datasets of kept runs, and searches of the last 30 days with a kept trial. Running the same
+command again recreates a removed run or dataset.
 Fails with SettingError when the number of runs to keep is below 1. A recipe with an active run is skipped.
 """
 
@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -23,11 +23,9 @@ from tasks.cleanup.abandoned_claims import abandoned_claims, remove_claim
 from tasks.cleanup.abandoned_folders import abandoned_folders
 from tasks.cleanup.old_searches import old_searches
 from tasks.cleanup.stored_objects import ABANDONED_AFTER_S, unneeded_objects
-from tasks.registry.lock import registry_lock
-from tasks.registry.reign import is_anchor
+from tasks.registry.removal import delete_version, is_in_service
 from tasks.trackers.embedded_store import store_file
 from tasks.trackers.mlflow_run import connect_once
-from tasks.trackers.paged_search import all_pages
 from training.data.manifest import MANIFEST
 from training.errors import EvergreenError, SettingError, TransientError
 from training.plan import RunPlan
@@ -36,9 +34,6 @@ from training.storage.files import remove_folder, sweep
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import DamagedError, read_record
 from training.storage.run_lock import check_no_run, run_lock
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 log = logging.getLogger("evergreen.retention")
 
@@ -142,7 +137,7 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
     for run in runs:
         if run.release is None:
             days = (time.time() - run.changed) / 86400
-            if days * 86400 < ABANDONED_AFTER_S:
+            if days * 86400 < ABANDONED_AFTER_S or _in_service(run):
                 kept.append(run)
             else:
                 yield _folder(
@@ -211,26 +206,20 @@ def _runs(home: Home, recipe: str) -> list[_Run]:
 
 
 def _in_service(run: _Run) -> bool:
-    """Whether the run's version has an alias or is an anchor; True when the registry can't be read."""
+    """Whether a version of the run has an alias or is an anchor, in any registered model of the run's registry.
+
+    A run whose record of its release is missing may have such a version: a process was killed after the promotion.
+    True when the registry can't be read.
+    """
     from mlflow.exceptions import MlflowException
 
-    release = run.release
-    assert release is not None
     if not _has_store(run):
         return False
     try:
-        client = connect_once(run.plan)
-        pointed_to = client.get_registered_model(release.model).aliases.values()
-        anchored = is_anchor(client, release.model, release.version)
-    except EvergreenError as error:
+        return is_in_service(connect_once(run.plan), run.plan.run_key, run.release)
+    except (EvergreenError, MlflowException) as error:
         log.warning("%s: kept, because its registry can't be read (%s)", run.paths.root, error)
         return True
-    except MlflowException as error:
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return False
-        log.warning("%s: kept, because its registry can't be read (%s)", run.paths.root, error)
-        return True
-    return anchored or release.version in {str(version) for version in pointed_to}
 
 
 def _has_store(run: _Run) -> bool:
@@ -287,41 +276,4 @@ def _version(recipe: str, run: _Run) -> Iterator[_PlannedRemoval]:
         return
     name, home = f"{release.model} version {release.version}", Home(Path(run.plan.home))
     removal = Removal(recipe=recipe, kind="version", name=name, bytes=0, why="its run is removed")
-    yield removal, lambda: _delete_version(connect_once(run.plan), home, release)
-
-
-def _delete_version(client: "MlflowClient", home: Home, release: Release) -> None:
-    """Delete the version, its logged models and its MLflow run; each may already be deleted.
-
-    Raises :class:`TransientError` when an alias points to the version now.
-    """
-
-    def delete_version() -> None:
-        with registry_lock(client, home, release.model) as lease:
-            if aliases := client.get_model_version(release.model, release.version).aliases:
-                raise TransientError(
-                    f"{release.model} version {release.version} became {' and '.join(aliases)} meanwhile. Run the same "
-                    "command again."
-                )
-            lease.check()
-            client.delete_model_version(release.model, release.version)
-
-    def delete_run() -> None:
-        run = client.get_run(release.mlflow_run_id)
-        query = f"source_run_id = '{run.info.run_id}'"
-        for model in all_pages(client.search_logged_models, [run.info.experiment_id], query):
-            client.delete_logged_model(model.model_id)
-        client.delete_run(run.info.run_id)
-
-    _unless_gone(delete_version)
-    _unless_gone(delete_run)
-
-
-def _unless_gone(delete: Callable[[], object]) -> None:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        delete()
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
+    yield removal, lambda: delete_version(connect_once(run.plan), home, release)

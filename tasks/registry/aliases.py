@@ -28,6 +28,9 @@ TRANSFORM_TAG = "evergreen.transform"  # digest of the recipe's function `transf
 DATASET_TAG = "evergreen.dataset"
 CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
 ROLLED_BACK_TAG = "evergreen.rolled_back"
+ROLLBACK_TAG = (
+    "evergreen.rollback"  # of a version that is being rolled back: the identity of the home that does so
+)
 VERDICT_TAG = "evergreen.verdict"
 TURN_TAG = "evergreen.turn"  # turn of the registry lock in which a version last became champion
 NOT_AGAIN = "the weights were rolled back before, so they are not promoted again automatically"  # reason of a decision
@@ -223,18 +226,23 @@ def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple
         why = why or "by hand"
         lease.check()
         client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why)
+        lease.check()
+        client.set_model_version_tag(model, now, ROLLBACK_TAG, home.identity)
         _make_champion(lease, before)
         _complete_rollback(lease, now, before, why)
         return now, before
 
 
 def unfinished_rollback(client: "MlflowClient", home: Home, model: str) -> tuple[str, str] | None:
-    """(from, to) of a rollback that moved the champion but was interrupted before it was recorded, or None."""
+    """(from, to) of a rollback that moved the champion but was interrupted before it was recorded, or None.
+
+    The rollback of another home that shares the registry is left to that home.
+    """
     now, left = champion_of(client, model), _last_move(home, model)
     if now is None or left in (None, now) or champion_of(client, model, PREVIOUS) not in (now, left):
         return None
-    marked = {version.version for version in _found(client, model, {}) if ROLLED_BACK_TAG in version.tags}
-    return (left, now) if left in map(str, marked) else None
+    begun = _found(client, model, {ROLLBACK_TAG: home.identity})
+    return (left, now) if left in (str(version.version) for version in begun) else None
 
 
 def finish_rollback(lease: Lease) -> tuple[str, str] | None:
@@ -247,7 +255,7 @@ def finish_rollback(lease: Lease) -> tuple[str, str] | None:
 
 
 def _complete_rollback(lease: Lease, left: str, now: str, why: str) -> None:
-    """Do the steps after the move of the champion; the record comes last, as it marks the rollback as complete."""
+    """Do the steps after the move of the champion. The record and the removal of the mark come last, in this order."""
     client, model = lease.client, lease.model
     _point(lease, PREVIOUS, left)
     if ROLLED_BACK_TAG in version_tags(client, model, now):
@@ -255,6 +263,9 @@ def _complete_rollback(lease: Lease, left: str, now: str, why: str) -> None:
         client.delete_model_version_tag(model, now, ROLLED_BACK_TAG)
     decision = Decision(action="rollback", before=left, to=now, why=why, turn=lease.turn)
     record_decision(lease.home, model, decision)
+    if ROLLBACK_TAG in version_tags(client, model, left):
+        lease.check()
+        client.delete_model_version_tag(model, left, ROLLBACK_TAG)
 
 
 def record_decision(home: Home, model: str, decision: Decision) -> None:

@@ -25,6 +25,7 @@ class Model:
     tags: dict[str, str] = field(default_factory=dict)
     aliases: dict[str, int] = field(default_factory=dict)
     versions: dict[int, dict[str, str]] = field(default_factory=dict)  # tags of each version
+    runs: dict[int, str | None] = field(default_factory=dict)  # id of each version's run
     last: int = 0
 
 
@@ -58,27 +59,30 @@ class RegistryInMemory:
         self._model(name).tags.pop(key, None)
 
     def create_model_version(
-        self, name: str, tags: dict[str, str] | None = None, **_: Any
+        self, name: str, tags: dict[str, str] | None = None, run_id: str | None = None, **_: Any
     ) -> SimpleNamespace:
         model = self._model(name)
         model.last += 1
-        model.versions[model.last] = dict(tags or {})
+        model.versions[model.last], model.runs[model.last] = dict(tags or {}), run_id
         return self.get_model_version(name, str(model.last))
 
     def get_model_version(self, name: str, version: str) -> SimpleNamespace:
         tags = self._version(name, version)
         aliases = [alias for alias, number in self.models[name].aliases.items() if number == int(version)]
-        return SimpleNamespace(name=name, version=str(version), tags=dict(tags), aliases=aliases)
+        run_id = self.models[name].runs[int(version)]
+        return SimpleNamespace(
+            name=name, version=str(version), tags=dict(tags), aliases=aliases, run_id=run_id
+        )
 
     def search_model_versions(self, wanted: str, **_: Any) -> PagedList[SimpleNamespace]:
-        named = re.search(r"name = '([^']*)'", wanted)
-        assert named is not None
-        if named[1] not in self.models:
-            return PagedList([], None)
-        tags = dict(_TAG.findall(wanted))
-        found = self.models[named[1]].versions
-        numbers = [number for number in found if tags.items() <= found[number].items()]
-        return PagedList([self.get_model_version(named[1], str(number)) for number in numbers], None)
+        named, made_by = (re.search(rf"{field} = '([^']*)'", wanted) for field in ("name", "run_id"))
+        tags, found = dict(_TAG.findall(wanted)), []
+        for name in [named[1]] if named else sorted(self.models):
+            model = self.models.get(name, Model())
+            numbers = [number for number in model.versions if tags.items() <= model.versions[number].items()]
+            chosen = [number for number in numbers if not made_by or model.runs[number] == made_by[1]]
+            found += [self.get_model_version(name, str(number)) for number in chosen]
+        return PagedList(found, None)
 
     def delete_model_version(self, name: str, version: str) -> None:
         self._version(name, version)

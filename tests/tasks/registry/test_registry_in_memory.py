@@ -15,6 +15,7 @@ from training.storage.paths import Home
 _SOURCE = "s3://bucket/model"  # servers refuse a path, and artifacts of no run
 _STEPS = 300
 _NAMES, _KEYS, _TEXTS = ("m", "m", "m", "n"), ("evergreen.a", "evergreen.b"), ("x", "y")
+_RUNS = ("a" * 32, "b" * 32)
 _ALIASES, _NUMBERS = ("champion", "previous"), ("1", "2", "3", "4")
 
 
@@ -41,10 +42,11 @@ def calls(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
                     one("search_registered_models"),
                     one("set_registered_model_tag", name, key, text),
                     one("delete_registered_model_tag", name, key),
-                    one("create_model_version", name, source=_SOURCE, tags=tags),
+                    one("create_model_version", name, source=_SOURCE, tags=tags, run_id=draw.choice(_RUNS)),
                     one("get_model_version", name, number),
                     one("search_model_versions", f"name = '{name}'"),
                     one("search_model_versions", wanted),
+                    one("search_model_versions", f"run_id = '{draw.choice(_RUNS)}'"),
                     one("delete_model_version", name, number),
                     one("set_model_version_tag", name, number, key, text),
                     one("delete_model_version_tag", name, number, key),
@@ -75,7 +77,7 @@ def described(found: Any) -> Any:
     tags = sorted(found.tags.items())
     if not hasattr(found, "version"):
         return found.name, tags, sorted((alias, str(one)) for alias, one in dict(found.aliases).items())
-    return found.name, tags, str(found.version)
+    return found.name, tags, str(found.version), found.run_id
 
 
 def check_alike(client: Any, seed: int) -> None:

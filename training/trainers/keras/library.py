@@ -1,6 +1,5 @@
 """The import of Keras on its torch backend, with the same configuration on every machine."""
 
-import importlib
 import os
 import random
 import sys
@@ -53,17 +52,17 @@ def seeds_from_torch() -> Iterator[None]:
     import torch
 
     try:
-        module = importlib.import_module("keras.src.random.seed_generator")
+        from keras.src.random import seed_generator as module
     except ImportError:
         module = None
     if module is None or getattr(module, "python_random", None) is not random:
         yield
         return
-    vars(module)["python_random"] = random.Random(torch.initial_seed())
+    module.python_random = random.Random(torch.initial_seed())
     try:
         yield
     finally:
-        vars(module)["python_random"] = random
+        module.python_random = random
 
 
 @contextmanager

@@ -1,0 +1,88 @@
+"""Remove the registered versions and the MLflow run of a run that nothing needs any more: for `evergreen gc`."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tasks.registry.lock import registry_lock
+from tasks.registry.reign import is_anchor
+from tasks.trackers.mlflow_run import RUN_KEY_TAG
+from tasks.trackers.paged_search import all_pages
+from training.errors import TransientError
+from training.records import Release
+from training.storage.paths import Home
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+
+def versions_of_key(client: "MlflowClient", run_key: str) -> "list[ModelVersion]":
+    """The versions of all registered models that a run with this key made, whichever home it belongs to."""
+    return all_pages(client.search_model_versions, f"tags.`{RUN_KEY_TAG}` = '{run_key}'")
+
+
+def is_in_service(client: "MlflowClient", run_key: str, release: Release | None) -> bool:
+    """Whether a version of the run has an alias or is an anchor, in any registered model.
+
+    The versions of the run are the released version, and all that were made with this run key.
+    """
+    versions = {(version.name, str(version.version)) for version in versions_of_key(client, run_key)}
+    if release is not None:
+        versions.add((release.model, release.version))
+    return any(_serves(client, model, number) for model, number in sorted(versions))
+
+
+def _serves(client: "MlflowClient", model: str, number: str) -> bool:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        # A search of versions returns no aliases.
+        pointed_to = client.get_registered_model(model).aliases.values()
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        raise
+    return number in map(str, pointed_to) or is_anchor(client, model, number)
+
+
+def delete_version(client: "MlflowClient", home: Home, release: Release) -> None:
+    """Delete the released version, and then the MLflow run with its logged models, unless a version still needs them.
+
+    Each may already be deleted. A version with this number that another run made, as in a registry that was created
+    anew, is left alone. Raises :class:`TransientError` when an alias points to the version now.
+    """
+    _unless_gone(lambda: _delete_released(client, home, release))
+    if not all_pages(client.search_model_versions, f"run_id = '{release.mlflow_run_id}'"):
+        _unless_gone(lambda: _delete_run(client, release.mlflow_run_id))
+
+
+def _delete_released(client: "MlflowClient", home: Home, release: Release) -> None:
+    with registry_lock(client, home, release.model) as lease:
+        found = client.get_model_version(release.model, release.version)
+        if release.mlflow_run_id != found.run_id and found.tags.get(RUN_KEY_TAG) != release.run_key:
+            return
+        if found.aliases:
+            raise TransientError(
+                f"{release.model} version {release.version} became {' and '.join(found.aliases)} meanwhile. Run the "
+                "same command again."
+            )
+        lease.check()
+        client.delete_model_version(release.model, release.version)
+
+
+def _delete_run(client: "MlflowClient", run_id: str) -> None:
+    run = client.get_run(run_id)
+    query = f"source_run_id = '{run_id}'"
+    for model in all_pages(client.search_logged_models, [run.info.experiment_id], query):
+        client.delete_logged_model(model.model_id)
+    client.delete_run(run_id)
+
+
+def _unless_gone(delete: Callable[[], object]) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        delete()
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
