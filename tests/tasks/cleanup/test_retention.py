@@ -15,7 +15,7 @@ from verified_run import made
 
 from tasks.cleanup.retention import collect
 from tasks.registry.lock import LOCK_TAG, read_claims
-from tasks.trackers.mlflow_run import connect
+from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect
 from tasks.verify import verify
 from training.errors import SettingError
 from training.records import Release
@@ -289,6 +289,51 @@ def test_versions_go_only_when_asked_and_never_from_service(kept: Kept) -> None:
     assert left == {release.version for release in releases[:3]}
     stages = [client.get_run(release.mlflow_run_id).info.lifecycle_stage for release in releases]
     assert stages == ["active"] * 3 + ["deleted"] * 2
+
+
+def test_a_version_of_another_model_keeps_its_run(kept: Kept) -> None:
+    """The run was registered under a second name; its release names the model of the first name."""
+    client, run = connect(None, kept.home), kept.runs[4]
+    release = read_record(run.release, Release, run.root.name)
+    source = client.get_model_version("digits", release.version).source
+    client.create_registered_model("second")
+    tags = {RUN_KEY_TAG: release.run_key}
+    client.create_model_version("second", source, run_id=release.mlflow_run_id, tags=tags)
+    client.set_registered_model_alias("second", "champion", "1")
+    collect(kept.home, keep=1, versions=True)
+    assert run.root.is_dir()
+    assert client.get_run(release.mlflow_run_id).info.lifecycle_stage == "active"
+    client.delete_registered_model_alias("second", "champion")
+    collect(kept.home, keep=1, versions=True)
+    assert not run.root.exists()
+    assert (
+        client.get_run(release.mlflow_run_id).info.lifecycle_stage == "active"
+    )  # version 1 of "second" has its files
+
+
+def test_a_champion_whose_release_was_not_written_keeps_its_run(kept: Kept) -> None:
+    client, run = connect(None, kept.home), kept.runs[4]
+    release = read_record(run.release, Release, run.root.name)
+    client.set_model_version_tag("digits", release.version, RUN_KEY_TAG, release.run_key)
+    client.set_registered_model_alias("digits", "champion", release.version)
+    run.release.unlink()
+    for file in (run.ingredients, run.metrics, run.attempts):
+        os.utime(file, (time.time() - 31 * 86400,) * 2)
+    collect(kept.home, keep=1)
+    assert run.root.is_dir()
+
+
+def test_a_version_of_another_run_is_not_deleted(kept: Kept) -> None:
+    """A registry that was deleted and created anew numbers its versions from 1 again."""
+    client, run = connect(None, kept.home), kept.runs[4]
+    release = read_record(run.release, Release, run.root.name)
+    other = read_record(kept.runs[3].release, Release, kept.runs[3].root.name)
+    edit(run.release, {"version": other.version})
+    os.utime(run.release, (0, 0))
+    collect(kept.home, keep=4, versions=True)
+    assert not run.root.exists()
+    assert client.get_model_version("digits", other.version).run_id == other.mlflow_run_id
+    assert client.get_run(release.mlflow_run_id).info.lifecycle_stage == "active"
 
 
 def test_a_lock_that_a_killed_process_left_goes(kept: Kept) -> None:

@@ -12,12 +12,20 @@ from mlflow import MlflowClient
 from mlflow.models import Model
 
 import tasks.registry.aliases
-from tasks.registry.aliases import ROLLED_BACK_TAG, ChampionMovedError, champion_of, roll_back, version_tags
+from tasks.registry.aliases import (
+    ROLLED_BACK_TAG,
+    ChampionMovedError,
+    champion_of,
+    roll_back,
+    unfinished_rollback,
+    version_tags,
+)
 from tasks.registry.own_digests import OwnDigests, kept_digests, record_of
 from tasks.trackers.mlflow_run import open_run
 from training.errors import DataError
 from training.records import Release
 from training.storage.files import digest_file
+from training.storage.paths import Home
 
 REFUSED = {"floor": 1.0}
 
@@ -194,6 +202,17 @@ def test_an_interrupted_rollback_is_finished_by_the_next(
     marked = [n for n in ("2", "3") if ROLLED_BACK_TAG in version_tags(world.client, world.model, n)]
     assert marked == ["3"]
     assert roll_back(world.client, world.home, world.model, "and back") == ("2", "3")
+
+
+def test_the_rollback_of_another_home_is_not_taken_for_an_interrupted_one(
+    world: World, tmp_path: Path
+) -> None:
+    world.candidate.register()
+    roll_back(world.client, Home(tmp_path / "other"), world.model, "by another home")
+    assert world.aliases() == ("2", "3", None)
+    assert unfinished_rollback(world.client, world.home, world.model) is None
+    assert roll_back(world.client, world.home, world.model, "and back") == ("2", "3")
+    assert world.aliases() == ("3", "2", None)
 
 
 def test_a_champion_that_would_run_code_is_not_loaded(world: World, tmp_path: Path) -> None:
