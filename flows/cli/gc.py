@@ -20,7 +20,8 @@ def command(dry_run: bool, keep: int, versions: bool, verbose: bool, quiet: bool
     Keeps the newest finished runs of each recipe, runs whose version any alias points to, unfinished runs of the last
     30 days, the datasets of kept runs, and searches of the last 30 days with a kept trial. The command of a removed run
     trains the same model again, bit for bit. Also removes Ray sessions and temporary folders that killed
-    runs of this user left, and claims on the registry's lock that killed processes of this home left.
+    runs of this user left, claims on the registry's lock that killed processes of this home left, and datasets that
+    workers downloaded to this machine and no training used for a week.
     """
     from flows.cli.summary import print_collection
     from tasks.cleanup.retention import collect

@@ -10,7 +10,7 @@ Fails with SettingError when the number of runs to keep is below 1. A recipe wit
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,7 @@ from tasks.trackers.mlflow_run import connect_once
 from training.data.manifest import MANIFEST
 from training.errors import EvergreenError, SettingError, TransientError
 from training.plan import RunPlan
+from training.ray_cluster.node_caches import remove_unused, unused
 from training.records import Record, Release
 from training.storage.files import remove_folder, sweep
 from training.storage.paths import Home, RunPaths
@@ -47,6 +48,7 @@ Kind = Literal[
     "lock",
     "Ray session",
     "temporary files",
+    "cached dataset",
     "stored run",
     "stored uploads",
     "stored checkpoints",
@@ -89,6 +91,7 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
     """
     if keep < 1:
         raise SettingError(f"keep: {keep} is not possible; at least 1 finished run must stay.")
+    caches = _caches(home)
     removals: list[Removal] = []
     left_alone: dict[str, str] = {}
     recipes = {folder.name for place in (home.runs(""), home.searches("")) for folder in place.glob("*")}
@@ -99,10 +102,11 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
                     check_no_run(home, recipe)
                 else:
                     _sweep(home, recipe)
-                removals += _execute(_removable(home, recipe, keep, versions), dry_run)
+                # Listed first: a removal must not change what is found later, or a dry run would say something else.
+                removals += _execute(list(_removable(home, recipe, keep, versions)), dry_run)
         except TransientError as error:
             left_alone[recipe] = str(error)
-    removals += _execute(_leftovers(), dry_run)
+    removals += _execute(_leftovers(caches), dry_run)
     return Collection(removals=tuple(removals), left_alone=left_alone)
 
 
@@ -118,7 +122,7 @@ def _sweep(home: Home, recipe: str) -> None:
         sweep(place)
 
 
-def _execute(work: "Iterator[_PlannedRemoval]", dry_run: bool) -> Iterator[Removal]:
+def _execute(work: "Iterable[_PlannedRemoval]", dry_run: bool) -> Iterator[Removal]:
     for removal, remove in work:
         if not dry_run:
             remove()
@@ -227,12 +231,25 @@ def _has_store(run: _Run) -> bool:
     return run.plan.settings.tracking.uri is not None or store_file(Home(Path(run.plan.home))).is_file()
 
 
-def _leftovers() -> Iterator[_PlannedRemoval]:
-    """Leftovers of killed runs outside of homes."""
+def _caches(home: Home) -> list[str | None]:
+    """Folders for downloaded datasets on this machine: the default one, and those that runs of the home name."""
+    named = {
+        run.plan.settings.storage.node_cache
+        for one in home.runs("").glob("*")
+        for run in _runs(home, one.name)
+    }
+    return [None, *sorted(one for one in named if one is not None)]
+
+
+def _leftovers(caches: Sequence[str | None]) -> Iterator[_PlannedRemoval]:
+    """Outside of homes: leftovers of killed runs, and datasets in nodes' caches that no process uses any more."""
     for found in abandoned_folders():
         kind: Kind = "Ray session" if found.is_session else "temporary files"
         removal = Removal(recipe="", kind=kind, name=str(found.path), bytes=_size(found.path), why=found.why)
         yield removal, partial(shutil.rmtree, found.path, ignore_errors=True)
+    for path, why in (one for cache in caches for one in unused(cache)):
+        removal = Removal(recipe="", kind="cached dataset", name=str(path), bytes=_size(path), why=why)
+        yield removal, partial(remove_unused, path)
 
 
 def _data(home: Home, recipe: str, used: set[str]) -> Iterator[_PlannedRemoval]:

@@ -7,7 +7,7 @@ Ray ends the actor, and the fence on the worker's node is closed: the worker can
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.attempts.mirror import CLOSED, DriverSide, Outbox, Reply
-from training.ray_cluster.stored_datasets import fetch, node_cache
+from training.ray_cluster.node_caches import in_use, node_cache
+from training.ray_cluster.stored_datasets import fetch, folder_in
 from training.ray_cluster.stored_initial_weights import fetch_initial
 from training.records import DatasetVersion
 from training.storage.files import write_text
@@ -59,20 +60,23 @@ def node_run(job: TrainingJob, ranks: Ranks, node: str, actor: Any) -> Iterator[
         return
     import ray
 
-    with scratch_folder("worker") as folder:
+    with scratch_folder("worker") as folder, ExitStack() as held:
         root = folder / job.paths.root.name
         files, fence = ray.get(actor.begin.remote(ranks.rank, job.attempt, job.driver))
         _write(files, root)
         local = job.model_copy(update={"root": str(root)})
         with _Link(actor, Outbox(root, ranks.rank, fence)).running():
-            local = _with_dataset(local, ranks, node)
+            local = _with_dataset(local, ranks, node, held)
             # The worker reads how far the attempts before came, from the heartbeats that its own would overwrite.
             _write({name: content for name, content in files.items() if name.startswith("beats/")}, root)
             yield local
 
 
-def _with_dataset(job: TrainingJob, ranks: Ranks, node: str) -> TrainingJob:
-    """Download dataset and initial weights to this node. Heartbeats go on meanwhile, as this may take hours."""
+def _with_dataset(job: TrainingJob, ranks: Ranks, node: str, held: ExitStack) -> TrainingJob:
+    """Download dataset and initial weights to this node. Heartbeats go on meanwhile, as this may take hours.
+
+    The dataset stays in the node's cache at least until `held` is closed.
+    """
     url = job.settings.storage.url
     assert url is not None
     heartbeat = Heartbeat(job.paths.beats / f"rank-{ranks.rank}.json", job.attempt, ranks.rank, node)
@@ -81,6 +85,7 @@ def _with_dataset(job: TrainingJob, ranks: Ranks, node: str) -> TrainingJob:
 
     def work() -> DatasetVersion:
         cache, store = node_cache(job.settings.storage.node_cache), open_store(url)
+        held.enter_context(in_use(folder_in(cache, job.dataset)))
         fetch_initial(job, store, heartbeat.add_moved)
         return fetch(job.dataset, store, cache, heartbeat.add_moved)
 

@@ -10,8 +10,6 @@ import logging
 import os
 import re
 import shutil
-import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +19,8 @@ from filelock import FileLock
 from training.checkpoints.opening import prefix_of_dataset as prefix
 from training.data.manifest import MANIFEST, check_parts, read_manifest
 from training.data.manifest import files_of as files_in
-from training.errors import DataError, ResourceError, TransientError
+from training.errors import DataError, TransientError
+from training.ray_cluster.node_caches import forget_old
 from training.records import DatasetVersion
 from training.storage.files import atomic_folder, digest_file, remove_folder, temporary_folder
 from training.storage.objects.base import ObjectStore, ignored
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.dataset")
 
-_KEPT = 2  # versions of a dataset that a node keeps
 _NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # of a file: nothing outside of the version's folder
 
 
@@ -110,15 +108,20 @@ def _manifest_in(folder: Path, version: DatasetVersion, store: ObjectStore) -> D
     raise DataError(f"{store.url}/{prefix(version)}/{MANIFEST}: {what}.")
 
 
+def folder_in(cache: Path, version: DatasetVersion) -> Path:
+    """The folder of a version in a node's cache."""
+    return cache / prefix(version)
+
+
 def fetch(
     version: DatasetVersion, store: ObjectStore, cache: Path, moved: Callable[[int], None] = ignored
 ) -> DatasetVersion:
     """The version on this node's disk: downloaded to the folder `cache` by the first process that asks, then checked.
 
-    Removes older versions of the dataset from the cache. Raises :class:`TransientError` if files in the store are
-    missing, or not those that the manifest lists.
+    Removes older versions of the dataset from the cache, unless a process uses them. Raises :class:`TransientError` if
+    files in the store are missing, or not those that the manifest there lists.
     """
-    folder = cache / prefix(version)
+    folder = folder_in(cache, version)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         here = _checked(version, folder)
@@ -130,7 +133,7 @@ def fetch(
                 _download(version, store, aside, moved)
             here = read_manifest(folder, version.fingerprint)
         os.utime(folder)
-        _forget_old(folder)
+        forget_old(folder)
         return here
 
 
@@ -186,29 +189,3 @@ def _damaged(version: DatasetVersion, store: ObjectStore, what: str) -> Transien
         f"{store.url}/{prefix(version)}: damaged ({what}). Run the same command again: the driver uploads the dataset "
         "again."
     )
-
-
-def _forget_old(newest: Path) -> None:
-    """Remove all but the versions used last. Processes that still read a removed version keep its open files."""
-    versions = [path for path in newest.parent.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    for path in sorted(versions, key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT:]:
-        remove_folder(path)
-
-
-def node_cache(chosen: str | None) -> Path:
-    """The folder for downloaded datasets on this node: `chosen`, or one of this user among the temporary files.
-
-    Raises :class:`ResourceError` if other users may write to that folder.
-    """
-    if chosen is not None:
-        folder = Path(chosen).expanduser()
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-    folder = Path(tempfile.gettempdir()) / f".evergreen-datasets-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise ResourceError(
-            f"{folder}: other users may write to it. Remove it, or set storage.node_cache to another folder."
-        )
-    return folder

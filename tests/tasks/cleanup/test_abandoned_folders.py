@@ -8,9 +8,15 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from small_runs import tiny_settings
 
 from tasks.cleanup.abandoned_folders import abandoned_folders
 from tasks.cleanup.retention import collect
+from tasks.train import keep_plan
+from training.data.sources.digits import Digits
+from training.plan import identify
+from training.ray_cluster.node_caches import in_use, node_cache
+from training.recipe import load
 from training.storage.files import temporary_folder
 from training.storage.paths import Home
 
@@ -104,3 +110,28 @@ def test_folders_of_other_users_and_links_stay(own_tmp: Path) -> None:
     elsewhere.mkdir()
     (own_tmp / f"evergreen-model-{ended_pid()}-abc").symlink_to(elsewhere)
     assert found() == set()
+
+
+def test_datasets_in_a_node_s_cache_that_nothing_uses_go(own_tmp: Path, tmp_path: Path) -> None:
+    """Also in a folder that the settings of a run name; a version that was used this week stays."""
+    home = Home(tmp_path / "home")
+    _, ref = load("digits")
+    options = tiny_settings(
+        storage={"url": f"file://{tmp_path}/store", "node_cache": str(tmp_path / "cache")}
+    )
+    keep_plan(identify(home, ref, options, Digits().fetch(home.sources / "digits")))
+    old, new = [], []
+    for cache in (node_cache(None), node_cache(str(tmp_path / "cache"))):
+        for name, found in (("old", old), ("new", new)):
+            found.append(cache / "datasets" / "digits" / name)
+            found[-1].mkdir(parents=True)
+            (found[-1] / "part.parquet").write_bytes(b"rows")
+        os.utime(old[-1], (0, 0))
+    with in_use(old[0]):
+        assert [one.name for one in collect(home, keep=1, dry_run=True).removals] == [str(old[1])]
+    would = collect(home, keep=1, dry_run=True).removals
+    assert [(one.kind, one.name, one.bytes) for one in would] == [
+        ("cached dataset", str(one), 4) for one in old
+    ]
+    assert collect(home, keep=1).removals == would
+    assert [one.exists() for one in (*old, *new)] == [False, False, True, True]

@@ -1,16 +1,23 @@
 """Datasets in an object store: uploaded once, checked when downloaded, uploaded again after damage."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from filelock import FileLock
 
 from training.checkpoints.opening import prefix_of_dataset as prefix
 from training.data.manifest import MANIFEST, check_parts, read_manifest, write_manifest
 from training.errors import TransientError
-from training.ray_cluster.stored_datasets import damage, fetch, node_cache, publish, stored_version
+from training.ray_cluster.node_caches import node_cache, remove_unused, unused
+from training.ray_cluster.stored_datasets import damage, fetch, folder_in, publish, stored_version
 from training.records import DatasetVersion, PartFile, Split
 from training.storage.files import digest_file, digest_json
 from training.storage.objects.base import ObjectStore, open_store
@@ -127,6 +134,68 @@ def test_a_node_keeps_two_versions(small_version: DatasetVersion, store: ObjectS
     fetch(small_version, store, tmp_path / "node")
     assert len([path for path in folder.parent.iterdir() if path.is_dir()]) == 2
     assert folder.is_dir()
+
+
+_HOLDS = """
+import sys
+from pathlib import Path
+from training.ray_cluster.node_caches import in_use
+with in_use(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_worker_reads(folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-c", _HOLDS, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "held\n"
+        yield program
+        program.kill()
+
+
+def test_a_version_that_a_worker_reads_stays_on_the_node(
+    small_version: DatasetVersion, store: ObjectStore, tmp_path: Path
+) -> None:
+    cache = tmp_path / "node"
+    folder = folder_in(cache, small_version)
+    read = folder.with_name("0123456789abcdef")
+    read.mkdir(parents=True)
+    os.utime(read, (0, 0))
+    publish(small_version, store)
+    with another_worker_reads(read):
+        for name in ("a", "b"):
+            (folder.parent / name).mkdir()
+        fetch(small_version, store, cache)
+        assert read.is_dir()
+        assert list(unused(str(cache))) == []
+        remove_unused(read)
+        assert read.is_dir()
+    assert [one.path for one in unused(str(cache))] == [read]  # its reader was killed
+    fetch(small_version, store, cache)
+    assert not read.exists()
+    assert folder.is_dir()
+
+
+def test_what_nobody_uses_on_a_node_is_found_without_a_change(tmp_path: Path) -> None:
+    """A version of a week ago, and a download whose process is gone; not a download that is going on."""
+    recipe = tmp_path / "node" / "datasets" / "small"
+    old, new, dead, going = (recipe / name for name in ("old", "new", ".dead.0a.tmp", ".going.0b.tmp"))
+    for folder in (old, new, dead, going):
+        folder.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    (recipe / "dead.lock").touch()
+    with FileLock(recipe / "going.lock"):
+        before = {path: path.stat().st_mtime_ns for path in recipe.rglob("*")}
+        assert {one.path for one in unused(str(tmp_path / "node"))} == {old, dead}
+        assert {path: path.stat().st_mtime_ns for path in recipe.rglob("*")} == before
+        for one in list(unused(str(tmp_path / "node"))):
+            remove_unused(one.path)
+        remove_unused(going)
+    assert {path for path in recipe.iterdir() if path.is_dir()} == {new, going}
+    assert list(unused(str(tmp_path / "none"))) == []
 
 
 def test_a_cache_is_the_user_s_own(own_tmp: Path) -> None:
