@@ -100,7 +100,8 @@ class Termination:
 
 
 _active: list[Termination] = []
-_AT_FORK = re.compile("(before|after|at)_?fork")  # callbacks of os.register_at_fork have such names
+# Callbacks of os.register_at_fork have such names; the last two are those of the module `logging`.
+_AT_FORK = re.compile("(before|after|at)_?fork|^_acquireLock$|^_releaseLock$")
 
 
 def active() -> Termination | None:

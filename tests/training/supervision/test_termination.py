@@ -83,6 +83,28 @@ def test_a_signal_that_is_dropped_comes_again(where: str, tmp_path: Path) -> Non
     )
 
 
+def test_a_signal_in_the_hook_of_logging_at_a_fork_comes_again(tmp_path: Path) -> None:
+    """Python prints and drops the exception of a hook; the hook also has to release the lock of `logging`."""
+    work = """
+        import logging
+        class Lock:
+            real = logging._lock
+            def release(self):
+                logging._lock = self.real
+                terminate()
+                self.real.release()
+            def __getattr__(self, name):
+                return getattr(self.real, name)
+        logging._lock = Lock()
+        if not (child := os.fork()):
+            os._exit(0)
+        os.waitpid(child, 0)
+        """
+    done = run(work, tmp_path)
+    assert (done.returncode, done.stdout.split("\n")[:2]) == (EXIT_TERMINATED, ["began", "cleaned up"])
+    assert done.stderr == ""
+
+
 def test_no_second_exception_meets_the_cleaning_up(tmp_path: Path) -> None:
     work = """
         try:
