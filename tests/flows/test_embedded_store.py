@@ -93,7 +93,7 @@ def test_both_remedies_work(original: Home, moved: Home, tmp_path: Path, way: in
 def test_the_remedy_when_the_old_path_is_taken(original: Home, moved: Home, tmp_path: Path) -> None:
     (original.mlflow_artifacts / MODEL).mkdir(parents=True)
     assert embedded_store.moved_from(moved) == original.root
-    with pytest.raises(ResourceError, match=r"Something else lies at .* now; move that away first"):
+    with pytest.raises(ResourceError, match=r"Another file or folder is at .* now; move that away first"):
         score(moved, tmp_path)
 
 
