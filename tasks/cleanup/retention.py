@@ -23,9 +23,10 @@ from tasks.cleanup.abandoned_claims import abandoned_claims, remove_claim
 from tasks.cleanup.abandoned_folders import abandoned_folders
 from tasks.cleanup.old_searches import old_searches
 from tasks.cleanup.stored_objects import ABANDONED_AFTER_S, unneeded_objects
-from tasks.registry.removal import delete_version, is_in_service
+from tasks.registry.removal import delete_version, is_in_service, is_running
 from tasks.trackers.embedded_store import store_file
 from tasks.trackers.mlflow_run import connect_once
+from training.attempts.fence import Fence, new_driver
 from training.data.manifest import MANIFEST
 from training.errors import EvergreenError, SettingError, TransientError
 from training.plan import RunPlan
@@ -112,13 +113,8 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
 
 def _sweep(home: Home, recipe: str) -> None:
     searches = home.searches(recipe)
-    for place in (
-        home.runs(recipe),
-        home.datasets / recipe,
-        home.raw / recipe,
-        searches,
-        *searches.glob("*"),
-    ):
+    places = (home.runs(recipe), home.datasets / recipe, home.raw / recipe, searches)
+    for place in (*places, *searches.glob("*")):
         sweep(place)
 
 
@@ -144,9 +140,7 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
             if days * 86400 < ABANDONED_AFTER_S or _in_service(run):
                 kept.append(run)
             else:
-                yield _folder(
-                    home, recipe, "run", run.paths.root, f"not finished, no change for {days:.0f} days"
-                )
+                yield _run_folder(recipe, run, f"not finished, no change for {days:.0f} days")
         elif run in newest or _in_service(run):
             kept.append(run)
             if run is not finished[0] and run.paths.checkpoints.is_dir():
@@ -154,9 +148,7 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[_
         else:
             if versions:
                 yield from _version(recipe, run)
-            yield _folder(
-                home, recipe, "run", run.paths.root, f"finished, not in service, older than the newest {keep}"
-            )
+            yield _run_folder(recipe, run, f"finished, not in service, older than the newest {keep}")
     used = {run.plan.fingerprint[:16] for run in kept}
     removed = {run.paths.root for run in runs if run not in kept}
     for search in old_searches(home, recipe, removed):
@@ -204,13 +196,15 @@ def _runs(home: Home, recipe: str) -> list[_Run]:
         if Path(plan.home) != home.root:  # the home was moved, and the plan's paths depend on its location
             plan = plan.model_copy(update={"home": str(home.root)})
         places = [file, paths.release, paths.metrics, paths.attempts]
+        if not finished:  # its workers may live on another machine
+            places += paths.beats.glob("*")
         changed = max(place.stat().st_mtime for place in places if place.is_file())
         found.append(_Run(paths, plan, release, changed))
     return sorted(found, key=lambda run: run.changed, reverse=True)
 
 
 def _in_service(run: _Run) -> bool:
-    """Whether a version of the run has an alias or is an anchor, in any registered model of the run's registry.
+    """Whether a version of the run has an alias or is an anchor, in any registered model, or the MLflow run is running.
 
     A run whose record of its release is missing may have such a version: a process was killed after the promotion.
     True when the registry can't be read.
@@ -220,7 +214,9 @@ def _in_service(run: _Run) -> bool:
     if not _has_store(run):
         return False
     try:
-        return is_in_service(connect_once(run.plan), run.plan.run_key, run.release)
+        client = connect_once(run.plan)
+        serves = is_in_service(client, run.plan.run_key, run.release)
+        return serves or (run.release is not None and is_running(client, run.release))
     except (EvergreenError, MlflowException) as error:
         log.warning("%s: kept, because its registry can't be read (%s)", run.paths.root, error)
         return True
@@ -280,6 +276,17 @@ def _folder(home: Home, recipe: str, kind: Kind, folder: Path, why: str) -> _Pla
     name = folder.relative_to(home.root).as_posix()
     removal = Removal(recipe=recipe, kind=kind, name=name, bytes=_size(folder), why=why)
     return removal, partial(remove_folder, folder)
+
+
+def _run_folder(recipe: str, run: _Run, why: str) -> _PlannedRemoval:
+    """Remove a run's folder, after its fence is closed: a worker that still lives elsewhere must not write there."""
+    removal, remove = _folder(Home(Path(run.plan.home)), recipe, "run", run.paths.root, why)
+
+    def fence_and_remove() -> None:
+        Fence.begin(run.paths, new_driver())
+        remove()
+
+    return removal, fence_and_remove
 
 
 def _size(folder: Path) -> int:

@@ -5,13 +5,14 @@ right before each write that the lease is still held; a promotion also checks th
 functions are idempotent: after an interruption at any point, a second call does the remaining work.
 """
 
+import logging
 import time
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import ConfigDict, Field
 
 from tasks.model_formats.base import Registered
-from tasks.registry.lock import Lease, registry_lock
+from tasks.registry.lock import Lease, LockLostError, registry_lock
 from tasks.registry.safe_loading import load_checked
 from tasks.trackers.paged_search import all_pages
 from training.errors import SettingError, TransientError
@@ -22,6 +23,8 @@ from training.storage.record_files import Lines, read_lines, set_aside, write_re
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
+
+log = logging.getLogger("evergreen.registry")
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 TRANSFORM_TAG = "evergreen.transform"  # digest of the recipe's function `transform_rows`; absent without one
@@ -186,8 +189,16 @@ def _make_champion(lease: Lease, number: str) -> None:
 
 
 def _point(lease: Lease, alias: str, number: str) -> None:
+    """Move an alias. An answer that was lost, after the alias has moved, is no failure."""
+    from mlflow.exceptions import MlflowException
+
     lease.check()
-    lease.client.set_registered_model_alias(lease.model, alias, number)
+    try:
+        lease.client.set_registered_model_alias(lease.model, alias, number)
+    except MlflowException as error:
+        if champion_of(lease.client, lease.model, alias) != number:
+            raise
+        log.debug("model %s: alias %s points to version %s (%s)", lease.model, alias, number, error)
 
 
 def keep_as_challenger(lease: Lease, number: str, why: str) -> None:
@@ -263,9 +274,27 @@ def _complete_rollback(lease: Lease, left: str, now: str, why: str) -> None:
         client.delete_model_version_tag(model, now, ROLLED_BACK_TAG)
     decision = Decision(action="rollback", before=left, to=now, why=why, turn=lease.turn)
     record_decision(lease.home, model, decision)
-    if ROLLBACK_TAG in version_tags(client, model, left):
-        lease.check()
-        client.delete_model_version_tag(model, left, ROLLBACK_TAG)
+    _remove_marks(lease, left, now)
+
+
+def _remove_marks(lease: Lease, *versions: str) -> None:
+    """Remove the marks of a rollback in progress, now that the rollback is on record.
+
+    A failure is no failure of the rollback, and a repeated command would begin another rollback. The next rollback to
+    or from these versions removes a mark that stays.
+    """
+    from mlflow.exceptions import MlflowException
+
+    client, model = lease.client, lease.model
+    try:
+        for number in versions:
+            if ROLLBACK_TAG in version_tags(client, model, number):
+                lease.check()
+                client.delete_model_version_tag(model, number, ROLLBACK_TAG)
+    except (MlflowException, LockLostError) as error:
+        log.warning(
+            "model %s: the rollback is done, but tag %s was not removed (%s)", model, ROLLBACK_TAG, error
+        )
 
 
 def record_decision(home: Home, model: str, decision: Decision) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tasks.registry.lock import registry_lock
 from tasks.registry.reign import is_anchor
-from tasks.trackers.mlflow_run import RUN_KEY_TAG
+from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, tags_of_run
 from tasks.trackers.paged_search import all_pages
 from training.errors import TransientError
 from training.records import Release
@@ -48,8 +48,9 @@ def _serves(client: "MlflowClient", model: str, number: str) -> bool:
 def delete_version(client: "MlflowClient", home: Home, release: Release) -> None:
     """Delete the released version, and then the MLflow run with its logged models, unless a version still needs them.
 
-    Each may already be deleted. A version with this number that another run made, as in a registry that was created
-    anew, is left alone. Raises :class:`TransientError` when an alias points to the version now.
+    Each may already be deleted. A version with this number that another run made is left alone: the registry was
+    created anew, or another home that shares the registry made the same model first. Raises :class:`TransientError`
+    when an alias points to the version now.
     """
     _unless_gone(lambda: _delete_released(client, home, release))
     if not all_pages(client.search_model_versions, f"run_id = '{release.mlflow_run_id}'"):
@@ -59,7 +60,7 @@ def delete_version(client: "MlflowClient", home: Home, release: Release) -> None
 def _delete_released(client: "MlflowClient", home: Home, release: Release) -> None:
     with registry_lock(client, home, release.model) as lease:
         found = client.get_model_version(release.model, release.version)
-        if release.mlflow_run_id != found.run_id and found.tags.get(RUN_KEY_TAG) != release.run_key:
+        if not _is_of_run(client, home, found, release):
             return
         if found.aliases:
             raise TransientError(
@@ -68,6 +69,26 @@ def _delete_released(client: "MlflowClient", home: Home, release: Release) -> No
             )
         lease.check()
         client.delete_model_version(release.model, release.version)
+
+
+def _is_of_run(client: "MlflowClient", home: Home, version: "ModelVersion", release: Release) -> bool:
+    """Whether the run made the version, also in an MLflow run of this home that was deleted since."""
+    if version.run_id == release.mlflow_run_id:
+        return True
+    owner = tags_of_run(client, version.run_id).get(HOME_TAG, home.identity)
+    return version.tags.get(RUN_KEY_TAG) == release.run_key and owner == home.identity
+
+
+def is_running(client: "MlflowClient", release: Release) -> bool:
+    """Whether MLflow says that the run has not ended: it is being judged or registered again, or was killed then."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_run(release.mlflow_run_id).info.status in ("RUNNING", "SCHEDULED")
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        raise
 
 
 def _delete_run(client: "MlflowClient", run_id: str) -> None:

@@ -7,10 +7,12 @@ from urllib.parse import urlparse
 
 import pytest
 import registered
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 from registered import MODEL
 
 from tasks import rollback as step
-from tasks.registry.aliases import CHAMPION, PREVIOUS, champion_of, move_alias
+from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLBACK_TAG, ROLLED_BACK_TAG, champion_of, move_alias
 from tasks.registry.lock import registry_lock
 from training.errors import DataError, SettingError
 from training.storage.paths import Home
@@ -29,6 +31,9 @@ def promoted(registry):
     client.set_registered_model_alias(MODEL, CHAMPION, "1")
     if champion_of(client, MODEL, PREVIOUS):
         client.delete_registered_model_alias(MODEL, PREVIOUS)
+    for number in ("1", "2"):
+        for tag in {ROLLED_BACK_TAG, ROLLBACK_TAG} & set(client.get_model_version(MODEL, number).tags):
+            client.delete_model_version_tag(MODEL, number, tag)
     with registry_lock(client, home, MODEL) as lease:
         move_alias(lease, "2", expected="1", why="better")
     return home, client
@@ -99,3 +104,50 @@ def test_a_rollback_to_a_version_that_does_not_load_is_refused(promoted):
         shutil.rmtree(files, ignore_errors=True)
         spared.rename(files)
     assert champion_of(client, MODEL) == "2"
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_an_alias_that_moved_although_its_answer_was_lost_is_a_rollback(promoted, monkeypatch, lost):
+    """The server moved the alias, champion or previous; the connection broke before its answer."""
+    home, client = promoted
+    calls, real = [], MlflowClient.set_registered_model_alias
+
+    def cut(self, *given):
+        real(self, *given)
+        calls.append(given)
+        if len(calls) == lost:
+            raise MlflowException("the connection was reset")
+
+    monkeypatch.setattr(MlflowClient, "set_registered_model_alias", cut)
+    assert rollback(home, why="by test") == ("2", "1")
+    assert (champion_of(client, MODEL), champion_of(client, MODEL, PREVIOUS)) == ("1", "2")
+    assert decisions(home)[-1]["why"] == "by test"
+
+
+def test_an_alias_that_did_not_move_is_a_failure(promoted, monkeypatch):
+    home, client = promoted
+
+    def away(*_):
+        raise MlflowException("the connection was refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "set_registered_model_alias", away)
+        with pytest.raises(MlflowException, match="refused"):
+            rollback(home)
+    assert champion_of(client, MODEL) == "2"
+
+
+def test_a_rollback_on_record_is_done_although_its_mark_could_not_be_removed(promoted, monkeypatch, caplog):
+    home, client = promoted
+
+    def away(*_):
+        raise MlflowException("the connection was refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "delete_model_version_tag", away)
+        assert rollback(home, why="by test") == ("2", "1")
+    assert f"tag {ROLLBACK_TAG} was not removed" in caplog.text
+    assert rollback(home) == ("1", "2")
+    assert [ROLLBACK_TAG in client.get_model_version(MODEL, number).tags for number in ("1", "2")] == [
+        False
+    ] * 2

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import pytest
 from verified_run import made
 
+import tasks.cleanup.retention
 from tasks.cleanup.retention import collect
 from tasks.registry.lock import LOCK_TAG, read_claims
-from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect
+from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, connect
 from tasks.verify import verify
+from training.attempts.fence import Fence, SupersededError
 from training.errors import SettingError
 from training.records import Release
 from training.search.records import Search, Trial
@@ -60,6 +62,7 @@ def kept(one_run: tuple[Home, Release], tmp_path: Path) -> Kept:
         copy = RunPaths(shutil.copytree(real.root, home.run("digits", key).root))
         experiment = client.get_run(release.mlflow_run_id).info.experiment_id
         run_id = client.create_run(experiment).info.run_id
+        client.set_terminated(run_id)
         version = client.create_model_version("digits", source.source, run_id=run_id).version
         edit(copy.release, {"run_key": key, "version": str(version), "mlflow_run_id": run_id})
         other = {"fingerprint": "f" * 64} if number == 4 else {}
@@ -205,6 +208,12 @@ def test_an_unfinished_run_stays_for_a_month(kept: Kept) -> None:
     assert kept.home.dataset("digits", "f" * 64).exists()
     for file in (run.ingredients, run.metrics, run.attempts):
         os.utime(file, (time.time() - 31 * 86400,) * 2)
+    if list(run.beats.glob("*")):  # a worker on another machine sends heartbeats
+        assert ("run", "not finished, no change for 31 days") not in {
+            (one.kind, one.why) for one in collect(kept.home, keep=1).removals
+        }
+    for file in run.beats.glob("*"):
+        os.utime(file, (time.time() - 31 * 86400,) * 2)
     found = {(one.kind, one.why) for one in collect(kept.home, keep=1).removals}
     assert ("run", "not finished, no change for 31 days") in found
     assert not run.root.exists()
@@ -321,6 +330,57 @@ def test_a_champion_whose_release_was_not_written_keeps_its_run(kept: Kept) -> N
         os.utime(file, (time.time() - 31 * 86400,) * 2)
     collect(kept.home, keep=1)
     assert run.root.is_dir()
+
+
+def test_a_version_that_another_home_made_with_the_same_run_key_is_not_deleted(kept: Kept) -> None:
+    client, run = connect(None, kept.home), kept.runs[4]
+    release = read_record(run.release, Release, run.root.name)
+    experiment = client.get_run(release.mlflow_run_id).info.experiment_id
+    theirs = client.create_run(experiment, tags={HOME_TAG: "other"}).info.run_id
+    source = client.get_model_version("digits", release.version).source
+    tags = {RUN_KEY_TAG: release.run_key}
+    version = client.create_model_version("digits", source, run_id=theirs, tags=tags).version
+    edit(run.release, {"version": str(version)})
+    os.utime(run.release, (0, 0))
+    collect(kept.home, keep=1, versions=True)
+    assert not run.root.exists()
+    assert client.get_model_version("digits", version).run_id == theirs
+
+
+def test_a_run_that_mlflow_calls_running_stays(kept: Kept) -> None:
+    """It is judged again on a machine that shares the home; if it was killed, the recipe's next run closes it."""
+    client, run = connect(None, kept.home), kept.runs[4]
+    release = read_record(run.release, Release, run.root.name)
+    client.update_run(release.mlflow_run_id, status="RUNNING")
+    would = collect(kept.home, keep=1, versions=True, dry_run=True)
+    spared = {f"runs/digits/{run.root.name}", f"digits version {release.version}"}
+    assert not spared & {one.name for one in would.removals}
+    collect(kept.home, keep=1, versions=True)
+    assert run.root.is_dir()
+    client.set_terminated(release.mlflow_run_id, "KILLED")
+    collect(kept.home, keep=1, versions=True)
+    assert not run.root.exists()
+
+
+def test_the_fence_of_a_removed_run_is_closed_first(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that still lives, on a machine that shares the home, writes nothing into a run that is removed."""
+    run = kept.runs[4]
+    worker = Fence.begin(run, "elsewhere/1/a")
+    worker.check()
+    refused = []
+    remove = tasks.cleanup.retention.remove_folder
+
+    def looking(folder: Path) -> None:
+        if folder == run.root:
+            with pytest.raises(SupersededError):
+                worker.check()
+            refused.append(folder)
+        remove(folder)
+
+    monkeypatch.setattr(tasks.cleanup.retention, "remove_folder", looking)
+    collect(kept.home, keep=1)
+    assert refused == [run.root]
+    assert not run.root.exists()
 
 
 def test_a_version_of_another_run_is_not_deleted(kept: Kept) -> None:

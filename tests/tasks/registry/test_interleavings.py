@@ -142,7 +142,9 @@ class RunsToo(Client):
         pass
 
     def get_run(self, run_id: str) -> SimpleNamespace:
-        return SimpleNamespace(info=SimpleNamespace(run_id=run_id, start_time=0, experiment_id="0"))
+        return SimpleNamespace(
+            info=SimpleNamespace(run_id=run_id, start_time=0, experiment_id="0", status="FINISHED")
+        )
 
     def search_logged_models(self, *_: Any, **__: Any) -> PagedList[Any]:
         return PagedList([], None)
