@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from training.attempts.fence import new_driver
 from training.checkpoints.opening import prefix_of_run
 from training.checkpoints.stored_run import RunState, StoredRun
 from training.errors import DataError, EvergreenError
@@ -26,7 +27,10 @@ _NOT_KEPT_S = 86400.0
 
 
 class Unneeded(NamedTuple):
-    """Objects under one prefix that can be deleted; `checkpoints_of` is their run, if they are its checkpoints."""
+    """Objects under one prefix that can be deleted; `checkpoints_of` is their run, if they are its checkpoints.
+
+    `whole` is a run that goes as a whole, with the newest entry of its log when it was listed.
+    """
 
     what: str
     prefix: str
@@ -34,10 +38,18 @@ class Unneeded(NamedTuple):
     why: str
     store: ObjectStore
     checkpoints_of: StoredRun | None = None
+    whole: tuple[StoredRun, RunState] | None = None
 
     def delete(self) -> None:
-        """Delete the objects; before checkpoints are deleted, a new entry of the run's log leaves them out."""
-        if self.checkpoints_of is not None:
+        """Delete the objects; before checkpoints are deleted, a new entry of the run's log leaves them out.
+
+        A run that an attempt of another home has begun again since the listing stays.
+        """
+        if self.whole is not None:
+            run, known = self.whole
+            if not run.remove(known, new_driver()):
+                log.warning("%s/%s: in use again, so the run stays", self.store.url, self.prefix)
+        elif self.checkpoints_of is not None:
             self.checkpoints_of.drop_checkpoints()
         else:
             self.store.delete(one.key for one in self.objects)
@@ -99,9 +111,12 @@ def _of_run(store: ObjectStore, run: _Stored, is_kept: bool | None) -> Iterator[
     if run.state is None:
         return
     abandoned = not run.state.model and quiet_s > ABANDONED_AFTER_S
-    if (is_kept is None and abandoned) or (is_kept is False and quiet_s > _NOT_KEPT_S):
+    not_kept = is_kept is False and bool(run.state.model) and quiet_s > _NOT_KEPT_S
+    if (not is_kept and abandoned) or not_kept:
         why = f"{'not finished' if abandoned else 'not kept here'}, no change for {quiet_s / 86400:.0f} days"
-        yield Unneeded("stored run", run.run.prefix, tuple(run.objects), why, store)
+        yield Unneeded(
+            "stored run", run.run.prefix, tuple(run.objects), why, store, whole=(run.run, run.state)
+        )
         return
     left = run.under(run.run.unused(run.state))
     if left:

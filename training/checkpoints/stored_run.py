@@ -320,6 +320,21 @@ class StoredRun:
         if before.model and self._created(before, before.model_copy(update={"checkpoints": ()})):
             self.delete(tuple(file for found in before.checkpoints for file in found.files))
 
+    def remove(self, known: RunState, driver: str) -> bool:
+        """Delete all objects of the run, unless an attempt or a commit followed `known`; returns whether it did.
+
+        First an attempt of `driver` fences out workers that may still live. Its entry names no file, so that a removal
+        that is interrupted leaves a run without checkpoints, and not one with damaged checkpoints. The log goes last.
+        """
+        update = {"attempt": known.attempt + 1, "group": 0, "driver": driver, "checkpoints": (), "model": ()}
+        if not self._created(known, known.model_copy(update=update)):
+            return False
+        keys = self.store.keys(self.prefix)
+        entries = [key for key in keys if key.startswith(f"{self.prefix}/log/")]
+        self.store.delete(key for key in keys if key not in entries)
+        self.store.delete(entries)
+        return True
+
 
 def _name(number: int) -> str:
     return f"{number:09d}.json"

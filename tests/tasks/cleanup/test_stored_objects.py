@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from small_runs import prepared, tiny_settings
 from tasks.cleanup.retention import collect
 from tasks.cleanup.stored_objects import Unneeded, unneeded_objects
 from tasks.train import keep_plan
-from training.attempts.fence import Fence
+from training.attempts.fence import Fence, SupersededError
 from training.attempts.job import TrainingJob
 from training.checkpoints.stored_run import RunState, StoredCheckpoint, StoredRun
 from training.data.sources.digits import Digits
@@ -91,6 +92,52 @@ def test_a_run_without_change_for_30_days_is_abandoned_with_its_dataset(
     abandoned.delete()
     dataset.delete()
     assert store.keys("") == []
+
+
+def test_a_run_that_another_home_may_continue_stays_although_this_home_removes_its_own(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    run_with_checkpoint(store, tmp_path, finished=False)
+    make_old(tmp_path / "store", 2)
+    assert kinds(store, is_kept=False) == ["stored uploads"]
+    make_old(tmp_path / "store", 31)
+    assert "stored run" in kinds(store, is_kept=False)
+
+
+def test_a_run_that_began_again_after_the_listing_stays(
+    store: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_with_checkpoint(store, tmp_path, finished=False)
+    make_old(tmp_path / "store", 31)
+    abandoned, _ = found(store)
+    StoredRun(store, PREFIX).begin("there/2/a", at_least=1)
+    abandoned.delete()
+    assert "in use again, so the run stays" in caplog.text
+    state = StoredRun(store, PREFIX).state()
+    assert (state.attempt, state.driver, len(state.checkpoints)) == (3, "there/2/a", 1)
+
+
+def test_a_worker_that_still_lives_commits_nothing_to_a_removed_run(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run is being deleted: the log, which says that the worker was superseded, goes last."""
+    run = run_with_checkpoint(store, tmp_path, finished=False)
+    make_old(tmp_path / "store", 31)
+    abandoned, _ = found(store)
+    refused, delete = [], type(store).delete
+
+    def looking(self: ObjectStore, keys: Iterable[str]) -> None:
+        with pytest.raises(SupersededError):
+            run.commit(lambda state: state)
+        refused.append(True)
+        delete(self, keys)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(store), "delete", looking)
+    abandoned.delete()
+    assert refused == [True, True]
+    with pytest.raises(SupersededError):
+        run.commit(lambda state: state)
+    assert store.keys(PREFIX) == []
 
 
 def test_a_finished_training_of_another_home_stays_and_its_checkpoints_go(
