@@ -326,10 +326,13 @@ def test_a_champion_whose_release_was_not_written_keeps_its_run(kept: Kept) -> N
     client.set_model_version_tag("digits", release.version, RUN_KEY_TAG, release.run_key)
     client.set_registered_model_alias("digits", "champion", release.version)
     run.release.unlink()
-    for file in (run.ingredients, run.metrics, run.attempts):
+    for file in (run.ingredients, run.metrics, run.attempts, *run.beats.glob("*")):
         os.utime(file, (time.time() - 31 * 86400,) * 2)
     collect(kept.home, keep=1)
     assert run.root.is_dir()
+    client.delete_registered_model_alias("digits", "champion")
+    collect(kept.home, keep=1)
+    assert not run.root.exists()
 
 
 def test_a_version_that_another_home_made_with_the_same_run_key_is_not_deleted(kept: Kept) -> None:

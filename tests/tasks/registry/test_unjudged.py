@@ -73,7 +73,14 @@ def test_a_run_of_another_recipe_with_the_same_model_leaves_the_version_to_its_r
 ) -> None:
     home, candidate, client = killed
     plan = trained_candidate(home, seed=1).plan
-    other = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"name": "other"})})
+    tracking = plan.settings.tracking.model_copy(update={"model": plan.model})
+    other = plan.model_copy(
+        update={
+            "recipe": plan.recipe.model_copy(update={"name": "other"}),
+            "settings": plan.settings.model_copy(update={"tracking": tracking}),
+        }
+    )
+    assert other.model == candidate.plan.model
     assert unjudged_runs(client, other) == []
     assert VERDICT_TAG not in tags(client, candidate)
     assert len(unjudged_runs(client, plan)) == 1
