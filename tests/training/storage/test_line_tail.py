@@ -58,7 +58,7 @@ def test_a_file_that_was_written_again_is_read_from_its_beginning(metrics: Metri
 def test_damage_is_named_and_other_points_come(metrics: MetricsFile) -> None:
     tail = metrics.tail()
     add(metrics, 1, 2, 3)
-    metrics.path.write_bytes(metrics.path.read_bytes().replace(b"0.5", b"0.7"))
+    metrics.path.write_bytes(metrics.path.read_bytes().replace(b'"loss": 0.5', b'"loss": 0.7'))
     assert steps(tail) == [1, 3]
     assert "line 2" in tail.damage
 
