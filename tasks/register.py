@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tasks.gate import judge
 from tasks.model_formats.base import check_same, format_name, format_of, metadata_of
@@ -47,7 +48,7 @@ from tasks.trackers.provenance import parent_tags
 from training.data.dataset import open_columns
 from training.plan import RunPlan
 from training.problems import problem_of
-from training.recipe import reload_once
+from training.recipe import Recipe, reload_once
 from training.records import DatasetVersion, Evaluation, Goodput, Release, TrainedModel, Verdict
 from training.storage.files import digest_file, digest_json
 from training.storage.paths import Home
@@ -84,14 +85,7 @@ def register(
     describe_model(client, plan, recipe, version)
     with registry_lock(client, home, plan.model) as lease:
         finish_rollback(lease)
-        mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: trained.weights_digest}
-        number = find_version(client, plan.model, mine)
-        if number is None:
-            example = np.array(inputs[: max(2, min(4, len(inputs)))])
-            record_training_rows(client, run_id, plan, version)
-            said = metadata_of(version, format_name(plan.settings))
-            uri = format_of(plan.settings).log_model(run_id, recipe, version, trained, example, said)
-            number = create_version(lease, plan, version, trained, run_id, uri)
+        number = find_or_create(lease, plan, version, trained, run_id, recipe, inputs)
         adopt_digests(client, home, plan.model, number)
         link_logged_model(client, plan.model, number)
         check_same(predict, load_version(home, plan.model, number).predict, np.array(inputs[:64]))
@@ -142,6 +136,26 @@ def register_model(client: "MlflowClient", model: str) -> None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+
+
+def find_or_create(
+    lease: Lease,
+    plan: RunPlan,
+    version: DatasetVersion,
+    trained: TrainedModel,
+    run_id: str,
+    recipe: Recipe,
+    inputs: npt.NDArray[Any],
+) -> str:
+    """Number of the version that an earlier attempt registered for this run and these weights, else of a new one."""
+    mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: trained.weights_digest}
+    if (number := find_version(lease.client, plan.model, mine)) is not None:
+        return number
+    example = np.array(inputs[: max(2, min(4, len(inputs)))])
+    record_training_rows(lease.client, run_id, plan, version)
+    said = metadata_of(version, format_name(plan.settings))
+    uri = format_of(plan.settings).log_model(run_id, recipe, version, trained, example, said)
+    return create_version(lease, plan, version, trained, run_id, uri)
 
 
 def create_version(

@@ -28,6 +28,15 @@ PRIOR_WEIGHT = 1.0
 SUBJECT = 1
 
 
+def prompt_tokens() -> tuple[list[list[int]], int]:
+    """The prompts as rows of token numbers of equal length, and the token that ends a prompt and fills shorter ones."""
+    words = sorted({word for prompt in PROMPTS for word in prompt.split()})
+    longest = max(len(prompt.split()) for prompt in PROMPTS)
+    end = len(words)
+    tokens = [[words.index(word) for word in prompt.split()] for prompt in PROMPTS]
+    return [ids + [end] * (longest + 1 - len(ids)) for ids in tokens], end
+
+
 def build_model(shape: ImageShape, classes: int) -> "nn.Module":
     """A UNet (widths 32 and 64) with cross-attention to a CLIP text encoder (2 layers of width 32)."""
     import torch
@@ -35,11 +44,7 @@ def build_model(shape: ImageShape, classes: int) -> "nn.Module":
     from torch import nn
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    words = sorted({word for prompt in PROMPTS for word in prompt.split()})
-    longest = max(len(prompt.split()) for prompt in PROMPTS)
-    end = len(words)  # token that ends a prompt, and fills shorter ones
-    tokens = [[words.index(word) for word in prompt.split()] for prompt in PROMPTS]
-    rows = [ids + [end] * (longest + 1 - len(ids)) for ids in tokens]
+    rows, end = prompt_tokens()
 
     class Upsample(nn.Module):
         """Doubles height and width. That of diffusers asks for the number of rows, which torch.export refuses."""
@@ -63,7 +68,7 @@ def build_model(shape: ImageShape, classes: int) -> "nn.Module":
                     intermediate_size=64,
                     num_hidden_layers=2,
                     num_attention_heads=2,
-                    max_position_embeddings=longest + 1,
+                    max_position_embeddings=len(rows[0]),
                     bos_token_id=0,
                     eos_token_id=end,
                 )

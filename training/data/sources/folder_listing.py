@@ -146,6 +146,11 @@ def _class_folders(place: Path, classes: tuple[str, ...]) -> dict[str, Path]:
 def _image_paths(folder: Path) -> list[str]:
     paths = []
     for entry in visible(folder):
+        if entry.is_dir():
+            raise DataError(
+                f"{entry.path}: a folder in the class folder {folder.name}/, which must hold images alone. If "
+                f"{folder.name}/ is a split, rename it: splits are called train/, val/ and test/."
+            )
         if not _is_image(entry):
             check_link(Path(entry.path))
             raise DataError(

@@ -46,6 +46,14 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     assert files.classes == ("car", "train")
 
 
+def test_splits_of_another_name_are_refused_with_the_names_that_count(tmp_path: Path) -> None:
+    root = write_folders(tmp_path / "data")
+    (root / "train").rename(root / "Training")
+    (root / "test").rename(root / "Testing")
+    with pytest.raises(DataError, match=r"T(rain|est)ing/.* splits are called train/, val/ and test/"):
+        ImageFolder(root).fetch(tmp_path / "home")
+
+
 def test_order_and_digest_ignore_names_times_and_places(tmp_path: Path, rows_of) -> None:
     one = ImageFolder(write_folders(tmp_path / "one", shuffle=1)).fetch(tmp_path / "home")
     two = ImageFolder(write_folders(tmp_path / "elsewhere" / "two", shuffle=2)).fetch(tmp_path / "home")
