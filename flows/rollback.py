@@ -3,15 +3,22 @@
 evergreen rollback digits --why "wrong on new cameras"
 """
 
+import logging
+
 from prefect import flow
 
 from flows.local.prefect_signals import sigterm_ends_flow
 from tasks import rollback as step
 from tasks.step import without_secrets
+from training.redaction import redact
 from training.storage.paths import home
 
+log = logging.getLogger("evergreen.rollback")
+_made: list[tuple[str, str]] = []
 
-@flow(name="rollback", flow_run_name="rollback-{model}")
+
+# No retries, also where Prefect's settings give flows some: a retry would swap the two aliases back.
+@flow(name="rollback", flow_run_name="rollback-{model}", retries=0)
 def rollback(model: str, why: str = "", tracking_uri: str | None = None) -> tuple[str, str]:
     """Point the champion alias of a model to the version before; returns the version numbers (from, to).
 
@@ -21,4 +28,24 @@ def rollback(model: str, why: str = "", tracking_uri: str | None = None) -> tupl
         tracking_uri: MLflow tracking URI; empty: the store under EVERGREEN_HOME.
     """
     with sigterm_ends_flow(), without_secrets():
-        return step.rollback(str(home().root), model, why, tracking_uri)
+        moved = step.rollback(str(home().root), model, why, tracking_uri)
+    _made[:] = [moved]
+    return moved
+
+
+def rolled_back(model: str, why: str = "", tracking_uri: str | None = None) -> tuple[str, str]:
+    """Run the flow; returns (from, to) also when the flow fails after the aliases were moved.
+
+    Prefect's server may be away when the flow run ends. The rollback is done then, and a repeated command, which an
+    error would suggest, would swap the aliases back.
+    """
+    _made.clear()
+    try:
+        return rollback(model, why, tracking_uri)
+    except Exception as error:
+        if not _made:
+            raise
+        log.warning(
+            "%s: the rollback is done, but Prefect did not record its end: %s", model, redact(str(error))
+        )
+        return _made[0]

@@ -156,9 +156,9 @@ def rollback(model: str, why: str = "", *, tracking_uri: str | None = None) -> t
         check_known(place, model)
 
     def as_flow() -> tuple[str, str]:
-        from flows.rollback import rollback as flow
+        from flows.rollback import rolled_back
 
-        return flow(model, why, tracking_uri)
+        return rolled_back(model, why, tracking_uri)
 
     def as_function() -> tuple[str, str]:
         from tasks.rollback import rollback as step

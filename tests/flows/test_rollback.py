@@ -1,6 +1,7 @@
 """Rollback: restores the previous champion, records the rollback, and refuses if there is no previous champion."""
 
 import json
+import runpy
 import shutil
 from pathlib import Path
 from urllib.parse import urlparse
@@ -90,6 +91,42 @@ def test_the_flow_returns_from_and_to(promoted, monkeypatch):
     monkeypatch.setenv("EVERGREEN_HOME", str(home.root))
     assert tuple(flow(MODEL, why="by test")) == ("2", "1")
     assert decisions(home)[-1]["why"] == "by test"
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_a_rollback_is_done_once_although_prefects_server_fails_at_its_end(promoted, monkeypatch, caplog):
+    from prefect.client.orchestration import SyncPrefectClient
+
+    from flows.rollback import rolled_back
+
+    home, client = promoted
+    monkeypatch.setenv("EVERGREEN_HOME", str(home.root))
+    real, refused = SyncPrefectClient.set_flow_run_state, []
+
+    def failing(self, run, state, *given, **options):
+        if state.is_completed() or refused:
+            refused.append(state)
+            raise ConnectionError("the server went away")
+        return real(self, run, state, *given, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SyncPrefectClient, "set_flow_run_state", failing)
+        assert rolled_back(MODEL, why="by test") == ("2", "1")
+    assert refused
+    assert "the rollback is done" in caplog.text
+    assert (champion_of(client, MODEL), champion_of(client, MODEL, PREVIOUS)) == ("1", "2")
+    with pytest.raises(SettingError, match="no such model"):
+        rolled_back("gone")
+
+
+def test_prefects_default_retries_do_not_repeat_a_rollback():
+    from prefect.settings import PREFECT_FLOWS_DEFAULT_RETRIES, temporary_settings
+
+    import flows.rollback
+
+    with temporary_settings({PREFECT_FLOWS_DEFAULT_RETRIES: 2}):
+        defined = runpy.run_path(flows.rollback.__file__)
+    assert defined["rollback"].retries == 0
 
 
 def test_a_rollback_to_a_version_that_does_not_load_is_refused(promoted):
