@@ -27,6 +27,7 @@ from training.errors import DataError
 from training.ray_cluster.cluster import ray_cluster
 from training.records import Record
 from training.settings.schema import RaySettings, Settings
+from training.storage.given_paths import resolved
 from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.predict")
@@ -72,7 +73,7 @@ def predict(
 ) -> PredictionSummary:
     """Score all images or rows at `source` with the version that `alias` names."""
     began = time.perf_counter()
-    place, target = (Path(given).expanduser().resolve() for given in (source, output))
+    place, target = resolved(source, "input"), resolved(output, "output")
     check_places(place, target, overwrite)
     client = connect(tracking_uri, Home(Path(home)))
     if tracking_uri is None:

@@ -70,7 +70,7 @@ def choose_source(recipe: Recipe, settings: Settings, home: Home) -> Source:
     source = recipe.source
     if settings.data.path is not None:
         classes = getattr(source, "classes", ())
-        source = open_path(Path(settings.data.path).expanduser(), home.sources, classes, source)
+        source = open_path(Path(settings.data.path), home.sources, classes, source)
     if recipe.problem.predicts_text:
         return without_target(source, recipe.problem.name)
     check_has_target(source, recipe.problem.name)

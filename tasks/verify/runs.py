@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from training.errors import SettingError
+from training.storage.given_paths import resolved
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
 
@@ -17,8 +18,11 @@ class _Plan(BaseModel):
 
 
 def run_of_folder(text: str) -> RunPaths | None:
-    """The run in folder `text`, or None when `text` is not the folder of a run."""
-    paths = RunPaths(Path(text).expanduser().resolve())
+    """The run in folder `text`, or None when `text` is not the folder of a run.
+
+    Raises :class:`SettingError` when `text` is a path that can't be followed.
+    """
+    paths = RunPaths(resolved(text, "run"))
     return paths if paths.release.is_file() or paths.ingredients.is_file() else None
 
 

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 from training.initial_weights import checked_reference, is_path
 from training.settings.network import NetworkSettings
 from training.settings.sections import listed
+from training.storage.given_paths import expanded
 
 
 def _parts(value: object) -> object:
@@ -49,7 +50,9 @@ class FineTuningSettings(NetworkSettings):
         """See :class:`TrainerSettings`."""
         if self.init_from is None or not is_path(self.init_from):
             return self
-        return self.model_copy(update={"init_from": str(folder / Path(self.init_from).expanduser())})
+        return self.model_copy(
+            update={"init_from": str(folder / expanded(self.init_from, "training.init_from"))}
+        )
 
     def check_freeze(self) -> None:
         """Raise ValueError if new weights would be frozen."""

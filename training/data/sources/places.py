@@ -7,6 +7,7 @@ from pydantic import RootModel
 
 from training.errors import DataError, SettingError
 from training.storage.files import digest_json
+from training.storage.given_paths import resolved
 from training.storage.record_files import read_record, write_record
 
 _CHECKSUMS = "checksums.json"
@@ -26,7 +27,7 @@ def given_path(path: str | Path | None, what: str) -> Path:
         raise SettingError(
             f"data.path: {what} has no download; set data.path to where it lies on this machine."
         )
-    found = Path(path).expanduser().resolve()
+    found = resolved(path, "data.path")
     if not found.exists():
         raise SettingError(
             f"data.path: {found} does not exist. Check the spelling, and that the disk is mounted."

@@ -17,6 +17,7 @@ from training.data.tables.values import TYPES
 from training.errors import DataError, SettingError
 from training.records import ColumnKind, SourceFiles
 from training.storage.files import digest_file, digest_json
+from training.storage.given_paths import expanded
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Table:
 
     def beside(self, folder: Path) -> "Table":
         """The same table, with `path` relative to `folder` if it is relative."""
-        return replace(self, path=folder / Path(self.path).expanduser())
+        return replace(self, path=folder / expanded(self.path, "Table(path=...)"))
 
     def fetch(self, folder: Path) -> SourceFiles:
         """Read and check all rows; their typed copy is written to `folder`, or used again if it is there."""

@@ -31,6 +31,7 @@ from training.data.text.tokenizers_found import find_tokenizer
 from training.errors import DataError, SettingError
 from training.records import SourceFiles
 from training.storage.files import atomic_file, digest_file, digest_json
+from training.storage.given_paths import expanded
 
 _TABLES = (*CSV, *TSV, *PARQUET)
 
@@ -78,9 +79,9 @@ class Text:
 
     def beside(self, folder: Path) -> "Text":
         """The same texts, with `path` and `tokenizer` relative to `folder` if they are relative paths."""
-        path = self.path if self.path is None else folder / Path(self.path).expanduser()
+        path = self.path if self.path is None else folder / expanded(self.path, "Text(path=...)")
         tokenizer = self.tokenizer
-        if tokenizer is not None and (near := folder / Path(tokenizer).expanduser()).exists():
+        if tokenizer is not None and (near := folder / expanded(tokenizer, "Text(tokenizer=...)")).exists():
             tokenizer = near
         return replace(self, path=path, tokenizer=tokenizer)
 

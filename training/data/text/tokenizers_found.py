@@ -5,6 +5,7 @@ from pathlib import Path
 
 from training.data.manifest import TOKENIZER
 from training.errors import DataError, SettingError
+from training.storage.given_paths import expanded
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _MOST_BYTES = 256 << 20
@@ -16,7 +17,7 @@ def find_tokenizer(name: str | Path) -> str:
     Raises :class:`SettingError` if there is none at the path, or the hub can't be reached, and :class:`DataError` if
     the file is not UTF-8.
     """
-    place = Path(name).expanduser()
+    place = expanded(name, "Text(tokenizer=...)")
     file = place / TOKENIZER if place.is_dir() else place
     if not file.is_file():
         if (

@@ -1,0 +1,34 @@
+"""Paths that a user gives: in the command line, in a setting or in a recipe."""
+
+from pathlib import Path
+
+from training.errors import SettingError
+
+
+def expanded(given: str | Path, what: str) -> Path:
+    """The path with the `~` at its beginning replaced by a user's home directory; `what` names the path in the error.
+
+    Raises :class:`SettingError` when the machine has no such user.
+    """
+    try:
+        return Path(given).expanduser()
+    except RuntimeError:
+        user = Path(given).parts[0]
+        raise SettingError(
+            f"{what}: {given}: this machine knows no home directory {user}. Write the whole path; a file whose name "
+            "begins with ~ is ./~NAME."
+        ) from None
+
+
+def resolved(given: str | Path, what: str) -> Path:
+    """The absolute path without links; `what` names the path in the error.
+
+    Raises :class:`SettingError` also when links point to each other.
+    """
+    place = expanded(given, what)
+    try:
+        return place.resolve()
+    except RuntimeError:
+        raise SettingError(
+            f"{what}: {given} leads to links that point to each other. Repair the links, or give another path."
+        ) from None
