@@ -60,7 +60,8 @@ def section_of(kind: type[SectionT], values: Mapping[str, Any], name: str) -> Se
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     """Parse assignments such as `["training.epochs=3", ...]` into nested overrides.
 
-    A value is read as JSON, or else as plain text; `none` is null. Raises :class:`SettingError` for malformed ones.
+    A value is read as JSON, or else as plain text; `none` is null. Several values of one section are merged, where
+    later ones take precedence. Raises :class:`SettingError` for malformed ones.
     """
     tree: dict[str, Any] = {}
     for assignment in assignments:
@@ -75,7 +76,11 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
             branch = branch.setdefault(section, {})
             if not isinstance(branch, dict):
                 raise SettingError(f"--set {assignment!r}: {section} was given a value before")
-        branch[name] = value_of(text)
+        value = value_of(text)
+        if isinstance(value, dict) and isinstance(branch.get(name), dict):
+            branch[name] |= value
+        else:
+            branch[name] = value
     return tree
 
 

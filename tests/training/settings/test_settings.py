@@ -178,6 +178,18 @@ def test_the_last_assignment_wins() -> None:
     assert parse_assignments(["seed=1", "seed=2"]) == {"seed": 2}
 
 
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ["training.epochs=3", 'training={"patience":2}'],
+        ['training={"patience":2}', "training.epochs=3"],
+        ['training={"patience":2,"epochs":1}', 'training={"epochs":3}'],
+    ],
+)
+def test_a_section_and_its_settings_are_merged_in_any_order(assignments: list[str]) -> None:
+    assert parse_assignments(assignments) == {"training": {"epochs": 3, "patience": 2}}
+
+
 @pytest.mark.parametrize("wrong", [["training.epochs"], ["=3"], [" =3"], ["seed=1", "seed.x=2"]])
 def test_a_malformed_assignment_is_quoted(wrong: list[str]) -> None:
     with pytest.raises(SettingError) as caught:
