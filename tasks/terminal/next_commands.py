@@ -7,7 +7,7 @@ from tasks.run_words import words_of_run
 from tasks.trackers.embedded_store import aliases
 from training.plan import recipe_argument
 from training.records import Release
-from training.storage.paths import home
+from training.storage.paths import home_to_read
 
 
 def next_commands(release: Release) -> tuple[tuple[str, str], ...]:
@@ -15,7 +15,7 @@ def next_commands(release: Release) -> tuple[tuple[str, str], ...]:
 
     For a release in an external store (`tracking.uri`), this home has nothing to predict with, roll back or open.
     """
-    place, model = home(), shlex.quote(release.model)
+    place, model = home_to_read(), shlex.quote(release.model)
     known = aliases(place, release.model, release.mlflow_run_id)
     champion, previous = known.get(CHAMPION), known.get(PREVIOUS)
     words = words_of_run(place, release.recipe, release.run_key)

@@ -16,9 +16,11 @@ from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS
 from tasks.terminal.next_commands import next_commands
 from tasks.train import keep_plan
 from training.data.sources.digits import Digits
+from training.errors import ResourceError
 from training.plan import RunPlan, identify, recipe_argument
 from training.recipe import load
 from training.records import Goodput, Release, Verdict
+from training.storage import paths
 from training.storage.paths import Home
 
 
@@ -65,6 +67,16 @@ def release_of(client: Any, recipe: str = "digits", run_key: str = "0" * 64, **c
 
 def offered(release: Release) -> list[str]:
     return [" ".join(command.split()[1:]) for command, _ in next_commands(release)]
+
+
+def test_a_finished_run_is_summarised_although_the_disk_is_nearly_full(
+    served: tuple[Home, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = served
+    monkeypatch.setattr(paths, "_NEEDED_BYTES", 1 << 62)  # more than any disk has free
+    with pytest.raises(ResourceError, match="MB are free"):
+        paths.home()
+    assert next_commands(release_of(client))
 
 
 def test_only_commands_that_work_are_suggested(served: tuple[Home, Any]) -> None:
