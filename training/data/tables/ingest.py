@@ -5,6 +5,7 @@ convert them. The column `time` is read once more, to find the first time of the
 of rows, and with `time` 8 bytes for each row.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from training.errors import DataError
 from training.records import ColumnKind
 
 _LABEL = "label"
+_INDEX = re.compile(r"__index_level_\d+__")  # the name that pandas gives to an index without a name
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,11 @@ def ingest(files: Sequence[tuple[str, Path]], options: Options, place: Path) -> 
     if not features:
         raise DataError(
             f"{files[0][1]}: no column is left to learn from besides {_quoted(sorted(filter(None, used)))}."
+        )
+    if index := next(filter(_INDEX.fullmatch, features), None):
+        raise DataError(
+            f"{files[0][1]}: column {index!r} is the index of a pandas DataFrame, which says nothing about the rows. "
+            f"Write the file again with index=False, or leave the column out with drop=[{index!r}]."
         )
     kinds = _kinds(types, options, features)
     plan = _Plan(files, options, features, kinds, _first_test_time(files, options, kinds))

@@ -83,7 +83,7 @@ def typed(values: "pa.Array | pa.ChunkedArray", kind: ColumnKind) -> Typed:
     if kind == "number":
         made = _finite(made)
     wrong = np.asarray(pc.and_(array.is_valid(), made.is_null()))
-    if pa.types.is_floating(array.type) and kind == "number":
+    if pa.types.is_floating(array.type):
         wrong &= ~np.isnan(np.asarray(array.cast(pa.float64())))  # NaN means a missing value
     return Typed(made, wrong)
 

@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -136,6 +137,27 @@ def test_decimals_of_parquet_are_the_numbers_that_csv_has_as_text(tmp_path: Path
         assert found["label"] == [2.3, -0.7, 0.1, 2.3, 9999999.9]
     csv = written(tmp_path, "a,y\n" + "".join(f"{text or ''},1\n" for text in texts))
     assert fetched(Table(csv, target="y"), tmp_path / "home")["a"] == numbers
+
+
+@pytest.mark.parametrize("kind", ["category", "boolean", "number"])
+def test_nan_is_missing_in_a_column_of_any_declared_type(tmp_path: Path, kind: str) -> None:
+    for number in (pa.float32(), pa.float64()):
+        values = pa.array([1, float("nan"), None, 0], number)
+        pq.write_table(pa.table({"a": values, "y": [1, 2, 3, 4]}), tmp_path / "rows.parquet")
+        source = Table(tmp_path / "rows.parquet", target="y", types={"a": kind})
+        expected = {"category": ["1", "0"], "boolean": [True, False], "number": [1, 0]}[kind]
+        assert fetched(source, tmp_path / "home")["a"] == [expected[0], None, None, expected[1]]
+
+
+def test_the_index_of_a_data_frame_is_no_feature(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": range(6), "y": range(6)})
+    file = tmp_path / "rows.parquet"
+    frame.iloc[[0, 3, 1, 5]].to_parquet(file)
+    refused(lambda: Table(file, target="y"), tmp_path, "rows.parquet", "'__index_level_0__'", "index=False")
+    dropped = Table(file, target="y", drop=["__index_level_0__"])
+    assert fetched(dropped, tmp_path / "home")["a"] == [0, 3, 1, 5]
+    frame.iloc[[0, 3, 1, 5]].to_parquet(file, index=False)
+    assert fetched(Table(file, target="y"), tmp_path / "home")["a"] == [0, 3, 1, 5]
 
 
 def test_a_folder_of_files_in_the_order_of_their_content(tmp_path: Path) -> None:
