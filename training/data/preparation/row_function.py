@@ -43,7 +43,7 @@ def changed_images(function: RowFunction, pixels: Pixels, first: str, again: boo
     dependence on other rows that shows in none of these 16 rows. Raises :class:`SettingError` when the function fails
     or returns anything but uint8 images of the same number and shape.
     """
-    made = np.asarray(_called(function, pixels.copy(), first))
+    made = _array(function, pixels.copy(), first)
     if made.dtype != np.uint8 or made.shape != pixels.shape:
         raise _error(
             function,
@@ -53,7 +53,7 @@ def changed_images(function: RowFunction, pixels: Pixels, first: str, again: boo
         )
     if again:
         tried = _tried(len(pixels))
-        few = np.asarray(_called(function, pixels[tried], first))
+        few = _array(function, pixels[tried], first)
         _check_same(function, first, np.array_equal(few, made[tried]))
     return np.ascontiguousarray(made)
 
@@ -94,6 +94,21 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
+def _array(function: RowFunction, pixels: Pixels, first: str) -> npt.NDArray[Any]:
+    made = _called(function, pixels, first)
+    try:
+        return np.asarray(made)
+    except MemoryError:
+        raise
+    except Exception as error:  # of numpy or of the object, such as a tensor that requires grad
+        raise _error(
+            function,
+            first,
+            f"returned {type(made).__name__}, which can't become a NumPy array: {error}. It must return a uint8 array "
+            f"of shape {pixels.shape}.",
+        ) from error
+
+
 def _table(function: RowFunction, rows: pa.Table, first: str) -> pa.Table:
     import pandas as pd
 
@@ -102,7 +117,7 @@ def _table(function: RowFunction, rows: pa.Table, first: str) -> pa.Table:
         raise _error(function, first, f"returned {type(made).__name__}, and must return a pandas DataFrame.")
     try:
         return pa.Table.from_pandas(made, preserve_index=False)
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise _error(function, first, f"returned columns that a table can't have: {error}.") from error
 
 

@@ -182,6 +182,11 @@ def test_another_version_of_a_library_prepares_the_rows_again(
         ("return images[:-1]", r"returned uint8 of shape \(\d+, 1, 8, 8\), and must return uint8 of shape"),
         ("return images / 2", r"returned float64 of shape"),
         ("return images.reshape(-1, 1, 4, 16)", r"one image of the same size for each row"),
+        ("return [[1, 2], [3]]", r"returned list, which can't become a NumPy array: .* uint8 array of shape"),
+        (
+            "import torch; return torch.ones(len(images), 1, 8, 8, requires_grad=True)",
+            r"returned Tensor, which can't become a NumPy array: .*requires grad",
+        ),
         ("import os; return images + os.urandom(1)[0]", r"must not be random"),
         ("return images - images.min(axis=0)", r"must not depend on the other rows of a batch"),
         (
@@ -259,6 +264,7 @@ def test_the_columns_of_a_table_change_and_the_split_does_not(tmp_path: Path) ->
             r"column 'x' has inf, not a finite number",
         ),
         ("rows['x'] = [[1]] * len(rows); return rows", r"column 'x' of type list"),
+        ("rows['x'] = [2**70] * len(rows); return rows", r"returned columns that a table can't have"),
         ("rows['x'] = rows.area.rank(); return rows", r"must not depend on the other rows"),
         ("rows['x'] = rows.area.shift(); return rows", r"must not depend on the other rows"),
         ("rows['x'] = rows.area.cumsum(); return rows", r"must not depend on the other rows"),
