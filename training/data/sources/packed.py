@@ -15,6 +15,8 @@ import pyarrow as pa
 from training.data.sources import Source
 from training.data.sources.archives import unpack
 from training.data.sources.places import Digests
+from training.data.text.tokenizers import digest_of
+from training.data.text.tokenizers_found import find_tokenizer
 from training.errors import DataError
 from training.records import SourceFiles
 from training.storage.files import digest_file, digest_json
@@ -85,5 +87,11 @@ def unpacked(archive: Path, folder: Path) -> Path:
 
 
 def _options(source: Source) -> dict[str, Any]:
-    """The options of the inner source except its path, because they may change the digest of its files."""
-    return {name: value for name, value in asdict(cast(Any, source)).items() if name != "path"}
+    """The options of the inner source except its path, because they may change the digest of its files.
+
+    Of a text's tokenizer beside the recipe, the content counts: the recipe's folder may lie anywhere.
+    """
+    options = {name: value for name, value in asdict(cast(Any, source)).items() if name != "path"}
+    if isinstance(file := options.get("tokenizer"), Path):
+        options["tokenizer"] = digest_of(find_tokenizer(file))
+    return options

@@ -1,5 +1,6 @@
 """The source of text: each layout gives the same rows, and what is refused names the file and the row."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,25 @@ def test_data_path_replaces_the_files_of_the_recipe(tmp_path: Path) -> None:
     assert found == Text(inner, target="polarity")
     with pytest.raises(SettingError, match=r"data.path: text has no download"):
         Text().fetch(tmp_path)
+
+
+def test_a_tokenizer_beside_the_recipe_reads_texts_in_an_archive(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_files(tmp_path / "packed", ROWS)
+    archive = Path(shutil.make_archive(str(tmp_path / "reviews"), "zip", tmp_path / "packed"))
+    digests = []
+    for folder, content in (("one", "{}"), ("one", "{}"), ("moved", "{}"), ("one", '{"a": 1}')):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "tokenizer.json").write_text(content)
+        own = Text("elsewhere", tokenizer="tokenizer.json").beside(tmp_path / folder)
+        files = open_path(archive, tmp_path / "home", own=own).fetch(tmp_path / "home")
+        assert Path(files.tokenizer).read_text() == content
+        digests.append(files.digest)
+    assert digests[0] == digests[1] == digests[2] != digests[3]
+    (note,) = (tmp_path / "home" / "unpacked").glob("*.json")
+    assert all(digest in note.read_text() for digest in digests)
+    assert "unpacked again" not in caplog.text
 
 
 def test_texts_without_a_target_come_from_every_layout(tmp_path: Path) -> None:
