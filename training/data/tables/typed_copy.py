@@ -143,6 +143,13 @@ def read_labels(place: Path, split: str) -> pa.ChunkedArray:
         return parquet.read(["label"])["label"]
 
 
+def read_missing(place: Path, split: str, column: str) -> npt.NDArray[np.bool_]:
+    """Mask of the rows of a split, in order, that have no value in `column`."""
+    with pq.ParquetFile(place / _file(split), page_checksum_verification=True) as parquet:
+        masks = [np.asarray(batch[column].is_null()) for batch in parquet.iter_batches(columns=[column])]
+    return np.concatenate([np.zeros(0, bool), *masks])
+
+
 def _taken(parquet: pq.ParquetFile, rows: npt.NDArray[np.int64]) -> pa.Table:
     """Rows by number, in any order; only the row groups that hold some of them are read."""
     sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]

@@ -120,14 +120,26 @@ def transform_text_shard(plan: TextPlan, batches: Iterator[pa.RecordBatch]) -> T
 
 
 def usable(rows: pa.RecordBatch, text: str, target: str) -> tuple[pa.RecordBatch, list[str]]:
-    """The rows that have a text and a target, and a message for each other row."""
-    texts, labels = rows[f"{FEATURE}{text}"], rows["label"]
+    """The rows that have a text and a target, and a message for each other row, in their order."""
+    texts, labels = rows[f"{FEATURE}{text}"].is_valid(), rows["label"].is_valid()
+    good = pc.and_(texts, labels)
+    wrong = pc.invert(good)
+    present = zip(texts.filter(wrong).to_pylist(), labels.filter(wrong).to_pylist(), strict=True)
     bad = [
-        f"{where}: column {name!r} is empty, and every row needs a {what}"
-        for present, name, what in ((texts.is_valid(), text, "text"), (labels.is_valid(), target, "target"))
-        for where in rows["where"].filter(pc.invert(present)).to_pylist()
+        f"{where}: {_empty(text, target, has_text, has_target)}"
+        for where, (has_text, has_target) in zip(
+            rows["where"].filter(wrong).to_pylist(), present, strict=True
+        )
     ]
-    return rows.filter(pc.and_(texts.is_valid(), labels.is_valid())), bad
+    return rows.filter(good), bad
+
+
+def _empty(text: str, target: str, has_text: bool, has_target: bool) -> str:
+    """Message text for a row without a text, a target or both."""
+    if has_text or has_target:
+        name, what = (target, "target") if has_text else (text, "text")
+        return f"column {name!r} is empty, and every row needs a {what}"
+    return f"columns {text!r} and {target!r} are empty, and every row needs a text and a target"
 
 
 def split_rows(rows: pa.RecordBatch, text: str, test_share: float) -> dict[Split, pa.RecordBatch]:

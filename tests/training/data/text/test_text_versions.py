@@ -4,16 +4,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import prepared
+from small_runs import prepared, prepared_from
 from small_texts import sentences, write_csv
 
 pytest.importorskip("tokenizers", reason="install the extras by: make setup EXTRAS=all")
 from training.data.dataset import find, open_columns
 from training.data.manifest import read_parts
 from training.data.sources.text import Text
+from training.data.text.text_check import check_text
 from training.data.text.tokenizers import Encoder, train
 from training.errors import DataError, SettingError
 from training.records import DatasetVersion, ProblemName
+from training.settings.schema import DataSettings
 from training.storage.paths import Home
 
 pytestmark = pytest.mark.frameworks
@@ -96,6 +98,53 @@ def test_rows_without_text_or_target_are_named(tmp_path: Path) -> None:
     made = prepared(Home(tmp_path / "home"), Text(file), "films", DATA | {"max_dropped_share": 0.1})
     assert len(made.dropped) == 2
     assert made.rows("train") + made.rows("test") == 300
+
+
+def test_a_row_without_text_and_target_is_one_row(tmp_path: Path) -> None:
+    file = write_csv(tmp_path / "rows.csv", 96)
+    file.write_text(file.read_text() + ",pos\n,\nno target,\n,\n")
+    with pytest.raises(DataError, match=r"^4 of 100 rows can't be used") as caught:
+        prepared(Home(tmp_path / "home"), Text(file), "films", DATA)
+    assert [line.partition("rows.csv ")[2] for line in str(caught.value).splitlines()[1:5]] == [
+        "row 97: column 'text' is empty, and every row needs a text",
+        "row 98: columns 'text' and 'label' are empty, and every row needs a text and a target",
+        "row 99: column 'label' is empty, and every row needs a target",
+        "row 100: columns 'text' and 'label' are empty, and every row needs a text and a target",
+    ]
+    made = prepared(Home(tmp_path / "home"), Text(file), "films", DATA | {"max_dropped_share": 0.04})
+    assert len(made.dropped) == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "target"),
+    [
+        (",pos\n,\nno target,\n", "label"),
+        (",pos\n" * 7, "label"),
+        (",pos\n", None),
+        ("film,x\n,y\n", "label"),
+    ],
+)
+def test_plan_refuses_what_preparation_refuses(tmp_path: Path, rows: str, target: str | None) -> None:
+    home, problem = Home(tmp_path / "home"), "classification" if target else "language_model"
+    file = write_csv(tmp_path / "rows.csv", 60)
+    file.write_text(file.read_text() + rows)
+    files = Text(file, target=target).fetch(home.sources)
+    with pytest.raises(DataError) as early:
+        check_text(files, DataSettings(**DATA), problem)
+    with pytest.raises(DataError) as late:
+        prepared_from(home, files, "films", DataSettings(**DATA), problem)
+    listings = (home.root / "refused").rglob("*.csv")
+    assert str(late.value).replace(f", all listed in {next(listings, '')}", "") == str(early.value)
+
+
+def test_plan_refuses_a_class_whose_rows_have_no_text_in_a_split(tmp_path: Path) -> None:
+    for split, label in (("train", "neg"), ("train", "pos"), ("test", "neg")):
+        write_csv(tmp_path / "films" / split / f"{label}.csv", 40, seed=len(split + label))
+    (tmp_path / "films" / "test" / "pos.csv").write_text("text,label\n,new\n")
+    (tmp_path / "films" / "train" / "new.csv").write_text("text,label\na new film,new\n")
+    files = Text(tmp_path / "films").fetch(tmp_path / "home")
+    with pytest.raises(DataError, match="no test rows of class new"):
+        check_text(files, DataSettings(**DATA, max_dropped_share=0.5), "classification")
 
 
 @pytest.mark.parametrize("target", ["label", None])
