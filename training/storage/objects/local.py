@@ -5,7 +5,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -109,8 +109,12 @@ class LocalStore:
 
     @_explained
     def listing(self, prefix: str) -> list[StoredObject]:
-        found = [(key, (self._folder / key).stat()) for key in self.keys(prefix)]
-        return [StoredObject(key, status.st_size, status.st_mtime) for key, status in found]
+        found = []
+        for key in self.keys(prefix):
+            with suppress(FileNotFoundError):  # another process deleted the object in the meantime
+                status = (self._folder / key).stat()
+                found.append(StoredObject(key, status.st_size, status.st_mtime))
+        return found
 
     @_explained
     def delete(self, keys: Iterable[str]) -> None:

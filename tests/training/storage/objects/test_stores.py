@@ -25,6 +25,17 @@ class TestS3(StoreContract):
         return f"{s3_server.new_bucket()}/team/evergreen"
 
 
+def test_an_object_that_is_deleted_during_a_listing_is_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"file://{tmp_path}")
+    for key in ("log/1", "log/2"):
+        store.put_new(key, b"one")
+    monkeypatch.setattr(store, "keys", lambda _prefix: ["log/1", "log/2"])
+    store.delete(["log/1"])
+    assert [entry.key for entry in store.listing("log")] == ["log/2"]
+
+
 @pytest.mark.parametrize(
     "url",
     [
