@@ -38,7 +38,7 @@ class StoredCheckpointLog(CheckpointLog):
     def load_newest(self) -> "tuple[Position, dict[str, Any]] | None":
         for checkpoint in sorted(self.stored.state().checkpoints, key=lambda one: one.step, reverse=True):
             try:
-                self._download(checkpoint)
+                self._download(checkpoint, with_metrics=True)
             except DataError as error:
                 log.warning("%s The checkpoint before it is used", error)
                 remove_folder(self.path_at(checkpoint.step))
@@ -108,12 +108,13 @@ class StoredCheckpointLog(CheckpointLog):
         kept = self.chosen({one.step: one.score for one in checkpoints})
         return tuple(sorted((one for one in checkpoints if one.step in kept), key=lambda one: one.step))
 
-    def _download(self, checkpoint: StoredCheckpoint) -> None:
+    def _download(self, checkpoint: StoredCheckpoint, with_metrics: bool = False) -> None:
+        """Download a checkpoint; `with_metrics` also replaces the metric points by those up to the checkpoint."""
         path = self.path_at(checkpoint.step)
         metrics = f"{path.name}/{_METRICS}"
         names = {one.name for one in checkpoint.files if one.name.startswith(f"{path.name}/")}
         targets = {name: self.folder / name for name in names - {metrics}}
-        if self.metrics is not None:
+        if with_metrics and self.metrics is not None:
             targets[metrics] = self.metrics.path
         self.stored.download(checkpoint.files, targets, self.moved)
 

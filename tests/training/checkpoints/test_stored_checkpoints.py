@@ -67,6 +67,21 @@ def test_the_settings_say_which_checkpoints_are_kept(store: ObjectStore, tmp_pat
     assert there.load_at(20)["step"] == 20
 
 
+def test_an_earlier_checkpoint_is_read_without_its_points(store: ObjectStore, tmp_path: Path) -> None:
+    """A training that ends reads the checkpoint of its best epoch, and keeps the points of the later epochs."""
+    here = opened(store, tmp_path / "here", attempt=1, keep_newest=2, keep_best=1)
+    assert here.metrics is not None
+    for step, score in ((1, 0.1), (2, 0.5), (3, 0.4)):
+        here.metrics.append(step, 1, {"train/loss": 1.0 / step})
+        save(here, step, score=score)
+    there = opened(store, tmp_path / "there")
+    assert newest(there) == 3
+    assert there.metrics is not None
+    there.metrics.append(4, 1, {"train/loss": 0.1})
+    assert there.load_step(1)["step"] == 1
+    assert [point.step for point in there.metrics.read()] == [1, 2, 3, 4]
+
+
 def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
     store: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
