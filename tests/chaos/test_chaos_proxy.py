@@ -21,7 +21,7 @@ def proxy() -> Iterator[Proxy]:
 
 def ask(proxy: Proxy) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{proxy.port}/here", timeout=5) as answer:
+    with opener.open(f"http://127.0.0.1:{proxy.port}/here", timeout=60) as answer:
         content: bytes = answer.read()
         return content
 
@@ -53,7 +53,7 @@ def test_it_delays(proxy: Proxy) -> None:
 
 
 def test_a_connection_of_the_mood_before_is_cut(proxy: Proxy) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
     connection.connect()
     time.sleep(0.2)
     proxy.change(Mood.REFUSE)

@@ -234,7 +234,7 @@ def test_a_signal_ends_a_command_in_order(home: Home, signum: int, status: int, 
     assert process.stdout.readline() == "waits\n"
     time.sleep(0.2)
     process.send_signal(signum)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == status
     assert out == "cleaned up\n"
     assert f"evergreen: {word}; the same command resumes where it stopped" in err

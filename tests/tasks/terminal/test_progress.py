@@ -90,22 +90,22 @@ def test_prefect_shows_how_far_training_is() -> None:
 
 
 def test_nobody_waits_for_a_prefect_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    back, asked = threading.Event(), []
+    back, asked, answered = threading.Event(), [], []
 
     def hanging(*_: Any, **__: Any) -> None:
         asked.append(1)
-        back.wait(60)
+        answered.append(back.wait(300))
         raise ConnectionError("no server")
 
     monkeypatch.setattr("prefect.artifacts.create_progress_artifact", hanging)
-    shown, began = ProgressArtifact("digits-training"), time.monotonic()
+    shown = ProgressArtifact("digits-training")
     for step in (20, 60, 100):
         shown(_validated(step))
-    assert time.monotonic() - began < 5
+    assert not answered
     assert len(asked) <= 1
     back.set()
     assert shown._thread is not None
-    shown._thread.join(10)
+    shown._thread.join(60)
     assert not shown._thread.is_alive()
 
 
