@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from verified_run import made
 
-import tasks.cleanup.retention
+import tasks.cleanup.removals
 from tasks.cleanup.retention import collect
 from tasks.registry.lock import LOCK_TAG, read_claims
 from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, connect
@@ -371,7 +371,7 @@ def test_the_fence_of_a_removed_run_is_closed_first(kept: Kept, monkeypatch: pyt
     worker = Fence.begin(run, "elsewhere/1/a")
     worker.check()
     refused = []
-    remove = tasks.cleanup.retention.remove_folder
+    remove = tasks.cleanup.removals.remove_folder
 
     def looking(folder: Path) -> None:
         if folder == run.root:
@@ -380,7 +380,7 @@ def test_the_fence_of_a_removed_run_is_closed_first(kept: Kept, monkeypatch: pyt
             refused.append(folder)
         remove(folder)
 
-    monkeypatch.setattr(tasks.cleanup.retention, "remove_folder", looking)
+    monkeypatch.setattr(tasks.cleanup.removals, "remove_folder", looking)
     collect(kept.home, keep=1)
     assert refused == [run.root]
     assert not run.root.exists()

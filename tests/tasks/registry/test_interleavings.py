@@ -18,6 +18,7 @@ from registry_in_memory import RegistryInMemory
 from tracked import planned
 
 import flows.retrain
+import tasks.cleanup.recipe_runs
 import tasks.cleanup.retention
 import tasks.comparison
 import tasks.gate.verdict
@@ -172,7 +173,8 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
         tasks.comparison, "_made", lambda plan: acting().execution.compared.get(plan.home, [])
     )
     monkeypatch.setattr(flows.retrain, "evaluate", evaluated)
-    monkeypatch.setattr(tasks.cleanup.retention, "connect_once", lambda _: client)
+    for module in (tasks.cleanup.retention, tasks.cleanup.recipe_runs):
+        monkeypatch.setattr(module, "connect_once", lambda _: client)
     monkeypatch.setattr(tasks.rollback, "connect", lambda *_: client)
     monkeypatch.setattr(flows.retrain, "register", register_patiently)
     monkeypatch.setattr(tasks.registry.reign, "read_outcomes", outcomes)
@@ -238,8 +240,8 @@ def deletion(one: HomeOfRuns) -> None:
     """What `evergreen gc --versions` does with an old run: it deletes version 3, which that run created."""
     paths = one.plan.paths
     release = Release.model_construct(model=MODEL, version="3", mlflow_run_id="run", run_key=one.plan.run_key)
-    run = tasks.cleanup.retention._Run(paths, one.plan, release, 0.0)
-    if not tasks.cleanup.retention._in_service(run):
+    run = tasks.cleanup.recipe_runs.RecipeRun(paths, one.plan, release, 0.0)
+    if not tasks.cleanup.recipe_runs.in_service(run):
         for _, remove in tasks.cleanup.retention._version(one.plan.recipe.name, run):
             with suppress(TransientError):
                 remove()
