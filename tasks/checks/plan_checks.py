@@ -25,7 +25,6 @@ from training.problems import problem_named
 from training.recipe import Recipe, is_built_in
 from training.recipe_metrics import check_library
 from training.records import DatasetVersion, TableSchema
-from training.seams import extra_of
 from training.storage.paths import Home
 from training.supervision.launch import finished
 from training.trainers.base import trainer_named
@@ -38,8 +37,8 @@ _DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> None:
     """Check libraries, metrics, trackers, stores, the rows, the initial weights, the champion's inputs and the model.
 
-    Checks nothing for a finished run. A recipe of Evergreen with its own images has proven rows and model: only
-    the rest is checked. For images, a few rows are checked; for a table, the target of every row.
+    Checks nothing for a finished run. The model of a recipe of Evergreen fits its own images: only the rest is
+    checked. For images, a few rows are checked; for a table, the target of every row.
     Raises :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
     """
     if unused := recipe.unused_dataset(plan.settings):
@@ -54,15 +53,14 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     check_embedded_experiment(plan)
     check_storage_reads(plan.settings)
     proven = _is_proven(plan, recipe)
-    optional = bool(extra_of(trainer.DISTRIBUTIONS))  # the trainer's library may be missing
-    if proven and plan.initial is None and not optional:
-        return
-    expected = version or _expected_version(home, plan)
+    look = not proven or plan.initial is not None or _has_other_champion(home, plan)
+    expected = version or _expected_version(home, plan, look)
     trainer.check_dataset(plan.settings, expected)
-    check_initial_weights(plan, recipe, expected)
+    if look:
+        check_initial_weights(plan, recipe, expected)
+        _check_champion(home, plan, expected)
     if proven:
         return
-    _check_champion(home, plan, expected)
     if expected.has_images:
         outputs = problem_named(expected.problem).outputs(expected)
         if outputs:  # otherwise the classes are known only after the rows have been prepared
@@ -73,9 +71,10 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
             check(plan, lambda: recipe, version)
 
 
-def _expected_version(home: Home, plan: RunPlan) -> DatasetVersion:
+def _expected_version(home: Home, plan: RunPlan, look: bool) -> DatasetVersion:
     """The dataset version as far as it is known before preparation, without rows and statistics.
 
+    Without `look`, no image is read, which would take a second of `plan`, and the shape of images is all zeros.
     Raises :class:`DataError` for rows that preparation would refuse.
     """
     refused = home.refused_rows(plan.recipe.name, plan.fingerprint)
@@ -92,7 +91,7 @@ def _expected_version(home: Home, plan: RunPlan) -> DatasetVersion:
         table = check_text(plan.files, plan.settings.data, plan.recipe.problem)
         shape = (plan.settings.data.max_tokens,)
     else:
-        shape = check_source(plan.files, plan.settings.data, refused)
+        shape = check_source(plan.files, plan.settings.data, refused) if look else (0, 0, 0)
         if plan.files.target:
             table = TableSchema(target=plan.files.target, columns=())
     return DatasetVersion(
@@ -114,10 +113,18 @@ def _expected_version(home: Home, plan: RunPlan) -> DatasetVersion:
 
 
 def _is_proven(plan: RunPlan, recipe: Recipe) -> bool:
-    """Whether the recipe is part of Evergreen, and the settings of its images are unchanged."""
+    """Whether the recipe is part of Evergreen, and its images have the shape and the classes that its model is for."""
     ours, theirs = plan.settings.data, recipe.settings.data
     changed = any(getattr(ours, name) != getattr(theirs, name) for name in ("path", "image_size", "channels"))
     return not changed and is_built_in(plan.recipe)
+
+
+def _has_other_champion(home: Home, plan: RunPlan) -> bool:
+    """Whether the champion of the embedded store was trained on another dataset, which may have other inputs."""
+    if plan.settings.tracking.uri is not None:
+        return False
+    tags = champion_tags(home, plan.model)[1]
+    return tags.get(_DATASET_TAG, plan.fingerprint) != plan.fingerprint
 
 
 def _check_champion(home: Home, plan: RunPlan, expected: DatasetVersion) -> None:

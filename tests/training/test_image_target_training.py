@@ -70,7 +70,7 @@ def test_augmentation_changes_the_weights(tmp_path: Path, scans: DatasetVersion)
 
 
 def test_numbers_have_no_labels_to_smooth(tmp_path: Path, scans: DatasetVersion) -> None:
-    with pytest.raises(SettingError, match="a regression has no classes to smooth"):
+    with pytest.raises(SettingError, match="only classification has labels to smooth"):
         launch(job_of(tmp_path / "home", scans, training={"label_smoothing": 0.1}))
 
 

@@ -91,6 +91,20 @@ def workers_with_gpus(options: ScalingSettings) -> int:
     return sum(int(gpus / options.gpus_per_worker + 1e-9) for _, gpus in _nodes())
 
 
+def check_fits_a_node(cpus: float, gpus: float) -> None:
+    """Raise :class:`NoCapacityError` if no node of the connected cluster has `cpus` CPUs and `gpus` GPUs."""
+    nodes = _nodes()
+    if any(_fitting(node, cpus, gpus) for node in nodes):
+        return
+    largest = max((have for have, _ in nodes), default=0.0)
+    raise NoCapacityError(
+        f"scaling: a trial takes {cpus:g} CPU"
+        + (f" and {gpus:g} GPU" if gpus else "")
+        + f", and no node has as much: the largest has {largest:g} CPUs. Lower scaling.cpus_per_worker or "
+        "scaling.gpus_per_worker, or add nodes."
+    )
+
+
 def capacity_for_workers(settings: Settings, feed: str, use_gpu: bool = False) -> tuple[int, float]:
     """Number of workers to start on the present nodes of the cluster, and the CPUs to reserve for each worker.
 

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from training.errors import TransientError, classify
+from training.ray_cluster.capacity import check_fits_a_node, workers_with_gpus
 from training.search.hung_trials import HungTrials
 from training.search.records import Event, Scheduler, TrialJob, stop_file
 from training.storage.files import write_text
@@ -172,13 +173,17 @@ def _tune(
 
 
 def _resources(job: TrialJob) -> dict[str, float]:
-    """Resources of a trial's process: those of a worker, with GPUs if the cluster has `scaling.gpus_per_worker`."""
-    import ray
+    """Resources of a trial's process: those of a worker, with GPUs if a node has `scaling.gpus_per_worker`.
 
+    Raises :class:`NoCapacityError` if no node has as much: Ray Tune would wait for such a node without an error.
+    """
     options = job.plan.settings.scaling
-    has_gpus = ray.cluster_resources().get("GPU", 0.0) >= options.gpus_per_worker
-    gpus = {"GPU": options.gpus_per_worker} if has_gpus and options.use_gpu != "no" else {}
-    return {"CPU": options.cpus_per_worker or 1.0} | gpus
+    on_gpus = (
+        options.use_gpu != "no" and job.plan.settings.training.ON_GPUS and workers_with_gpus(options) > 0
+    )
+    cpus, gpus = options.cpus_per_worker or 1.0, options.gpus_per_worker if on_gpus else 0.0
+    check_fits_a_node(cpus, gpus)
+    return {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
 
 
 def _scheduler(scheduler: Scheduler, jobs: Sequence[TrialJob]) -> "TrialScheduler":

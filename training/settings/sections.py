@@ -51,6 +51,7 @@ class TrainerSettings(Section):
     (:data:`training.seams.FORMATS`). `NOT_IN_KEY` names the settings that are no ingredients of the run key.
     `COMPUTES_METRICS` says whether the trainer computes the metrics of a recipe (:mod:`training.recipe_metrics`), and
     `READS_DATASET` whether it reads a recipe's own torch Dataset (`Recipe(dataset=...)`) with `data.feed=loader`.
+    `ON_GPUS` says whether the trainer can compute on GPUs; without it, `scaling.use_gpu=auto` means CPUs.
     """
 
     WORDS: ClassVar[TrainerWords]
@@ -59,6 +60,7 @@ class TrainerSettings(Section):
     NOT_IN_KEY: ClassVar[tuple[str, ...]] = ()
     COMPUTES_METRICS: ClassVar[bool] = False
     READS_DATASET: ClassVar[bool] = False
+    ON_GPUS: ClassVar[bool] = True
 
     @property
     def total_epochs(self) -> int:

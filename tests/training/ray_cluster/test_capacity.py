@@ -19,7 +19,7 @@ os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_LOG_TO_DRIVER": "
 import ray
 from training.errors import SettingError
 from training.supervision.launch import _choose_gpu
-from training.ray_cluster.capacity import check_accelerator, capacity_for_workers
+from training.ray_cluster.capacity import check_accelerator, capacity_for_workers, check_fits_a_node
 from training.settings.schema import Settings
 
 def settings(**scaling):
@@ -55,6 +55,10 @@ print(json.dumps({
     "half workers": capacity_for_workers(half, "memory", True)[0],
     "known accelerator": refusal(check_accelerator, settings(accelerator_type="A100").scaling),
     "other accelerator": refusal(check_accelerator, settings(accelerator_type="H100").scaling),
+    "on CPUs only": _choose_gpu(Settings.model_validate({"training": {"trainer": "tensorflow"}})),
+    "a trial": refusal(check_fits_a_node, 4, 1.0),
+    "a trial of many CPUs": refusal(check_fits_a_node, 8, 0.0),
+    "a trial of two GPUs": refusal(check_fits_a_node, 1, 2.0),
     "any accelerator": refusal(check_accelerator, settings().scaling),
 }))
 ray.shutdown()
@@ -95,6 +99,19 @@ def test_workers_leave_a_cpu_to_a_stream(decided: dict[str, Any]) -> None:
     assert decided["streaming"] == [4, 0.75]
     assert decided["streaming to many"] == [32, 0.0937]
     assert "do not fit 4 CPUs on 1 nodes with a whole CPU of one node left" in decided["no room to stream"]
+
+
+def test_a_trainer_that_computes_on_cpus_takes_no_gpu(decided: dict[str, Any]) -> None:
+    assert decided["on CPUs only"] is False
+
+
+def test_a_trial_that_fits_no_node_is_refused(decided: dict[str, Any]) -> None:
+    assert decided["a trial"] is None
+    assert (
+        "a trial takes 8 CPU, and no node has as much: the largest has 4 CPUs"
+        in decided["a trial of many CPUs"]
+    )
+    assert "a trial takes 1 CPU and 2 GPU, and no node" in decided["a trial of two GPUs"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class Objective(Protocol):
     """The objective of a training. `metric` names the number that a trainer reports beside the loss.
 
-    `target` says how the target of a table is read: as one of some classes, or as a number.
+    `target` says how the target of a table is read: as one of some classes, or as a number. `smooths` says whether
+    the loss has label smoothing.
 
     A trainer of networks uses the operations below. Another trainer knows `loss` and `metric` by their names, as
     `training/trainers/xgboost/objectives.py` does, and refuses an objective that it does not know.
@@ -28,6 +29,10 @@ class Objective(Protocol):
     @property
     def target(self) -> Literal["class", "number"]:
         """Kind of the target."""
+
+    @property
+    def smooths(self) -> bool:
+        """Whether :meth:`torch_sums` applies `smoothing`."""
 
     @property
     def metric(self) -> str:

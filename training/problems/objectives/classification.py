@@ -16,6 +16,7 @@ class ClassificationObjective:
     loss: str = "cross_entropy"
     metric: str = "accuracy"
     target: Literal["class", "number"] = "class"
+    smooths = True
 
     def outputs(self, version: DatasetVersion) -> int:
         """One logit per class."""

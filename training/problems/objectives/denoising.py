@@ -37,6 +37,7 @@ class DenoisingObjective:
     loss: str = "squared_noise_error"
     metric: str = "noise_error"
     target: Literal["class", "number"] = "class"
+    smooths = False
 
     def outputs(self, version: DatasetVersion) -> int:
         """One loss for each class."""

@@ -29,6 +29,7 @@ class LanguageModelObjective:
     loss: str = "next_token_cross_entropy"
     metric: str = "perplexity"
     target: Literal["class", "number"] = "number"
+    smooths = False
 
     def outputs(self, version: DatasetVersion) -> int:
         """Mean loss and number of the predicted tokens."""

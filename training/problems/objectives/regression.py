@@ -17,6 +17,7 @@ class RegressionObjective:
     loss: str = "squared_error"
     metric: str = "rmse"
     target: Literal["class", "number"] = "number"
+    smooths = False
 
     def outputs(self, version: DatasetVersion) -> int:
         """One number: the prediction, standardised as the target is."""

@@ -12,7 +12,9 @@ from training.records import DatasetVersion
 from training.seams import install_command
 from training.settings.schema import Settings
 from training.trainers.base import Promise
+from training.trainers.network.dataset_checks import check_smoothing
 from training.trainers.network.own_settings import network_settings
+from training.trainers.own_loop.own_settings import loop_settings
 
 if TYPE_CHECKING:
     from training.attempts.job import TrainingJob
@@ -31,12 +33,12 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
 
 
 def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if Keras is not installed."""
-    del settings, version
+    """Raise :class:`SettingError` if Keras is not installed, or for label smoothing without classes."""
     if find_spec("keras") is None:
         raise SettingError(
             f"trainer keras: Keras is not installed; install it by `{install_command('keras')}`"
         )
+    check_smoothing("training.label_smoothing", loop_settings(settings).label_smoothing, version)
 
 
 def promise(settings: Settings) -> Promise:

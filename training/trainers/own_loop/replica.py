@@ -14,7 +14,6 @@ from torch import nn  # noqa: TID253
 from training.checkpoints.parts import whole
 from training.data.dataset import Columns
 from training.data.sample_order import Rows, stream_key
-from training.errors import SettingError
 from training.problems.objectives import objective_named
 from training.recipe import Recipe
 from training.recipe_metrics import RecipeMetrics
@@ -30,7 +29,7 @@ from training.trainers.own_loop.schedule import build_optimizer, learning_rate, 
 from training.trainers.ranks import Ranks
 
 if TYPE_CHECKING:
-    from training.settings.network import OwnLoopSettings
+    pass
 
 _INITIAL, _STEP = 3, 4  # streams of random numbers, see training.data.sample_order
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -86,7 +85,6 @@ class LoopReplica:
 
     def build(self, recipe: Recipe) -> nn.Module:
         """A new module of the recipe on the rank's device, in training mode."""
-        check_smoothing(self.options, self.version)
         outputs = self.objective.outputs(self.version)
         return build_module(recipe, model_shape(self.version), outputs).to(self.ranks.device)
 
@@ -293,12 +291,6 @@ class LoopReplica:
         if self.ranks.distributed:
             for buffer in self.module.buffers():
                 dist.broadcast(buffer, src=0)
-
-
-def check_smoothing(options: "OwnLoopSettings", version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if the classes of a problem without classes are to be smoothed."""
-    if options.label_smoothing and not version.classes:
-        raise SettingError("training.label_smoothing: a regression has no classes to smooth; remove it")
 
 
 def _timed_allreduce(

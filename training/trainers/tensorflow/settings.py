@@ -22,6 +22,7 @@ class TensorFlowSettings(NetworkSettings):
         section="How the weights are trained, of a recipe with trainer=TensorFlow(...)",
     )
     FORMATS: ClassVar[tuple[str, ...]] = ("keras_file",)
+    ON_GPUS: ClassVar[bool] = False
 
     trainer: Literal["tensorflow"] = Field(
         "tensorflow", description="The trainer that these settings are for"

@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING
 import torch  # noqa: TID253 - this module is itself imported inside functions
 from torch import nn  # noqa: TID253
 
-from training.errors import SettingError
 from training.recipe import Recipe
 from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.network.fine_tuning import Started, set_training, start_from
-from training.trainers.own_loop.replica import LoopReplica, check_smoothing
+from training.trainers.own_loop.replica import LoopReplica
 from training.trainers.ranks import Ranks
 from training.trainers.torch.own_settings import own_settings
 
 if TYPE_CHECKING:
-    from training.trainers.torch.settings import TrainingSettings
+    pass
 
 
 class Replica(LoopReplica):
@@ -39,7 +38,6 @@ class Replica(LoopReplica):
     def build(self, recipe: Recipe) -> nn.Module:
         """See :meth:`LoopReplica.build`."""
         options = own_settings(self.settings)
-        check_options(options, self.version)
         module = super().build(recipe)
         self.started = start_from(module, self.initial, options, self.objective.outputs(self.version))
         self.initial = None
@@ -72,10 +70,3 @@ class Replica(LoopReplica):
     def to_training(self) -> None:
         """Set the module to training mode, and its frozen modules to evaluation mode."""
         set_training(self.module, self.frozen)
-
-
-def check_options(options: "TrainingSettings", version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` for a setting that only images or classes have."""
-    check_smoothing(options, version)
-    if options.channels_last and not version.has_images:
-        raise SettingError("training.channels_last: only images have channels; remove it for a table")

@@ -9,6 +9,7 @@ from training.records import DatasetVersion
 from training.seams import install_command
 from training.settings.schema import Settings
 from training.trainers.base import Promise
+from training.trainers.network.dataset_checks import check_channels_last, check_smoothing
 from training.trainers.network.feeds import local_batch_size
 from training.trainers.torch.own_settings import own_settings
 
@@ -29,14 +30,17 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
 
 
 def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if a library is missing, or for rows of a table with the feed `stream` of images."""
-    for name in own_settings(settings).libraries:
+    """Raise :class:`SettingError` if a library is missing, or for settings that the dataset's rows or problem lack."""
+    options = own_settings(settings)
+    for name in options.libraries:
         if find_spec(name) is None:
             raise SettingError(
                 f"training.strategy: {name} is not installed; install it by `{install_command(name)}`"
             )
     if not version.has_images and settings.data.feed == "stream":
         raise SettingError("data.feed: stream reads images; rows of a table need data.feed=memory")
+    check_channels_last(options.channels_last, version)
+    check_smoothing("training.label_smoothing", options.label_smoothing, version)
 
 
 def promise(settings: Settings) -> Promise:

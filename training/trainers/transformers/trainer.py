@@ -13,6 +13,7 @@ from training.records import DatasetVersion
 from training.seams import install_command
 from training.settings.schema import Settings
 from training.trainers.base import Promise
+from training.trainers.network.dataset_checks import check_smoothing
 from training.trainers.transformers.own_settings import own_settings
 
 if TYPE_CHECKING:
@@ -35,16 +36,14 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
 
 
 def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if Transformers is not installed, or for the smoothing of a number."""
+    """Raise :class:`SettingError` if Transformers is not installed, or for label smoothing without classes."""
     if find_spec("transformers") is None or find_spec("accelerate") is None:
         raise SettingError(
             "trainer transformers: Transformers and Accelerate are not both installed; install them by "
             f"`{install_command('transformers')}`"
         )
-    if own_settings(settings).label_smoothing_factor and not version.classes:
-        raise SettingError(
-            "training.label_smoothing_factor: a regression has no classes to smooth; remove it"
-        )
+    smoothing = own_settings(settings).label_smoothing_factor
+    check_smoothing("training.label_smoothing_factor", smoothing, version)
 
 
 def promise(settings: Settings) -> Promise:

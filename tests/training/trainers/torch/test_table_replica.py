@@ -12,8 +12,8 @@ from training.errors import SettingError, TrainingError
 from training.records import DatasetVersion
 from training.trainers.network.feeds import Batch
 from training.trainers.network.inputs import encoder_of
-from training.trainers.torch.own_settings import own_settings
-from training.trainers.torch.replica import Replica, check_options
+from training.trainers.torch.replica import Replica
+from training.trainers.torch.trainer import check_dataset
 
 INPUTS = values()
 PRICES = 1000 + 300 * np.random.default_rng(1).normal(size=len(INPUTS)) + 50 * INPUTS[:, 0]
@@ -120,7 +120,7 @@ def test_a_model_that_does_not_fit_the_table_is_refused(layers: list[Any], messa
         (
             {"label_smoothing": 0.1},
             np.arange(40.0),
-            r"training\.label_smoothing: a regression has no classes",
+            r"training\.label_smoothing: only classification has labels to smooth, and this is regression",
         ),
     ],
 )
@@ -129,4 +129,4 @@ def test_what_only_images_or_classes_have_is_refused(
 ) -> None:
     version = described(values(), targets)
     with pytest.raises(SettingError, match=message):
-        check_options(own_settings(plain_steps(**training)), version)
+        check_dataset(plain_steps(**training), version)

@@ -1,0 +1,19 @@
+"""Checks that settings of a network suit a dataset, without importing torch: `plan` makes them, and each worker."""
+
+from training.errors import SettingError
+from training.problems.objectives import objective_named
+from training.records import DatasetVersion
+
+
+def check_smoothing(setting: str, smoothing: float, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` for label smoothing, with the problem's loss lacking it; `setting` is its name."""
+    if smoothing and not objective_named(version.problem).smooths:
+        raise SettingError(
+            f"{setting}: only classification has labels to smooth, and this is {version.problem}; remove the setting"
+        )
+
+
+def check_channels_last(channels_last: bool, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` if rows without channels shall be in the memory format of images."""
+    if channels_last and not version.has_images:
+        raise SettingError("training.channels_last: only images have channels; remove the setting")
