@@ -75,6 +75,7 @@ OWN_LOOP = NETWORK | {
     "trainers.own_loop.worker",
 }
 TORCH = OWN_LOOP | {
+    "trainers.network.dataset_checks",
     "trainers.torch",
     "trainers.network.fine_tuning",
     "trainers.network.loader_feed",
@@ -90,6 +91,7 @@ TORCH = OWN_LOOP | {
     "trainers.torch.zero",
 }
 KERAS = OWN_LOOP | {
+    "trainers.network.dataset_checks",
     "trainers.keras",
     "trainers.keras.library",
     "trainers.keras.module",
@@ -135,6 +137,7 @@ ACCELERATE = NETWORK | {
     "trainers.network.plain_state",
 }
 TRANSFORMERS = NETWORK | {
+    "trainers.network.dataset_checks",
     "trainers.network.later_replay",
     "trainers.network.accelerate_state",
     "trainers.network.fine_tuning",
@@ -302,8 +305,10 @@ IMPORTED_FROM_OUTSIDE = {
     "code_closure": {"code_digests"},
     "machine": {"available_cpus"},
     "recipe": {"BuildModel", "Recipe", "modules_set_aside", "reload"},
+    "recipe_errors": {"named_as"},
     "recipe_metrics": {"RecipeMetrics"},
     "seams": {"install_command"},
+    "storage.given_paths": {"expanded", "resolved"},
     "storage.files": {
         "atomic_file",
         "atomic_folder",

@@ -11,7 +11,6 @@ import random
 import signal
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -34,6 +33,7 @@ from training.errors import (
 )
 from training.ray_cluster.capacity import NoCapacityError
 from training.ray_cluster.cluster import head_is_gone, restart_dead_ray
+from training.recipe_errors import raised_at
 from training.redaction import redact
 from training.storage.files import sweep, write_text
 from training.supervision.deadlines import UNWIND_S, Deadlines
@@ -155,13 +155,7 @@ def _explained(error: Exception) -> EvergreenError:
         return known
     inner = [one for one in causes(error) if not type(one).__module__.startswith("ray.")]
     first = inner[-1] if inner else error
-    return TrainingError(f"the training code failed: {type(first).__name__}: {first}{_place(first)}")
-
-
-def _place(error: BaseException) -> str:
-    """File and line where `error` was raised; empty without a traceback, as Ray transfers tracebacks as text."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return TrainingError(f"the training code failed: {type(first).__name__}: {first}{raised_at(first)}")
 
 
 def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked: list[int]) -> None:

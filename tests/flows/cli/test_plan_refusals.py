@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small_runs
 from PIL import Image
 from small_runs import LINEAR
 
 from flows import preview as module
 from flows.preview import preview
+from tasks.checks import plan_checks
 from tasks.trackers.mlflow_run import connect
 from training.errors import DataError, SettingError, TrainingError
 from training.storage.paths import Home
@@ -89,6 +91,49 @@ def test_a_model_for_colour_images_is_refused_on_grey_ones(home: Home, tmp_path:
     with pytest.raises(TrainingError, match=r"its model refuses images of \(1, 6, 6\).*data\.channels"):
         plan(home, tmp_path, images, model)
     assert plan(home, tmp_path, images, model, channels=3)
+
+
+def test_a_champion_of_other_inputs_is_found_for_a_built_in_recipe(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    larger = small_runs.prepared(home, data={"image_size": 16})
+    monkeypatch.setattr(
+        plan_checks, "champion_tags", lambda *_: ("1", {"evergreen.dataset": larger.fingerprint})
+    )
+    with pytest.raises(SettingError, match=r"champion digits version 1 .*16"):
+        preview("digits", {}, home)
+    assert preview("digits", {"data": {"image_size": 16}}, home).first
+
+
+def test_settings_that_a_problem_lacks_are_refused_for_a_built_in_recipe(home: Home) -> None:
+    with pytest.raises(SettingError, match=r"training\.label_smoothing: only classification"):
+        preview("diabetes", {"training": {"label_smoothing": 0.1}}, home)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            "nn.Linear(undefined, classes)",
+            r"build_model failed: NameError: .*'undefined'.*\(/.*pets\.py, line \d+\)",
+        ),
+        ("__import__('lightgbm_of_nobody')", "build_model failed: ModuleNotFoundError"),
+        ("None", r"build_model returned a NoneType; it must return a torch\.nn\.Module"),
+        ("nn.LSTM(6, classes)", "its model (refuses|returned a tuple; it must return one tensor)"),
+        ("nn.Bilinear(6, 6, classes)", "its model failed: TypeError: .*input2"),
+    ],
+)
+def test_a_mistake_in_build_model_is_the_recipe_s(
+    home: Home, tmp_path: Path, images: Path, model: str, said: str
+) -> None:
+    with pytest.raises(TrainingError, match=rf"recipe pets: {said}"):
+        plan(home, tmp_path, images, model)
+
+
+def test_a_full_disk_is_not_a_mistake_of_the_recipe(home: Home, tmp_path: Path, images: Path) -> None:
+    full = "(_ for _ in ()).throw(OSError(28, 'No space left on device'))"
+    with pytest.raises(OSError, match="No space left"):
+        plan(home, tmp_path, images, full)
 
 
 def test_a_tracker_without_its_library_is_refused(

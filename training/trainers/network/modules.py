@@ -5,31 +5,48 @@ from torch import nn  # noqa: TID253
 
 from training.errors import SettingError, TrainingError
 from training.recipe import BuildModel, Recipe
+from training.recipe_errors import named_as
 from training.text_shape import TextShape
 
 
 def build_module(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Build a new model of the recipe, and check that it gives `outputs` values for each row of inputs of `shape`.
 
-    Raises :class:`training.errors.TrainingError` if the model does not fit the data, or reads a file that is not kept
-    with the run.
+    Raises :class:`training.errors.TrainingError` if the model fails or does not fit the data, or if `build_model`
+    fails, returns no module, or reads a file that is not kept with the run.
     """
-    try:
-        module = _builder(recipe)(shape, outputs)
-    except FileNotFoundError as error:
+    builder = _builder(recipe)
+    with named_as(recipe.name, "build_model"):
+        try:
+            module = builder(shape, outputs)
+        except FileNotFoundError as error:
+            raise TrainingError(
+                f"recipe {recipe.name}: build_model reads {error.filename}, which is not kept with the run. Name it "
+                "in Recipe(files=(...)), relative to the recipe, and open it relative to __file__."
+            ) from error
+    if not isinstance(module, nn.Module):
         raise TrainingError(
-            f"recipe {recipe.name}: build_model reads {error.filename}, which is not kept with the run. Name it in "
-            "Recipe(files=(...)), relative to the recipe, and open it relative to __file__."
-        ) from error
-    module.eval()
-    try:
-        with torch.inference_mode():
-            output = tuple(module(model_example(shape, 2)).shape)
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise TrainingError(f"recipe {recipe.name}: its model refuses {_of_inputs(shape, error)}") from error
+            f"recipe {recipe.name}: build_model returned a {type(module).__name__}; it must return a torch.nn.Module"
+        )
+    output = _output_shape(recipe.name, module.eval(), shape)
     if output != (2, outputs):
         raise TrainingError(f"recipe {recipe.name}: {_of_outputs(shape, output, outputs)}")
     return module.train()
+
+
+def _output_shape(recipe: str, module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the model's output for two example rows."""
+    with torch.inference_mode(), named_as(recipe, "its model"):
+        try:
+            output = module(model_example(shape, 2))
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise TrainingError(f"recipe {recipe}: its model refuses {_of_inputs(shape, error)}") from error
+    if not isinstance(output, torch.Tensor):
+        raise TrainingError(
+            f"recipe {recipe}: its model returned a {type(output).__name__}; it must return one tensor, "
+            "such as logits. Return that tensor alone, or switch further outputs off (torchvision: aux_logits=False)."
+        )
+    return tuple(output.shape)
 
 
 def model_example(shape: tuple[int, ...], rows: int) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch  # noqa: TID253 - imported by processes that train, or that read a 
 
 from training.errors import DataError, SettingError, TrainingError
 from training.recipe import Recipe
+from training.recipe_errors import named_as
 from training.trainers.tensorflow.library import tensorflow_keras
 
 _SEED = "seed_generator_state"  # name that Keras gives to the state of each of its random generators
@@ -27,19 +28,21 @@ def build_model(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> Any:
             f"recipe {recipe.name}: its trainer builds no model of TensorFlow; use trainer=TensorFlow(build_model)"
         )
     own = (*shape[1:], shape[0])
-    model = build(own, outputs)
+    with named_as(recipe.name, "build_model"):
+        model = build(own, outputs)
     if not isinstance(model, keras.Model):
         raise TrainingError(
             f"recipe {recipe.name}: build_model returned a {type(model).__name__}; trainer TensorFlow needs a "
             "keras.Model"
         )
-    try:
-        found = tuple(model(np.zeros((2, *own), np.float32), training=False).shape)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise TrainingError(
-            f"recipe {recipe.name}: its model refuses images of {own} (height, width, channels): {error}. Build the "
-            "model from the shape that build_model is given."
-        ) from error
+    with named_as(recipe.name, "its model"):
+        try:
+            found = tuple(model(np.zeros((2, *own), np.float32), training=False).shape)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise TrainingError(
+                f"recipe {recipe.name}: its model refuses images of {own} (height, width, channels): {error}. Build "
+                "the model from the shape that build_model is given."
+            ) from error
     if found != (2, outputs):
         raise TrainingError(
             f"recipe {recipe.name}: two images gave an output of shape {found}, and the problem needs (2, {outputs}). "
