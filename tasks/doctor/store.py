@@ -11,6 +11,7 @@ from http.client import HTTPException
 from importlib.metadata import version
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import unquote
 
 import psutil
 from filelock import FileLock, Timeout
@@ -45,13 +46,19 @@ _COUNTS = "select (select count(*) from registered_models), (select count(*) fro
 
 
 def store_checks(home: Home, tracking_uri: str | None, deep: bool) -> Iterator[Check]:
-    """Check the home's file system and locks, then MLflow; with `deep`, open the store with MLflow's own client."""
+    """Check the home's file system and locks, then MLflow.
+
+    With `deep`, and for a store that is neither a server nor the home's, open the store with MLflow's own client.
+    """
     yield file_system_check(home.root)
     yield lock_check(home)
-    if tracking_uri is not None and tracking_uri.startswith("http"):
-        yield from mlflow_server_checks(tracking_uri, home)
-    elif tracking_uri is None:
+    if not tracking_uri:
         yield from embedded_store_checks(home)
+    elif tracking_uri.startswith("http"):
+        yield from mlflow_server_checks(tracking_uri, home)
+    else:
+        yield database_check(home, tracking_uri)
+        return
     if deep:
         yield opened_store_check(home, tracking_uri)
 
@@ -207,6 +214,32 @@ def mlflow_server_check(uri: str) -> Check:
 def _unanswered(uri: str, error: Exception) -> Check:
     remedy = "Start the server, or correct tracking.uri."
     return Check(name="MLflow server", ok=False, found=f"{uri}: {error}", remedy=remedy)
+
+
+def database_check(home: Home, uri: str) -> Check:
+    """Check the store at `uri` by opening it, but not a SQLite file that is missing: MLflow would create it."""
+    file = _sqlite_file(uri)
+    if file is None or file.is_file():
+        return opened_store_check(home, uri)
+    remedy = (
+        "Correct the address; sqlite:////FOLDER/FILE has an absolute path. The first run creates the file."
+    )
+    return Check(name=_STORE, ok=False, found=f"{uri}: there is no file {file}", remedy=remedy)
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    """The file of a SQLite store; None for any other store."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parts = make_url(uri)
+    except (ArgumentError, ValueError):  # the check that opens the store explains what is wrong
+        return None
+    if parts.get_backend_name() != "sqlite" or parts.database in (None, "", ":memory:"):
+        return None
+    place = str(parts.database)
+    return Path(unquote(place.removeprefix("file:")) if place.startswith("file:") else place)
 
 
 def opened_store_check(home: Home, tracking_uri: str | None) -> Check:

@@ -173,3 +173,35 @@ def test_a_folder_at_the_stores_path_is_an_error(home):
     [check] = store.embedded_store_checks(home)
     assert check.ok is False
     assert str(home.root / "mlflow.db") in check.found
+
+
+def test_a_store_that_is_no_server_is_opened(home, tmp_path):
+    database = f"sqlite:///{tmp_path / 'shared.db'}"
+    connect(database, home).create_registered_model("leaves")
+    [check] = database_checks(home, database)
+    assert (check.ok, check.found) == (True, "leaves {}")
+    [check] = database_checks(home, database, deep=True)  # once
+    assert check.ok
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("sqlite:///{}/gone.db", "there is no file {}/gone.db"),
+        ("sqlite:///file:{}/gone.db?uri=true", "there is no file {}/gone.db"),
+        ("localhost:5000", "localhost:5000 is not where MLflow can record"),
+        ("postgresql://me:hidden@127.0.0.1:9/models", "127.0.0.1:9/models"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_a_failed_check_and_is_not_created(home, tmp_path, uri, found):
+    [check] = database_checks(home, uri.format(tmp_path))
+    assert check.ok is False
+    assert found.format(tmp_path) in check.found
+    assert "hidden" not in check.found
+    assert check.remedy
+    assert not (tmp_path / "gone.db").exists()
+
+
+def database_checks(home, uri, deep=False):
+    """The checks of the store at `uri`, without those of the home."""
+    return [one for one in store.store_checks(home, uri, deep) if one.name not in ("home", "locks")]
