@@ -17,9 +17,9 @@ from tasks.doctor.credentials import object_store_checks
 from tasks.doctor.leftovers import leftover_checks
 from tasks.doctor.machine import machine_checks
 from tasks.doctor.packages import package_checks
-from tasks.doctor.services import service_checks
+from tasks.doctor.services import prefect_check, ray_checks
 from tasks.doctor.store import store_checks
-from training.errors import EXIT_OK, EXIT_RESOURCE, ResourceError
+from training.errors import EXIT_OK, EXIT_RESOURCE, ResourceError, SettingError
 from training.storage import paths
 
 __all__ = ["Check", "checks", "command"]
@@ -43,7 +43,8 @@ def command(
     from flows.local.environment import prepare
 
     del verbose, quiet
-    with suppress(ResourceError):  # `checks` reports a home that can't be used, and checks the rest
+    # `checks` reports a home that can't be used, and a damaged file of Prefect's profiles, and checks the rest.
+    with suppress(ResourceError, SettingError, OSError):
         prepare(paths.home())
     found = list(checks(None, deep, tracking_uri, storage_url))
     print_checks(found)
@@ -73,7 +74,20 @@ def checks(
         yield from _section("processes", lambda: leftover_checks(place))
         yield from _section("store", lambda: store_checks(place, tracking_uri, deep))
     yield from _section("object store", lambda: object_store_checks(storage_url))
-    yield from _section("services", lambda: service_checks(deep))
+    yield from _section("Prefect server", _prefect_checks)
+    yield from _section("Ray", lambda: ray_checks(deep))
+
+
+def _prefect_checks() -> Iterator[Check]:
+    from flows.local.environment import api_is_configured
+
+    try:
+        api_is_configured()
+    except (SettingError, OSError) as error:  # then Prefect can't be imported
+        remedy = "Repair the file, or move it away."
+        yield Check(name="Prefect server", ok=False, found=str(error), remedy=remedy)
+    else:
+        yield prefect_check()
 
 
 def _section(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:

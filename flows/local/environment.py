@@ -10,7 +10,9 @@ import tomllib
 import warnings
 from pathlib import Path
 
+from training.errors import SettingError
 from training.printable import PrintableFilter
+from training.storage.given_paths import expanded
 from training.storage.paths import Home, sqlite_url
 from training.telemetry import switch_off
 
@@ -84,17 +86,27 @@ def api_is_configured() -> bool:
     """Whether the user has configured a Prefect server, in the environment or in the active profile.
 
     The profile is read without importing Prefect, because the environment at the time of the import decides where
-    Prefect keeps its state.
+    Prefect keeps its state. Raises :class:`SettingError` when the file of profiles is damaged, whatever the environment
+    says: Prefect itself reads the file when it is imported.
     """
-    if os.environ.get("PREFECT_API_URL"):
-        return True
-    folder = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    in_profile = _profile_has_api()
+    return bool(os.environ.get("PREFECT_API_URL")) or in_profile
+
+
+def _profile_has_api() -> bool:
+    folder = expanded(os.environ.get("PREFECT_HOME", "~/.prefect"), "PREFECT_HOME")
     file = Path(os.environ.get("PREFECT_PROFILES_PATH", folder / "profiles.toml"))
     if not file.is_file():
         return False
-    profiles = tomllib.loads(file.read_text(encoding="utf-8"))
-    active = os.environ.get("PREFECT_PROFILE", profiles.get("active", ""))
-    return bool(profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL"))
+    try:
+        profiles = tomllib.loads(file.read_text(encoding="utf-8"))
+        active = os.environ.get("PREFECT_PROFILE", profiles.get("active", ""))
+        return bool(profiles.get("profiles", {}).get(active, {}).get("PREFECT_API_URL"))
+    except (ValueError, AttributeError, TypeError) as error:  # the last two: a value in place of a table
+        raise SettingError(
+            f"{file}: Prefect's profiles can't be read ({error}). Repair the file, or move it away: Prefect makes a "
+            "new one when it needs one."
+        ) from error
 
 
 def enable_logging() -> None:

@@ -17,9 +17,8 @@ _RAY_TIMEOUT_S = 60.0
 _NVIDIA = Path("/proc/driver/nvidia/version")
 
 
-def service_checks(deep: bool) -> Iterator[Check]:
-    """Check the Prefect server; with `deep`, also start Ray and ask torch for GPUs."""
-    yield prefect_check()
+def ray_checks(deep: bool) -> Iterator[Check]:
+    """With `deep`, start Ray and ask torch for GPUs; otherwise say that this was not checked."""
     if not deep:
         yield Check(
             name="Ray and GPUs", ok=None, found="not checked", remedy="`evergreen doctor --deep` checks both."

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from deployments.machine import place
-from flows.local.environment import api_is_configured
+from flows.local.environment import api_is_configured, prepare
 from tasks.trackers.embedded_store import opened
 from tasks.trackers.mlflow_store import connect
-from training.errors import ResourceError
+from training.errors import ResourceError, SettingError
 from training.storage.paths import HOME_VARIABLE, Home
 from training.storage.paths import home as home_of_environment
 from training.storage.record_files import DamagedError
@@ -72,6 +72,18 @@ def test_the_home_directory_of_an_unknown_user_is_refused(monkeypatch: pytest.Mo
         home_of_environment()
     with pytest.raises(SystemExit, match="not deployed: EVERGREEN_HOME=~no-such-user"):
         place()
+
+
+@pytest.mark.parametrize("content", [b'active = "work', b"\xff\xfe", b"profiles = 3"])
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:9/api"])
+def test_a_damaged_file_of_prefects_profiles_is_named(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, url: str
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    (tmp_path / "profiles.toml").write_bytes(content)
+    with pytest.raises(SettingError, match=rf"{tmp_path}/profiles.toml: .*Repair the file, or move it away"):
+        prepare(home)
 
 
 def outside(home: Home) -> set[Path]:

@@ -56,6 +56,16 @@ def test_the_command_reports_a_home_that_cannot_be_written_and_checks_the_rest(t
     assert "Prefect server" in found
 
 
+def test_a_damaged_file_of_prefects_profiles_is_a_failed_check(home, tmp_path, monkeypatch, capsys):
+    (tmp_path / "profiles.toml").write_text("profiles = 3")
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "profiles.toml"))
+    assert main(["doctor", "--json"]) == EXIT_RESOURCE
+    found = {check["name"]: check for check in json.loads(capsys.readouterr().out.splitlines()[-1])}
+    assert [name for name, check in found.items() if check["ok"] is False] == ["Prefect server"]
+    assert str(tmp_path / "profiles.toml") in found["Prefect server"]["found"]
+    assert "Ray and GPUs" in found  # later checks still run
+
+
 def test_packages_are_compared_with_the_requirements():
     wanted = packages.declared()
     assert {"torch", "ray", "fastapi", "sqlalchemy"} <= {one.name for one in wanted.requirements}
