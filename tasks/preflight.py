@@ -2,7 +2,8 @@
 
 Whether the model can be compared and registered would otherwise be known only after hours of training; it is checked
 while the workers start and run their first steps. Fails with SettingError when the champion learned another problem or
-takes other inputs, or when the MLflow experiment was deleted, and with TrainingError when the model can't be exported.
+takes other inputs, when the MLflow experiment was deleted or when MLflow's server allows this account no writes, and
+with TrainingError when the model can't be exported.
 """
 
 import logging
@@ -16,7 +17,7 @@ from tasks.model_formats.base import format_of
 from tasks.registry.aliases import TRANSFORM_TAG, champion_of, version_tags
 from tasks.registry.safe_loading import registered_inputs
 from tasks.step import step
-from tasks.trackers.mlflow_run import check_experiment, connect_once
+from tasks.trackers.mlflow_run import check_experiment, connect_once, open_run
 from training.errors import StopRequestedError, classify
 from training.plan import RunPlan
 from training.recipe import reload_once
@@ -47,6 +48,8 @@ def preflight(plan: RunPlan, version: DatasetVersion) -> None:
             tags = version_tags(client, plan.model, number)
             compare_transforms(plan.model, number, tags.get(TRANSFORM_TAG, ""), version.transform)
             check_shape(plan, version, number)
+        if plan.settings.tracking.uri is not None:
+            open_run(client, plan)  # a server may allow reads, and refuse this account's writes
     except Exception as error:
         known = classify(error)
         if known is None or not known.transient:

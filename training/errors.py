@@ -173,7 +173,7 @@ def classify(error: BaseException) -> EvergreenError | None:
         if isinstance(one, EvergreenError):
             return one
     for one in chain:
-        if (refused := _refused_by_prefect(one)) is not None:
+        if (refused := _refused_by_prefect(one) or _refused_by_mlflow(one)) is not None:
             return refused
     for one in chain:
         if (lacking := _lacking(one)) is not None:
@@ -209,6 +209,18 @@ def _refused_by_prefect(error: BaseException) -> EvergreenError | None:
     if status in _TRY_AGAIN or status >= 500:
         return TransientError(f"{server} fails (status {status}). Read the server's log. {_AGAIN}")
     return None
+
+
+def _refused_by_mlflow(error: BaseException) -> SettingError | None:
+    """The error to show when MLflow's server refuses a request for lack of permission; else None."""
+    if type(error).__name__ not in _MLFLOW or (status := _status(error)) not in REFUSED:
+        return None
+    return SettingError(
+        f"MLflow's server refuses a request (status {status}: {_first_line(error)}). Set MLFLOW_TRACKING_USERNAME and "
+        "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to an account that may create runs in the experiment and "
+        "versions of the model, or have this permission granted to the account. Then run the same command, which "
+        "resumes the run."
+    )
 
 
 def _lacking(error: BaseException) -> ResourceError | None:

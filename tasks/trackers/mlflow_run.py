@@ -1,6 +1,7 @@
 """MLflow runs: one for each run key, with its inputs, final status and final metrics, each recorded once."""
 
 import shlex
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,18 +35,35 @@ HOME_TAG = "evergreen.home"  # identifies the home that a run belongs to, in a s
 ERROR_TAG = "evergreen.error"
 _DELETED = "deleted"  # MLflow keeps a deleted experiment, with its name, until `mlflow gc`
 PARENT_TAG = "mlflow.parentRunId"  # MLflow shows a run with this tag below its parent
+_OPENING = threading.Lock()  # two threads of this process that open the same run would create the run twice
 
 
-def open_run(client: "MlflowClient", plan: RunPlan, parent: str | None = None) -> str:
+def open_run(
+    client: "MlflowClient", plan: RunPlan, parent: str | None = None, leaves_others: bool = False
+) -> str:
     """Find or create the MLflow run with this run key, set it to RUNNING, and return its id.
 
     The caller holds the recipe's run lock, so any other run of this recipe and home with status RUNNING was killed:
-    such runs get the status KILLED, unless the run is a trial of the search whose MLflow run is `parent`. Raises
-    :class:`SettingError` when the experiment was deleted.
+    such runs get the status KILLED, unless the run is a trial of the search whose MLflow run is `parent`, or the caller
+    `leaves_others` as they are. Raises :class:`SettingError` when the experiment was deleted.
     """
     experiment_id = experiment_of(client, plan)
-    if parent is None:
+    if parent is None and not leaves_others:
         close_killed(client, plan)
+    with _OPENING:
+        opened = _find_or_create(client, experiment_id, plan)
+    run_id: str = opened.info.run_id
+    client.update_run(run_id, status="RUNNING")
+    link_flow_run(client, opened)
+    if ERROR_TAG in opened.data.tags:
+        client.delete_tag(run_id, ERROR_TAG)
+    if parent is not None:
+        client.set_tag(run_id, PARENT_TAG, parent)  # the newest search that has this trial
+    return run_id
+
+
+def _find_or_create(client: "MlflowClient", experiment_id: str, plan: RunPlan) -> "Run":
+    """The run with this run key, after the removal of any twin."""
     if not (found := _runs_of_key(client, experiment_id, plan)):
         tags = {
             RUN_KEY_TAG: plan.run_key,
@@ -58,14 +76,7 @@ def open_run(client: "MlflowClient", plan: RunPlan, parent: str | None = None) -
     opened, *twins = found
     for twin in twins:
         client.delete_run(twin.info.run_id)
-    run_id: str = opened.info.run_id
-    client.update_run(run_id, status="RUNNING")
-    link_flow_run(client, opened)
-    if ERROR_TAG in opened.data.tags:
-        client.delete_tag(run_id, ERROR_TAG)
-    if parent is not None:
-        client.set_tag(run_id, PARENT_TAG, parent)  # the newest search that has this trial
-    return run_id
+    return opened
 
 
 def tags_of_run(client: "MlflowClient", run_id: str | None) -> dict[str, str]:

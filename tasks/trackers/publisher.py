@@ -145,7 +145,7 @@ class Publisher:
             self._send()
         except Exception as error:
             if not self._pause:
-                log.warning("MLflow does not accept metrics now; they are kept and sent later (%s)", error)
+                _warn(error)
             self._pause = min(LONGEST_PAUSE_S, 2 * self._pause or FIRST_PAUSE_S)
             self._next_try = time.monotonic() + self._pause
             return
@@ -187,6 +187,19 @@ class Publisher:
         if self._monitor is not None:
             self._monitor.finish()
             self._monitor = None
+
+
+def _warn(error: Exception) -> None:
+    """Say whether the metrics will be accepted without the user's help."""
+    known = classify(error)
+    if known is not None and known.transient:
+        log.warning("MLflow does not accept metrics now; they are kept and sent later (%s)", error)
+    else:
+        log.warning(
+            "MLflow refuses the metrics; they are kept, but the run fails when training is done unless the cause is "
+            "removed (%s)",
+            known or error,
+        )
 
 
 def within(seconds: float, *actions: Callable[[], object]) -> None:

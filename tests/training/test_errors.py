@@ -4,6 +4,8 @@ import errno
 
 import httpx
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos import databricks_pb2
 from prefect.exceptions import PrefectHTTPStatusError
 
 from training import errors
@@ -160,6 +162,21 @@ def test_another_version_of_prefects_server_is_a_setting_error() -> None:
     known = classify(RuntimeError(text))
     assert isinstance(known, SettingError)
     assert "server: 2.20.0" in str(known)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (databricks_pb2.PERMISSION_DENIED, SettingError),
+        (databricks_pb2.UNAUTHENTICATED, SettingError),
+        (databricks_pb2.TEMPORARILY_UNAVAILABLE, TransientError),
+        (databricks_pb2.INVALID_PARAMETER_VALUE, type(None)),
+    ],
+)
+def test_an_answer_of_mlflows_server_is_explained(code: int, kind: type[errors.EvergreenError]) -> None:
+    known = classify(raised_from(RuntimeError("outside"), MlflowException("Response body: 'no'", code)))
+    assert type(known) is kind
+    assert kind is not SettingError or "MLFLOW_TRACKING_USERNAME" in str(known)
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.exceptions import MlflowException
 from mlflow_servers import MlflowServer, Proxy, mlflow_server
 from tracked import difference, planned, recorded, slow_recipe, the_run
 
 from flows.retrain import retrain
 from tasks.evaluate import evaluate
+from tasks.preflight import preflight
 from tasks.register import register
 from tasks.registry.aliases import champion_of
 from tasks.trackers.mlflow_run import (
@@ -32,7 +34,14 @@ from tasks.trackers.mlflow_run import (
 from tasks.train import train
 from training.attempts.history import read_attempts
 from training.attempts.metrics import MetricsFile
-from training.errors import EXIT_RETRY, SettingError, StopRequestedError, TrainingError, TransientError
+from training.errors import (
+    EXIT_RETRY,
+    SettingError,
+    StopRequestedError,
+    TrainingError,
+    TransientError,
+    classify,
+)
 from training.storage.paths import Home
 from training.supervision.launch import finished
 
@@ -223,6 +232,26 @@ def test_refused_credentials_are_said_at_once(proxy: Proxy, home: Home, status: 
     with pytest.raises(SettingError, match="MLFLOW_TRACKING_USERNAME"):
         connect_patiently(plan)
     assert time.monotonic() - began < 30 < plan.settings.tracking.outage_s
+
+
+def test_a_server_that_refuses_writes_is_said_before_training(
+    proxy: Proxy, home: Home, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan, version = planned(home, uri=proxy.uri, seed=seed, tracking={"experiment": f"closed {seed}"})
+    proxy.about, proxy.status = "experiments/create", 403
+    for step in (preflight, train):  # without the first, the second would fail after the training
+        with caplog.at_level(logging.WARNING), pytest.raises(MlflowException) as raised:
+            step.fn(plan, version)
+        known = classify(raised.value)
+        assert isinstance(known, SettingError)
+        assert "refuses a request (status 403" in str(known)
+    said = [one.message for one in caplog.records if one.name == "evergreen.tracking"]
+    assert any("MLflow refuses the metrics" in one for one in said)
+    assert not any("sent later" in one for one in said)
+    proxy.well_behaved()
+    preflight.fn(plan, version)
+    train.fn(plan, version)
+    assert difference(proxy.uri, plan) == NONE
 
 
 @pytest.mark.parametrize(
