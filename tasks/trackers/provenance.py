@@ -22,6 +22,7 @@ _VERSION = "models:/"  # beginning of MLflow's address of a version
 FLOW_RUN_TAG = "evergreen.flow_run"
 _NOTE_TAG = "mlflow.note.content"  # MLflow shows this tag as the run's description
 _GIT_TIMEOUT_S = 10.0
+_LONGEST_SCHEMA = 1_048_575  # characters; MLflow refuses a dataset with a longer schema
 # MLflow's names of the types of a table's columns
 _TYPES: dict[ColumnKind, str] = {
     "number": "double",
@@ -91,7 +92,7 @@ def dataset_inputs(plan: RunPlan, version: DatasetVersion) -> "list[DatasetInput
                 digest=version.fingerprint[:32],  # MLflow takes 36 characters at most
                 source_type=kind,
                 source=json.dumps(source),
-                schema=json.dumps(_schema(version)),
+                schema=_schema_text(version),
                 profile=json.dumps(_profile(version, split)),
             ),
             [InputTag("mlflow.data.context", context)],
@@ -107,6 +108,14 @@ def _source(plan: RunPlan, version: DatasetVersion) -> tuple[str, dict[str, str]
         return "http", {"url": origin}
     path = Path(origin) if Path(origin).is_absolute() else Path(plan.files.root)
     return "local", {"uri": path.as_uri()}
+
+
+def _schema_text(version: DatasetVersion) -> str:
+    """The schema as JSON, with only the first columns of a table that has too many for MLflow."""
+    schema = _schema(version)
+    while len(text := json.dumps(schema)) > _LONGEST_SCHEMA:
+        schema = {name: columns[: len(columns) // 2] for name, columns in schema.items()}
+    return text
 
 
 def _schema(version: DatasetVersion) -> dict[str, Any]:
