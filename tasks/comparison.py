@@ -1,5 +1,6 @@
 """Identity of the comparison that a candidate's scores belong to; only an identical comparison reuses the scores."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +11,16 @@ from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.plan import RunPlan
 from training.records import Evaluation, Record, TrainedModel
 from training.redaction import redact
-from training.storage.files import digest_json
+from training.storage.files import digest_file, digest_json
 from training.storage.paths import RunPaths
 from training.storage.record_files import find_record, read_record, record_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-COMPARISON, EVALUATION = "comparison.json", "evaluation.json"
+log = logging.getLogger("evergreen.evaluate")
+
+COMPARISON, EVALUATION, PREDICTIONS = "comparison.json", "evaluation.json", "predictions.parquet"
 _FORMAT = 2  # 2: predictions.parquet has each row's digest
 
 
@@ -103,8 +106,15 @@ def write_comparison(folder: Path, aside: Path, comparison: Comparison, evaluati
 
 
 def find_evaluation(folder: Path) -> Evaluation | None:
-    """The scores in a comparison's folder; None when there are none or a record is damaged (logs a warning)."""
+    """The scores in a comparison's folder; None when there are none, or when a file is damaged (logs a warning)."""
     made = find_record(folder / EVALUATION, Evaluation, owner_of(folder))
     if made is None or find_record(folder / COMPARISON, Comparison, owner_of(folder)) is None:
         return None
-    return made.model_copy(update={"predictions": str(folder / "predictions.parquet")})
+    file = folder / PREDICTIONS
+    if not file.is_file():
+        log.warning("%s is missing", file)
+        return None
+    if made.predictions_digest not in ("", digest_file(file)):
+        log.warning("%s is damaged: its digest differs from that in %s", file, EVALUATION)
+        return None
+    return made.model_copy(update={"predictions": str(file)})

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.checks.model_checks import compare_transforms
-from tasks.comparison import comparison_now, find_evaluation, write_comparison
+from tasks.comparison import PREDICTIONS, comparison_now, find_evaluation, write_comparison
 from tasks.preflight import check_shape
 from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, TRANSFORM_TAG, load_version, version_tags
 from tasks.registry.training_rows import inherited_rows, training_rows_of
@@ -37,7 +37,7 @@ from training.problems.base import Predict, Predictions
 from training.recipe import reload_once
 from training.recipe_metrics import RecipeMetrics
 from training.records import DatasetVersion, Evaluation, Score, TableSchema, TrainedModel
-from training.storage.files import atomic_file, atomic_folder
+from training.storage.files import atomic_file, atomic_folder, digest_file
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
 from training.trainers.base import inspection_of
@@ -81,14 +81,14 @@ def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> E
     if (found := find_evaluation(folder)) is not None:
         return found
     if folder.exists():
-        set_aside(folder, "its records can't be read")
+        set_aside(folder, "its files are damaged, so the models are scored again")
     with atomic_folder(folder) as aside:
         champion, anchor = (_loaded(client, plan, version, one) for one in (now.champion, now.anchor))
         made = compare(plan, version, trained, champion, anchor, aside)
         child = plan.initial is not None and plan.initial.digest == now.champion_weights
         made = made.model_copy(update={"initial": plan.initial, "champion_is_parent": child})
         write_comparison(folder, aside, now, made)
-    return made.model_copy(update={"predictions": str(folder / "predictions.parquet")})
+    return made.model_copy(update={"predictions": str(folder / PREDICTIONS)})
 
 
 def compare(
@@ -122,7 +122,8 @@ def compare(
         answers = anchor.predict(_inputs_of(anchor, version, rows, compared))
         first = _aligned(plan, anchor, answers, version)
     models = {"candidate": ours, "champion": theirs, "anchor": first}
-    _keep_predictions(folder / "predictions.parquet", version, test, compared, models)
+    predictions = folder / PREDICTIONS
+    _keep_predictions(predictions, version, test, compared, models)
     log.info("%s%s", problem.headline(candidate), f", champion {problem.figure(other)}" if other else "")
     return Evaluation(
         rows=len(rows),
@@ -130,7 +131,8 @@ def compare(
         champion=other,
         champion_version=champion.version if champion else None,
         **_findings(problem.findings(rows.targets, ours, theirs, version), np.flatnonzero(compared)),
-        predictions=str(folder / "predictions.parquet"),
+        predictions=str(predictions),
+        predictions_digest=digest_file(predictions),
         anchor_version=anchor.version if anchor else None,
         left_out=len(test) - len(rows),
         training_rows_known=all(rows is not None for rows in trained_on.values()),
@@ -225,13 +227,12 @@ def _aligned(plan: RunPlan, champion: Champion, found: Predictions, version: Dat
 
     Raises :class:`DataError` when one is not finite.
     """
-    aligned = problem_named(version.problem).aligned(found, champion.classes, version)
-    if not np.isfinite(aligned).all():
+    if not np.isfinite(found).all():
         raise DataError(
             f"model {plan.model} version {champion.version} gives predictions that are not finite, so it is damaged. "
             "`evergreen rollback` points the alias to a sound version."
         )
-    return aligned
+    return problem_named(version.problem).aligned(found, champion.classes, version)
 
 
 def latency_ms(predict: Predict, inputs: Inputs) -> float:
@@ -289,7 +290,8 @@ def _loaded(
     trained_on: Digests | None = _NO_ROWS
     if tags.get(DATASET_TAG) != version.fingerprint or PARENT_TAG in tags:
         trained_on = training_rows_of(client, plan, number)
-    classes = tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
+    # The metadata were checked; the tag, which lacks names that are too long, is for versions without these metadata.
+    classes = model.classes or tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
     predict = model.predict
     return Champion(
         number, lambda inputs: _in_batches(predict, inputs), classes, trained_on, model.table, model.tokenizer

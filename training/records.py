@@ -269,6 +269,9 @@ class Evaluation(Record):
         (), description="of a regression, the largest first; of a language model: tokens, and loss per token"
     )
     predictions: str
+    predictions_digest: str = Field(
+        "", description="sha256 of that file; empty in records of earlier versions"
+    )
     anchor_version: str | None = Field(
         None, description='reference of policy "not_worse", where not the champion'
     )
@@ -354,6 +357,10 @@ class Rule(Record):
     value: float
     limit: float
     explanation: str
+
+
+# Why a candidate that passed the gate is not promoted; also the reason of a decision.
+NOT_AGAIN = "the weights were rolled back before, so they are not promoted again automatically"
 
 
 class Verdict(Record):

@@ -11,7 +11,15 @@ from tracked import planned
 
 from flows.preview import preview
 from tasks.cleanup.retention import collect
-from tasks.comparison import COMPARISON, EVALUATION, Comparison, comparison_folders, find_evaluation, owner_of
+from tasks.comparison import (
+    COMPARISON,
+    EVALUATION,
+    PREDICTIONS,
+    Comparison,
+    comparison_folders,
+    find_evaluation,
+    owner_of,
+)
 from tasks.evaluate import evaluate
 from tasks.register import register
 from tasks.registry.aliases import CHAMPION, PREVIOUS, Decision, read_decisions, record_decision, roll_back
@@ -27,6 +35,7 @@ from training.data import dataset
 from training.errors import EvergreenError
 from training.plan import RunPlan, recipe_argument
 from training.records import DatasetVersion, Evaluation, TrainedModel
+from training.storage.files import digest_file
 from training.storage.paths import TRAINED, Home
 from training.storage.record_files import find_record, read_record, write_record
 from training.supervision.launch import finished, launch, make_job
@@ -111,6 +120,9 @@ KINDS: dict[str, Kind] = {
     "comparison": Kind(lambda plan: comparison(plan) / COMPARISON, read_comparison),
     "evaluation": Kind(
         lambda plan: comparison(plan) / EVALUATION, lambda one: find_evaluation(comparison(one.plan))
+    ),
+    "predictions": Kind(
+        lambda plan: comparison(plan) / PREDICTIONS, lambda one: find_evaluation(comparison(one.plan))
     ),
     "checkpoint": Kind(
         lambda plan: checkpoint(plan) / MANIFEST, lambda one: read_manifest(checkpoint(one.plan))
@@ -242,8 +254,20 @@ def test_commands_tell_the_truth_or_name_the_file(
         says(ask, subject, file, truths[name], False, caplog)
 
 
+def test_missing_predictions_are_made_again(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
+    plan, file = subject.plan, comparison(subject.plan) / PREDICTIONS
+    before = find_evaluation(comparison(plan))
+    assert before is not None
+    file.unlink()
+    assert says(KINDS["predictions"].read, subject, file, before, False, caplog) == "named"
+    trained = finished(plan.paths, plan.run_key)
+    assert trained is not None
+    again = evaluate.fn(plan, data_of(plan), trained)
+    assert again.predictions_digest == before.predictions_digest == digest_file(file)
+
+
 def test_damaged_records_are_set_aside_and_made_again(subject: Subject) -> None:
-    kinds = ("ingredients", "trained", "release", "comparison", "evaluation")
+    kinds = ("ingredients", "trained", "release", "comparison", "evaluation", "predictions")
     before, plan = read_release(subject.plan), subject.plan
     for kind in kinds:
         file = KINDS[kind].file(plan)

@@ -93,7 +93,7 @@ class Problem(Objective, Protocol):
     ) -> Predictions:
         """Predictions of a model with these classes, as predictions of this dataset: one column for each class of it.
 
-        Raises :class:`training.errors.DataError` when the columns hold values that are not finite.
+        Those of a model with the same classes are returned unchanged, finite or not: :meth:`score` names the row.
         """
 
     def row_columns(self, targets: Targets, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:

@@ -131,15 +131,16 @@ def paired(labels: Labels, candidate: Probabilities, champion: Probabilities | N
 def aligned(probabilities: Probabilities, names: tuple[str, ...], classes: tuple[str, ...]) -> Probabilities:
     """Reorder the columns to the order of `classes`; a class that the champion does not know gets probability 0.
 
-    The probabilities of a row are rescaled to sum to 1. Raises :class:`DataError` when one is not finite.
+    The probabilities of a row are rescaled to sum to 1; with the same classes, they are returned as they are. With
+    other classes, raises :class:`DataError` when one is not finite.
     """
-    if not np.isfinite(probabilities).all():
-        raise DataError(
-            "a model gives probabilities that are not finite: the candidate diverged, or the champion is damaged, in "
-            "which case `evergreen rollback` points the alias to a sound version."
-        )
     if names == classes:
         return probabilities
+    if not np.isfinite(probabilities).all():
+        raise DataError(
+            "the champion gives probabilities that are not finite, so it is damaged. `evergreen rollback` points the "
+            "alias to a sound version."
+        )
     log.warning(
         "the champion knows other classes: %s; it is compared on the rows as they are", ", ".join(names)
     )
