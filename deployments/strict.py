@@ -1,4 +1,4 @@
-"""Make a Prefect server refuse parameters that its flow does not have: `python -m deployments.strict`.
+"""Make a Prefect server refuse parameters that Evergreen's flows do not have: `python -m deployments.strict`.
 
 `prefect deploy` describes each parameter to the server, but can't declare that there are no others: a misspelt
 parameter would create a run that fails at its start. Repeat this command after each `prefect deploy`.
@@ -6,11 +6,16 @@ parameter would create a run that fails at its start. Repeat this command after 
 
 import asyncio
 import sys
+from typing import TYPE_CHECKING
 
 from training.errors import classify
 from training.printable import printable
 
-_FLOWS = ("retrain", "tune")
+if TYPE_CHECKING:
+    from prefect.client.schemas.responses import DeploymentResponse
+
+# By flow, the entrypoint of its deployments: another team's flow on the same server may have the same name.
+_ENTRYPOINTS = {"retrain": "flows.retrain.retrain", "tune": "flows.tune.tune"}
 
 
 async def close_schemas() -> list[str]:
@@ -18,12 +23,20 @@ async def close_schemas() -> list[str]:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import DeploymentUpdate
     from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+    from prefect.client.schemas.sorting import DeploymentSort
 
     closed = []
     async with get_client() as client:
-        for flow in _FLOWS:
+        for flow, entrypoint in _ENTRYPOINTS.items():
             named = FlowFilter(name=FlowFilterName(any_=[flow]))
-            for one in await client.read_deployments(flow_filter=named):
+            found: list[DeploymentResponse] = []
+            while page := await client.read_deployments(
+                flow_filter=named, sort=DeploymentSort.NAME_ASC, offset=len(found)
+            ):
+                found += page
+            for one in found:
+                if one.entrypoint != entrypoint:
+                    continue
                 schema = {**(one.parameter_openapi_schema or {}), "additionalProperties": False}
                 await client.update_deployment(one.id, DeploymentUpdate(parameter_openapi_schema=schema))
                 closed.append(f"{flow}/{one.name}")
@@ -39,6 +52,8 @@ def main() -> None:
         if known is None:
             raise
         raise SystemExit(f"not changed: {known}") from None
+    if not closed:
+        sys.stdout.write(f"there is no deployment of {' or '.join(_ENTRYPOINTS.values())} on this server\n")
     for name in closed:
         sys.stdout.write(f"{printable(name)}: unknown parameters are refused when a run is created\n")
 

@@ -28,7 +28,9 @@ def retrain() -> dict[str, str]:
 @pytest.fixture
 def deployment() -> Iterator[UUID]:
     with get_client(sync_client=True) as client:
-        made: UUID = client.create_deployment(client.create_flow(retrain), HOSTILE)
+        made: UUID = client.create_deployment(
+            client.create_flow(retrain), HOSTILE, entrypoint="flows.retrain.retrain"
+        )
         yield made
         client.delete_deployment(made)
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import PrefectClient, get_client
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import is_valid
@@ -97,7 +97,9 @@ def test_a_server_accepts_no_value_for_an_optional_setting() -> None:
 def test_a_server_refuses_an_unknown_parameter_once_the_schema_is_closed() -> None:
     with get_client(sync_client=True) as client:
         flow_id = client.create_flow(retrain)
-        made = client.create_deployment(flow_id, "closed", parameter_openapi_schema=SCHEMA)
+        made = client.create_deployment(
+            flow_id, "closed", parameter_openapi_schema=SCHEMA, entrypoint="flows.retrain.retrain"
+        )
         assert client.create_flow_run_from_deployment(
             made, parameters={"epoch": 3}
         )  # the flow would fail at its start
@@ -106,3 +108,34 @@ def test_a_server_refuses_an_unknown_parameter_once_the_schema_is_closed() -> No
             client.create_flow_run_from_deployment(made, parameters={"epoch": 3})
         assert client.create_flow_run_from_deployment(made, parameters={"epochs": 3, "seed": None})
         client.delete_deployment(made)
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_all_deployments_of_evergreens_flows_are_closed_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another team's flow on the same server may be called `retrain`, too."""
+    real = PrefectClient.read_deployments
+
+    async def one_at_a_time(*given: Any, **options: Any) -> Any:
+        return await real(*given, **options | {"limit": 1})
+
+    monkeypatch.setattr(PrefectClient, "read_deployments", one_at_a_time)
+    entrypoints = {
+        "ours": "flows.retrain.retrain",
+        "theirs": "their_models.py:retrain",
+        "zebra": "flows.retrain.retrain",
+    }
+    with get_client(sync_client=True) as client:
+        flow_id = client.create_flow(retrain)
+        made = [
+            client.create_deployment(flow_id, name, parameter_openapi_schema=SCHEMA, entrypoint=entrypoint)
+            for name, entrypoint in entrypoints.items()
+        ]
+        try:
+            assert asyncio.run(close_schemas()) == ["retrain/ours", "retrain/zebra"]
+            theirs = client.read_deployment(made[1])
+            assert (theirs.parameter_openapi_schema or {}).get("additionalProperties") is not False
+        finally:
+            for one in made:
+                client.delete_deployment(one)
