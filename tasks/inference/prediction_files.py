@@ -28,7 +28,7 @@ def is_one_file(output: Path) -> bool:
 
 
 def check_places(source: Path, output: Path, overwrite: bool) -> None:
-    """Refuse a missing input, and an output that would overwrite other data or be read as input.
+    """Refuse a missing input, and an output that would overwrite other data, be read as input or lie below a file.
 
     Raises :class:`SettingError` for each of them.
     """
@@ -41,6 +41,9 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
             f"output: {output} and the input {source} lie one inside the other. Give another place."
         )
     if not output.exists():
+        above = next(place for place in output.parents if place.exists())
+        if not above.is_dir():
+            raise SettingError(f"output: {above} is a file, so there is no {output}. Give another place.")
         return
     if not overwrite:
         raise SettingError(f"output: {output} exists. Give another name, or allow it with overwrite.")

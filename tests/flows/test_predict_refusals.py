@@ -116,6 +116,16 @@ def test_overwriting_replaces_only_predictions(predict, tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "three years"
 
 
+@pytest.mark.parametrize("inside", ["out.parquet", "deep/out.parquet", "out"])
+def test_an_output_below_a_file_is_refused_before_the_model_is_loaded(predict, tmp_path, inside):
+    save(tmp_path / "images", [("0.png", "red top")])
+    file = tmp_path / "results.csv"
+    file.write_text("kept")
+    with pytest.raises(SettingError, match=f"output: {file} is a file, so there is no {file}/{inside}"):
+        predict(tmp_path / "images", file / inside, model="not looked for")
+    assert file.read_text() == "kept"
+
+
 def test_output_of_a_concurrent_process_is_kept(tmp_path):
     def meanwhile(output):
         with staged(output, overwrite=False) as aside:
