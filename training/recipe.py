@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -25,10 +26,11 @@ from training.recipe_declaration import BuildModel as BuildModel
 from training.recipe_declaration import Recipe as Recipe
 from training.recipe_declaration import Torch as Torch
 from training.recipe_declaration import TransformRows as TransformRows
+from training.recipe_errors import missing_extra
 from training.records import ImageShape as ImageShape
 from training.records import ProblemName, Record
-from training.seams import EXTRAS, install_command
 from training.storage.files import atomic_folder, digest_json
+from training.storage.given_paths import resolved
 from training.table_records import DeclaredStep
 from training.text_shape import TextShape as TextShape
 
@@ -85,7 +87,7 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
     Raises :class:`SettingError` if there is no such recipe, or its file or the files that it names are not valid.
     """
     if name_or_path.endswith(".py"):
-        path = Path(name_or_path).expanduser().resolve()
+        path = resolved(name_or_path, "recipe")
     elif name_or_path in BUILT_IN:
         path = Path(__file__).parent / "recipes" / f"{name_or_path.replace('-', '_')}.py"
     else:
@@ -274,15 +276,9 @@ def _import_file(path: Path, files: list[Path]) -> ModuleType:
     except SettingError:
         raise
     except Exception as error:
-        end = _clash(path, error) or _missing_extra(error)
+        end = _clash(path, error) or missing_extra(error)
         raise SettingError(f"recipe {path}: {type(error).__name__}: {error}{end}") from error
     return module
-
-
-def _missing_extra(error: Exception) -> str:
-    """The end of the error message if a recipe imports a library of an extra that is not installed; empty otherwise."""
-    library = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    return f". Install the library by `{install_command(library)}`." if library in EXTRAS else ""
 
 
 def _clash(path: Path, error: Exception) -> str:
@@ -343,15 +339,25 @@ def _local_files(path: Path, folder: Path) -> set[Path]:
             tops = {name.partition(".")[0] for name in names} - {"", *_OWN_PACKAGES}
             near += [folder / f"{top}.py" for top in tops]
             near += [
-                file
-                for top in tops
-                if (folder / top / "__init__.py").is_file()
-                for file in (folder / top).rglob("*.py")
+                file for top in tops if _is_package(folder, top) for file in (folder / top).rglob("*.py")
             ]
             new = {file for file in near if file.is_file()} - found
             found |= new
             queue += new
     return found
+
+
+def _is_package(folder: Path, name: str) -> bool:
+    """Whether `import name` finds the package `folder/name`; without `__init__.py`, any other module comes first."""
+    place = folder / name
+    if (place / "__init__.py").is_file():
+        return True
+    if not place.is_dir() or name in sys.stdlib_module_names:
+        return False
+    elsewhere = PathFinder.find_spec(
+        name, [entry for entry in sys.path if Path(entry) not in _folders | {folder}]
+    )
+    return elsewhere is None or elsewhere.origin is None
 
 
 def _digest(files: list[Path], names: list[str], content_of: Callable[[Path], bytes] | None = None) -> str:
@@ -380,16 +386,26 @@ def _names(files: list[Path], folder: Path) -> list[str]:
 def _digest_of(function: TransformRows | None, files: list[Path], folder: Path) -> str:
     """Digest of the code that a function's result depends on: its file among a recipe's `files`, and what it imports.
 
-    All `files` count for a callable that is no plain function, for a function that a factory or a decorator made,
-    whose values may come from any of them, and for a function from elsewhere.
+    Of a file in a package beside the recipe, the whole package counts. All `files` count for a callable that is no
+    plain function, for a function that a factory or a decorator made, whose values may come from any of them, and for
+    a function from elsewhere.
     """
     if function is None:
         return ""
     made = getattr(function, "__closure__", None) or hasattr(function, "__wrapped__")
     is_plain = inspect.isfunction(function) and not made
     place = Path(inspect.getsourcefile(function) or "") if is_plain else Path()
-    chosen = sorted(_local_files(place, place.parent)) if place in files else files
+    chosen = _code_at(place, files, folder) if place in files else files
     return digest_json([getattr(function, "__qualname__", ""), _digest(chosen, _names(chosen, folder))])
+
+
+def _code_at(place: Path, files: list[Path], folder: Path) -> list[Path]:
+    """The file `place` of a recipe's `files`, with its package if it is in one beside the recipe, and their imports."""
+    if place.parent == folder or not place.is_relative_to(folder):
+        return sorted(_local_files(place, place.parent))
+    package = folder / place.relative_to(folder).parts[0]
+    inside = [file for file in files if file.is_relative_to(package) and file.suffix == ".py"]
+    return sorted({found for file in inside for found in _local_files(file, folder)})
 
 
 def _what_counts(file: Path) -> bytes:

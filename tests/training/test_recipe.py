@@ -41,6 +41,11 @@ def test_an_unknown_name_is_answered_with_all_names() -> None:
     assert all(name in str(caught.value) for name in ("digitz", *BUILT_IN))
 
 
+def test_a_path_of_an_unknown_user_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"recipe: ~no-such-user-here/mine.py: .* Write the whole path"):
+        load("~no-such-user-here/mine.py")
+
+
 def test_a_path_is_found_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "here")
     monkeypatch.chdir(tmp_path)
@@ -87,6 +92,51 @@ def test_files_beside_a_recipe_belong_to_it(tmp_path: Path) -> None:
     assert recipe.summary == "found"
     names = {str(Path(file).relative_to(tmp_path)) for file in ref.files}
     assert names == {"mine.py", "depths.py", "layers/__init__.py", "layers/deep.py"}
+
+
+def test_a_folder_of_helpers_needs_no_init_file(tmp_path: Path) -> None:
+    deep = tmp_path / "layers" / "inner" / "deep.py"
+    deep.parent.mkdir(parents=True)
+    deep.write_text("WORD = 'one'\n")
+    path = write(tmp_path, "from layers.inner.deep import WORD", "WORD")
+    first, before = load(path)
+    assert str(deep) in before.files
+    deep.write_text("WORD = 'one hundred'\n")
+    second, after = load(path)
+    assert (first.summary, second.summary) == ("one", "one hundred")
+    assert before.digest != after.digest
+    keep_copy(after, tmp_path / "run")
+    deep.unlink()
+    assert reload(after, tmp_path / "run").summary == "one hundred"
+
+
+def test_a_folder_that_has_the_name_of_a_library_is_not_the_recipe_s(tmp_path: Path) -> None:
+    for name in ("numpy", "json"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.py").write_text("raise SystemExit")
+    path = write(tmp_path, "import json, numpy", "json.dumps(numpy.e)")
+    assert load(path)[1].files == (path,)
+
+
+@pytest.mark.parametrize(
+    "imports", ["from lib.stats import WORD", "from . import stats", "from lib import stats", "import beside"]
+)
+def test_what_a_function_in_a_package_imports_belongs_to_the_dataset(tmp_path: Path, imports: str) -> None:
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    rows = lib / "rows.py"
+    rows.write_text(f"{imports}\n\ndef transform_rows(images):\n    return images\n")
+    for file in (lib / "__init__.py", lib / "stats.py", tmp_path / "beside.py"):
+        file.write_text("WORD = 'one'\n")
+    path = write(tmp_path, "from lib.rows import transform_rows", model="None, transform_rows=transform_rows")
+    first = load(path)[1]
+    used = tmp_path / "beside.py" if imports == "import beside" else lib / "stats.py"
+    used.write_text("WORD = 'one hundred'\n")
+    second = load(path)[1]
+    assert second.digest != first.digest
+    assert second.transform != first.transform
+    Path(path).write_text(Path(path).read_text() + "UNRELATED = 1\n")
+    assert load(path)[1].transform == second.transform
 
 
 @pytest.mark.parametrize("changed", ["mine.py", "beside.py"])
