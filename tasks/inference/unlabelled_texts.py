@@ -1,8 +1,8 @@
 """In: texts to predict, in CSV, TSV, Parquet or text files. Out: batches of token ids, in the order of paths and rows.
 
-A text file has a text on each line. Texts become token ids by the model's own tokenizer. An empty text does not stop
-the reading: its row contains the reason. Fails with DataError when there is nothing to read, when a file lacks the
-column of text, and when a file is damaged. Rows are numbered from 1 in each file.
+A text file is UTF-8 and has a text on each line. Texts become token ids by the model's own tokenizer. An empty
+text does not stop the reading: its row contains the reason. Fails with DataError when there is nothing to read,
+when a file lacks the column of text, and when a file is damaged. Rows are numbered from 1 in each file.
 """
 
 from collections.abc import Iterator
@@ -27,6 +27,10 @@ from training.errors import DataError
 
 _TXT = (".txt",)
 _BATCH_ROWS = 4096
+_OF_ANOTHER_ENCODING = (
+    "The files to predict are read as UTF-8, whatever encoding the recipe names. Convert the file, such as by: "
+    "iconv -f LATIN1 -t UTF-8 FILE > CONVERTED"
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,10 @@ class Texts:
         if file.suffix.lower() in _TXT:
             lines = enumerate(lines_of(file), 1)
             while part := list(islice(lines, _BATCH_ROWS)):
-                yield [decoded(line, "utf-8", f"{file} line {number}") for number, line in part]
+                yield [
+                    decoded(line, "utf-8", f"{file} line {number}", _OF_ANOTHER_ENCODING)
+                    for number, line in part
+                ]
             return
         for block in blocks(file, [self.column]):
             texts: pa.Array = block.rows[self.column]

@@ -8,6 +8,7 @@ pytest.importorskip("tokenizers", reason="install the extras by: make setup EXTR
 from tasks.inference import unlabelled_texts
 from tasks.inference.unlabelled_texts import Texts
 from training.data.text.tokenizers import train
+from training.errors import DataError
 
 pytestmark = pytest.mark.frameworks
 
@@ -35,3 +36,23 @@ def test_an_empty_file_is_one_row_that_is_named(reader: Texts, tmp_path: Path) -
     assert chunk.rows == 1
     (batch,) = reader.read(chunk)
     assert batch["error"].tolist() == [f"{tmp_path / 'empty.txt'} row 1: the text is empty"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(reader: Texts, tmp_path: Path) -> None:
+    marked, plain = tmp_path / "marked.txt", tmp_path / "plain.txt"
+    marked.write_text("a film\na story\n", encoding="utf-8-sig")
+    plain.write_text("a film\na story\n", encoding="utf-8")
+    (one,), (two,) = (list(reader.read(reader.find(file)[0])) for file in (marked, plain))
+    assert one["inputs"].tolist() == two["inputs"].tolist()
+
+
+def test_a_file_of_another_encoding_is_refused_with_a_remedy_that_works_here(
+    reader: Texts, tmp_path: Path
+) -> None:
+    """The recipe's encoding is of no use: the registered model does not know it."""
+    file = tmp_path / "films.txt"
+    file.write_text("a film\nein schöner Film\n", encoding="latin-1")
+    with pytest.raises(DataError, match=r"films.txt line 2: is not utf-8 \(byte 0xf6\)") as caught:
+        reader.find(file)
+    assert "iconv -f LATIN1 -t UTF-8" in str(caught.value)
+    assert "in the recipe, as" not in str(caught.value)

@@ -15,6 +15,10 @@ from training.errors import DataError
 
 _BATCH_ROWS = 8192
 TXT = ".txt"
+_BYTE_ORDER_MARK = "\ufeff"
+_OF_ANOTHER_ENCODING = (
+    'Convert the file to UTF-8, or name its encoding in the recipe, as Text(path, encoding="latin-1").'
+)
 _EXAMPLES = (
     "Give a CSV, TSV or Parquet file; or a folder with a file NAME.CLASS for each class, as reviews.pos and "
     "reviews.neg, a text on each line; or a folder with a folder for each class, a text in each file."
@@ -139,15 +143,15 @@ def lines_of(file: Path) -> Iterator[bytes]:
         yield b""
 
 
-def decoded(content: bytes, encoding: str, where: str) -> str | None:
-    """A text without spaces around it; None if empty. `where` names the text in messages.
+def decoded(content: bytes, encoding: str, where: str, remedy: str = _OF_ANOTHER_ENCODING) -> str | None:
+    """A text without spaces around it, and without the mark that some programs write at the start of UTF-8 files.
 
-    Raises :class:`DataError` for bytes that are not of the encoding.
+    None if empty. `where` names the text in messages. Raises :class:`DataError`, whose message ends with `remedy`, for
+    bytes that are not of the encoding.
     """
     try:
-        return content.decode(encoding).strip() or None
+        return content.decode(encoding).removeprefix(_BYTE_ORDER_MARK).strip() or None
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{where}: is not {encoding} (byte 0x{content[error.start]:02x}). Convert the file to UTF-8, or name its "
-            'encoding in the recipe, as Text(path, encoding="latin-1").'
+            f"{where}: is not {encoding} (byte 0x{content[error.start]:02x}). {remedy}"
         ) from error

@@ -40,6 +40,15 @@ def test_an_empty_file_is_one_row_without_a_text(tmp_path: Path, whole: bool) ->
     assert batch.to_pylist() == [{"feature.text": None, "label": "pos", "file": 0, "row": 1}]
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path, whole: bool) -> None:
+    (tmp_path / "marked.pos").write_text("a film", encoding="utf-8-sig")
+    ((_, batch),) = class_batches(
+        [ClassFile("train", "pos", tmp_path / "marked.pos", whole)], "utf-8", "text"
+    )
+    assert batch["feature.text"].to_pylist() == ["a film"]
+
+
 def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:
     file = tmp_path / "large.txt"
     with file.open("w") as out:
