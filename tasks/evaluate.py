@@ -28,7 +28,7 @@ from tasks.trackers.provenance import PARENT_TAG
 from training.data.dataset import Columns, open_columns
 from training.data.manifest import read_parts
 from training.data.preprocessing.applying import model_inputs
-from training.data.row_digests import Digests, row_digests, rows_among
+from training.data.row_digests import Digests, known_rows, row_digests, rows_among
 from training.data.text.unpacking import text_ids
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
@@ -160,9 +160,10 @@ def _training_rows(plan: RunPlan, others: list[Champion]) -> dict[str, Digests |
 def _rows_to_compare(
     plan: RunPlan, version: DatasetVersion, trained_on: dict[str, Digests | None]
 ) -> npt.NDArray[np.bool_]:
-    """Mask of the test rows to compare on: those that no model in `trained_on` was trained on.
+    """Mask of the test rows to compare on: without those that a model in `trained_on` learned and the candidate did not.
 
-    The candidate itself was trained on none of them, as no row is in both splits. Raises :class:`SettingError` when no
+    A test row whose content is among the candidate's own training rows, too, stays: where the source divides the rows
+    of a table, by time for example, many different rows may have equal features. Raises :class:`SettingError` when no
     row is left.
     """
     compared = np.ones(version.rows("test"), bool)
@@ -171,6 +172,8 @@ def _rows_to_compare(
             log.warning("%s: the rows it was trained on are unknown; all test rows are compared", name)
             continue
         seen = rows_among(version, "test", known)
+        if seen.any():
+            seen &= ~rows_among(version, "test", known_rows(version, "train"))
         if seen.any():
             log.warning(
                 "%d of %d test rows were training rows of %s: left out of the comparison",
@@ -286,7 +289,7 @@ def _loaded(
     check_shape(plan, version, number)
     model = load_version(Home(Path(plan.home)), plan.model, number)
     log.info("compared with: %s version %s", plan.model, number)
-    # For the same dataset version, no row is in both splits; a fine-tuned model also learned its ancestors' rows.
+    # For the same dataset version, the candidate learned the same rows; a fine-tuned model also learned its ancestors' rows.
     trained_on: Digests | None = _NO_ROWS
     if tags.get(DATASET_TAG) != version.fingerprint or PARENT_TAG in tags:
         trained_on = training_rows_of(client, plan, number)

@@ -54,11 +54,12 @@ def outcome(release: Release) -> str:
     alias = f" ({release.alias})" if release.alias != "none" else ""
     if release.reused:
         return f"unchanged: {version}{alias} was made from the same data, recipe, code and settings"
+    why = reason(release.verdict, release.alias)
     if release.alias == "champion":
-        return f"promoted: {version} is the champion: {reason(release.verdict)}"
+        return f"promoted: {version} is the champion: {why}"
     before = release.verdict.champion_version
     stays = f"version {before} stays champion" if before else "there is no champion yet"
-    return f"kept: {version}{alias}; {stays}: {reason(release.verdict)}"
+    return f"kept: {version}{alias}; {stays}: {why}"
 
 
 def artifact_key(recipe: str, name: str) -> str:

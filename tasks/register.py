@@ -42,6 +42,7 @@ from tasks.registry.reign import settle_standing, take_looks
 from tasks.registry.safe_loading import FILE_TAG, METADATA_TAG, WEIGHTS_FILE_TAG, digest_of_logged
 from tasks.registry.training_rows import record_training_rows
 from tasks.registry.unjudged import is_judged_elsewhere
+from tasks.report_page.wording import summary
 from tasks.step import step, worth_retrying
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_patiently, log_final, open_run
 from tasks.trackers.provenance import parent_tags
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.register")
 
 _LONGEST_TAG = 500
+_MOST_CHARACTERS = 100_000  # MLflow refuses longer values of a version's tags
 _VERSIONS_TAG = "mlflow.modelVersions"
 _LOGGED = "models:/"
 
@@ -77,7 +79,8 @@ def register(
     """Register the candidate, check the registered model, judge it, and promote or keep it."""
     home = Home(Path(plan.home))
     client = connect_patiently(plan)
-    run_id = open_run(client, plan)
+    # This may be a run of before, whose version the current run judges before its own.
+    run_id = open_run(client, plan, leaves_others=True)
     recipe = reload_once(plan.recipe, plan.paths.recipe)
     predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)
     inputs = open_columns(version, "test").inputs
@@ -96,10 +99,10 @@ def register(
     client.log_dict(run_id, verdict.model_dump(mode="json"), "verdict.json")
     if not is_judged_elsewhere(client, home, plan.model, number):
         text = version_description(plan, version, trained, evaluation, verdict, alias)
-        note_verdict(client, plan, number, verdict, text)
+        note_verdict(client, plan, number, verdict, alias, text)
     metrics = final_metrics(trained, evaluation)
     log_final(client, run_id, metrics, trained.steps, int(client.get_run(run_id).info.start_time))
-    log.info("%s version %s: %s", plan.model, number, verdict.summary)
+    log.info("%s version %s: %s", plan.model, number, summary(verdict, alias))
     return Release(
         recipe=plan.recipe.name,
         run_key=plan.run_key,
@@ -173,7 +176,7 @@ def create_version(
         **parent_tags(plan),
         **inputs_tags(plan),
         **reproducible_tags(trained),
-        CLASSES_TAG: json.dumps(version.classes),
+        **classes_tag(version),
         **({TRANSFORM_TAG: version.transform} if version.transform else {}),
         FILE_TAG: digest_of_logged(lease.client, model_id, format_of(plan.settings).MODEL_FILE),
         METADATA_TAG: digest_json(metadata_of(version, format_name(plan.settings))),
@@ -191,6 +194,12 @@ def create_version(
         description=version_description(plan, version, trained),
     )
     return delete_duplicates(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
+
+
+def classes_tag(version: DatasetVersion) -> dict[str, str]:
+    """Tag with the names of the classes, unless they are too long for a tag; the model's metadata has them, too."""
+    names = json.dumps(version.classes)
+    return {CLASSES_TAG: names} if len(names) <= _MOST_CHARACTERS else {}
 
 
 def _weights_file_tag(plan: RunPlan, trained: TrainedModel) -> dict[str, str]:
@@ -240,10 +249,12 @@ def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:
     return alias_of(client, model, number)
 
 
-def note_verdict(client: "MlflowClient", plan: RunPlan, number: str, verdict: Verdict, text: str) -> None:
-    """Store the verdict in short as tags of the version, and `text` as its description."""
+def note_verdict(
+    client: "MlflowClient", plan: RunPlan, number: str, verdict: Verdict, alias: Alias, text: str
+) -> None:
+    """Store the gate's verdict and the reason for the outcome as tags of the version, and `text` as its description."""
     client.set_model_version_tag(plan.model, number, VERDICT_TAG, "promote" if verdict.promote else "keep")
-    client.set_model_version_tag(plan.model, number, "evergreen.why", verdict.summary[:_LONGEST_TAG])
+    client.set_model_version_tag(plan.model, number, "evergreen.why", summary(verdict, alias)[:_LONGEST_TAG])
     describe_version(client, plan.model, number, text)
 
 

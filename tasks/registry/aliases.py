@@ -16,6 +16,7 @@ from tasks.registry.lock import Lease, LockLostError, registry_lock
 from tasks.registry.safe_loading import load_checked
 from tasks.trackers.paged_search import all_pages
 from training.errors import SettingError, TransientError
+from training.records import NOT_AGAIN as NOT_AGAIN
 from training.records import Record
 from training.storage.paths import Home
 from training.storage.record_files import Lines, read_lines, set_aside, write_records
@@ -36,7 +37,6 @@ ROLLBACK_TAG = (
 )
 VERDICT_TAG = "evergreen.verdict"
 TURN_TAG = "evergreen.turn"  # turn of the registry lock in which a version last became champion
-NOT_AGAIN = "the weights were rolled back before, so they are not promoted again automatically"  # reason of a decision
 Alias = Literal["champion", "challenger", "previous", "none"]
 
 

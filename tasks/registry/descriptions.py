@@ -62,7 +62,7 @@ def version_description(
     score = evaluation.candidate
     outcome = "Promoted to champion" if alias == "champion" else "Kept, not promoted"
     scores = problem_of(score).in_words(score, f"{evaluation.rows:,} test {words.row}s")
-    return f"{text}\n\n{scores}.\n\n{outcome}: {reason(verdict)}."
+    return f"{text}\n\n{scores}.\n\n{outcome}: {reason(verdict, alias)}."
 
 
 def describe_model(client: "MlflowClient", plan: RunPlan, recipe: Recipe, version: DatasetVersion) -> None:

@@ -54,7 +54,7 @@ def _verdict(inputs: ReportInputs, links: str, command: str) -> list[str]:
     headlined = headline(inputs.release)
     return [
         f"# {headlined.badge}: {escape(headlined.title)}",
-        escape(sentence(reason(inputs.release.verdict))),
+        escape(sentence(reason(inputs.release.verdict, inputs.release.alias))),
         *_links(links, command),
     ]
 

@@ -56,6 +56,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "dataset": inputs.dataset,
         "created": inputs.created,
         "headline": wording.headline(inputs.release),
+        "summary": wording.summary(inputs.release.verdict, inputs.release.alias),
         "words": words,
         "measure": sections.MEASURE,
         "contents": sections.CONTENTS + (_IMPORTANCES if inputs.importances else ()),

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from training.records import Release, Verdict
+from training.records import NOT_AGAIN, Release, Verdict
 
 Tone = Literal["good", "warn", "bad", "plain"]
 NOTHING = "–"
@@ -89,9 +89,16 @@ def tone_of(change: float, higher_is_better: bool = True) -> Tone:
     return "good" if (change > 0) == higher_is_better else "bad"
 
 
-def reason(verdict: Verdict) -> str:
-    """The reason for the gate's decision: the verdict's summary without the outcome at its beginning."""
-    return verdict.summary.partition(": ")[2] or verdict.summary
+def summary(verdict: Verdict, alias: str) -> str:
+    """The outcome and its reason; `alias` is what the version became: weights that passed the gate can be refused."""
+    refused = verdict.promote and alias != "champion"
+    return f"Not promoted: {NOT_AGAIN}" if refused else verdict.summary
+
+
+def reason(verdict: Verdict, alias: str) -> str:
+    """The reason for the outcome: :func:`summary` without the outcome at its beginning."""
+    text = summary(verdict, alias)
+    return text.partition(": ")[2] or text
 
 
 def sentence(text: str) -> str:

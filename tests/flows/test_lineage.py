@@ -114,7 +114,8 @@ def test_a_run_names_its_user_its_commit_and_its_flow_run(made: Made) -> None:
     assert f"/runs/{made.release.mlflow_run_id}/artifacts/report.html" in str(artifacts["plain-report"].data)
     assert flow_run.state is not None
     assert (
-        flow_run.state.message == f"promoted: plain version 1 is the champion: {reason(made.release.verdict)}"
+        flow_run.state.message
+        == f"promoted: plain version 1 is the champion: {reason(made.release.verdict, 'champion')}"
     )
 
 
@@ -126,7 +127,7 @@ def test_model_and_version_are_described(made: Made) -> None:
         "Trained on 1,460 images of plain (scikit-learn's digits), 1 epoch, weights of epoch 1."
     )
     assert "accurate on 337 test images (95\N{NO-BREAK SPACE}% confidence: " in version
-    assert version.endswith(f"Promoted to champion: {reason(made.release.verdict)}.")
+    assert version.endswith(f"Promoted to champion: {reason(made.release.verdict, 'champion')}.")
 
 
 def test_the_page_of_the_run_finds_the_version(made: Made) -> None:

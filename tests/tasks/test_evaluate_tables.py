@@ -250,6 +250,45 @@ def test_a_classification_on_a_table_is_compared_by_its_classes(tmp_path: Path) 
     shutil.rmtree(home.root)
 
 
+def test_probabilities_that_are_not_finite_name_the_candidates_row_or_the_champion(
+    home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = parcels().assign(price=lambda one: np.where(one.price > 20, "high", "low"))
+    one = candidate(home, table, problem="Classification", rounds=1)
+    broken = np.full((one.version.rows("test"), 2), 0.5, np.float32)
+    broken[5] = np.nan
+
+    def predict(inputs: Any) -> Any:
+        return broken[: len(inputs)]
+
+    for classes in (("high", "low"), ("low", "high")):
+        champion = tasks.evaluate.Champion("7", predict, classes, np.empty(0, np.uint64))
+        with pytest.raises(DataError, match=r"parcels version 7 gives predictions that are not finite"):
+            compare(one.plan, one.version, one.trained, champion, None, tmp_path)
+
+    class Inspection:
+        @staticmethod
+        def predictor(*_: Any) -> Any:
+            return predict
+
+    monkeypatch.setattr(tasks.evaluate, "inspection_of", lambda _: Inspection)
+    with pytest.raises(TrainingError, match=r"test row 5: the model's probabilities are not finite"):
+        compare(one.plan, one.version, one.trained, None, None, tmp_path)
+
+
+def test_names_of_classes_that_are_too_long_for_a_tag_are_in_the_metadata(home: Home) -> None:
+    names = ("a" * 60_000, "b" * 60_000)
+    table = parcels().assign(price=lambda one: np.where(one.price > 20, *names))
+    first = candidate(home, table, problem="Classification", rounds=1).register()
+    assert first.alias == "champion"
+    client = connect(None, home)
+    assert "evergreen.classes" not in client.get_model_version("parcels", first.version).tags
+    assert load_version(home, "parcels", first.version).classes == names
+    more = table.assign(price=lambda one: np.where(one.weight < 2, "0", one.price))
+    release = candidate(home, more, problem="Classification", rounds=12).register()
+    assert release.metrics["accuracy"] > release.metrics["champion_accuracy"] > 0.5
+
+
 def test_a_champion_of_the_release_before_is_judged_predicted_with_and_rolled_back_to(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

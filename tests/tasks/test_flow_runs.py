@@ -14,7 +14,7 @@ from prefect.utilities.names import generate_slug
 from flows.retrain import retrain
 from tasks.flow_runs import outcome, tag_flow_runs
 from training.errors import SettingError
-from training.records import Release, Verdict
+from training.records import NOT_AGAIN, Release, Verdict
 from training.storage.paths import Home
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
@@ -107,5 +107,9 @@ def test_the_outcome_says_what_became_of_the_model() -> None:
     promoted = "promoted: digits version 4 is the champion: too few rows"
     assert outcome(release) == kept
     assert outcome(release.model_copy(update={"alias": "champion"})) == promoted
+    refused = release.model_copy(
+        update={"alias": "none", "verdict": verdict.model_copy(update={"promote": True})}
+    )
+    assert outcome(refused) == f"kept: digits version 4; version 3 stays champion: {NOT_AGAIN}"
     reused = outcome(release.model_copy(update={"alias": "none", "reused": True}))
     assert reused == "unchanged: digits version 4 was made from the same data, recipe, code and settings"

@@ -196,7 +196,7 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tasks.register, "is_judged_elsewhere", lambda *_: False
     )  # changes the description alone
-    monkeypatch.setattr(tasks.register, "open_run", lambda *_: "run")
+    monkeypatch.setattr(tasks.register, "open_run", lambda *_, **__: "run")
     monkeypatch.setattr(tasks.register, "open_columns", lambda *_: SimpleNamespace(inputs=np.zeros(4)))
     monkeypatch.setattr(tasks.register, "load_version", lambda *_: SimpleNamespace(predict=None))
     logged = SimpleNamespace(

@@ -13,6 +13,7 @@ from mlflow.models import Model
 
 import tasks.registry.aliases
 from tasks.registry.aliases import (
+    NOT_AGAIN,
     ROLLED_BACK_TAG,
     ChampionMovedError,
     champion_of,
@@ -154,6 +155,9 @@ def test_a_version_rolled_back_before_its_run_could_finish_stays_so(world: World
     assert release.verdict.promote
     assert (release.alias, world.aliases()) == ("previous", ("2", "3", None))
     assert world.decisions()[-1] == ("rollback", "3", "2")
+    version = world.client.get_model_version(world.model, release.version)
+    assert version.tags["evergreen.why"] == f"Not promoted: {NOT_AGAIN}"
+    assert version.description.endswith(f"Kept, not promoted: {NOT_AGAIN}.")
     roll_back(world.client, world.home, world.model, "it was right after all")
     assert world.candidate.register().alias == "champion"
     assert world.aliases() == ("3", "2", None)

@@ -175,7 +175,9 @@ def test_markdown_says_the_same_and_can_not_be_injected() -> None:
     inputs = report()
     text = markdown(inputs)
     assert text.startswith("# Promoted: Version 7 replaces version 6 as champion\n")
-    assert text.count(as_sentence(reason(inputs.release.verdict)).replace("_", "\\_")) == 1  # stated once
+    assert (
+        text.count(as_sentence(reason(inputs.release.verdict, inputs.release.alias)).replace("_", "\\_")) == 1
+    )  # stated once
     for rule in inputs.release.verdict.rules:
         assert f"| {rule.value:.4g} | {rule.limit:.4g} | passed |".replace(" -", " −") in text
     assert "| **all** | **93.4** |" in text
