@@ -28,7 +28,7 @@ from tasks.preflight import checked_alongside
 from tasks.register import register
 from tasks.registry.aliases import ChampionMovedError
 from tasks.registry.initial_weights import check_tokenizer, find_start, keep_initial_weights
-from tasks.registry.unjudged import Unjudged, give_up, unjudged_runs
+from tasks.registry.unjudged import Unjudged, close_left, give_up, unjudged_runs
 from tasks.report import report
 from tasks.reuse import find_release
 from tasks.step import without_secrets
@@ -152,7 +152,7 @@ def judge_unjudged(left: Unjudged, clock: Stopwatch) -> None:
 
     After a failure that a user can remedy, such as a missing library, the next run tries again. Raises an error that
     may pass, such as that of a server that is away or of a full disk. Code of the other run's recipe is executed, so
-    the error may be of any type.
+    the error may be of any type. The run's status in MLflow becomes FINISHED or, without a verdict, again KILLED.
     """
     try:
         compare_and_register(left.plan, left.version, left.trained, clock)
@@ -163,9 +163,12 @@ def judge_unjudged(left: Unjudged, clock: Stopwatch) -> None:
             raise
         if isinstance(known, SettingError) or isinstance(error, ImportError):
             log.warning("%s version %s is not judged in this run: %s", left.plan.model, left.number, error)
-            return
-        why = str(known or f"{type(error).__name__}: {error}")
-        give_up(connect_patiently(left.plan), left.plan.model, left.number, why)
+        else:
+            why = str(known or f"{type(error).__name__}: {error}")
+            give_up(connect_patiently(left.plan), left.plan.model, left.number, why)
+        close_left(left.plan, "KILLED")
+    else:
+        close_left(left.plan, "FINISHED")
 
 
 def compare_and_register(

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 
 from tasks.flow_runs import artifact_key
+from tasks.registry.unjudged import is_judged_elsewhere
 from tasks.report_page import ReportInputs, markdown, render, short_markdown
 from tasks.report_page.examples import pictures_of, predicted_numbers, texts_of
 from tasks.report_page.figures import prediction_grid
@@ -37,6 +38,7 @@ from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.redaction import redact
 from training.settings.overrides import describe
 from training.storage.files import write_text
+from training.storage.paths import Home
 from training.trainers.base import inspection_of
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def report(
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
     for picture in pictures:
         client.log_artifact(release.mlflow_run_id, str(picture), "figures")
-    note_efficiency(client, trained, release, inputs.words.row)
+    note_efficiency(client, plan, trained, release, inputs.words.row)
     close_run(client, release.mlflow_run_id, "FINISHED")
     show_in_prefect(plan, inputs, pictures, client.get_run(release.mlflow_run_id).info.experiment_id)
 
@@ -139,11 +141,13 @@ def _predicts_classes(evaluation: Evaluation) -> bool:
     return bool(pa.types.is_integer(kind))
 
 
-def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Release, row: str) -> None:
+def note_efficiency(
+    client: "MlflowClient", plan: RunPlan, trained: TrainedModel, release: Release, row: str
+) -> None:
     """Tag the version with its cost: useful share of time, speed, worker-hours, and worker-hours lost to failures.
 
-    `row` is the noun in the name of the speed. The MLflow run gets a tag with the seconds of each part of its wall
-    time.
+    `row` is the noun in the name of the speed. A version that another home made before keeps that home's tags. The
+    MLflow run gets a tag with the seconds of each part of its wall time.
     """
     parts = release.goodput.parts
     tags = {
@@ -153,6 +157,8 @@ def note_efficiency(client: "MlflowClient", trained: TrainedModel, release: Rele
         "worker_hours": f"{trained.world_size * trained.seconds / 3600:.4f}",
         "lost_worker_hours": f"{trained.world_size * parts.get('lost to failures', 0.0) / 3600:.4f}",
     }
+    if is_judged_elsewhere(client, Home(Path(plan.home)), release.model, release.version):
+        tags = {}
     for name, text in tags.items():
         client.set_model_version_tag(release.model, release.version, f"evergreen.{name}", text)
     for name, seconds in parts.items():

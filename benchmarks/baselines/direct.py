@@ -89,5 +89,5 @@ def _report(
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
     for picture in pictures:
         client.log_artifact(release.mlflow_run_id, str(picture), "figures")
-    report.note_efficiency(client, trained, release, inputs.words.row)
+    report.note_efficiency(client, plan, trained, release, inputs.words.row)
     close_run(client, release.mlflow_run_id, "FINISHED")

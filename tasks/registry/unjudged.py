@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tasks.registry.aliases import VERDICT_TAG, WEIGHTS_TAG
-from tasks.trackers.mlflow_run import HOME_TAG, RECIPE_TAG, RUN_KEY_TAG, tags_of_run
+from tasks.trackers.mlflow_run import (
+    HOME_TAG,
+    RECIPE_TAG,
+    RUN_KEY_TAG,
+    close_run,
+    connect_patiently,
+    open_run,
+    tags_of_run,
+)
 from tasks.trackers.paged_search import all_pages
 from training.plan import RunPlan
 from training.records import DatasetVersion, TrainedModel
@@ -79,6 +87,12 @@ def give_up(client: "MlflowClient", model: str, number: str, why: str) -> None:
     log.warning("%s version %s is not judged: %s", model, number, why)
     client.set_model_version_tag(model, number, VERDICT_TAG, NOT_JUDGED)
     client.set_model_version_tag(model, number, "evergreen.why", why[:_LONGEST_TAG])
+
+
+def close_left(plan: RunPlan, status: str) -> None:
+    """Set the final status of the MLflow run of a version that was left unjudged; the run that judges it goes on."""
+    client = connect_patiently(plan)
+    close_run(client, open_run(client, plan, leaves_others=True), status)
 
 
 def _is_ours(client: "MlflowClient", plan: RunPlan, run_id: str | None) -> bool:

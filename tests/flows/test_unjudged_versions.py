@@ -52,6 +52,12 @@ def killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> Any:
     return client
 
 
+def statuses(client: Any) -> list[str]:
+    """The statuses in MLflow of the runs of the versions 1 and 2."""
+    runs = [client.get_model_version("digits", number).run_id for number in ("1", "2")]
+    return [client.get_run(run_id).info.status for run_id in runs]
+
+
 def test_the_next_run_judges_both_versions(killed: Any) -> None:
     release = run(seed=1)
     verdicts = [killed.get_model_version("digits", number).tags[VERDICT_TAG] for number in ("1", "2")]
@@ -59,6 +65,7 @@ def test_the_next_run_judges_both_versions(killed: Any) -> None:
     assert verdicts[0] == "promote"
     assert release.evaluation is not None
     assert "champion" in release.verdict.summary
+    assert statuses(killed) == ["FINISHED", "FINISHED"]
 
 
 def test_a_version_that_can_t_be_judged_holds_no_later_run_up(killed: Any, home: Home) -> None:
@@ -91,6 +98,7 @@ def test_an_old_recipe_that_fails_in_its_own_code_holds_no_later_run_up(
     assert run(seed=1).alias == "champion"
     tags = killed.get_model_version("digits", "1").tags
     assert (tags[VERDICT_TAG], "no attribute 'gone'" in tags["evergreen.why"]) == (NOT_JUDGED, True)
+    assert statuses(killed) == ["KILLED", "FINISHED"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from tracked import planned
 from tasks import register as module
 from tasks.evaluate import evaluate
 from tasks.registry.aliases import CHAMPION, champion_of
-from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, unjudged_runs
+from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, close_left, unjudged_runs
+from tasks.report import note_efficiency
 from tasks.trackers.mlflow_run import connect_once, open_run
 from tasks.train import keep_plan
 from training.storage.paths import Home
@@ -56,6 +57,11 @@ def test_the_next_run_judges_an_unjudged_version(killed: tuple[Home, Candidate, 
     assert tags(client, candidate)[VERDICT_TAG] == "promote"
     assert champion_of(client, candidate.plan.model, CHAMPION) == "1"
     assert unjudged_runs(client, following.plan) == []
+    statuses = [client.get_run(one).info.status for one in (run_id, judged.mlflow_run_id)]
+    assert statuses == ["RUNNING", "RUNNING"]  # neither counts as killed
+    close_left(left.plan, "FINISHED")
+    statuses = [client.get_run(one).info.status for one in (run_id, judged.mlflow_run_id)]
+    assert statuses == ["RUNNING", "FINISHED"]
     assert open_run(client, following.plan) == run_id  # the next start continues its own MLflow run
     assert client.get_run(run_id).info.status == "RUNNING"
 
@@ -106,7 +112,11 @@ def test_a_home_that_makes_the_model_of_another_home_leaves_the_verdict_alone(tm
     second = other.register(floor=1.0)
     after = client.get_model_version(first.model, first.version)
     assert (second.version, second.alias, second.verdict.promote) == (first.version, "champion", False)
+    note_efficiency(client, other.plan, other.trained, second, "image")
+    after = client.get_model_version(first.model, first.version)
     assert (after.tags, after.description) == (before.tags, before.description)
+    note_efficiency(client, one.plan, one.trained, first, "image")
+    assert "evergreen.worker_hours" in client.get_model_version(first.model, first.version).tags
     assert one.register(floor=0.5).version == first.version  # the first home may judge the version again
 
 
