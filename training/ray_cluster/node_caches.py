@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from training.errors import ResourceError
 from training.storage.files import HALF_DONE, remove_folder
+from training.storage.given_paths import expanded
 
 DATASETS = "datasets"
 _KEPT = 2  # versions of a dataset that a node keeps
@@ -49,7 +50,7 @@ def node_cache(chosen: str | None) -> Path:
 def cache_folder(chosen: str | None) -> Path:
     """The path of :func:`node_cache`, which may not exist."""
     if chosen is not None:
-        return Path(chosen).expanduser()
+        return expanded(chosen, "storage.node_cache")
     return Path(tempfile.gettempdir()) / f".evergreen-datasets-{os.getuid()}"
 
 
