@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+from crashes import crashed
 from small_runs import prepared, tiny_settings
 
 from tasks.train import keep_plan
 from tasks.verify import verify
+from tasks.verify.attempts import computed_twice, on_record
 from tasks.verify.evidence import Evidence
 from tasks.verify.stored import dataset, objects
+from training.attempts.history import note
+from training.attempts.job import TrainingJob
 from training.data.sources.digits import Digits
 from training.plan import identify
 from training.ray_cluster import stored_datasets
@@ -17,14 +21,24 @@ from training.storage.paths import Home
 from training.supervision.launch import launch, make_job
 
 
-def trained(home: Home, url: str | None) -> Evidence:
+def job_in(home: Home, url: str | None) -> TrainingJob:
     """A training of the digits in this process, without its evaluation and registration."""
     _, ref = load("digits")
-    options = tiny_settings(training={"epochs": 1}, storage={"url": url}, data={"max_train_rows": 300})
+    options = tiny_settings(
+        training={"epochs": 1},
+        checkpoint={"every_steps": 1},
+        storage={"url": url},
+        data={"max_train_rows": 300},
+    )
     plan = keep_plan(identify(home, ref, options, Digits().fetch(home.sources / "digits")))
     version = prepared(home, data={"max_train_rows": 300})
-    launch(make_job(plan.run_key, plan.paths, ref, plan.settings, version))
-    return Evidence(plan.paths, home)
+    return make_job(plan.run_key, plan.paths, ref, plan.settings, version)
+
+
+def trained(home: Home, url: str | None) -> Evidence:
+    job = job_in(home, url)
+    launch(job)
+    return Evidence(job.paths, home)
 
 
 def flip(file: Path) -> None:
@@ -75,6 +89,32 @@ def test_a_changed_part_file_of_the_uploaded_dataset_is_found_and_named(home: Ho
     assert f"{url}/{manifest}: damaged" in dataset(run).detail
     (tmp_path / "store" / manifest).unlink()
     assert "the dataset is not in" in dataset(run).detail
+
+
+def test_a_training_that_another_machine_continued_or_downloaded_is_sound(home: Home, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store"
+    crashed(job_in(home, url), crash_step=3)
+    continued = trained(Home(tmp_path / "second"), url)
+    (attempt,) = continued.attempts
+    assert attempt.number == 2
+    assert attempt.first_step > 0
+    downloaded = trained(Home(tmp_path / "third"), url)
+    assert downloaded.attempts == [attempt]
+    for run in (continued, downloaded):
+        assert on_record(run).ok, on_record(run).detail
+        assert computed_twice(run).ok
+    downloaded.paths.fence.unlink()
+    assert on_record(downloaded) == (False, "attempt 2.1 began, but the fence is none")
+
+
+def test_a_first_attempt_on_record_begins_at_the_first_step_with_a_store_too(
+    home: Home, tmp_path: Path
+) -> None:
+    run = trained(home, f"file://{tmp_path}/store")
+    (attempt,) = run.attempts
+    run.paths.attempts.unlink()
+    note(run.paths.attempts, attempt.model_copy(update={"first_step": 2, "reached": 2}))
+    assert on_record(Evidence(run.paths, home)) == (False, "the first attempt on record began at step 2")
 
 
 def test_a_run_without_a_store_has_no_objects(home: Home) -> None:

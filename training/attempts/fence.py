@@ -61,6 +61,12 @@ class Fence:
             raise SupersededError(f"attempt {number} was superseded by attempt {newest}")
         return cls(paths.fence, number, group + 1, driver)._written()
 
+    @classmethod
+    def follow(cls, paths: RunPaths, number: int, group: int, driver: str) -> None:
+        """Record the newest attempt and group of another machine, unless this machine's fence is as new."""
+        if _read(paths.fence)[:2] < (number, group):
+            cls(paths.fence, number, group, driver)._written()
+
     def _written(self) -> Self:
         write_text(self.file, f"{self.number}.{self.group} {self.driver}".strip())
         return self

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from training.attempts.fence import Fence
 from training.checkpoints.checkpoint_files import MANIFEST, Manifest
 from training.checkpoints.checkpoint_log import CheckpointLog, Position
 from training.checkpoints.parts import part_files
@@ -128,12 +129,14 @@ class StoredCheckpointLog(CheckpointLog):
 def download_model(stored: StoredRun, paths: RunPaths) -> bool:
     """Download the finished training of a run, if the store has one; returns whether it has.
 
-    The history of attempts that is on this machine already is kept. Raises :class:`DataError` if a file in the store is
-    missing or damaged.
+    The history of attempts that is on this machine already is kept. The fence names the newest attempt in the store,
+    unless it names a newer one. Raises :class:`DataError` if a file in the store is missing or damaged.
     """
-    files = stored.state().model
+    state = stored.state()
+    files = state.model
     if not files:
         return False
+    Fence.follow(paths, state.attempt, state.group, state.driver)
     with atomic_folder(paths.model) as aside:
         prefix = f"{paths.model.name}/"
         inside = [file.name for file in files if file.name.startswith(prefix)]

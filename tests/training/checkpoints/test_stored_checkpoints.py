@@ -123,6 +123,10 @@ def test_the_finished_training_reaches_another_machine(store: ObjectStore, tmp_p
     assert download_model(StoredRun(store, PREFIX), there)
     assert (there.model / "weights.safetensors").read_bytes() == b"weights"
     assert there.metrics.read_text() == "points\n"
+    assert there.fence.read_text() == "1.1 driver"
+    there.fence.write_text("2.0 other")  # began after the download
+    assert download_model(StoredRun(store, PREFIX), there)
+    assert there.fence.read_text() == "2.0 other"
 
 
 def test_a_checkpoint_that_is_found_damaged_at_the_end_is_computed_again(
