@@ -2,8 +2,10 @@
 
 A run stops its Ray and removes its temporary folders itself, but not after SIGKILL or a loss of power. Only
 folders of this user are considered. A folder is kept while the process that created it runs, identified by pid and
-start time. A Ray session is also kept while any process has the session's name on its command line, as all processes
-of Ray do. Temporary folders without a pid in their name are considered abandoned after a day without changes.
+start time. A worker's folder is kept while its process holds the lock in it: the lock is right also when the clock was
+set, or when the process runs in another container that shares the temporary files. A Ray session is also kept while any
+process has the session's name on its command line, as all processes of Ray do. Temporary folders without a pid in their
+name are considered abandoned after a day without changes.
 """
 
 import os
@@ -20,6 +22,7 @@ import psutil
 
 from training.ray_cluster.local_ray import sessions_folder
 from training.storage.files import TEMPORARY_PREFIX
+from training.storage.scratch import is_abandoned
 
 _SESSION = re.compile(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d{6})_(\d+)")
 _STAMP = "%Y-%m-%d_%H-%M-%S_%f"
@@ -57,7 +60,7 @@ def abandoned_folders() -> Iterator[AbandonedFolder]:
                 yield AbandonedFolder(path, True, "its process is gone")
     for path in _ours(Path(tempfile.gettempdir()), f"{TEMPORARY_PREFIX}*"):
         if (found := _TEMPORARY.fullmatch(path.name)) is not None:
-            if not _runs(int(found[1]), path.stat().st_mtime):
+            if _is_left(path, int(found[1])):
                 yield AbandonedFolder(path, False, "its process is gone")
         elif _WITHOUT_PID.fullmatch(path.name) and time.time() - path.stat().st_mtime > _OLD_S:
             yield AbandonedFolder(path, False, "no change for a day")
@@ -69,6 +72,14 @@ def _ours(folder: Path, pattern: str) -> Iterator[Path]:
         with suppress(OSError):
             if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.geteuid():
                 yield path
+
+
+def _is_left(folder: Path, pid: int) -> bool:
+    """Whether no process uses a temporary folder: its lock says so, or without a lock the process `pid` in its name."""
+    try:
+        return is_abandoned(folder)
+    except FileNotFoundError:
+        return not _runs(pid, folder.stat().st_mtime)
 
 
 def _runs(pid: int, made: float) -> bool:

@@ -25,7 +25,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
     """Yield a temporary folder as :func:`temporary_folder`; first removes those of this purpose without owner."""
     for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}{purpose}-*"):
         with suppress(OSError):  # removed meanwhile, or of another user
-            if _is_abandoned(folder):
+            if is_abandoned(folder):
                 log.info("removing %s, which a killed process left", folder)
                 shutil.rmtree(folder, ignore_errors=True)
     with temporary_folder(purpose) as folder, (folder / f"{_HELD}.new").open("w") as held:
@@ -36,8 +36,11 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
         yield folder
 
 
-def _is_abandoned(folder: Path) -> bool:
-    """Whether no process holds the folder. A folder without a lock (FileNotFoundError) is left to `evergreen gc`."""
+def is_abandoned(folder: Path) -> bool:
+    """Whether no process holds the folder. Raises FileNotFoundError for a folder without a lock.
+
+    `evergreen gc` judges such a folder by the id of its process.
+    """
     if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
         return False
     with (folder / _HELD).open() as held:

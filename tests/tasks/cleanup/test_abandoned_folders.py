@@ -19,6 +19,7 @@ from training.ray_cluster.node_caches import in_use, node_cache
 from training.recipe import load
 from training.storage.files import temporary_folder
 from training.storage.paths import Home
+from training.storage.scratch import scratch_folder
 
 _LEAVES_A_FOLDER = """
 import os
@@ -69,6 +70,20 @@ def test_a_temporary_folder_goes_when_its_process_is_gone(own_tmp: Path, tmp_pat
         assert collect(Home(tmp_path / "home"), keep=1) == would
         assert (left.exists(), reused.exists(), mine.exists()) == (False, False, True)
     assert (own_tmp / "evergreen-notes").exists()
+
+
+def test_the_lock_on_a_worker_s_folder_decides_and_not_its_process_id(own_tmp: Path) -> None:
+    """As with a clock that was set, and in another container, where the id is that of another process or of none."""
+    with scratch_folder("worker") as mine:
+        os.utime(mine, (0, 0))
+        elsewhere = mine.rename(own_tmp / f"evergreen-worker-{ended_pid()}-abc")
+        assert found() == set()
+        elsewhere.rename(mine)
+    left = own_tmp / f"evergreen-worker-{os.getpid()}-abc"
+    left.mkdir()
+    assert found() == set()  # a worker has just made it, and has no lock yet
+    (left / ".held").touch()
+    assert found() == {left.name}
 
 
 def test_folders_without_a_pid_of_earlier_versions_go_after_a_day(own_tmp: Path) -> None:
