@@ -3,21 +3,25 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import small_runs
 from candidates import Candidate, trained_candidate
 
-from tasks.evaluate import evaluate
+from tasks.evaluate import _rows_to_compare, evaluate
 from tasks.gate.outcomes import read_outcomes
 from tasks.registry.aliases import DATASET_TAG, champion_of
 from tasks.registry.reign import STANDING_TAG, Registry, Standing
 from tasks.registry.training_rows import TRAINING_ROWS, training_rows_of
 from tasks.trackers.mlflow_run import connect
 from training.data.row_digests import known_rows, rows_among
+from training.data.sources.table import Table
 from training.errors import SettingError
+from training.records import DatasetVersion
 from training.storage.paths import Home
 
 
@@ -64,6 +68,30 @@ def test_test_rows_that_the_champion_was_trained_on_are_left_out_and_said(home: 
         release.verdict.rules[0].explanation
     )
     assert release.verdict.looks[0].rows == evaluation.rows
+
+
+def sales(home: Home, days: dict[int, str]) -> DatasetVersion:
+    """A table of a row a day, of which the latest fifth are test rows; `days` changes the shop of some days."""
+    file = home.root / "sales.csv"
+    rows = [f"{days.get(day, 'abc'[day % 3])},{day % 2},{day % 5},{day}" for day in range(1, 51 + len(days))]
+    file.write_text("\n".join(["shop,weekend,units,day", *rows]))
+    source = Table(file, target="units", time="day", test_share=0.2)
+    return small_runs.prepared(home, source, "sales", problem="regression")
+
+
+def test_equal_features_do_not_make_a_training_row(tmp_path: Path) -> None:
+    """Where time divides the rows, a new row may have the features of an old one; a row that moved is left out."""
+    home = Home(tmp_path)
+    before = known_rows(sales(home, {}), "train")
+    after = sales(home, {60: "a"})
+    assert rows_among(after, "test", before).all()
+    plan = SimpleNamespace(model="sales")
+    assert _rows_to_compare(plan, after, {"version 1": before}).all()
+    (home.root / "sales.csv").unlink()
+    before = known_rows(sales(home, {7: "moved"}), "train")
+    after = sales(home, {7: "a", 51: "moved"})
+    compared = _rows_to_compare(plan, after, {"version 1": before})
+    assert (~compared).sum() == 1
 
 
 def test_the_champions_dataset_in_this_home_tells_where_its_run_has_no_record(home: Home) -> None:

@@ -37,7 +37,8 @@ class Table:
     By default, a row's content decides whether it is a test row (`data.test_share` of the rows are), so equal rows are
     in one split. `split` names a column with `train`, `val` or `test` for each row. `group` names a column whose
     values decide instead of the content: all rows with one value are in one split. `time` names a column of dates or
-    numbers: the latest `test_share` of the rows are the test split; rows with equal times stay together.
+    numbers: the latest `test_share` of the rows are the test split; rows with equal times stay together. Beside `time`,
+    `split` or folders for the splits, `group` keeps only the validation rows of one value together.
 
     Rows are numbered from 1 in each file; the header of a CSV file and empty lines are not counted.
 
