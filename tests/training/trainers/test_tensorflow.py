@@ -56,6 +56,15 @@ def test_a_model_that_does_not_fit_is_refused(
         launch(small_job(home, small_version, recipe))
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
+def test_weights_may_decay_by_nothing(
+    optimizer: str, home: Home, tmp_path: Path, small_version: DatasetVersion
+) -> None:
+    recipe = write_tensorflow(tmp_path / "recipe")
+    job = small_job(home, small_version, recipe, training={"optimizer": optimizer, "weight_decay": 0.0})
+    assert launch(job).steps
+
+
 def test_an_argument_of_model_fit_is_refused_with_its_name_here() -> None:
     with pytest.raises(SettingError, match="use global_batch_size"):
         TensorFlow(print, batch_size=32)

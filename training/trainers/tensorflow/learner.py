@@ -125,11 +125,12 @@ def _channels_last(images: torch.Tensor) -> Any:
 
 def _optimizer(keras: Any, settings: Settings) -> Any:
     own = own_settings(settings)
+    if own.optimizer == "adamw":  # takes a number only, and the others no 0
+        return keras.optimizers.AdamW(learning_rate=own.learning_rate, weight_decay=own.weight_decay)
     options = {"learning_rate": own.learning_rate, "weight_decay": own.weight_decay or None}
     if own.optimizer == "sgd":
         return keras.optimizers.SGD(momentum=own.momentum, **options)
-    kind = keras.optimizers.AdamW if own.optimizer == "adamw" else keras.optimizers.Adam
-    return kind(**options)
+    return keras.optimizers.Adam(**options)
 
 
 def _compiled(model: Any, optimizer: Any, strategy: Any, loss: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
