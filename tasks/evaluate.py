@@ -160,7 +160,7 @@ def _training_rows(plan: RunPlan, others: list[Champion]) -> dict[str, Digests |
 def _rows_to_compare(
     plan: RunPlan, version: DatasetVersion, trained_on: dict[str, Digests | None]
 ) -> npt.NDArray[np.bool_]:
-    """Mask of the test rows to compare on: without those that a model in `trained_on` learned and the candidate did not.
+    """Mask of the test rows to compare on: without those that a model in `trained_on` alone was trained on.
 
     A test row whose content is among the candidate's own training rows, too, stays: where the source divides the rows
     of a table, by time for example, many different rows may have equal features. Raises :class:`SettingError` when no
@@ -289,7 +289,7 @@ def _loaded(
     check_shape(plan, version, number)
     model = load_version(Home(Path(plan.home)), plan.model, number)
     log.info("compared with: %s version %s", plan.model, number)
-    # For the same dataset version, the candidate learned the same rows; a fine-tuned model also learned its ancestors' rows.
+    # Of the same dataset version, both learned the same rows; a fine-tuned model also learned its ancestors' rows.
     trained_on: Digests | None = _NO_ROWS
     if tags.get(DATASET_TAG) != version.fingerprint or PARENT_TAG in tags:
         trained_on = training_rows_of(client, plan, number)

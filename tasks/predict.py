@@ -46,11 +46,12 @@ class PredictionSummary(Record):
     unit: Unit = Field("images", description="what the rows are: images, or rows of a table")
     skipped: int = Field(0, description="images or rows left out since they could not be read")
     counts: dict[str, int] = Field({}, description="rows of each predicted class; empty for a regression")
+    value: str = Field("prediction", description="what mean, least and most are of; another word for a language model")
     mean: float | None = Field(
-        None, description="mean prediction of a regression, or loss per token of a language model"
+        None, description="mean prediction of a regression, or mean loss per token of a language model"
     )
-    least: float | None = Field(None, description="smallest prediction of a regression")
-    most: float | None = Field(None, description="largest prediction of a regression")
+    least: float | None = Field(None, description="smallest prediction, or loss per token of a row")
+    most: float | None = Field(None, description="largest prediction, or loss per token of a row")
     unknown_categories: dict[str, int] = Field(
         {}, description="by column of a table: rows with a category that the model did not learn"
     )

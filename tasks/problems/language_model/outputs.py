@@ -50,10 +50,11 @@ class TextTotals:
         self._most = max(self._most, float(numbers[:, 0].max()))
 
     def summary(self) -> dict[str, Any]:
-        """The fields `mean`, `least` and `most`."""
+        """The fields `value`, `mean`, `least` and `most`."""
         if not self._tokens:
             return {}
-        return {"mean": self._nats / self._tokens, "least": self._least, "most": self._most}
+        mean = self._nats / self._tokens
+        return {"value": "loss per token", "mean": mean, "least": self._least, "most": self._most}
 
 
 def outputs(_: Registered, __: str) -> TextOutputs:
