@@ -1,5 +1,6 @@
 """Summaries that the commands print on standard output, with colours if the terminal supports them."""
 
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tasks.report_page.wording import summary
 from tasks.run_words import words_of_run
 from tasks.terminal.console import PrintableConsole
 from tasks.terminal.next_commands import next_commands
@@ -14,14 +16,14 @@ from training.printable import printable
 from training.problems import problem_with_metric
 from training.records import Release
 from training.settings.schema import section_of_trainer
-from training.storage.paths import home
+from training.storage.paths import home_to_read
 from training.trainers.replay_outcome import spelled
 
 if TYPE_CHECKING:
     from flows.cli.doctor import Check
     from flows.cli.recipes import RecipeFacts
     from flows.preview import Preview
-    from tasks.cleanup.retention import Collection
+    from tasks.cleanup.removals import Collection
     from tasks.predict import PredictionSummary
     from training.storage.paths import Home
 
@@ -76,12 +78,14 @@ def outcome(release: Release) -> str:
 
 def _facts(release: Release) -> Table:
     table = _grid()
-    _row(table, "verdict", release.verdict.summary)
+    # The alias of a reused release is today's, not that of the verdict.
+    alias = "champion" if release.reused else release.alias
+    _row(table, "verdict", summary(release.verdict, alias))
     for rule in release.verdict.rules:
         mark = ("✓", "green") if rule.passed else ("✗", "red")
         _row(table, "", Text.assemble(mark, " ", rule.explanation))
     confidence = float(release.verdict.policy.get("confidence", 0.95))
-    words = words_of_run(home(), release.recipe, release.run_key)
+    words = words_of_run(home_to_read(), release.recipe, release.run_key)
     for name, text in (*_scores(release.metrics, confidence), *_recipe_metrics(release)):
         _row(table, name, text)
     kept = f"{release.epochs}, {words.kept(release.selected_epoch)}"
@@ -237,7 +241,7 @@ def print_prediction(summary: "PredictionSummary") -> None:
         _row(table, name, str(count))
     for name, value in (("mean", summary.mean), ("least", summary.least), ("most", summary.most)):
         if value is not None:
-            _row(table, f"{name} prediction", f"{value:.6g}")
+            _row(table, f"{name} {summary.value}", f"{value:.6g}")
     for column, count in summary.unknown_categories.items():
         _row(table, "new category", f"{count} rows in column {column}, scored as an unknown category")
     console.print(table)
@@ -268,12 +272,18 @@ def print_collection(found: "Collection", home: "Home", dry_run: bool) -> None:
     total = _size(sum(one.bytes for one in found.removals))
     said = f"{total} would be freed" if dry_run else f"{total} freed"
     console.print(Text(f"{said} in {home.root}" if found.removals else "Nothing to remove", style="bold"))
-    if not dry_run and any(one.kind == "version" for one in found.removals):
-        console.print(
-            "MLflow keeps the files of deleted runs. To free their disk space: mlflow gc --backend-store-uri "
-            f"{home.mlflow_uri} --tracking-uri {home.mlflow_uri}",
-            soft_wrap=True,
-        )
+    stores = {one.tracking_uri for one in found.removals if one.kind == "version"}
+    for store in () if dry_run else sorted(stores):
+        console.print(Text(_how_to_free(store or home.mlflow_uri)), soft_wrap=True)
+
+
+def _how_to_free(uri: str) -> str:
+    """How to free the disk space of runs that are deleted in the MLflow store or server at `uri`."""
+    is_server = uri.startswith(("http://", "https://"))
+    where = " on the server's machine, with the store of the server," if is_server else ""
+    backend = "URL_OF_THE_STORE" if is_server else shlex.quote(uri)
+    command = f"mlflow gc --backend-store-uri {backend} --tracking-uri {shlex.quote(uri)}"
+    return f"MLflow keeps the files of deleted runs. To free their disk space, run{where} {command}"
 
 
 def _size(count: int) -> str:
