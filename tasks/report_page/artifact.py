@@ -6,7 +6,7 @@ from tasks.report_page import tables
 from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.looks import look_facts
 from tasks.report_page.sections import sections_of
-from tasks.report_page.wording import duration, headline, number, percent, reason, sentence
+from tasks.report_page.wording import duration, headline, level, number, reason, sentence
 from training.printable import escape_markdown as escape
 from training.printable import printable
 
@@ -23,7 +23,7 @@ def markdown(inputs: ReportInputs, links: str = "", command: str = "") -> str:
     blocks = [
         *_verdict(inputs, links, command),
         f"{sections.summary_sentence(inputs)} "
-        f"({percent(candidate.confidence, 0)} confidence: {measure.spell(candidate.low)} to "
+        f"({level(candidate.confidence)} confidence: {measure.spell(candidate.low)} to "
         f"{measure.spell(candidate.high)}). The run of *{escape(release.recipe)}* took "
         f"{duration(release.goodput.total_s)}.",
         "## Gate",

@@ -39,7 +39,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("percent", "points", "number", "duration", "size", "unbroken"):
+    for name in ("percent", "level", "points", "number", "duration", "size", "unbroken"):
         environment.filters[name] = getattr(wording, name)
     return environment
 

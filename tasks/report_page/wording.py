@@ -15,6 +15,11 @@ def percent(share: float, decimals: int = 2) -> str:
     return f"{100 * share:.{decimals}f}\N{NO-BREAK SPACE}%" if math.isfinite(share) else NOTHING
 
 
+def level(confidence: float) -> str:
+    """A level of confidence as a percentage, with all its digits: 99.5 % is not 100 %."""
+    return f"{100 * confidence:.6g}\N{NO-BREAK SPACE}%"
+
+
 def unbroken(text: str) -> str:
     """`text` without a line break before a percent sign."""
     return text.replace(" %", "\N{NO-BREAK SPACE}%")

@@ -121,7 +121,7 @@ class Classification(ClassificationObjective, SharedMethods):
         one = _own(score)
         shares = (f"{100 * share:.2f}\N{NO-BREAK SPACE}%" for share in (one.accuracy, one.low, one.high))
         accuracy, low, high = shares
-        confidence = f"{100 * one.confidence:.0f}\N{NO-BREAK SPACE}%"
+        confidence = f"{100 * one.confidence:.6g}\N{NO-BREAK SPACE}%"
         return f"{accuracy} accurate on {rows} ({confidence} confidence: {low} to {high})"
 
     def against(self, candidate: Score, champion: Score) -> str:

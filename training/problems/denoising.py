@@ -158,7 +158,7 @@ class Denoising(DenoisingObjective, SharedMethods):
     def in_words(self, score: Score, rows: str) -> str:
         """The error with its interval."""
         one = _own(score)
-        confidence = f"{100 * one.confidence:.0f}\N{NO-BREAK SPACE}%"
+        confidence = f"{100 * one.confidence:.6g}\N{NO-BREAK SPACE}%"
         return (
             f"mean squared error of the predicted noise {one.noise_error:.4g} ({confidence} confidence: "
             f"{one.low:.4g} to {one.high:.4g}) on {rows}"

@@ -123,7 +123,7 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
     def in_words(self, score: Score, rows: str) -> str:
         """The perplexity with its interval, and the number of tokens."""
         one = _own(score)
-        confidence = f"{100 * one.confidence:.0f}\N{NO-BREAK SPACE}%"
+        confidence = f"{100 * one.confidence:.6g}\N{NO-BREAK SPACE}%"
         return (
             f"perplexity {shown(one.perplexity)} ({confidence} confidence: {shown(one.low)} to {shown(one.high)}) on "
             f"{one.tokens:,} tokens of {rows}"

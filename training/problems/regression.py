@@ -116,7 +116,7 @@ class Regression(RegressionObjective, SharedMethods):
     def in_words(self, score: Score, rows: str) -> str:
         """The RMSE with its interval, and R²."""
         one = _own(score)
-        confidence = f"{100 * one.confidence:.0f}\N{NO-BREAK SPACE}%"
+        confidence = f"{100 * one.confidence:.6g}\N{NO-BREAK SPACE}%"
         return (
             f"RMSE {shown(one.rmse)} ({confidence} confidence: {shown(one.low)} to {shown(one.high)}), "
             f"R² {one.r2:.4f}, on {rows}"

@@ -21,7 +21,7 @@ from tasks.report_page.figures import prediction_grid
 from tasks.report_page.links import where_to_look
 from tasks.report_page.sections import figures
 from tasks.report_page.tables import round_together
-from tasks.report_page.wording import reason, unbroken
+from tasks.report_page.wording import level, reason, unbroken
 from tasks.report_page.wording import sentence as as_sentence
 from training.printable import printable
 from training.records import EpochMetrics, Goodput
@@ -154,6 +154,13 @@ def test_rounding_together_keeps_the_sum_and_stays_near(values: list[float], tot
     assert sum(rounded) == total
     for value, one in zip(values, rounded, strict=True):
         assert abs(one - value * total / sum(values)) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("confidence", "shown"), [(0.95, "95"), (0.995, "99.5"), (1 - 1e-4, "99.99"), (0.975, "97.5")]
+)
+def test_a_level_has_all_its_digits(confidence: float, shown: str) -> None:
+    assert level(confidence) == f"{shown}\N{NO-BREAK SPACE}%"
 
 
 def test_text_from_data_stays_text() -> None:
