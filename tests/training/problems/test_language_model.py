@@ -123,4 +123,4 @@ def test_predict_writes_losses_and_sums_them_by_tokens() -> None:
     assert totals.summary() == {}
     totals.add(predictions[:1])
     totals.add(predictions[1:])
-    assert totals.summary() == {"mean": 1.4, "least": 1.0, "most": 5.0}
+    assert totals.summary() == {"value": "loss per token", "mean": 1.4, "least": 1.0, "most": 5.0}
