@@ -9,7 +9,7 @@ Fails with SettingError when the number of runs to keep is below 1. A recipe wit
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from tasks.cleanup.abandoned_folders import abandoned_folders
 from tasks.cleanup.old_searches import old_searches
 from tasks.cleanup.recipe_runs import RecipeRun, has_store, in_service, runs_of
 from tasks.cleanup.removals import Collection, Kind, PlannedRemoval, Removal, folder_removal, size_of
-from tasks.cleanup.stored_objects import ABANDONED_AFTER_S, unneeded_objects
+from tasks.cleanup.stored_objects import ABANDONED_AFTER_S, RecipeStore, Unneeded, read_store
 from tasks.registry.removal import delete_version
 from tasks.trackers.mlflow_run import connect_once
 from training.attempts.fence import Fence, new_driver
@@ -76,50 +76,67 @@ def _execute(work: "Iterable[PlannedRemoval]", dry_run: bool) -> Iterator[Remova
 def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[PlannedRemoval]:
     runs = runs_of(home, recipe)
     finished = [run for run in runs if run.release is not None]
-    newest = finished[:keep]
-    kept: list[RecipeRun] = []
     yield from _claims(recipe, runs)
+    unneeded = dict(_unneeded(runs, finished[:keep]))
+    stores = {url: read_store(url, recipe) for url in sorted(filter(None, map(_url, runs)))}
+    known = {run.paths.root.name: run.paths.root not in unneeded for run in runs}
+    whole = {url: store.whole_runs(known) for url, store in stores.items() if store is not None}
+    # Before the folders: a home that has removed a run's folder would leave the run in the store for ever.
+    for url, going in whole.items():
+        yield from (_stored(recipe, url, found) for found in going.values())
+    kept: list[RecipeRun] = []
     for run in runs:
-        if run.release is None:
-            days = (time.time() - run.changed) / 86400
-            if days * 86400 < ABANDONED_AFTER_S or in_service(run):
-                kept.append(run)
-            else:
-                yield _run_folder(recipe, run, f"not finished, no change for {days:.0f} days")
-        elif run in newest or in_service(run):
+        why = unneeded.get(run.paths.root)
+        if why is None or _waits_for_its_store(run, stores, whole):
             kept.append(run)
-            if run is not finished[0] and run.paths.checkpoints.is_dir():
+            if run in finished[1:] and run.paths.checkpoints.is_dir():
                 yield folder_removal(
                     home, recipe, "checkpoints", run.paths.checkpoints, "the model is finished"
                 )
         else:
-            if versions:
+            if versions and run.release is not None:
                 yield from _version(recipe, run)
-            yield _run_folder(recipe, run, f"finished, not in service, older than the newest {keep}")
+            yield _run_folder(recipe, run, why)
     used = {run.plan.fingerprint[:16] for run in kept}
     removed = {run.paths.root for run in runs if run not in kept}
     for search in old_searches(home, recipe, removed):
         yield folder_removal(home, recipe, "search", search.folder, search.why)
     yield from _data(home, recipe, used)
-    yield from _stored(recipe, runs, kept, used)
+    for url, store in stores.items():
+        if store is not None:
+            yield from (_stored(recipe, url, found) for found in store.parts(whole[url], used))
 
 
-def _stored(
-    recipe: str, runs: list[RecipeRun], kept: list[RecipeRun], used: set[str]
-) -> Iterator[PlannedRemoval]:
-    """Unneeded objects in the object stores that the runs' settings name."""
-    known = {run.paths.root.name: run in kept for run in runs}
-    urls = {run.plan.settings.storage.url for run in runs}
-    for url in sorted(url for url in urls if url is not None):
-        for found in unneeded_objects(url, recipe, known, used):
-            removal = Removal(
-                recipe=recipe,
-                kind=found.what,
-                name=f"{url}/{found.prefix}",
-                bytes=sum(one.bytes for one in found.objects),
-                why=found.why,
-            )
-            yield removal, found.delete
+def _unneeded(runs: list[RecipeRun], newest: list[RecipeRun]) -> Iterator[tuple[Path, str]]:
+    """The folder of each run that this home does not need any more, and why; `newest` are finished runs to keep."""
+    for run in runs:
+        if run.release is None:
+            days = (time.time() - run.changed) / 86400
+            if days * 86400 >= ABANDONED_AFTER_S and not in_service(run):
+                yield run.paths.root, f"not finished, no change for {days:.0f} days"
+        elif run not in newest and not in_service(run):
+            yield run.paths.root, f"finished, not in service, older than the newest {len(newest)}"
+
+
+def _url(run: RecipeRun) -> str | None:
+    return run.plan.settings.storage.url
+
+
+def _waits_for_its_store(
+    run: RecipeRun, stores: Mapping[str, RecipeStore | None], whole: Mapping[str, Container[str]]
+) -> bool:
+    """Whether the run's store can't be read, or has the run and keeps it for now. Then the run's folder stays, too."""
+    url, name = _url(run), run.paths.root.name
+    if url is None:
+        return False
+    store = stores[url]
+    return store is None or (name in store.runs and name not in whole[url])
+
+
+def _stored(recipe: str, url: str, found: Unneeded) -> PlannedRemoval:
+    size = sum(one.bytes for one in found.objects)
+    name = f"{url}/{found.prefix}"
+    return Removal(recipe=recipe, kind=found.what, name=name, bytes=size, why=found.why), found.delete
 
 
 def _claims(recipe: str, runs: list[RecipeRun]) -> Iterator[PlannedRemoval]:

@@ -9,7 +9,7 @@ registered model does not need the store.
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -73,22 +73,49 @@ class _Stored:
         return tuple(one for one in self.objects if one.key in chosen)
 
 
-def unneeded_objects(
-    url: str, recipe: str, kept: Mapping[str, bool], fingerprints: set[str]
-) -> Iterator[Unneeded]:
-    """Find the objects of a recipe in the store at `url` that no run needs; warn if the store can't be read.
+@dataclass(frozen=True)
+class RecipeStore:
+    """A recipe's runs in a store, as they were listed once, by the name of the run's folder."""
 
-    `kept` has an entry for each run that this home knows, by the name of its folder: whether the home keeps the run.
-    `fingerprints` are the first 16 characters of the fingerprints of the kept runs' datasets.
-    """
+    store: ObjectStore
+    recipe: str
+    runs: Mapping[str, _Stored]
+
+    def whole_runs(self, kept: Mapping[str, bool]) -> dict[str, Unneeded]:
+        """The runs that nothing needs any more, by name.
+
+        `kept` has an entry for each run that this home knows, by name: whether the home still needs the run.
+        """
+        found = {name: _whole(self.store, run, kept.get(name)) for name, run in self.runs.items()}
+        return {name: one for name, one in found.items() if one is not None}
+
+    def parts(self, whole: Container[str], fingerprints: set[str]) -> Iterator[Unneeded]:
+        """Unneeded objects of the runs that are not in `whole`, and unneeded datasets.
+
+        `fingerprints` are the first 16 characters of the fingerprints of the kept runs' datasets. If the store can't
+        be read any more, a warning says so.
+        """
+        try:
+            for name, run in self.runs.items():
+                if name not in whole:
+                    yield from _parts(self.store, run)
+            yield from _datasets(self.store, self.recipe, list(self.runs.values()), fingerprints)
+        except EvergreenError as error:
+            log.warning("%s No other objects of recipe %s are removed from the store.", error, self.recipe)
+
+
+def read_store(url: str, recipe: str) -> RecipeStore | None:
+    """List the runs of a recipe in the store at `url`; None, with a warning, if the store can't be read."""
     try:
         store = open_store(url)
-        runs = list(_runs(store, recipe))
-        for run in runs:
-            yield from _of_run(store, run, kept.get(run.name))
-        yield from _datasets(store, recipe, runs, fingerprints)
+        return RecipeStore(store, recipe, {run.name: run for run in _runs(store, recipe)})
     except EvergreenError as error:
-        log.warning("%s Nothing of recipe %s is removed from the store.", error, recipe)
+        log.warning(
+            "%s Nothing of recipe %s is removed from the store, and runs that it may hold stay.",
+            error,
+            recipe,
+        )
+        return None
 
 
 def _runs(store: ObjectStore, recipe: str) -> Iterator[_Stored]:
@@ -105,24 +132,27 @@ def _runs(store: ObjectStore, recipe: str) -> Iterator[_Stored]:
         yield run
 
 
-def _of_run(store: ObjectStore, run: _Stored, is_kept: bool | None) -> Iterator[Unneeded]:
-    """`is_kept` is None for a run that this home does not know."""
+def _whole(store: ObjectStore, run: _Stored, is_kept: bool | None) -> Unneeded | None:
+    """The removal of a whole run; `is_kept` is None for a run that this home does not know."""
     quiet_s = time.time() - run.changed
     if run.state is None:
-        return
+        return None
     abandoned = not run.state.model and quiet_s > ABANDONED_AFTER_S
     not_kept = is_kept is False and bool(run.state.model) and quiet_s > _NOT_KEPT_S
-    if (not is_kept and abandoned) or not_kept:
-        why = f"{'not finished' if abandoned else 'not kept here'}, no change for {quiet_s / 86400:.0f} days"
-        yield Unneeded(
-            "stored run", run.run.prefix, tuple(run.objects), why, store, whole=(run.run, run.state)
-        )
+    if not ((not is_kept and abandoned) or not_kept):
+        return None
+    why = f"{'not finished' if abandoned else 'not kept here'}, no change for {quiet_s / 86400:.0f} days"
+    return Unneeded("stored run", run.run.prefix, tuple(run.objects), why, store, whole=(run.run, run.state))
+
+
+def _parts(store: ObjectStore, run: _Stored) -> Iterator[Unneeded]:
+    if run.state is None:
         return
     left = run.under(run.run.unused(run.state))
     if left:
         why = "uploads of attempts that have ended, which no checkpoint names"
         yield Unneeded("stored uploads", f"{run.run.prefix}/files", left, why, store)
-    if run.state.model and run.state.checkpoints and quiet_s > QUIET_S:
+    if run.state.model and run.state.checkpoints and time.time() - run.changed > QUIET_S:
         named = run.under(file.key for one in run.state.checkpoints for file in one.files)
         yield Unneeded(
             "stored checkpoints", f"{run.run.prefix}/files", named, "the model is finished", store, run.run

@@ -9,12 +9,13 @@ import pytest
 from small_runs import prepared, tiny_settings
 
 from tasks.cleanup.retention import collect
-from tasks.cleanup.stored_objects import Unneeded, unneeded_objects
+from tasks.cleanup.stored_objects import Unneeded, read_store
 from tasks.train import keep_plan
 from training.attempts.fence import Fence, SupersededError
 from training.attempts.job import TrainingJob
 from training.checkpoints.stored_run import RunState, StoredCheckpoint, StoredRun
 from training.data.sources.digits import Digits
+from training.errors import TransientError
 from training.plan import identify
 from training.recipe import load
 from training.storage.objects.base import ObjectStore, open_store
@@ -40,7 +41,10 @@ def make_old(folder: Path, days: float) -> None:
 
 def found(store: ObjectStore, is_kept: bool | None = None) -> list[Unneeded]:
     kept = {} if is_kept is None else {NAME: is_kept}
-    return list(unneeded_objects(store.url, "digits", kept, set()))
+    content = read_store(store.url, "digits")
+    assert content is not None
+    whole = content.whole_runs(kept)
+    return [*whole.values(), *content.parts(whole, set())]
 
 
 def kinds(store: ObjectStore, is_kept: bool | None = None) -> list[str]:
@@ -202,3 +206,63 @@ def test_gc_cleans_the_stores_of_its_runs_and_a_dry_run_changes_nothing(
     assert StoredRun(store, f"runs/digits/{job.paths.root.name}").state() != RunState()
     other = job_in(Home(tmp_path / "other"), store.url)
     assert launch(other).weights_digest == digest  # from the store
+
+
+@pytest.fixture
+def unneeded_here(home: Home, store: ObjectStore) -> TrainingJob:
+    """A run that this home does not need any more, because nothing of it changed for a month."""
+    job = job_in(home, store.url)
+    launch(job)
+    make_old(home.root, 31)
+    return job
+
+
+def removed(home: Home, dry_run: bool = False) -> list[str]:
+    """Kinds of the removals that concern runs, in their order."""
+    removals = collect(home, keep=1, dry_run=dry_run).removals
+    return [one.kind for one in removals if one.kind in ("run", "stored run")]
+
+
+def test_a_run_s_folder_goes_together_with_the_stored_run(
+    home: Home, store: ObjectStore, tmp_path: Path, unneeded_here: TrainingJob
+) -> None:
+    """A home that forgot the run would leave it in the store for ever."""
+    assert removed(home) == []
+    assert unneeded_here.paths.ingredients.is_file()
+    assert home.dataset("digits", unneeded_here.dataset.fingerprint).is_dir()
+    make_old(tmp_path / "store", 2)
+    assert removed(home, dry_run=True) == ["stored run", "run"]
+    assert removed(home) == ["stored run", "run"]
+    assert store.keys("runs") == []
+    assert not unneeded_here.paths.root.exists()
+
+
+def test_a_run_that_the_store_does_not_have_goes_at_once(
+    home: Home, store: ObjectStore, unneeded_here: TrainingJob
+) -> None:
+    store.delete(store.keys("runs"))
+    assert removed(home) == ["run"]
+    assert not unneeded_here.paths.root.exists()
+
+
+@pytest.mark.parametrize("method", ["listing", "delete"])
+def test_a_run_s_folder_stays_while_its_store_is_away(
+    home: Home,
+    store: ObjectStore,
+    tmp_path: Path,
+    unneeded_here: TrainingJob,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    make_old(tmp_path / "store", 2)
+
+    def away(*_: object) -> None:
+        raise TransientError("the store does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), method, away)
+        assert removed(home) == []
+    assert unneeded_here.paths.ingredients.is_file()
+    make_old(tmp_path / "store", 31)
+    assert removed(home) == ["stored run", "run"]
+    assert store.keys("runs") == []
