@@ -193,12 +193,14 @@ def _with_wall_time(
 ) -> TrainedModel:
     """Extend the training loop's goodput to the whole launch: start-up, time lost to failures, and shutdown.
 
-    `attempts[before:]` belong to this launch; their times may come from the clock of another machine.
+    `attempts[before:]` belong to this launch; their times may come from the clocks of other machines, which may
+    differ. So no part is negative, or longer than what is left of the launch.
     """
     mine, total = attempts[before:], ended - began
     parts = {"start-up": 0.0}
     if len(mine) > 1:
-        parts["lost to failures"] = mine[-1].ready - mine[0].ready
+        left = max(0.0, total - sum(trained.goodput.parts.values()))
+        parts["lost to failures"] = min(left, max(0.0, mine[-1].ready - mine[0].ready))
     parts |= trained.goodput.parts
     rest = max(0.0, total - sum(parts.values()))
     parts["start-up"] = min(rest, max(0.0, mine[0].ready - began)) if mine else rest
