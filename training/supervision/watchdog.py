@@ -40,6 +40,9 @@ class Watchdog:
     _began: float = field(default_factory=time.monotonic)
     _seen: dict[int, "_Life"] = field(default_factory=dict)
     _asked: dict[int, float] = field(default_factory=dict)  # when a silent worker's state was asked, by rank
+    _gone: dict[int, Beat] = field(
+        default_factory=dict
+    )  # by rank: last heartbeat of a process that has ended
 
     def look(self) -> None:
         """Check the heartbeats. Raises :class:`TransientError` when the workers are stuck, after killing all of them.
@@ -58,7 +61,7 @@ class Watchdog:
                 self._give_up(lives, f"worker {life.beat.rank} is stopped and sent no", life, now)
         if not all(now - life.at > self._allowed(life) for life in lives):
             return
-        if any(_signal(life.beat, 0) is not None for life in lives):
+        if any(self._state(life) is not None for life in lives):
             self._give_up(lives, "no worker sent a", max(lives, key=lambda life: life.at), now)
         self._check_start(now)
 
@@ -78,7 +81,20 @@ class Watchdog:
         if now - max(life.at, self._asked.get(life.beat.rank, life.at)) <= self._steady(life):
             return False
         self._asked[life.beat.rank] = now
-        return _signal(life.beat, 0) == _STOPPED
+        return self._state(life) == _STOPPED
+
+    def _state(self, life: "_Life") -> str | None:
+        """The state of a worker's process; None when the process is gone.
+
+        A process that is known to be gone is not asked about again, unless a later heartbeat of its rank appears:
+        training that continues with fewer workers leaves the last heartbeats of the others.
+        """
+        if self._gone.get(life.beat.rank) == life.beat:
+            return None
+        state, certain = _answer(life.beat, 0)
+        if state is None and certain:
+            self._gone[life.beat.rank] = life.beat
+        return state
 
     def _check_start(self, now: float) -> None:
         """Check the time without any worker: Ray has not started the workers yet, or is about to replace them."""
@@ -91,9 +107,10 @@ class Watchdog:
             )
 
     def _give_up(self, lives: "list[_Life]", who: str, silent: "_Life", now: float) -> None:
-        for life in lives:
-            log.warning("%s", _where(self.job, life.beat))
-        end_workers([life.beat for life in lives])
+        beats = [life.beat for life in lives if self._gone.get(life.beat.rank) != life.beat]
+        for beat in beats:
+            log.warning("%s", _where(self.job, beat))
+        end_workers(beats)
         raise TransientError(
             f"{who} heartbeat for {now - silent.at:.0f} s after step {max(life.beat.step for life in lives)}; "
             f"what they were doing is in the log and in {self.job.paths.stacks}"
@@ -148,11 +165,17 @@ def _where(job: TrainingJob, beat: Beat) -> str:
 
 def _signal(beat: Beat, signum: int) -> str | None:
     """Send a signal to a worker on any node; returns its process's state before, or None when the process is gone."""
+    return _answer(beat, signum)[0]
+
+
+def _answer(beat: Beat, signum: int) -> tuple[str | None, bool]:
+    """As :func:`_signal`, and whether this is certain: the process of a node that does not answer may still live."""
     import ray
 
     # Compare host names first: after a restart of Ray, this machine has another node id.
     if beat.host == socket.gethostname() or beat.node == ray.get_runtime_context().get_node_id():
-        return signal_process(beat.pid, beat.process_start, signum)
+        return signal_process(beat.pid, beat.process_start, signum), True
+    from ray.exceptions import TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     place = NodeAffinitySchedulingStrategy(beat.node, soft=False)
@@ -160,12 +183,15 @@ def _signal(beat: Beat, signum: int) -> str | None:
     try:
         answer = remote.options(scheduling_strategy=place).remote(beat.pid, beat.process_start, signum)
         state: str | None = ray.get(answer, timeout=_REMOTE_TIMEOUT_S)
+    except TaskUnschedulableError:  # the node has left the cluster
+        log.warning("node %s of worker %d has left the cluster", beat.node[:8], beat.rank)
+        return None, True
     except Exception as error:  # the node and its processes are gone, or Ray does not know
         log.warning(
             "node %s of worker %d does not answer (%s)", beat.node[:8], beat.rank, type(error).__name__
         )
-        return None
-    return state
+        return None, False
+    return state, True
 
 
 def signal_process(pid: int, started: str, signum: int) -> str | None:

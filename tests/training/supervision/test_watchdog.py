@@ -232,6 +232,73 @@ def test_workers_that_are_gone_are_rays_to_replace(watch: Watch) -> None:
         watch.after(HANG_S * 2)
 
 
+def test_a_worker_that_is_gone_is_asked_about_once_until_another_takes_its_rank(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: elastic training continues with fewer workers."""
+    asked: list[int] = []
+
+    def noted(pid: int, started: str, signum: int) -> str | None:
+        asked.append(pid)
+        return signal_process(pid, started, signum)
+
+    monkeypatch.setattr(watchdog, "signal_process", noted)
+    watch.start(2)
+    for rank in (0, 1):
+        watch.beat(0, rank=rank)
+        watch.beat(10, rank=rank)
+    gone = watch.workers[1].pid
+    watch.workers[1].kill()
+    watch.workers[1].wait()
+    for step in range(11, 21):
+        watch.after(0.9 * HANG_S)
+        watch.beat(step)
+    assert asked == [gone]
+    time.sleep(1.1)  # two processes with one pid are distinguished by their start time, in seconds
+    watch.start()
+    watch.workers.pop(1)
+    watch.beat(10, rank=1)
+    watch.stop(1)
+    watch.check_given_up_after(HANG_S, match="worker 1 is stopped and sent no heartbeat")
+
+
+def warnings_about_a_silent_worker_elsewhere(watch: Watch, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Worker 1 on a node that Ray does not have is silent, while worker 0 takes 8 steps."""
+    watch.start(2)
+    for rank in (0, 1):
+        watch.beat(0, rank=rank)
+    beat = read_beats(watch.job.paths)[1].model_copy(update={"host": "elsewhere", "node": "ab" * 28})
+    (watch.job.paths.beats / "rank-1.json").write_text(beat.model_dump_json())
+    for step in range(1, 9):
+        watch.after(0.9 * HANG_S)
+        watch.beat(step)
+    return [record.getMessage() for record in caplog.records if record.name == "evergreen.watchdog"]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_node_that_left_the_cluster_is_asked_about_once(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = warnings_about_a_silent_worker_elsewhere(watch, caplog)
+    assert told == ["node abababab of worker 1 has left the cluster"]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_node_that_does_not_answer_in_time_is_asked_again(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stopped worker on a busy node must not be forgotten."""
+    import ray
+
+    def late(*_: object, **__: object) -> None:
+        raise ray.exceptions.GetTimeoutError
+
+    monkeypatch.setattr(ray, "get", late)
+    told = warnings_about_a_silent_worker_elsewhere(watch, caplog)
+    assert set(told) == {"node abababab of worker 1 does not answer (GetTimeoutError)"}
+    assert len(told) > 1
+
+
 def test_workers_that_never_come_are_waited_for_three_starts(watch: Watch) -> None:
     watch.check_given_up_after(3 * START_S, match="Ray did not start the workers within 180 s")
 
