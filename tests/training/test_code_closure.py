@@ -78,6 +78,7 @@ TORCH = OWN_LOOP | {
     "trainers.network.dataset_checks",
     "trainers.torch",
     "trainers.network.fine_tuning",
+    "trainers.network.dataset_rows",
     "trainers.network.loader_feed",
     "trainers.torch.collective",
     "trainers.torch.deepspeed_engine",

@@ -7,6 +7,7 @@ from training.data.dataset import Columns
 from training.data.sample_order import Rows
 from training.recipe import Recipe
 from training.trainers.network.building import memory_feed, sample_order
+from training.trainers.network.dataset_rows import own_dataset
 from training.trainers.network.feeds import Feed, StreamFeed, columns_dataset
 from training.trainers.network.fine_tuning import initial_weights
 from training.trainers.ranks import Ranks
@@ -53,14 +54,15 @@ def build_feed(job: TrainingJob, recipe: Recipe, columns: Columns, learn: Rows, 
     """Build this worker's feed, of the kind that the job names.
 
     Raises :class:`TrainingError` if the last step of an epoch of an exact feed has fewer rows than workers or virtual
-    shards.
+    shards, and :class:`SettingError` if the recipe's own Dataset has other rows than the dataset version.
     """
     if job.feed == "memory":
         return memory_feed(job, columns, learn, ranks, own_settings(job.settings).virtual_shards)
     if job.feed == "loader":
         from training.trainers.network.loader_feed import loader_feed
 
-        dataset = recipe.dataset(job.dataset, "train") if recipe.dataset else columns_dataset(columns)
+        own = recipe.dataset is not None
+        dataset = own_dataset(recipe, job.dataset, columns, learn) if own else columns_dataset(columns)
         return loader_feed(dataset, learn, sample_order(job, learn, ranks), job.settings, ranks)
     import ray.train
 
