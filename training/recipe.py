@@ -22,11 +22,12 @@ from training.data.sources.table import Table
 from training.data.sources.text import Text
 from training.errors import SettingError
 from training.preprocessors import declared_steps
+from training.recipe_checks import check_named_files, checked_name
 from training.recipe_declaration import BuildModel as BuildModel
 from training.recipe_declaration import Recipe as Recipe
 from training.recipe_declaration import Torch as Torch
 from training.recipe_declaration import TransformRows as TransformRows
-from training.recipe_errors import missing_extra
+from training.recipe_errors import ENDS_PROGRAM, missing_extra
 from training.records import ImageShape as ImageShape
 from training.records import ProblemName, Record
 from training.storage.files import atomic_folder, digest_json
@@ -79,13 +80,14 @@ def is_built_in(ref: RecipeRef) -> bool:
     return ref.name in BUILT_IN and Path(ref.path).parent == Path(__file__).parent / "recipes"
 
 
-def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
+def load(name_or_path: str | Path) -> tuple[Recipe, RecipeRef]:
     """Load a recipe, given as one of the names in :data:`BUILT_IN` or as a path ending in `.py`.
 
     A process executes a recipe file once, and again only when the recipe's code or files changed.
 
     Raises :class:`SettingError` if there is no such recipe, or its file or the files that it names are not valid.
     """
+    name_or_path = checked_name(name_or_path)
     if name_or_path.endswith(".py"):
         path = resolved(name_or_path, "recipe")
     elif name_or_path in BUILT_IN:
@@ -109,10 +111,7 @@ def load(name_or_path: str) -> tuple[Recipe, RecipeRef]:
             "digits, `_`, `-` and `.`, not beginning with `-` or `.`"
         )
     files += _named_files(recipe, path)
-    if missing := [file for file in files if not file.is_file()]:
-        raise SettingError(f"recipe {path}: files names {missing[0]}, which does not exist")
-    if outside := [name for name in recipe.files if not _is_inside(path.parent / name, path.parent)]:
-        raise SettingError(f"recipe {path}: files names {outside[0]}, which lies outside the recipe's folder")
+    check_named_files(path, recipe.files, files)
     if isinstance(recipe.source, Table | Text):
         object.__setattr__(recipe, "source", recipe.source.beside(path.parent))
     object.__setattr__(recipe, "settings", recipe.settings.beside(path.parent))
@@ -275,6 +274,8 @@ def _import_file(path: Path, files: list[Path]) -> ModuleType:
         spec.loader.exec_module(module)
     except SettingError:
         raise
+    except SystemExit as error:
+        raise SettingError(f"recipe {path}: {ENDS_PROGRAM}") from error
     except Exception as error:
         end = _clash(path, error) or missing_extra(error)
         raise SettingError(f"recipe {path}: {type(error).__name__}: {error}{end}") from error

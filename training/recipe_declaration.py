@@ -17,6 +17,7 @@ from training.errors import SettingError
 from training.preprocessors import declared_steps
 from training.problems.base import Problem
 from training.problems.classification import Classification
+from training.recipe_checks import check_augmentation_is_used, check_fields
 from training.recipe_metrics import BuildMetric, check_declared
 from training.records import DatasetVersion, Split
 from training.settings.schema import Settings
@@ -60,11 +61,10 @@ class Recipe:
     metric of TorchMetrics with a single number as its value. The metric gets predictions and targets: probabilities
     (rows, classes) and numbers of classes (rows,); of a regression, numbers (rows,) in the unit of the target for both.
 
-    Raises :class:`SettingError` for a recipe without source or with two trainers, without a model if its problem has no
-    default one, for settings of another trainer, for
-    a tokenizer of the trainer that is not the source's, for a preprocessor that is fitted already or not supported, for
-    metrics that the trainer does not compute or whose name Evergreen uses itself, and for a `dataset` that the trainer
-    does not read.
+    Raises :class:`SettingError` for a field of another type, for a recipe without source or with two trainers, without
+    a model if its problem has no default one, for settings of another trainer, for a tokenizer of the trainer that is
+    not the source's, for a preprocessor that is fitted already or not supported, for metrics that the trainer does not
+    compute or whose name Evergreen uses itself, and for a `dataset` or an augmentation that the trainer does not use.
     """
 
     name: str
@@ -84,8 +84,7 @@ class Recipe:
     chosen_file: Path | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        if self.source is None:
-            raise SettingError(f"recipe {self.name}: it names no source, such as source=ImageFolder(path)")
+        check_fields(self)
         needs_model = getattr(self.trainer, "build_model", ...) is None
         if self.trainer is not None and self.build_model is not None and not needs_model:
             raise SettingError(
@@ -111,6 +110,7 @@ class Recipe:
                 f"recipe {self.name}: dataset: trainer {self.settings.trainer} does not read a Dataset of your own, "
                 "but the rows of the dataset version; remove dataset, or use Torch(build_model) with data.feed=loader"
             )
+        check_augmentation_is_used(self)
         if (tokenizer := getattr(trainer, "tokenizer", None)) is not None:
             object.__setattr__(self, "source", self._read_by(tokenizer))
         declared_steps(self.name, self.preprocessors)  # refuses what is not supported

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from training.errors import TrainingError, classify
 from training.seams import EXTRAS, install_command
 
+ENDS_PROGRAM = (
+    'it calls sys.exit() or parses the command line when imported; put that under if __name__ == "__main__"'
+)
 _INSTALLED = "site-packages"
 
 

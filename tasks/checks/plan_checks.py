@@ -23,6 +23,7 @@ from training.errors import DataError
 from training.plan import RunPlan
 from training.problems import problem_named
 from training.recipe import Recipe, is_built_in
+from training.recipe_checks import check_augmentation_of
 from training.recipe_metrics import check_library
 from training.records import DatasetVersion, TableSchema
 from training.storage.paths import Home
@@ -55,6 +56,7 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     proven = _is_proven(plan, recipe)
     look = not proven or plan.initial is not None or _has_other_champion(home, plan)
     expected = version or _expected_version(home, plan, look)
+    check_augmentation_of(recipe, expected)
     trainer.check_dataset(plan.settings, expected)
     if look:
         check_initial_weights(plan, recipe, expected)

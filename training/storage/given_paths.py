@@ -8,8 +8,10 @@ from training.errors import SettingError
 def expanded(given: str | Path, what: str) -> Path:
     """The path with the `~` at its beginning replaced by a user's home directory; `what` names the path in the error.
 
-    Raises :class:`SettingError` when the machine has no such user.
+    Raises :class:`SettingError` when the machine has no such user, and for anything but a path.
     """
+    if not isinstance(given, str | Path):
+        raise SettingError(f"{what}: expected one path, as text or pathlib.Path, not {given!r}")
     try:
         return Path(given).expanduser()
     except RuntimeError:

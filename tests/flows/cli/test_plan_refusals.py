@@ -110,6 +110,20 @@ def test_settings_that_a_problem_lacks_are_refused_for_a_built_in_recipe(home: H
         preview("diabetes", {"training": {"label_smoothing": 0.1}}, home)
 
 
+def test_an_augmentation_of_rows_that_are_no_images_is_refused(home: Home, tmp_path: Path) -> None:
+    recipe = tmp_path / "sugar.py"
+    recipe.write_text(
+        "from evergreen import Augmentation, BundledTable, Recipe, Regression\n"
+        "from training.recipes.digits import build_model\n"
+        "recipe = Recipe('sugar', source=BundledTable('diabetes'), problem=Regression(), build_model=build_model,\n"
+        "    augmentation=Augmentation(flip=True))\n"
+    )
+    with pytest.raises(
+        SettingError, match="recipe sugar: augmentation changes images, and the source has none"
+    ):
+        preview(str(recipe), {}, home)
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
