@@ -26,6 +26,8 @@ log = logging.getLogger("evergreen.command")
 
 Result = TypeVar("Result")
 
+_EXAMPLE = '{"training.epochs": 3}'
+
 
 def retrain(
     recipe: str | Path, settings: Mapping[str, Any] | None = None, *, force: bool = False
@@ -268,13 +270,29 @@ def _named(recipe: object) -> str:
 
 
 def _nested(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Settings with dotted names converted to nested mappings; nested settings stay as they are."""
+    """Settings with dotted names converted to nested mappings; nested settings stay as they are.
+
+    Raises :class:`SettingError` for anything but a mapping from names, and for a section that is also given one value.
+    """
+    if settings is not None and not isinstance(settings, Mapping):
+        raise SettingError(
+            f"settings: expected a dict such as {_EXAMPLE}, not an object of the type {type(settings).__name__}"
+        )
     tree: dict[str, Any] = {}
     for dotted, value in (settings or {}).items():
+        if not isinstance(dotted, str):
+            raise SettingError(
+                f"settings: {dotted!r} is no name of a setting; write a dict such as {_EXAMPLE}"
+            )
         *sections, name = dotted.split(".")
         branch = tree
         for section in sections:
             branch = branch.setdefault(section, {})
+            if not isinstance(branch, dict):
+                raise SettingError(
+                    f"settings: {section} is a section, and is also given the value {branch!r}; remove that value, and "
+                    f"give single settings, such as {_EXAMPLE}"
+                )
         if isinstance(value, Mapping) and isinstance(branch.get(name), dict):
             branch[name] |= value
         else:

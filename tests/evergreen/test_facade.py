@@ -12,6 +12,8 @@ import pytest
 
 import evergreen
 from flows.local.api import _nested
+from training.errors import SettingError
+from training.settings.schema import Settings
 
 
 def in_fresh_process(code: str, home: Path) -> Any:
@@ -65,6 +67,32 @@ def test_settings_by_dotted_and_by_nested_names(
     settings: dict[str, Any] | None, nested: dict[str, Any]
 ) -> None:
     assert _nested(settings) == nested
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (Settings(), "settings: expected a dict such as .*, not an object of the type Settings"),
+        ([("training.epochs", 3)], "settings: expected a dict"),
+        ({"training": 5, "training.epochs": 3}, "settings: training is a section, and is also given the value 5"),
+        ({"training.epochs": 3, "training": 5}, "training is a section; set one of"),
+        ({3: 4}, "settings: 3 is no name of a setting"),
+    ],
+)  # fmt: skip
+def test_settings_of_another_type_are_refused(
+    settings: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path))
+    for call in (evergreen.retrain, evergreen.plan):
+        with pytest.raises(SettingError, match=said):
+            call("digits", settings)
+
+
+def test_a_space_of_another_type_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path))
+    space: Any = {"training.learning_rate": [1e-3]}
+    with pytest.raises(SettingError, match=r"--space training\.learning_rate=\[0\.001\]: expected texts"):
+        evergreen.tune("digits", space)
 
 
 def test_a_program_plans_retrains_and_predicts(tmp_path: Path) -> None:

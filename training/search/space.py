@@ -25,6 +25,7 @@ EXAMPLES = {
     "lograndint": "lograndint(16,512)",
     "choice": "choice(adamw,sgd)",
 }
+_IN_PYTHON = '{"training.learning_rate": "loguniform(1e-4,1e-1)"}'
 Values = dict[str, Any]  # value of each searched setting, by the setting's dotted name
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 _UP, _DOWN = 1.2, 0.8  # factors of population-based training, as in Ray Tune
@@ -69,6 +70,11 @@ def parse_space(texts: Mapping[str, str]) -> dict[str, Domain]:
 
     Raises :class:`SettingError`, which names the setting, the rule that its text breaks, and a valid example.
     """
+    if not isinstance(texts, Mapping):
+        raise SettingError(
+            f"--space: expected the values of each setting, as {_IN_PYTHON}, not an object of the type "
+            f"{type(texts).__name__}"
+        )
     if not texts:
         raise SettingError(f"--space: name at least one setting, such as {_example('loguniform')}")
     return {name: _parsed(name, text) for name, text in texts.items()}
@@ -118,6 +124,8 @@ def _share(seed: int, number: int, name: str) -> float:
 
 
 def _parsed(name: str, text: str) -> Domain:
+    if not isinstance(name, str) or not isinstance(text, str):
+        raise SettingError(f"--space {name}={text!r}: expected texts, as {_IN_PYTHON}")
     call = _CALL.fullmatch(text)
     if call is None or call[1] not in EXAMPLES:
         raise SettingError(

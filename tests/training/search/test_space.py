@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,19 @@ def test_wrong_assignments_are_refused(assignments: list[str], why: str) -> None
 def test_an_empty_space_is_refused() -> None:
     with pytest.raises(SettingError, match="name at least one setting"):
         parse_space({})
+
+
+@pytest.mark.parametrize(
+    ("space", "why"),
+    [
+        ({"training.learning_rate": [1e-3]}, "--space training.learning_rate=[0.001]: expected texts, as {"),
+        ({5: "uniform(0,1)"}, "--space 5='uniform(0,1)': expected texts"),
+        (["training.learning_rate"], "--space: expected the values of each setting, as {"),
+    ],
+)
+def test_a_space_of_another_type_is_refused(space: Any, why: str) -> None:
+    with pytest.raises(SettingError, match=re.escape(why)):
+        parse_space(space)
 
 
 def test_values_lie_in_their_domain_and_have_its_type() -> None:
