@@ -5,6 +5,7 @@ The weights of a registered version are the safetensors file beside its model; t
 trained. Fails with SettingError when the weights are missing, and with DataError when their files are damaged.
 """
 
+import errno
 import logging
 import shutil
 from functools import partial
@@ -22,7 +23,7 @@ from tasks.trackers.mlflow_store import connect, patiently
 from tasks.trackers.provenance import parent_in
 from training.checkpoints.weights import digest_of_file
 from training.data.manifest import TOKENIZER
-from training.errors import DataError, SettingError
+from training.errors import DataError, SettingError, classify
 from training.identity import inputs_digest
 from training.initial_weights import (
     CHAMPION,
@@ -37,6 +38,7 @@ from training.plan import RunPlan
 from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.storage.files import atomic_folder, digest_file, remove_folder, write_text
+from training.storage.given_paths import expanded
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record, set_aside
 from training.supervision.launch import finished
@@ -60,7 +62,7 @@ def find_start(home: Home, recipe: str, settings: Settings, wait: bool = False) 
     if reference is None:
         return None
     if is_path(reference):
-        return _file(home, str(Path(reference).expanduser().absolute()))
+        return _file(home, str(expanded(reference, "training.init_from").absolute()))
     if published_in(reference) is not None:
         return _file(home, reference)
     model, number = settings.tracking.model or recipe, version_in(reference)
@@ -110,6 +112,10 @@ def copy_initial_weights(plan: RunPlan, initial: InitialWeights, folder: Path) -
         try:
             shutil.copyfile(file, weights)
         except OSError as error:
+            if (
+                error.errno != errno.EACCES and classify(error) is not None
+            ):  # of the home's disk, such as a full one
+                raise
             raise SettingError(f"training.init_from: {initial.reference}: {error.strerror}") from error
         made = _run_of(Home(Path(plan.home)), file, initial.digest)
         rows = None if made is None else training_rows_of_run(*made)
