@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tasks import predict
+from tasks.registry.initial_weights import find_start
 from tasks.verify.runs import run_of_folder
 from training.data.sources.places import given_path
 from training.data.sources.table import Table
@@ -13,11 +14,17 @@ from training.data.sources.text import Text
 from training.data.text.tokenizers_found import find_tokenizer
 from training.errors import SettingError
 from training.ray_cluster.node_caches import cache_folder
+from training.settings.schema import Settings
 from training.storage.given_paths import expanded, resolved
 from training.storage.paths import Home
 from training.trainers.torch.settings import TrainingSettings
 
 UNKNOWN = "~no-such-user-here/data.csv"
+
+
+def weights_to_start_from(path: str, home: Home) -> object:
+    settings = Settings(training=TrainingSettings(init_from=path.replace(".csv", ".safetensors")))
+    return find_start(home, "mine", settings)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +39,7 @@ UNKNOWN = "~no-such-user-here/data.csv"
         ("Text(tokenizer=...)", lambda path, home: Text(tokenizer=path).beside(home.root)),
         ("Text(tokenizer=...)", lambda path, _: find_tokenizer(path)),
         ("storage.node_cache", lambda path, _: cache_folder(path)),
+        ("training.init_from", weights_to_start_from),
         (
             "training.init_from",
             lambda path, home: TrainingSettings(init_from=path.replace(".csv", ".safetensors")).beside(
