@@ -46,7 +46,9 @@ class PredictionSummary(Record):
     unit: Unit = Field("images", description="what the rows are: images, or rows of a table")
     skipped: int = Field(0, description="images or rows left out since they could not be read")
     counts: dict[str, int] = Field({}, description="rows of each predicted class; empty for a regression")
-    value: str = Field("prediction", description="what mean, least and most are of; another word for a language model")
+    value: str = Field(
+        "prediction", description="what mean, least and most are of; another word for a language model"
+    )
     mean: float | None = Field(
         None, description="mean prediction of a regression, or mean loss per token of a language model"
     )
