@@ -1,5 +1,9 @@
 """The log of a run in an object store: commits of superseded attempts are refused, lost answers lose nothing."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +17,13 @@ from training.storage.objects.base import ObjectStore, open_store
 from training.storage.record_files import record_text
 
 PREFIX = "runs/digits/0123456789abcdef"
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+from training.storage.objects.base import open_store
+open_store(sys.argv[1]).put_file(sys.argv[2], Path(sys.argv[3]), lambda _: os.kill(os.getpid(), 9))
+"""
 
 
 @pytest.fixture
@@ -189,6 +200,55 @@ def test_what_a_killed_attempt_uploaded_is_deleted_and_what_counts_is_kept(
     assert len(store.keys(f"{PREFIX}/files")) == 2
     begun(store)
     assert store.keys(f"{PREFIX}/files") == [files[0].key]
+
+
+def kill_during_upload(store: ObjectStore, key: str, file: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _KILLED, store.url, key, str(file)], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_the_part_of_an_object_whose_upload_was_killed_goes_with_its_attempt_or_with_the_run(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(b"content")
+    first = begun(store)
+    kill_during_upload(store, f"{first.folder_of('1.1')}/step/a", tmp_path / "a")
+    assert StoredRun(store, PREFIX).unused(first.state()) == []  # attempt 1 may still be writing it
+    (part,) = (tmp_path / "store").rglob(".a.*.tmp")
+    second = begun(store)
+    assert not part.exists()
+    kill_during_upload(store, f"{second.folder_of('2.1')}/step/a", tmp_path / "a")
+    kill_during_upload(store, f"{PREFIX}/log/000000009.json", tmp_path / "a")
+    assert second.remove(second.state(), "here/2/a")
+    assert [one for one in (tmp_path / "store").rglob("*") if one.is_file()] == []
+
+
+def test_a_new_entry_whose_part_is_removed_meanwhile_can_be_tried_again(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another home removes the run while this one begins it again."""
+    link, times = os.link, []
+
+    def removed_first(source: Path, target: Path) -> None:
+        times.append(target)
+        if len(times) == 1:
+            source.unlink()
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", removed_first)
+    assert StoredRun(store, PREFIX).begin("here/1/a", at_least=1) == 1
+    assert len(times) == 2
+
+
+def test_an_upload_whose_part_a_newer_attempt_removes_is_a_transient_error(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(b"content")
+    first = begun(store)
+    with pytest.raises(TransientError, match="was not written, because another process"):
+        first.upload({"a": tmp_path / "a"}, lambda _: begun(store))
+    with pytest.raises(FileNotFoundError):
+        first.upload({"a": tmp_path / "none"})
 
 
 def damaged(store: ObjectStore, number: int, folder: Path) -> None:

@@ -57,7 +57,11 @@ class ObjectStore(Protocol):
         """
 
     def keys(self, prefix: str) -> list[str]:
-        """All keys that begin with `prefix` and a `/`, sorted; never from a cache."""
+        """All keys that begin with `prefix` and a `/`, sorted; never from a cache.
+
+        A store may also list, under a name that no caller writes, the part of an object that is being written, or that
+        a killed process left: this part can be deleted like an object.
+        """
 
     def listing(self, prefix: str) -> list[StoredObject]:
         """The objects of :meth:`keys`, with size and time."""

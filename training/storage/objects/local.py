@@ -68,7 +68,11 @@ def _with_space(path: Path) -> Iterator[None]:
 
 
 class LocalStore:
-    """Implements :class:`training.storage.objects.base.ObjectStore`."""
+    """Implements :class:`training.storage.objects.base.ObjectStore`.
+
+    An object is written to the file `.NAME.RANDOM.tmp` beside its own file, and then renamed. This file is listed, too:
+    a killed upload leaves it, and it is deleted with the other objects that its attempt left.
+    """
 
     def __init__(self, url: str, folder: Path):
         self.url, self._folder = url, folder
@@ -84,8 +88,13 @@ class LocalStore:
 
     @_explained
     def put_file(self, key: str, source: Path, moved: Callable[[int], None] = ignored) -> None:
-        with _with_space(self._folder / key), atomic_file(self._folder / key) as aside:
-            _copy(source, aside, moved)
+        try:
+            with _with_space(self._folder / key), atomic_file(self._folder / key) as aside:
+                _copy(source, aside, moved)
+        except FileNotFoundError as error:
+            if not source.exists():
+                raise
+            raise _removed(self._folder / key) from error
 
     @_explained
     def put_new(self, key: str, data: bytes) -> bool:
@@ -95,17 +104,15 @@ class LocalStore:
                 os.link(aside, target)  # unlike a rename, fails when the target exists
             except FileExistsError:
                 return False
+            except FileNotFoundError as error:
+                raise _removed(target) from error
             sync_folder(target.parent)
         return True
 
     @_explained
     def keys(self, prefix: str) -> list[str]:
         found = (self._folder / prefix).rglob("*")
-        return sorted(
-            file.relative_to(self._folder).as_posix()
-            for file in found
-            if not (file.name.startswith(".") and file.name.endswith(".tmp")) and file.is_file()
-        )
+        return sorted(file.relative_to(self._folder).as_posix() for file in found if file.is_file())
 
     @_explained
     def listing(self, prefix: str) -> list[StoredObject]:
@@ -125,6 +132,13 @@ class LocalStore:
         from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
         return SubTreeFileSystem(str(self._folder), LocalFileSystem())
+
+
+def _removed(target: Path) -> TransientError:
+    return TransientError(
+        f"storage.url: {target} was not written, because another process, such as a newer attempt or evergreen gc, "
+        "removed it meanwhile. Run the same command again."
+    )
 
 
 def _copy(source: Path, target: Path, moved: Callable[[int], None]) -> None:
