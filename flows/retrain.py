@@ -28,7 +28,7 @@ from tasks.preflight import checked_alongside
 from tasks.register import register
 from tasks.registry.aliases import ChampionMovedError
 from tasks.registry.initial_weights import check_tokenizer, find_start, keep_initial_weights
-from tasks.registry.unjudged import Unjudged, close_left, give_up, unjudged_runs
+from tasks.registry.unjudged import Unjudged, close_judged, close_left, give_up, unjudged_runs
 from tasks.report import report
 from tasks.reuse import find_release
 from tasks.step import without_secrets
@@ -166,9 +166,9 @@ def judge_unjudged(left: Unjudged, clock: Stopwatch) -> None:
         else:
             why = str(known or f"{type(error).__name__}: {error}")
             give_up(connect_patiently(left.plan), left.plan.model, left.number, why)
-        close_left(left.plan, "KILLED")
+        close_left(left.plan, left.number)
     else:
-        close_left(left.plan, "FINISHED")
+        close_judged(left.plan)
 
 
 def compare_and_register(

@@ -355,6 +355,11 @@ def _is_package(folder: Path, name: str) -> bool:
         return True
     if not place.is_dir() or name in sys.stdlib_module_names:
         return False
+    others = [
+        one for one in sys.meta_path if one is not PathFinder
+    ]  # such as those of editable installations
+    if any(found.origin for one in others if (found := one.find_spec(name, None)) is not None):
+        return False
     elsewhere = PathFinder.find_spec(
         name, [entry for entry in sys.path if Path(entry) not in _folders | {folder}]
     )

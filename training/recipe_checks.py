@@ -5,7 +5,7 @@ of the run key, and a change of it would train models again.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -127,7 +127,9 @@ def _broken_rule(value: Any, hint: Any, name: str) -> str:
     if value is None and NoneType in kinds:
         return ""
     if get_origin(hint) in (Sequence, tuple) and str in kinds:
-        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        is_list = isinstance(value, Collection) and not isinstance(
+            value, str
+        )  # also the columns of a DataFrame
         good = is_list and all(isinstance(item, str) for item in value)
         return "" if good else f'a list of names, such as {name}=["a", "b"]'
     if str not in kinds or not kinds <= {str, Path, NoneType}:
@@ -143,7 +145,7 @@ def _check_files(what: str, files: Any) -> None:
             f"{what}: files={files!r} is one text, and each of its letters would count as a file; a comma makes it a "
             f"tuple: files=({files!r},)"
         )
-    if not isinstance(files, Sequence) or not all(isinstance(file, str | Path) for file in files):
+    if not isinstance(files, Collection) or not all(isinstance(file, str | Path) for file in files):
         raise SettingError(
             f'{what}: files must be a tuple of names, such as files=("width.json",), not {_described(files)}; leave it '
             "out if there are no such files"

@@ -93,6 +93,7 @@ def _expected_version(home: Home, plan: RunPlan, look: bool) -> DatasetVersion:
         table = check_text(plan.files, plan.settings.data, plan.recipe.problem)
         shape = (plan.settings.data.max_tokens,)
     else:
+        check_not_refused(plan.files, refused)
         shape = check_source(plan.files, plan.settings.data, refused) if look else (0, 0, 0)
         if plan.files.target:
             table = TableSchema(target=plan.files.target, columns=())

@@ -89,10 +89,17 @@ def give_up(client: "MlflowClient", model: str, number: str, why: str) -> None:
     client.set_model_version_tag(model, number, "evergreen.why", why[:_LONGEST_TAG])
 
 
-def close_left(plan: RunPlan, status: str) -> None:
-    """Set the final status of the MLflow run of a version that was left unjudged; the run that judges it goes on."""
+def close_judged(plan: RunPlan) -> None:
+    """Set the MLflow run of a version that was judged late to FINISHED; the run that judges the version goes on."""
     client = connect_patiently(plan)
-    close_run(client, open_run(client, plan, leaves_others=True), status)
+    close_run(client, open_run(client, plan, leaves_others=True), "FINISHED")
+
+
+def close_left(plan: RunPlan, number: str) -> None:
+    """Set the MLflow run of version `number`, which stays unjudged, to KILLED."""
+    client = connect_patiently(plan)
+    if run_id := client.get_model_version(plan.model, number).run_id:
+        close_run(client, run_id, "KILLED")
 
 
 def _is_ours(client: "MlflowClient", plan: RunPlan, run_id: str | None) -> bool:

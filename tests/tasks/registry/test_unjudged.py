@@ -11,7 +11,7 @@ from tracked import planned
 from tasks import register as module
 from tasks.evaluate import evaluate
 from tasks.registry.aliases import CHAMPION, champion_of
-from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, close_left, unjudged_runs
+from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, close_judged, unjudged_runs
 from tasks.report import note_efficiency
 from tasks.trackers.mlflow_run import connect_once, open_run
 from tasks.train import keep_plan
@@ -59,7 +59,7 @@ def test_the_next_run_judges_an_unjudged_version(killed: tuple[Home, Candidate, 
     assert unjudged_runs(client, following.plan) == []
     statuses = [client.get_run(one).info.status for one in (run_id, judged.mlflow_run_id)]
     assert statuses == ["RUNNING", "RUNNING"]  # neither counts as killed
-    close_left(left.plan, "FINISHED")
+    close_judged(left.plan)
     statuses = [client.get_run(one).info.status for one in (run_id, judged.mlflow_run_id)]
     assert statuses == ["RUNNING", "FINISHED"]
     assert open_run(client, following.plan) == run_id  # the next start continues its own MLflow run
