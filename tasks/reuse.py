@@ -13,6 +13,7 @@ from tasks.registry.aliases import (
     find_version,
     unfinished_rollback,
 )
+from tasks.report_page.wording import summary
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_once, experiment_name
 from training.plan import RunPlan
 from training.records import Release
@@ -46,7 +47,9 @@ def find_release(
     judged_for_good = CHAMPION in (alias, release.alias)
     if not judged_for_good and not _verdict_stands(client, plan, release):
         return None
-    return release.model_copy(update={"reused": True, "alias": alias})
+    text = summary(release.verdict, CHAMPION if judged_for_good else release.alias)
+    verdict = release.verdict.model_copy(update={"summary": text})
+    return release.model_copy(update={"reused": True, "alias": alias, "verdict": verdict})
 
 
 def read_release(plan: RunPlan) -> Release | None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,12 @@ def second(first: tuple[Candidate, Release]) -> tuple[Candidate, Release]:
     """A better candidate in the same home."""
     one = candidate(first[0].home, parcels(), rounds=12)
     return one, one.register()
+
+
+def candidate_predicts(monkeypatch: pytest.MonkeyPatch, predict: Any) -> None:
+    """Make the candidate give the predictions of `predict`, instead of those of its trees."""
+    inspection = SimpleNamespace(predictor=lambda *_: predict)
+    monkeypatch.setattr(tasks.evaluate, "inspection_of", lambda _: inspection)
 
 
 def test_the_first_regression_becomes_champion_with_the_metrics_of_a_regression(
@@ -220,12 +227,7 @@ def test_predictions_that_are_not_finite_name_the_row_or_the_version(
     ):
         compare(one.plan, one.version, one.trained, champion, None, tmp_path)
 
-    class Inspection:
-        @staticmethod
-        def predictor(*_: Any) -> Any:
-            return predict
-
-    monkeypatch.setattr(tasks.evaluate, "inspection_of", lambda _: Inspection)
+    candidate_predicts(monkeypatch, predict)
     with pytest.raises(TrainingError, match=r"test row 5: the model's prediction is not finite"):
         compare(one.plan, one.version, one.trained, None, None, tmp_path)
 
@@ -266,12 +268,7 @@ def test_probabilities_that_are_not_finite_name_the_candidates_row_or_the_champi
         with pytest.raises(DataError, match=r"parcels version 7 gives predictions that are not finite"):
             compare(one.plan, one.version, one.trained, champion, None, tmp_path)
 
-    class Inspection:
-        @staticmethod
-        def predictor(*_: Any) -> Any:
-            return predict
-
-    monkeypatch.setattr(tasks.evaluate, "inspection_of", lambda _: Inspection)
+    candidate_predicts(monkeypatch, predict)
     with pytest.raises(TrainingError, match=r"test row 5: the model's probabilities are not finite"):
         compare(one.plan, one.version, one.trained, None, None, tmp_path)
 

@@ -15,7 +15,7 @@ from tasks.registry.aliases import CHAMPION, ROLLED_BACK_TAG, WEIGHTS_TAG, was_r
 from tasks.reuse import find_release
 from tasks.trackers.mlflow_run import connect
 from training.plan import RunPlan
-from training.records import Release, TrainedModel
+from training.records import NOT_AGAIN, Release, TrainedModel
 from training.storage.files import write_text
 from training.storage.paths import Home
 from training.supervision.launch import launch, make_job
@@ -79,6 +79,19 @@ def test_another_store_is_another_registration(promoted: Done, tmp_path: Path) -
 def test_a_release_that_can_not_be_read_is_made_anew(promoted: Done) -> None:
     promoted.plan.paths.release.write_text("{}")
     assert find_release(promoted.plan) is None
+
+
+def test_weights_that_were_refused_after_a_rollback_are_not_called_promoted(promoted: Done) -> None:
+    client = connect(None, Home(Path(promoted.plan.home)))
+    client.delete_registered_model_alias(promoted.plan.model, CHAMPION)
+    refused = promoted.release.model_copy(update={"alias": "none"})
+    write_text(promoted.plan.paths.release, refused.model_dump_json())
+    try:
+        found = find_release(promoted.plan)
+        assert found is not None
+        assert found.verdict.summary == f"Not promoted: {NOT_AGAIN}"
+    finally:
+        client.set_registered_model_alias(promoted.plan.model, CHAMPION, promoted.release.version)
 
 
 def test_a_kept_candidate_is_compared_again_once_the_champion_is_another(kept_home: Done) -> None:
