@@ -4,15 +4,15 @@ The form has one field for each of the few settings that people change often, an
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic_core import CoreSchema
 
 from training.errors import SettingError
-from training.settings.overrides import setting_schema, settings_schema
-from training.settings.schema import TrainerName, section_of_trainer
+from training.settings.overrides import describe, setting_schema, setting_text, settings_schema
+from training.settings.schema import Settings, TrainerName, section_of_trainer
 
 FIELDS = {
     "epochs": "training.epochs",
@@ -33,12 +33,53 @@ def nested(fields: dict[str, Any], trainer: TrainerName = "torch") -> dict[str, 
     for name, value in fields.items():
         if value is None:
             continue
-        dotted = section_of_trainer(trainer).FORM.get(name, FIELDS[name])
+        dotted = _setting_of(name, trainer)
         if dotted is None:
             raise SettingError(f"{name}: trainer {trainer} has no such setting; leave the field empty")
         section, _, setting = dotted.rpartition(".")
         (overrides.setdefault(section, {}) if section else overrides)[setting] = value
     return overrides
+
+
+def form_for(
+    schema: Mapping[str, Any], recipe: str, settings: Settings, single: Iterable[str] = FIELDS
+) -> dict[str, Any]:
+    """`schema`, a flow's form for all recipes, as a form for `recipe` with these settings; refuses other parameters.
+
+    `single` are the fields of the flow that stand for a single setting. A field whose setting the recipe's trainer does
+    not have is left out. The others have the trainer's limits and texts, and say the recipe's value. The JSON field
+    allows the settings of the recipe's trainer alone.
+    """
+    values, trainer = describe(settings), settings.trainer
+    fields = dict(schema["properties"])
+    fields["recipe"] = {**fields["recipe"], "enum": [recipe]}
+    fields[_SETTINGS] = {**_without_limits(fields[_SETTINGS]), **settings_schema(trainer)}
+    told = fields[_SETTINGS].get("description", "")
+    fields[_SETTINGS]["description"] = told.replace("retrain --help", f"retrain {recipe} --help")
+    for name in single:
+        known, dotted = fields.pop(name), _setting_of(name, trainer)
+        if dotted is not None:
+            text = f"{setting_text(dotted, trainer)}. Empty: {_spelled(values[dotted])}."
+            limits = setting_schema(dotted, trainer)
+            fields[name] = {**_without_limits(known), **limits, "description": text}
+    return {**schema, "properties": fields, "additionalProperties": False}
+
+
+def _setting_of(field: str, trainer: TrainerName) -> str | None:
+    """The setting of `trainer` that a field stands for; None if the trainer has no such setting."""
+    return section_of_trainer(trainer).FORM.get(field, FIELDS[field])
+
+
+def _without_limits(field: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in field.items()
+        if name in ("title", "description", "position", "default")
+    }
+
+
+def _spelled(value: Any) -> str:
+    return "none" if value is None else str(value)
 
 
 def form_of(function: Callable[..., Any]) -> inspect.Signature:

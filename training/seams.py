@@ -1,4 +1,4 @@
-"""Registry of Evergreen's exchangeable parts: each problem, trainer, model format, tracker and object store by name.
+"""Registry of Evergreen's exchangeable parts: each problem, trainer, source, model format, tracker and store by name.
 
 This module imports none of the parts, so that every other module may import it. The digest of this module is not in
 the run key, so that adding a part retrains no model. docs/extending.md says what else a part needs.
@@ -11,13 +11,16 @@ from typing import Any
 ProblemName = str
 TrainerName = str
 
+_SETTINGS = "settings"  # the module of a trainer's folder that has its settings section
+
 PROBLEMS: dict[ProblemName, str] = {
     "classification": "training.problems.classification:Classification",
     "regression": "training.problems.regression:Regression",
     "denoising": "training.problems.denoising:Denoising",
     "language_model": "training.problems.language_model:LanguageModel",
 }
-# The settings section of each trainer; the trainer's other modules are in the same folder.
+# The settings section of each trainer. If its module is `settings` in a folder, the trainer's other parts are modules
+# of this folder; otherwise that module has all parts.
 TRAINERS: dict[TrainerName, str] = {
     "torch": "training.trainers.torch.settings:TrainingSettings",
     "xgboost": "training.trainers.xgboost.settings:XGBoostSettings",
@@ -27,6 +30,18 @@ TRAINERS: dict[TrainerName, str] = {
     "transformers": "training.trainers.transformers.settings:TransformersSettings",
     "keras": "training.trainers.keras.settings:KerasSettings",
     "tensorflow": "training.trainers.tensorflow.settings:TensorFlowSettings",
+}
+# The class that reads the source files of each kind.
+SOURCES = {
+    "digits": "training.data.sources.digits:Digits",
+    "idx": "training.data.sources.idx:IdxFiles",
+    "cifar": "training.data.sources.cifar:Cifar10",
+    "folder": "training.data.sources.folder:ImageFolder",
+    "folder-targets": "training.data.sources.folder_targets:ImageFolder",
+    "parquet": "training.data.sources.parquet:ParquetImages",
+    "parquet-targets": "training.data.sources.parquet_targets:ParquetTargets",
+    "table": "training.data.sources.table:Table",
+    "text": "training.data.sources.text:Text",
 }
 # Registered models record the name of their format, so a name must never change.
 FORMATS = {
@@ -84,12 +99,26 @@ def install_command(library: str) -> str:
     return f'pip install "evergreen-ml[{EXTRAS[name]}]"' if name in EXTRAS else f"pip install {name}"
 
 
+def trainer_part(name: TrainerName, part: str) -> str:
+    """Name of the module with a part of a trainer: of its folder, or of the only file of a trainer without folder.
+
+    Raises ValueError for an unknown trainer.
+    """
+    _check_known(TRAINERS, name)
+    package, _, module = TRAINERS[name].partition(":")[0].rpartition(".")
+    return f"{package}.{part if module == _SETTINGS else module}"
+
+
 def part_named(parts: Mapping[str, str], name: str) -> Any:
     """Import the module of a part and return the part: the module, or its attribute that `parts` names after a colon.
 
     Raises ValueError for a name that is not in `parts`.
     """
-    if name not in parts:
-        raise ValueError(f"{name!r} is not known to this version of Evergreen, which has {', '.join(parts)}")
+    _check_known(parts, name)
     module, _, attribute = parts[name].partition(":")
     return getattr(import_module(module), attribute) if attribute else import_module(module)
+
+
+def _check_known(parts: Mapping[str, str], name: str) -> None:
+    if name not in parts:
+        raise ValueError(f"{name!r} is not known to this version of Evergreen, which has {', '.join(parts)}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+from tasks.problems import template_of
 from tasks.report_page import charts, tables, wording
 from tasks.report_page.data_views import view_of
 from tasks.report_page.inputs import ReportInputs
@@ -60,7 +61,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "words": words,
         "measure": sections.MEASURE,
         "contents": sections.CONTENTS + (_IMPORTANCES if inputs.importances else ()),
-        "problem_template": f"{inputs.dataset.problem}/sections.html.j2",
+        "problem_template": template_of(inputs.dataset.problem),
         "tiles": sections.tiles(inputs),
         "corrected": sections.corrected(inputs),
         "intervals": charts.intervals(inputs.evaluation, inputs.release.version, sections.MEASURE),

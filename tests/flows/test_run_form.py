@@ -2,17 +2,20 @@
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import pytest
-from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.orchestration import PrefectClient, SyncPrefectClient, get_client
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import is_valid
 
-from deployments.strict import close_schemas
+from deployments.strict import fit_forms
 from flows.retrain import retrain
-from flows.run_form import FIELDS, nested
+from flows.run_form import FIELDS, form_for, nested
+from flows.tune import tune
 from training.errors import SettingError
+from training.recipe import load
 from training.seams import TRAINERS
 from training.settings.overrides import describe, resolve
 from training.settings.schema import Settings, section_of_trainer
@@ -93,25 +96,100 @@ def test_a_server_accepts_no_value_for_an_optional_setting() -> None:
     )
 
 
+def fitted(recipe: str, **sections: Any) -> dict[str, Any]:
+    return form_for(SCHEMA, recipe, resolve(load(recipe)[0].settings, sections))
+
+
+def test_the_form_of_a_recipe_has_the_fields_and_values_of_its_trainer() -> None:
+    trees, network = fitted("breast-cancer"), fitted("digits", training={"epochs": 7})
+    assert set(network["properties"]) == set(SCHEMA["properties"])
+    assert set(network["properties"]) - set(trees["properties"]) == {"batch_size"}
+    assert trees["properties"]["epochs"]["description"] == (
+        "Boosting rounds; each adds a tree, or one a class. Empty: 60."
+    )
+    assert network["properties"]["epochs"]["description"] == "Passes over the training rows. Empty: 7."
+    assert network["properties"]["data_path"]["description"].endswith(". Empty: none.")
+    assert "`evergreen retrain digits --help` lists" in network["properties"]["settings"]["description"]
+    for name, field in network["properties"].items():
+        assert field["position"] == SCHEMA["properties"][name]["position"], name
+        assert field["title"] == SCHEMA["properties"][name]["title"], name
+
+
+@pytest.mark.parametrize(
+    ("recipe", "accepted", "refused"),
+    [
+        ("breast-cancer", {"settings": {"training": {"max_depth": 3}}}, {"batch_size": 64}),
+        ("breast-cancer", {"learning_rate": 0.5}, {"learning_rate": 2.0}),  # the share of a tree is at most 1
+        ("breast-cancer", {"settings": {"seed": 3}}, {"settings": {"training": {"clip_norm": 1.0}}}),
+        ("digits", {"learning_rate": 2.0}, {"settings": {"training": {"max_depth": 3}}}),
+        ("digits", {"batch_size": 64, "seed": None}, {"recipe": "breast-cancer"}),
+        ("digits", {"settings": {"training": {"clip_norm": None}}}, {"epoch": 3}),
+    ],
+)
+def test_the_form_of_a_recipe_refuses_what_the_recipe_does_not_have(
+    recipe: str, accepted: dict[str, Any], refused: dict[str, Any]
+) -> None:
+    assert is_valid({"recipe": recipe, **accepted}, fitted(recipe))
+    assert not is_valid({"recipe": recipe, **refused}, fitted(recipe))
+
+
+def made(client: SyncPrefectClient, name: str, used: Any = retrain, **given: Any) -> UUID:
+    """A deployment as `prefect deploy` makes it."""
+    entrypoint = given.pop("entrypoint", f"flows.{used.name}.{used.name}")
+    return client.create_deployment(
+        client.create_flow(used),
+        name,
+        parameter_openapi_schema=parameter_schema(used).model_dump_for_openapi(),
+        entrypoint=entrypoint,
+        parameters=given,
+    )
+
+
 @pytest.mark.usefixtures("prefect_harness")
-def test_a_server_refuses_an_unknown_parameter_once_the_schema_is_closed() -> None:
+def test_a_server_refuses_an_unknown_parameter_once_the_form_is_fitted() -> None:
     with get_client(sync_client=True) as client:
-        flow_id = client.create_flow(retrain)
-        made = client.create_deployment(
-            flow_id, "closed", parameter_openapi_schema=SCHEMA, entrypoint="flows.retrain.retrain"
-        )
-        assert client.create_flow_run_from_deployment(
-            made, parameters={"epoch": 3}
-        )  # the flow would fail at its start
-        assert asyncio.run(close_schemas()) == ["retrain/closed"]
+        one = made(client, "closed", recipe="breast-cancer")
+        assert client.create_flow_run_from_deployment(one, parameters={"epoch": 3})  # would fail at its start
+        assert asyncio.run(fit_forms()) == [
+            "retrain/closed: the form fits breast-cancer, and other parameters are refused"
+        ]
         with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
-            client.create_flow_run_from_deployment(made, parameters={"epoch": 3})
-        assert client.create_flow_run_from_deployment(made, parameters={"epochs": 3, "seed": None})
-        client.delete_deployment(made)
+            client.create_flow_run_from_deployment(one, parameters={"epoch": 3})
+        with pytest.raises(PrefectHTTPStatusError, match="'batch_size' was unexpected"):
+            client.create_flow_run_from_deployment(one, parameters={"batch_size": 64})
+        assert client.create_flow_run_from_deployment(one, parameters={"epochs": 3, "seed": None})
+        client.delete_deployment(one)
 
 
 @pytest.mark.usefixtures("prefect_harness")
-def test_all_deployments_of_evergreens_flows_are_closed_and_no_others(
+def test_the_form_of_a_search_keeps_the_seed_of_its_trials() -> None:
+    with get_client(sync_client=True) as client:
+        one = made(client, "search", tune, recipe="digits")
+        (said,) = asyncio.run(fit_forms())
+        assert said.startswith("tune/search: the form fits digits")
+        schema = client.read_deployment(one).parameter_openapi_schema or {}
+        assert schema["properties"]["seed"]["description"] == "Seed of the trials' values."
+        with pytest.raises(PrefectHTTPStatusError, match="max_depth"):
+            client.create_flow_run_from_deployment(
+                one, parameters={"settings": {"training": {"max_depth": 3}}}
+            )
+        client.delete_deployment(one)
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_a_recipe_that_is_not_here_leaves_the_form_of_all_recipes() -> None:
+    with get_client(sync_client=True) as client:
+        one = made(client, "elsewhere", recipe="/not/here.py")
+        (said,) = asyncio.run(fit_forms())
+        assert "/not/here.py" in said
+        assert client.create_flow_run_from_deployment(one, parameters={"batch_size": 64})
+        with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
+            client.create_flow_run_from_deployment(one, parameters={"epoch": 3})
+        client.delete_deployment(one)
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_the_forms_of_all_deployments_of_evergreens_flows_are_fitted_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another team's flow on the same server may be called `retrain`, too."""
@@ -121,21 +199,17 @@ def test_all_deployments_of_evergreens_flows_are_closed_and_no_others(
         return await real(*given, **options | {"limit": 1})
 
     monkeypatch.setattr(PrefectClient, "read_deployments", one_at_a_time)
-    entrypoints = {
-        "ours": "flows.retrain.retrain",
-        "theirs": "their_models.py:retrain",
-        "zebra": "flows.retrain.retrain",
-    }
     with get_client(sync_client=True) as client:
-        flow_id = client.create_flow(retrain)
-        made = [
-            client.create_deployment(flow_id, name, parameter_openapi_schema=SCHEMA, entrypoint=entrypoint)
-            for name, entrypoint in entrypoints.items()
+        deployments = [
+            made(client, "ours", recipe="digits"),
+            made(client, "theirs", entrypoint="their_models.py:retrain"),
+            made(client, "zebra"),
         ]
         try:
-            assert asyncio.run(close_schemas()) == ["retrain/ours", "retrain/zebra"]
-            theirs = client.read_deployment(made[1])
+            fitted_ones = [line.partition(":")[0] for line in asyncio.run(fit_forms())]
+            assert fitted_ones == ["retrain/ours", "retrain/zebra"]
+            theirs = client.read_deployment(deployments[1])
             assert (theirs.parameter_openapi_schema or {}).get("additionalProperties") is not False
         finally:
-            for one in made:
+            for one in deployments:
                 client.delete_deployment(one)

@@ -308,7 +308,7 @@ IMPORTED_FROM_OUTSIDE = {
     "recipe": {"BuildModel", "Recipe", "modules_set_aside", "reload"},
     "recipe_errors": {"named_as"},
     "recipe_metrics": {"RecipeMetrics"},
-    "seams": {"install_command"},
+    "seams": {"PROBLEMS", "TrainerName", "install_command", "trainer_part"},
     "storage.given_paths": {"expanded", "resolved"},
     "storage.files": {
         "atomic_file",

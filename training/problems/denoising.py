@@ -6,7 +6,7 @@ a row is that under its own class. The noise has variance 1, so a model that pre
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,18 +16,10 @@ from pydantic import Field
 
 from training.errors import TrainingError
 from training.problems.base import Predictions
+from training.problems.mean_errors import MeanErrorMethods, mean_error
 from training.problems.objectives.denoising import DenoisingObjective, rows_at_once
-from training.problems.shared import SharedMethods
-from training.problems.skewed_means import Numbers, mean_interval
-from training.records import (
-    DatasetVersion,
-    EpochMetrics,
-    Evaluation,
-    LargestError,
-    ProblemName,
-    Record,
-    Score,
-)
+from training.problems.skewed_means import Numbers
+from training.records import DatasetVersion, LargestError, ProblemName, Record, Score
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,7 +50,7 @@ class DenoisingScore(Score):
 
 
 @dataclass(frozen=True)
-class Denoising(DenoisingObjective, SharedMethods):
+class Denoising(DenoisingObjective, MeanErrorMethods):
     """Learn to remove noise from images of some classes, and so to generate such images.
 
     The source gives images with classes. `build_model(shape, classes)` is described in
@@ -67,9 +59,8 @@ class Denoising(DenoisingObjective, SharedMethods):
     """
 
     name: ProblemName = "denoising"
-    greater_is_better: bool = False
     metric_word: str = "noise error"
-    predicts_text: bool = False
+    row_word: ClassVar[str] = "image"
     model_type: ClassVar[str] = "diffusion"
     needs_model: ClassVar[str] = (
         "problem=Denoising() has no default model: give build_model, and trainer=Accelerate(train) with the loop that "
@@ -113,9 +104,18 @@ class Denoising(DenoisingObjective, SharedMethods):
                 found[:, column] = predictions[:, classes.index(name)]
         return found
 
+    def row_errors(self, targets: Labels, predictions: Predictions) -> Numbers:
+        """See :func:`errors_of`."""
+        return errors_of(targets, predictions)
+
     def row_columns(self, targets: Labels, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
         """The error of each row under its class, float64."""
         return {"": errors_of(targets, predictions)}
+
+    def compared_errors(self, targets: Labels, column: npt.NDArray[Any]) -> Numbers:
+        """The column itself, which has the errors."""
+        del targets
+        return column
 
     def findings(
         self, targets: Labels, candidate: Predictions, champion: Predictions | None, version: DatasetVersion
@@ -133,66 +133,15 @@ class Denoising(DenoisingObjective, SharedMethods):
 
     def floor_value(self, score: Score) -> float:
         """1 - noise error: the share of the noise that the model removes, 0 for a model that predicts no noise."""
-        return 1 - _own(score).noise_error
+        return 1 - self._metric_of(score)
 
     def floor_text(self, value: float) -> tuple[str, str]:
         """The share with four decimals."""
         return "share of the noise removed", f"{value:.4f}"
 
-    def spell(self, value: float) -> str:
-        """An error with four significant digits."""
-        return f"{value:.4g}"
-
-    def headline(self, score: Score) -> str:
-        """The error with its interval."""
-        one = _own(score)
-        return (
-            f"test noise error {one.noise_error:.4g} ({one.low:.4g} to {one.high:.4g} at "
-            f"{100 * one.confidence:g}% confidence)"
-        )
-
     def purpose(self, rows: str, version: DatasetVersion) -> str:
         """The classes of which the model can generate images."""
         return f"Predicts the noise in noisy {rows}, of {self._of_classes(version)}, and so generates such images"
-
-    def in_words(self, score: Score, rows: str) -> str:
-        """The error with its interval."""
-        one = _own(score)
-        confidence = f"{100 * one.confidence:.6g}\N{NO-BREAK SPACE}%"
-        return (
-            f"mean squared error of the predicted noise {one.noise_error:.4g} ({confidence} confidence: "
-            f"{one.low:.4g} to {one.high:.4g}) on {rows}"
-        )
-
-    def against(self, candidate: Score, champion: Score) -> str:
-        """Both errors."""
-        return f"noise error {self.figure(candidate)} against {self.figure(champion)}"
-
-    def release_metrics(
-        self, candidate: Score, champion: Score | None, selected: EpochMetrics
-    ) -> dict[str, float]:
-        """Test scores, those on the validation rows, and `champion_noise_error` if there is a champion."""
-        ours = _own(candidate)
-        numbers = {
-            "noise_error": ours.noise_error,
-            "noise_error_low": ours.low,
-            "noise_error_high": ours.high,
-            "validation_loss": selected.validation_loss,
-            "validation_noise_error": selected.validation_score,
-            "latency_ms": ours.latency_ms,
-        }
-        return numbers | ({} if champion is None else {"champion_noise_error": _own(champion).noise_error})
-
-    def recounted(
-        self, targets: Labels, columns: Mapping[str, npt.NDArray[Any]], evaluation: Evaluation
-    ) -> dict[str, tuple[float, float]]:
-        """The errors of candidate and champion."""
-        del targets
-        pairs = {"noise_error": (_own(evaluation.candidate).noise_error, float(columns["candidate"].mean()))}
-        if "champion" in columns and evaluation.champion is not None:
-            theirs = _own(evaluation.champion).noise_error
-            pairs["champion_noise_error"] = (theirs, float(columns["champion"].mean()))
-        return pairs
 
     def generated_images(
         self, module: "Callable[[], nn.Module]", version: DatasetVersion, count: int
@@ -211,18 +160,17 @@ def score(
     latency_ms: float,
     rows_per_s: float,
 ) -> DenoisingScore:
-    """All scores of one model; `low` and `high` are :func:`mean_interval` of the rows' errors.
+    """All scores of one model; `low` and `high` are those of :func:`mean_error`.
 
     Raises :class:`TrainingError` when an error is NaN or infinite, and ValueError for impossible shapes or targets.
     """
     _check(targets, predictions, len(classes))
     errors = errors_of(targets, predictions)
-    low, high = mean_interval(errors, confidence)
-    mean = float(errors.mean())
+    low, mean, high = mean_error(errors, confidence)
     return DenoisingScore(
         noise_error=mean,
-        low=min(max(0.0, low), mean),
-        high=max(high, mean),
+        low=low,
+        high=high,
         classes=tuple(_of_class(errors[targets == number], name) for number, name in enumerate(classes)),
         confidence=confidence,
         latency_ms=latency_ms,
@@ -238,13 +186,6 @@ def errors_of(targets: Labels, predictions: Predictions) -> Numbers:
 
 def _of_class(errors: Numbers, name: str) -> ClassError:
     return ClassError(name=name, rows=len(errors), noise_error=float(errors.mean()) if len(errors) else None)
-
-
-def _own(score: Score) -> DenoisingScore:
-    """`score` as that of a denoising model."""
-    if not isinstance(score, DenoisingScore):
-        raise TypeError(f"a denoising model can't use the scores of a {score.problem}")
-    return score
 
 
 def _check(targets: Labels, predictions: Predictions, classes: int) -> None:

@@ -75,11 +75,15 @@ class SharedMethods:
         """Names of the scores that are NaN or infinite."""
         return [name for name in self.finite if not math.isfinite(getattr(score, name))]
 
-    def figure(self, score: Score) -> str:
-        """The metric, as :meth:`spell` writes it. Raises TypeError for the scores of another problem."""
+    def own(self, score: Score) -> Score:
+        """`score`, if it is of this problem. Raises TypeError for the scores of another problem."""
         if not isinstance(score, self.score_record):
             raise TypeError(f"a {self.name.replace('_', ' ')} can't use the scores of a {score.problem}")
-        return self.spell(getattr(score, self.metric))
+        return score
+
+    def figure(self, score: Score) -> str:
+        """The metric, as :meth:`spell` writes it. Raises TypeError for the scores of another problem."""
+        return self.spell(getattr(self.own(score), self.metric))
 
     def further_scores(self, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
         """None."""

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from training.errors import SettingError
-from training.seams import TRAINERS
-from training.settings.schema import Section, Settings
+from training.seams import TRAINERS, TrainerName
+from training.settings.schema import Section, Settings, section_of_trainer
 
 _TAGS = {(1, trainer) for trainer in TRAINERS}
 _NONE = "none"  # null on the command line, which unsets a setting
@@ -99,34 +99,50 @@ def describe(settings: Settings) -> dict[str, Any]:
     return flat
 
 
-def setting_schema(dotted: str) -> dict[str, Any]:
+def setting_schema(dotted: str, trainer: TrainerName | None = None) -> dict[str, Any]:
     """JSON schema of one setting's values other than null, with type and limits, without title and description.
 
-    If several trainers have the setting, the schema is that of the first of them.
+    The schema is that of `trainer`, or of the first trainer that has the setting.
     """
-    section, _, name = dotted.rpartition(".")
-    whole = Settings.model_json_schema()
-    having = _sections(whole, section) if section else [whole]
-    field = next(one["properties"][name] for one in having if name in one["properties"])
+    field = _field(dotted, trainer)
     (kind,) = [one for one in field.get("anyOf", [field]) if one.get("type") != "null"]
     return _limits(kind)
 
 
-def settings_schema() -> dict[str, Any]:
-    """JSON schema of nested overrides, without `properties`, so that Prefect's form shows a single JSON field."""
+def setting_text(dotted: str, trainer: TrainerName) -> str:
+    """What a setting of `trainer` means, as `--help` says it."""
+    return str(_field(dotted, trainer)["description"])
+
+
+def settings_schema(trainer: TrainerName | None = None) -> dict[str, Any]:
+    """JSON schema of nested overrides, without `properties`, so that Prefect's form shows a single JSON field.
+
+    The section `training` is that of `trainer`; without a name, the fields of all trainers are allowed.
+    """
     whole = Settings.model_json_schema()
     parts = {
-        name: _merged(_sections(whole, name)) if "$ref" in field or "oneOf" in field else field
+        name: _merged(_sections(whole, name, trainer)) if "$ref" in field or "oneOf" in field else field
         for name, field in whole["properties"].items()
     }
     patterns = {f"^{name}$": part for name, part in parts.items()}
     return {"type": "object", "patternProperties": patterns, "additionalProperties": False}
 
 
-def _sections(whole: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The JSON schemas that a section may have, one for each trainer; fields contain no references to definitions."""
+def _field(dotted: str, trainer: TrainerName | None) -> dict[str, Any]:
+    section, _, name = dotted.rpartition(".")
+    whole = Settings.model_json_schema()
+    having = _sections(whole, section, trainer) if section else [whole]
+    found: dict[str, Any] = next(one["properties"][name] for one in having if name in one["properties"])
+    return found
+
+
+def _sections(whole: Mapping[str, Any], name: str, trainer: TrainerName | None) -> list[dict[str, Any]]:
+    """The JSON schemas that a section may have, of one trainer or all; fields contain no references to definitions."""
     field = whole["properties"][name]
-    return [whole["$defs"][one["$ref"].rpartition("/")[2]] for one in field.get("oneOf", [field])]
+    names = [one["$ref"].rpartition("/")[2] for one in field.get("oneOf", [field])]
+    if trainer is not None and len(names) > 1:
+        names = [section_of_trainer(trainer).__name__]
+    return [whole["$defs"][one] for one in names]
 
 
 def _merged(sections: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from training.records import DatasetVersion, TrainedModel
-from training.settings.schema import Settings, TrainerName
+from training.seams import TrainerName, trainer_part
 
 if TYPE_CHECKING:
     from training.attempts.job import TrainingJob
     from training.problems.base import Predict
     from training.recipe import Recipe
+    from training.settings.schema import Settings  # which imports the settings of all trainers
     from training.trainers.ranks import Ranks
 
 
@@ -37,6 +38,9 @@ class Promise:
 class Trainer(Protocol):
     """The module of a trainer, `training/trainers/<name>/trainer.py`, has these names.
 
+    A trainer may also be a single file, `training/trainers/<name>.py`, with these names, those of :class:`Inspection`
+    and the settings section.
+
     `DISTRIBUTIONS` names the libraries whose versions count for the run key, besides those that always count.
     `MODEL_FILE` is the name of the finished model's file in `job.paths.model`.
     """
@@ -53,24 +57,27 @@ class Trainer(Protocol):
         Raises :class:`training.errors.TrainingError` if the training can't succeed.
         """
 
-    def check_dataset(self, settings: Settings, version: DatasetVersion) -> None:
+    def check_dataset(self, settings: "Settings", version: DatasetVersion) -> None:
         """Raise :class:`training.errors.SettingError` if this trainer can't learn from a dataset version.
 
         The statistics of `version` may be missing: `plan` checks before the rows are prepared.
         """
 
-    def promise(self, settings: Settings) -> Promise:
+    def promise(self, settings: "Settings") -> Promise:
         """What this trainer promises under these settings."""
 
-    def steps_per_epoch(self, settings: Settings, rows: int, world_size: int) -> int:
+    def steps_per_epoch(self, settings: "Settings", rows: int, world_size: int) -> int:
         """Steps of one epoch with `rows` rows to learn from."""
 
-    def rows_per_step(self, settings: Settings, rows: int) -> int:
+    def rows_per_step(self, settings: "Settings", rows: int) -> int:
         """Rows of one step over all workers, of `rows` rows to learn from."""
 
 
 class Inspection(Protocol):
-    """The module `training/trainers/<name>/inspection.py` has these functions. It is not in the run key."""
+    """The module `training/trainers/<name>/inspection.py` has these functions. It is not in the run key.
+
+    A trainer that is a single file has these functions there.
+    """
 
     def predictor(self, recipe: "Recipe", version: DatasetVersion, trained: TrainedModel) -> "Predict":
         """A function from inputs (:class:`training.data.columns.Columns`) to predictions, from a training's files.
@@ -87,7 +94,7 @@ class Inspection(Protocol):
 
 def trainer_module(name: TrainerName) -> str:
     """Name of the module of a trainer."""
-    return f"training.trainers.{name}.trainer"
+    return trainer_part(name, "trainer")
 
 
 def trainer_named(name: TrainerName) -> Trainer:
@@ -97,4 +104,4 @@ def trainer_named(name: TrainerName) -> Trainer:
 
 def inspection_of(name: TrainerName) -> Inspection:
     """What reads the files that a trainer wrote."""
-    return cast(Inspection, import_module(f"training.trainers.{name}.inspection"))
+    return cast(Inspection, import_module(trainer_part(name, "inspection")))

@@ -1,17 +1,18 @@
 """How a recipe chooses a trainer: `trainer=XGBoost(max_depth=4)`."""
 
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from training.errors import SettingError
-from training.settings.overrides import section_of
-from training.settings.schema import Settings
 from training.settings.sections import TrainerSettings
+
+if TYPE_CHECKING:
+    from training.settings.schema import Settings  # which imports the settings of all trainers
 
 
 class TrainerChoice(Protocol):
     """The trainer of a recipe."""
 
-    def adapted(self, settings: Settings) -> Settings:
+    def adapted(self, settings: "Settings") -> "Settings":
         """The recipe's settings with the section `training` of this trainer.
 
         Raises :class:`SettingError` if `settings` has values of another trainer.
@@ -27,14 +28,16 @@ class BySettings:
     SECTION: ClassVar[type[TrainerSettings]]
 
     def __init__(self, **settings: Any):
+        from training.settings.overrides import section_of
+
         self.settings = section_of(self.SECTION, settings, type(self).__name__)
 
-    def adapted(self, settings: Settings) -> Settings:
+    def adapted(self, settings: "Settings") -> "Settings":
         """The recipe's settings with the section `training` of this trainer.
 
         Raises :class:`SettingError` if `settings` sets values of that section: they would have no effect.
         """
-        if settings.training not in (Settings().training, self.settings):
+        if settings.training not in (type(settings)().training, self.settings):
             raise SettingError(
                 f"settings: give the settings of `training` to {type(self).__name__}(...) instead"
             )

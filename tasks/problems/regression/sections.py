@@ -83,6 +83,7 @@ def context(inputs: ReportInputs) -> dict[str, Any]:
             )
         ),
         "score": candidate_of(inputs.evaluation),
+        "errors_intro": f"The test rows on which the candidate is farthest from the true {target}.",
         "errors": errors,
         "error_pictures": view.pictures(inputs),
         **view.example_columns(inputs),

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from training.data.sources import Source, cifar, folder, folder_listing, folder_targets, idx, parquet_targets
+from training.data.sources import Source, cifar, folder_listing, idx
 from training.data.sources.archives import SUFFIXES, is_archive
 from training.data.sources.cifar import Cifar10
 from training.data.sources.digits import Digits
@@ -21,6 +21,7 @@ from training.data.sources.table import Table
 from training.data.sources.text import Text
 from training.errors import DataError, SettingError
 from training.records import SourceFiles
+from training.seams import SOURCES, part_named
 
 log = logging.getLogger("evergreen.sources")
 
@@ -56,22 +57,14 @@ def reader(files: SourceFiles) -> Source:
 
     Raises :class:`DataError` when no reader has the kind of `files`.
     """
-    readers: dict[str, Source] = {
-        "digits": Digits(),
-        "idx": IdxFiles(Path(files.root).parent.name),
-        "cifar": Cifar10(),
-        "folder": folder.ImageFolder(),
-        "parquet": ParquetImages(),
-        folder_targets.KIND: ImageFolder(),
-        parquet_targets.KIND: ParquetTargets(),
-        "table": Table(files.root, target="any"),  # only `fetch` uses the options
-        "text": Text(),
-    }
-    if files.kind not in readers:
+    if files.kind not in SOURCES:
         raise DataError(
-            f"{files.root}: no reader for source files of kind {files.kind!r}; one of {', '.join(readers)}."
+            f"{files.root}: no reader for source files of kind {files.kind!r}; one of {', '.join(SOURCES)}."
         )
-    return readers[files.kind]
+    kind = part_named(SOURCES, files.kind)
+    # These two can't be made without arguments, which only `fetch` uses.
+    options: dict[Any, tuple[str, ...]] = {IdxFiles: ("",), Table: (files.root, "any")}
+    return cast(Source, kind(*options.get(kind, ())))
 
 
 def with_numbers(source: Source) -> Source:

@@ -4,9 +4,11 @@ Only these modules of a problem are in the run key: a change of how models are s
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from training.records import DatasetVersion, ProblemName
+from training.seams import PROBLEMS
 
 if TYPE_CHECKING:
     import torch
@@ -65,5 +67,6 @@ def objective_named(name: ProblemName) -> Objective:
 
 
 def objective_module(name: ProblemName) -> str:
-    """Name of the module with the objective of a problem."""
-    return f"training.problems.objectives.{name}"
+    """Name of the module with the objective of a problem: of this package, or that of a problem in a single file."""
+    own = f"{__name__}.{name}"
+    return own if find_spec(own) is not None else PROBLEMS[name].partition(":")[0]
