@@ -3,20 +3,24 @@
 `prefect deploy` describes the parameters of the flow, which are the same for all recipes. After this command, the form
 of a deployment has the fields, limits and values of its recipe. Prefect's server then refuses a setting that the
 recipe's trainer does not have, and a parameter that the flow does not have, before it creates a run. Repeat the command
-after each `prefect deploy` and after each change of a recipe.
+after each `prefect deploy` and after each change of a recipe. The command executes the files of these recipes, as
+`evergreen plan` does.
+
+A deployment keeps the form of all recipes if it names no recipe, if the recipe can't be loaded on this machine, or if
+the deployment has parameters that the recipe's form refuses.
 """
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.run_form import FIELDS, form_for
 from training.errors import EvergreenError, classify
 from training.printable import printable
 from training.recipe import load
-from training.settings.overrides import resolve
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
@@ -28,29 +32,32 @@ _FLOWS: dict[str, tuple[str, Iterable[str]]] = {
     "retrain": ("flows.retrain.retrain", FIELDS),
     "tune": ("flows.tune.tune", ()),
 }
+_FOLDER_STEP = "prefect.deployments.steps.set_working_directory"
+Schema = dict[str, Any]
 
 
-async def fit_forms() -> list[str]:
-    """Fit the form of every deployment of these flows; returns a line for people about each.
+class _NotFittedError(Exception):
+    """The reason why a deployment keeps the form of all recipes."""
 
-    If a deployment's recipe can't be loaded here, its form keeps the fields of all recipes.
-    """
+
+async def fit_forms(tell: Callable[[str], object]) -> None:
+    """Fit the form of every deployment of these flows; calls `tell` with a line for people about each."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import DeploymentUpdate
 
-    done = []
     async with get_client() as client:
         for flow, (entrypoint, single) in _FLOWS.items():
             schema = _schema_of(entrypoint)
             for one in await _deployments_of(client, flow):
-                if one.entrypoint == entrypoint:
-                    form, said = _fitted(schema, one.parameters, single)
+                if one.entrypoint != entrypoint:
+                    continue
+                form, said = _fitted(one, schema, single)
+                if form is not None:
                     await client.update_deployment(one.id, DeploymentUpdate(parameter_openapi_schema=form))
-                    done.append(f"{flow}/{one.name}: {said}")
-    return done
+                tell(f"{flow}/{one.name}: {said}")
 
 
-def _schema_of(entrypoint: str) -> dict[str, Any]:
+def _schema_of(entrypoint: str) -> Schema:
     """The schema of a flow's parameters, as `prefect deploy` gives it to the server."""
     from prefect.utilities.callables import parameter_schema
 
@@ -71,38 +78,72 @@ async def _deployments_of(client: "PrefectClient", flow: str) -> "list[Deploymen
     return found
 
 
-def _fitted(
-    schema: dict[str, Any], given: dict[str, Any], single: Iterable[str]
-) -> tuple[dict[str, Any], str]:
-    """The schema of the flow's parameters for a deployment's recipe, and a sentence about the form.
+def _fitted(one: "DeploymentResponse", schema: Schema, single: Iterable[str]) -> tuple[Schema | None, str]:
+    """The new schema of a deployment's parameters, None if it can't be changed, and a sentence about the form.
 
-    `given` has the deployment's own parameters; `single` is explained in :func:`flows.run_form.form_for`.
+    `schema` is that of the flow; `single` is explained in :func:`flows.run_form.form_for`.
     """
-    recipe = given.get("recipe", schema["properties"]["recipe"]["default"])
     try:
-        settings = resolve(load(recipe)[0].settings, given.get("settings") or {})
+        return _form_of(
+            one, schema, single
+        ), f"the form fits {one.parameters['recipe']}, and refuses all else"
+    except _NotFittedError as reason:
+        said = str(reason)
+    closed = {**schema, "additionalProperties": False}
+    if refused := _refused(one.parameters, closed):
+        return None, f"not changed: the flow refuses a parameter of the deployment: {refused}"
+    return closed, f"unknown parameters are refused; the form has the settings of all recipes, because {said}"
+
+
+def _form_of(one: "DeploymentResponse", schema: Schema, single: Iterable[str]) -> Schema:
+    """The form for the deployment's recipe. Raises :class:`_NotFittedError` if the deployment can't have it."""
+    given = one.parameters
+    if "recipe" not in given:
+        raise _NotFittedError("the deployment names no recipe")
+    try:
+        own = load(_place_of(given["recipe"], one))[0].settings
+        form = form_for(schema, given["recipe"], own, given.get("settings") or {}, single)
     except EvergreenError as error:
-        closed = {**schema, "additionalProperties": False}
-        return closed, f"unknown parameters are refused; the form has the settings of all recipes ({error})"
-    return form_for(
-        schema, recipe, settings, single
-    ), f"the form fits {recipe}, and other parameters are refused"
+        raise _NotFittedError(str(error)) from None
+    if refused := _refused(given, form):
+        raise _NotFittedError(
+            f"the form of {given['recipe']} refuses a parameter of the deployment: {refused}"
+        )
+    return form
+
+
+def _place_of(recipe: str, one: "DeploymentResponse") -> str:
+    """The recipe; a relative path as an absolute path in the folder of the deployment's runs."""
+    folders = [step[_FOLDER_STEP]["directory"] for step in one.pull_steps or () if _FOLDER_STEP in step]
+    is_relative = recipe.endswith(".py") and not recipe.startswith(("/", "~"))
+    return str(Path(*folders[-1:], recipe)) if is_relative else recipe
+
+
+def _refused(given: dict[str, Any], schema: Schema) -> str:
+    """Why Prefect's server would refuse these parameters; empty if it accepts them."""
+    from prefect.utilities.schema_tools.validation import validate
+
+    return "; ".join(error.message for error in validate(given, schema, ignore_required=True))
 
 
 def main() -> None:
-    """Print a line for each changed deployment; ends with a message when Prefect's server does not answer."""
+    """Print a line for each deployment; ends with a message when Prefect's server does not answer."""
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        sys.stdout.write(f"{printable(line)}\n")
+
     try:
-        changed = asyncio.run(fit_forms())
+        asyncio.run(fit_forms(tell))
     except Exception as error:
         known = classify(error)
         if known is None:
             raise
-        raise SystemExit(f"not changed: {known}") from None
-    if not changed:
+        raise SystemExit(f"{'the other deployments are ' if told else ''}not changed: {known}") from None
+    if not told:
         entrypoints = " or ".join(entrypoint for entrypoint, _ in _FLOWS.values())
         sys.stdout.write(f"there is no deployment of {entrypoints} on this server\n")
-    for line in changed:
-        sys.stdout.write(f"{printable(line)}\n")
 
 
 if __name__ == "__main__":

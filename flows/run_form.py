@@ -5,13 +5,14 @@ The form has one field for each of the few settings that people change often, an
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic_core import CoreSchema
 
 from training.errors import SettingError
-from training.settings.overrides import describe, setting_schema, setting_text, settings_schema
+from training.settings.overrides import describe, resolve, setting_schema, setting_text, settings_schema
 from training.settings.schema import Settings, TrainerName, section_of_trainer
 
 FIELDS = {
@@ -42,24 +43,37 @@ def nested(fields: dict[str, Any], trainer: TrainerName = "torch") -> dict[str, 
 
 
 def form_for(
-    schema: Mapping[str, Any], recipe: str, settings: Settings, single: Iterable[str] = FIELDS
+    schema: Mapping[str, Any],
+    recipe: str,
+    own: Settings,
+    given: Mapping[str, Any] = MappingProxyType({}),
+    single: Iterable[str] = FIELDS,
 ) -> dict[str, Any]:
-    """`schema`, a flow's form for all recipes, as a form for `recipe` with these settings; refuses other parameters.
+    """`schema`, a flow's form for all recipes, as a form for `recipe` alone, which refuses other parameters.
 
-    `single` are the fields of the flow that stand for a single setting. A field whose setting the recipe's trainer does
-    not have is left out. The others have the trainer's limits and texts, and say the recipe's value. The JSON field
-    allows the settings of the recipe's trainer alone.
+    `own` are the recipe's settings, and `given` are the nested settings of the deployment, which a run uses unless the
+    run has its own. `single` are the fields of the flow that stand for a single setting. A field whose setting the
+    recipe's trainer does not have is left out. The others have the trainer's limits and texts, and say the value that
+    an empty field means. The JSON field allows the settings of the recipe's trainer alone.
+
+    Raises :class:`SettingError` for invalid settings.
     """
-    values, trainer = describe(settings), settings.trainer
+    trainer, values, used = own.trainer, describe(own), describe(resolve(own, given))
     fields = dict(schema["properties"])
-    fields["recipe"] = {**fields["recipe"], "enum": [recipe]}
-    fields[_SETTINGS] = {**_without_limits(fields[_SETTINGS]), **settings_schema(trainer)}
-    told = fields[_SETTINGS].get("description", "")
-    fields[_SETTINGS]["description"] = told.replace("retrain --help", f"retrain {recipe} --help")
+    fields["recipe"] = {**fields["recipe"], "enum": [recipe], "default": recipe}
+    told = fields[_SETTINGS].get("description", "").replace("retrain --help", f"retrain {recipe} --help")
+    fields[_SETTINGS] = {
+        **_without_limits(fields[_SETTINGS]),
+        **settings_schema(trainer),
+        "description": told,
+    }
     for name in single:
         known, dotted = fields.pop(name), _setting_of(name, trainer)
         if dotted is not None:
-            text = f"{setting_text(dotted, trainer)}. Empty: {_spelled(values[dotted])}."
+            empty = f"Empty: {_spelled(values[dotted])}"
+            if used[dotted] != values[dotted]:
+                empty += f", with the deployment's settings {_spelled(used[dotted])}"
+            text = f"{setting_text(dotted, trainer)}. {empty}."
             limits = setting_schema(dotted, trainer)
             fields[name] = {**_without_limits(known), **limits, "description": text}
     return {**schema, "properties": fields, "additionalProperties": False}

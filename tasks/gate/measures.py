@@ -48,7 +48,7 @@ class MeasureOfLook(Protocol):
 
 
 def measure_of(look: Look) -> MeasureOfLook:
-    """The measure of a look: `MEASURES` of a problem's `gate.py` has it by name.
+    """The measure of a look: `MEASURES` of a problem's part of the gate has the measure by name.
 
     Raises ValueError for a measure of no problem.
     """

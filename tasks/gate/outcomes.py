@@ -60,7 +60,7 @@ class Outcomes(Protocol):
 
 
 class GateOfProblem(Protocol):
-    """The module `tasks/problems/<name>/gate.py` has these names.
+    """The module `tasks/problems/<name>/gate.py`, or `MeanErrorGate` of a problem without it, has these names.
 
     `MEASURES` are the measures by which the problem's outcomes are compared, by :attr:`Look.measure`.
     """

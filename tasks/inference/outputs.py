@@ -40,7 +40,7 @@ class Outputs(Protocol):
 
 
 class OutputsOfProblem(Protocol):
-    """The module `tasks/problems/<name>/outputs.py` has this function."""
+    """The module `tasks/problems/<name>/outputs.py`, or that of `mean_errors` there, has this function."""
 
     def outputs(self, registered: Registered, name: str) -> Outputs:
         """The outputs of a registered version. `name` names the version in messages."""

@@ -13,27 +13,30 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from training.problems import problem_named
+from training.problems.mean_errors import MeanErrorMethods
 from training.records import ProblemName
 
 _SHARED = "mean_errors"
 
 
 def part_of(problem: ProblemName, part: Literal["gate", "outputs", "sections"]) -> Any:
-    """A part of a problem: the module of its folder or, without such a module, the shared part.
+    """A part of a problem: the module of its folder or, for a problem without such a module, the shared part.
 
     Raises :class:`training.errors.DataError` for an unknown problem.
     """
-    known = problem_named(problem)
-    if _has(known.name, part):
-        return import_module(f"{__name__}.{known.name}.{part}")
-    return import_module(f"{__name__}.{_SHARED}.{part}").part_for(known)
+    if not _is_shared(problem, part):
+        return import_module(f"{__name__}.{problem}.{part}")
+    return import_module(f"{__name__}.{_SHARED}.{part}").part_for(problem_named(problem))
 
 
 def template_of(problem: ProblemName) -> str:
     """Path in this package of the template of the problem's sections in the report."""
-    return f"{problem if _has(problem, 'sections') else _SHARED}/sections.html.j2"
+    return f"{_SHARED if _is_shared(problem, 'sections') else problem}/sections.html.j2"
 
 
-def _has(problem: ProblemName, part: str) -> bool:
+def _is_shared(problem: ProblemName, part: str) -> bool:
+    """Whether a problem has no module of its own for a part, and can use the shared one."""
     folder = f"{__name__}.{problem}"
-    return find_spec(folder) is not None and find_spec(f"{folder}.{part}") is not None
+    if not isinstance(problem_named(problem), MeanErrorMethods):
+        return False
+    return find_spec(folder) is None or find_spec(f"{folder}.{part}") is None

@@ -26,7 +26,7 @@ class Tile:
 
 
 class Sections(Protocol):
-    """The module `tasks/problems/<name>/sections.py` has these names.
+    """The module `tasks/problems/<name>/sections.py`, or `MeanErrorSections`, has these names.
 
     `MEASURE` is the problem's metric. `CONTENTS` lists the sections (anchor, title) of the template
     `sections.html.j2` beside the module, whose variables :meth:`context` gives. `WITHOUT_MEANING` names settings that

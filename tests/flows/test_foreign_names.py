@@ -29,7 +29,10 @@ def retrain() -> dict[str, str]:
 def deployment() -> Iterator[UUID]:
     with get_client(sync_client=True) as client:
         made: UUID = client.create_deployment(
-            client.create_flow(retrain), HOSTILE, entrypoint="flows.retrain.retrain"
+            client.create_flow(retrain),
+            HOSTILE,
+            entrypoint="flows.retrain.retrain",
+            parameters={"recipe": HOSTILE},
         )
         yield made
         client.delete_deployment(made)
@@ -40,6 +43,7 @@ def test_control_characters_of_a_deployment_are_escaped(capsys: pytest.CaptureFi
     main()
     said = capsys.readouterr().out
     assert "retrain/night\\u001b[2Jly\\u202e: unknown parameters" in said
+    assert "recipe 'night\\x1b[2Jly\\u202e': no such recipe" in said
     assert "\x1b" not in said
     assert "\u202e" not in said
 

@@ -1,6 +1,7 @@
 """The run form: few fields, one JSON field, and what a Prefect server refuses before a run exists."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -97,7 +98,14 @@ def test_a_server_accepts_no_value_for_an_optional_setting() -> None:
 
 
 def fitted(recipe: str, **sections: Any) -> dict[str, Any]:
-    return form_for(SCHEMA, recipe, resolve(load(recipe)[0].settings, sections))
+    return form_for(SCHEMA, recipe, load(recipe)[0].settings, sections)
+
+
+def told() -> list[str]:
+    """What the command says about each deployment."""
+    said: list[str] = []
+    asyncio.run(fit_forms(said.append))
+    return said
 
 
 def test_the_form_of_a_recipe_has_the_fields_and_values_of_its_trainer() -> None:
@@ -107,7 +115,13 @@ def test_the_form_of_a_recipe_has_the_fields_and_values_of_its_trainer() -> None
     assert trees["properties"]["epochs"]["description"] == (
         "Boosting rounds; each adds a tree, or one a class. Empty: 60."
     )
-    assert network["properties"]["epochs"]["description"] == "Passes over the training rows. Empty: 7."
+    assert network["properties"]["epochs"]["description"] == (
+        "Passes over the training rows. Empty: 20, with the deployment's settings 7."
+    )
+    assert (trees["properties"]["recipe"]["default"], SCHEMA["properties"]["recipe"]["default"]) == (
+        "breast-cancer",
+        "digits",
+    )
     assert network["properties"]["data_path"]["description"].endswith(". Empty: none.")
     assert "`evergreen retrain digits --help` lists" in network["properties"]["settings"]["description"]
     for name, field in network["properties"].items():
@@ -142,6 +156,7 @@ def made(client: SyncPrefectClient, name: str, used: Any = retrain, **given: Any
         parameter_openapi_schema=parameter_schema(used).model_dump_for_openapi(),
         entrypoint=entrypoint,
         parameters=given,
+        enforce_parameter_schema=True,
     )
 
 
@@ -150,9 +165,7 @@ def test_a_server_refuses_an_unknown_parameter_once_the_form_is_fitted() -> None
     with get_client(sync_client=True) as client:
         one = made(client, "closed", recipe="breast-cancer")
         assert client.create_flow_run_from_deployment(one, parameters={"epoch": 3})  # would fail at its start
-        assert asyncio.run(fit_forms()) == [
-            "retrain/closed: the form fits breast-cancer, and other parameters are refused"
-        ]
+        assert told() == ["retrain/closed: the form fits breast-cancer, and refuses all else"]
         with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
             client.create_flow_run_from_deployment(one, parameters={"epoch": 3})
         with pytest.raises(PrefectHTTPStatusError, match="'batch_size' was unexpected"):
@@ -165,7 +178,7 @@ def test_a_server_refuses_an_unknown_parameter_once_the_form_is_fitted() -> None
 def test_the_form_of_a_search_keeps_the_seed_of_its_trials() -> None:
     with get_client(sync_client=True) as client:
         one = made(client, "search", tune, recipe="digits")
-        (said,) = asyncio.run(fit_forms())
+        (said,) = told()
         assert said.startswith("tune/search: the form fits digits")
         schema = client.read_deployment(one).parameter_openapi_schema or {}
         assert schema["properties"]["seed"]["description"] == "Seed of the trials' values."
@@ -177,15 +190,83 @@ def test_the_form_of_a_search_keeps_the_seed_of_its_trials() -> None:
 
 
 @pytest.mark.usefixtures("prefect_harness")
-def test_a_recipe_that_is_not_here_leaves_the_form_of_all_recipes() -> None:
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({}, "because the deployment names no recipe"),
+        ({"recipe": "/not/here.py"}, "/not/here.py"),
+        (
+            {"recipe": "digits", "settings": {"data": {"feed": "stream"}, "scaling": {"min_workers": 1}}},
+            "min_workers",
+        ),
+        # The recipe was one of a network when the deployment was made.
+        ({"recipe": "breast-cancer", "batch_size": 64}, "'batch_size' was unexpected"),
+    ],
+)
+def test_a_deployment_whose_form_can_not_be_fitted_keeps_that_of_all_recipes(
+    given: dict[str, Any], why: str
+) -> None:
     with get_client(sync_client=True) as client:
-        one = made(client, "elsewhere", recipe="/not/here.py")
-        (said,) = asyncio.run(fit_forms())
-        assert "/not/here.py" in said
-        assert client.create_flow_run_from_deployment(one, parameters={"batch_size": 64})
-        with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
-            client.create_flow_run_from_deployment(one, parameters={"epoch": 3})
-        client.delete_deployment(one)
+        one, other = made(client, "a", **given), made(client, "b", recipe="digits")
+        try:
+            said = told()
+            assert said[0].startswith(
+                "retrain/a: unknown parameters are refused; the form has the settings of all"
+            )
+            assert why in said[0]
+            assert said[1] == "retrain/b: the form fits digits, and refuses all else"
+            assert client.create_flow_run_from_deployment(
+                one, parameters={"batch_size": 64, "recipe": "digits"}
+            )
+            with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
+                client.create_flow_run_from_deployment(one, parameters={"epoch": 3})
+        finally:
+            client.delete_deployment(one)
+            client.delete_deployment(other)
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_a_deployment_with_an_unknown_parameter_is_named_and_the_others_are_fitted() -> None:
+    with get_client(sync_client=True) as client:
+        one, other = made(client, "a", recipe="digits", epoch=3), made(client, "b", recipe="digits")
+        try:
+            first, second = told()
+            assert first.startswith("retrain/a: not changed: ")
+            assert "'epoch' was unexpected" in first
+            assert second == "retrain/b: the form fits digits, and refuses all else"
+        finally:
+            client.delete_deployment(one)
+            client.delete_deployment(other)
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_a_relative_recipe_is_that_of_the_folder_of_the_deployment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "from evergreen import BundledTable, Recipe, XGBoost\n"
+        'recipe = Recipe("own", "", BundledTable("breast_cancer"), trainer={})'
+    )
+    for folder, trainer in (("theirs", "XGBoost()"), ("here", "None")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own.py").write_text(text.format(trainer))
+    monkeypatch.chdir(tmp_path / "here")
+    with get_client(sync_client=True) as client:
+        step = {"prefect.deployments.steps.set_working_directory": {"directory": str(tmp_path / "theirs")}}
+        one = client.create_deployment(
+            client.create_flow(retrain),
+            "relative",
+            parameter_openapi_schema=SCHEMA,
+            entrypoint="flows.retrain.retrain",
+            parameters={"recipe": "own.py"},
+            pull_steps=[step],
+        )
+        try:
+            assert told() == ["retrain/relative: the form fits own.py, and refuses all else"]
+            form = client.read_deployment(one).parameter_openapi_schema or {}
+            assert "Boosting rounds" in form["properties"]["epochs"]["description"]
+        finally:
+            client.delete_deployment(one)
 
 
 @pytest.mark.usefixtures("prefect_harness")
@@ -206,7 +287,7 @@ def test_the_forms_of_all_deployments_of_evergreens_flows_are_fitted_and_no_othe
             made(client, "zebra"),
         ]
         try:
-            fitted_ones = [line.partition(":")[0] for line in asyncio.run(fit_forms())]
+            fitted_ones = [line.partition(":")[0] for line in told()]
             assert fitted_ones == ["retrain/ours", "retrain/zebra"]
             theirs = client.read_deployment(deployments[1])
             assert (theirs.parameter_openapi_schema or {}).get("additionalProperties") is not False

@@ -470,7 +470,8 @@ counted = set(code_of(chosen.source.fetch(home.sources), settings.trainer, ref.p
 # images; a recipe names its problem, of which a training uses the objective.
 others = {{"training.data.row_kinds", "training.data.versions"}}
 others |= {{f"training.problems.{{name}}" for name in ("base", "classification", "probabilities", "shared")}}
-others |= {{f"training.problems.{{name}}" for name in ("regression", "skewed_means", "objectives.classification")}}
+others |= {{f"training.problems.{{name}}" for name in ("regression", "predicted_numbers", "skewed_means")}}
+others |= {{"training.problems.objectives.classification"}}
 others |= {{"training.data.images.augmentation"}}  # a field of every recipe
 # Sections of settings, whose values are in the key themselves; a recipe chooses a trainer.
 others |= {{name for name in computing if name.endswith((".settings", ".choice"))}}

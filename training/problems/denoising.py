@@ -60,6 +60,7 @@ class Denoising(DenoisingObjective, MeanErrorMethods):
 
     name: ProblemName = "denoising"
     metric_word: str = "noise error"
+    metric_in_full: ClassVar[str] = "mean squared error of the predicted noise"
     row_word: ClassVar[str] = "image"
     model_type: ClassVar[str] = "diffusion"
     needs_model: ClassVar[str] = (

@@ -4,7 +4,6 @@ A problem of this kind can be a single file: :class:`MeanErrorMethods` and the m
 have what the problem does not define itself.
 """
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -12,13 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from training.errors import TrainingError
 from training.problems.base import Predictions, Targets
+from training.problems.predicted_numbers import check_numbers, largest_of
 from training.problems.shared import SharedMethods
 from training.problems.skewed_means import Numbers, mean_interval
-from training.records import DatasetVersion, EpochMetrics, Evaluation, LargestError, Score
-
-_WORST = 24
+from training.records import DatasetVersion, EpochMetrics, Evaluation, Score
 
 
 class MeanErrorScore(Score):
@@ -33,19 +30,22 @@ class MeanErrorScore(Score):
 class MeanErrorMethods(SharedMethods):
     """The methods of a problem whose metric is the mean of the rows' errors, and whose prediction is one number a row.
 
-    A problem inherits this class after its objective, gives the attributes below and :meth:`row_errors`, and overrides
-    the methods that differ. `metric_word` names the metric in a sentence, `row_word` one row.
+    A problem inherits this class, after its objective if that is a class of another module. The problem gives `name`,
+    `metric`, `metric_word` (the metric in a sentence), `score_record`, `finite` (the names of scores that must be
+    finite) and :meth:`row_errors`, and overrides what differs. `metric_in_full` explains the metric in a model's
+    description, and `row_word` is the noun for one row.
     """
 
     metric_word: str
+    metric_in_full: ClassVar[str] = ""
     row_word: ClassVar[str] = "row"
     greater_is_better: bool = False
     predicts_text: bool = False
     model_type: ClassVar[str] = "regressor"
 
-    @abstractmethod
     def row_errors(self, targets: Targets, predictions: npt.NDArray[Any]) -> Numbers:
-        """The error of each row, float64 (rows,), from the predicted numbers (rows,)."""
+        """The error of each row, float64 (rows,), from the predicted numbers (rows,); each problem defines it."""
+        raise NotImplementedError
 
     def compared_errors(self, targets: Targets, column: npt.NDArray[Any]) -> Numbers:
         """The error of each row, from the first of the columns that :meth:`row_columns` gives."""
@@ -67,10 +67,10 @@ class MeanErrorMethods(SharedMethods):
     ) -> Score:
         """All scores of one model; `low` and `high` are :func:`mean_interval` of the rows' errors.
 
-        Raises :class:`TrainingError` when a prediction is NaN or infinite, and ValueError for another shape.
+        Raises the errors of :func:`check_numbers`.
         """
         del version
-        _check(targets, predictions)
+        check_numbers(targets, predictions)
         low, mean, high = mean_error(self.row_errors(targets, predictions.astype(np.float64)), confidence)
         constant = float(self.row_errors(targets, np.full(len(targets), np.median(targets))).mean())
         values = {
@@ -96,14 +96,7 @@ class MeanErrorMethods(SharedMethods):
         """The rows with the candidate's largest errors, without rows that are predicted exactly."""
         del champion, version
         errors = self.row_errors(targets, candidate.astype(np.float64))
-        worst = np.argsort(-errors, kind="stable")[:_WORST]
-        return {
-            "largest_errors": tuple(
-                LargestError(row=row, truth=float(targets[row]), predicted=float(candidate[row]))
-                for row in worst.tolist()
-                if errors[row] > 0
-            )
-        }
+        return {"largest_errors": largest_of(errors, targets, candidate)}
 
     def floor_value(self, score: Score) -> float:
         """0 for a model that predicts the median of the targets for each row, 1 for a perfect model."""
@@ -132,11 +125,12 @@ class MeanErrorMethods(SharedMethods):
 
     def in_words(self, score: Score, rows: str) -> str:
         """The metric with its interval."""
-        confidence = f"{100 * score.confidence:.6g}\N{NO-BREAK SPACE}%"
-        return (
-            f"{self.metric_word} {self.figure(score)} ({confidence} confidence: {self.spell(score.low)} to "
-            f"{self.spell(score.high)}) on {rows}"
+        name, confidence = (
+            self.metric_in_full or self.metric_word,
+            f"{100 * score.confidence:.6g}\N{NO-BREAK SPACE}%",
         )
+        interval = f"{confidence} confidence: {self.spell(score.low)} to {self.spell(score.high)}"
+        return f"{name} {self.figure(score)} ({interval}) on {rows}"
 
     def against(self, candidate: Score, champion: Score) -> str:
         """The metric of both models."""
@@ -177,15 +171,3 @@ def mean_error(errors: Numbers, confidence: float) -> tuple[float, float, float]
     low, high = mean_interval(errors, confidence)
     mean = float(errors.mean())
     return min(max(0.0, low), mean), mean, max(high, mean)
-
-
-def _check(targets: Targets, predictions: Predictions) -> None:
-    if not len(targets) or predictions.shape != targets.shape:
-        raise ValueError(f"predictions must have shape {targets.shape}, got {predictions.shape}")
-    broken = np.flatnonzero(~np.isfinite(predictions))
-    if len(broken):
-        raise TrainingError(
-            f"test row {broken[0]}: the model's prediction is not finite ({len(broken)} of {len(predictions)} rows). "
-            "Its weights or activations overflowed: lower training.learning_rate, clip gradients, or use "
-            "training.precision=float32."
-        )

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from training.errors import TrainingError
 from training.problems.base import Predictions
 from training.problems.objectives.regression import RegressionObjective
+from training.problems.predicted_numbers import WORST, check_numbers, largest_of
 from training.problems.shared import SharedMethods
 from training.problems.skewed_means import Numbers, mean_interval
 from training.records import DatasetVersion, EpochMetrics, Evaluation, LargestError, ProblemName, Score
@@ -169,7 +169,7 @@ def score(
     Raises :class:`TrainingError` when a prediction is NaN or infinite, and ValueError when shapes or targets are
     impossible.
     """
-    _check(targets, predictions)
+    check_numbers(targets, predictions)
     squared = np.square(_errors(targets, predictions))
     low, high = mean_interval(squared, confidence)
     return RegressionScore(
@@ -182,19 +182,15 @@ def score(
     )
 
 
-def largest_errors(targets: Numbers, predictions: Predictions, limit: int = 24) -> tuple[LargestError, ...]:
+def largest_errors(
+    targets: Numbers, predictions: Predictions, limit: int = WORST
+) -> tuple[LargestError, ...]:
     """At most `limit` rows by descending absolute error, then by row number; without rows that are predicted exactly.
 
     Raises :class:`TrainingError` and ValueError as :func:`score` does.
     """
-    _check(targets, predictions)
-    sizes = np.abs(_errors(targets, predictions))
-    rows = np.argsort(-sizes, kind="stable")[:limit]
-    return tuple(
-        LargestError(row=row, truth=float(targets[row]), predicted=float(predictions[row]))
-        for row in rows.tolist()
-        if sizes[row] > 0
-    )
+    check_numbers(targets, predictions)
+    return largest_of(np.abs(_errors(targets, predictions)), targets, predictions, limit)
 
 
 def shown(value: float) -> str:
@@ -226,17 +222,3 @@ def _scores(targets: Numbers, predictions: npt.NDArray[Any]) -> dict[str, float]
 def _errors(targets: Numbers, predictions: npt.NDArray[Any]) -> Numbers:
     errors: Numbers = predictions.astype(np.float64) - targets
     return errors
-
-
-def _check(targets: Numbers, predictions: Predictions) -> None:
-    if targets.ndim != 1 or not len(targets) or not np.isfinite(targets).all():
-        raise ValueError(f"targets must be one or more finite numbers in a row, got shape {targets.shape}")
-    if predictions.shape != targets.shape:
-        raise ValueError(f"predictions must have shape {targets.shape}, got {predictions.shape}")
-    broken = np.flatnonzero(~np.isfinite(predictions))
-    if len(broken):
-        raise TrainingError(
-            f"test row {broken[0]}: the model's prediction is not finite ({len(broken)} of {len(predictions)} rows). "
-            "Its weights or activations overflowed: lower training.learning_rate, set training.clip_norm, or use "
-            "training.precision=float32."
-        )

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from training.errors import SettingError
 from training.seams import TRAINERS, TrainerName
-from training.settings.schema import Section, Settings, section_of_trainer
+from training.settings.schema import Section, Settings
 
 _TAGS = {(1, trainer) for trainer in TRAINERS}
 _NONE = "none"  # null on the command line, which unsets a setting
@@ -140,8 +140,8 @@ def _sections(whole: Mapping[str, Any], name: str, trainer: TrainerName | None) 
     """The JSON schemas that a section may have, of one trainer or all; fields contain no references to definitions."""
     field = whole["properties"][name]
     names = [one["$ref"].rpartition("/")[2] for one in field.get("oneOf", [field])]
-    if trainer is not None and len(names) > 1:
-        names = [section_of_trainer(trainer).__name__]
+    if trainer is not None and len(names) > 1:  # in the order of the trainers
+        names = [names[list(TRAINERS).index(trainer)]]
     return [whole["$defs"][one] for one in names]
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks.report_page.data_views import view_of
+from tasks.problems.largest_errors import largest_errors
 from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.measure import Measure
 from tasks.report_page.sections import Tile
@@ -14,8 +14,6 @@ from tasks.report_page.tables import Measured, speed_measures
 from tasks.report_page.wording import number
 from training.problems.mean_errors import MeanErrorMethods
 from training.records import Evaluation, LargestError
-
-_SHOWN_ERRORS = 24
 
 
 @dataclass(frozen=True)
@@ -57,29 +55,14 @@ class MeanErrorSections:
         return []
 
     def context(self, inputs: ReportInputs) -> dict[str, Any]:
-        """Variables of the template `largest_errors.html.j2`."""
-        view, problem = view_of(inputs.dataset), self.problem
+        """Variables of the template."""
+        problem = self.problem
 
-        def error(record: LargestError) -> float:
+        def error(record: LargestError) -> str:
             (found,) = problem.row_errors(np.array([record.truth]), np.array([record.predicted]))
-            return float(found)
+            return number(float(found))
 
-        examples = view.examples(inputs, inputs.evaluation.largest_errors)[:_SHOWN_ERRORS]
-        return {
-            "errors_intro": "The test rows with the candidate's largest errors.",
-            "errors": [
-                {
-                    "row": record.row,
-                    "truth": number(record.truth),
-                    "predicted": number(record.predicted),
-                    "error": number(error(record)),
-                    "values": values,
-                }
-                for record, values in examples
-            ],
-            "error_pictures": view.pictures(inputs),
-            **view.example_columns(inputs),
-        }
+        return largest_errors(inputs, "The test rows with the candidate's largest errors.", error)
 
     def summary_sentence(self, inputs: ReportInputs) -> str:
         """The metric."""

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from tasks.problems.largest_errors import largest_errors
 from tasks.problems.regression import pictures, plots
-from tasks.report_page.data_views import view_of
 from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.measure import Measure
 from tasks.report_page.sections import Tile
@@ -16,8 +16,6 @@ from training.records import Evaluation
 MEASURE = Measure("rmse", "RMSE", "RMSE", is_share=False, greater_is_better=False)
 CONTENTS = (("predictions", "Predictions"), ("errors", "Largest errors"))
 WITHOUT_MEANING = ("gate.max_class_drop",)
-
-_SHOWN_ERRORS = 24
 
 
 def candidate_of(evaluation: Evaluation) -> RegressionScore:
@@ -59,18 +57,6 @@ def agreement(evaluation: Evaluation) -> list[tuple[str, str, int]]:
 def context(inputs: ReportInputs) -> dict[str, Any]:
     """See :class:`tasks.report_page.sections.Sections`."""
     target = _target(inputs)
-    view = view_of(inputs.dataset)
-    examples = view.examples(inputs, inputs.evaluation.largest_errors)
-    errors = [
-        {
-            "row": record.row,
-            "truth": number(record.truth),
-            "predicted": number(record.predicted),
-            "error": signed_number(record.predicted - record.truth),
-            "values": values,
-        }
-        for record, values in examples[:_SHOWN_ERRORS]
-    ]
     predicted = inputs.predicted
     return {
         "target": target,
@@ -83,10 +69,11 @@ def context(inputs: ReportInputs) -> dict[str, Any]:
             )
         ),
         "score": candidate_of(inputs.evaluation),
-        "errors_intro": f"The test rows on which the candidate is farthest from the true {target}.",
-        "errors": errors,
-        "error_pictures": view.pictures(inputs),
-        **view.example_columns(inputs),
+        **largest_errors(
+            inputs,
+            f"The test rows on which the candidate is farthest from the true {target}.",
+            lambda record: signed_number(record.predicted - record.truth),
+        ),
     }
 
 

@@ -229,3 +229,12 @@ def test_predict_writes_the_class_with_the_lowest_error() -> None:
     totals = outputs.totals()
     totals.add(errors)
     assert totals.summary() == {"counts": {"amber": 1, "blue": 1, "coral": 0}}
+
+
+def test_the_description_of_a_model_explains_the_metric() -> None:
+    contract = Contract()
+    said = Denoising().in_words(contract.scored(contract.perfect() + 0.25), "60 test images")
+    assert said == (
+        "mean squared error of the predicted noise 0.25 (95\N{NO-BREAK SPACE}% confidence: 0.25 to 0.25) "
+        "on 60 test images"
+    )

@@ -1,6 +1,8 @@
 """What a training minimises and reports, by problem: the part of a learning problem that changes the weights.
 
-Only these modules of a problem are in the run key: a change of how models are scored or described retrains nothing.
+Of a problem with a module here, only this module is in the run key: a change of how models are scored or described
+retrains nothing. Of a problem in a single file, the file is in the run key, with the modules of `training/problems/`
+that it imports.
 """
 
 from importlib import import_module
