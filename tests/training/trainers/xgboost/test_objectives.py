@@ -2,7 +2,8 @@
 
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 
 import pytest
 
@@ -32,7 +33,8 @@ def test_it_learns_problems_by_their_loss_and_metric() -> None:
 def test_a_problem_that_it_can_t_learn_is_refused_before_the_training(
     monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
 ) -> None:
-    further = SimpleNamespace(OBJECTIVE=replace(OBJECTIVE, **change))
-    monkeypatch.setitem(sys.modules, "training.problems.objectives.counts", further)
+    further = module_from_spec(ModuleSpec("training.problems.objectives.counts", None))
+    vars(further)["OBJECTIVE"] = replace(OBJECTIVE, **change)
+    monkeypatch.setitem(sys.modules, further.__name__, further)
     with pytest.raises(SettingError, match="trainer xgboost can't learn the problem counts: it minimises"):
         trainer.check_dataset(Settings(), version("counts"))
