@@ -86,7 +86,7 @@ def _fitted(one: "DeploymentResponse", schema: Schema, single: Iterable[str]) ->
     try:
         return _form_of(
             one, schema, single
-        ), f"the form fits {one.parameters['recipe']}, and refuses all else"
+        ), f"the form fits {one.parameters['recipe']}; other recipes, settings and parameters are refused"
     except _NotFittedError as reason:
         said = str(reason)
     closed = {**schema, "additionalProperties": False}

@@ -165,7 +165,9 @@ def test_a_server_refuses_an_unknown_parameter_once_the_form_is_fitted() -> None
     with get_client(sync_client=True) as client:
         one = made(client, "closed", recipe="breast-cancer")
         assert client.create_flow_run_from_deployment(one, parameters={"epoch": 3})  # would fail at its start
-        assert told() == ["retrain/closed: the form fits breast-cancer, and refuses all else"]
+        assert told() == [
+            "retrain/closed: the form fits breast-cancer; other recipes, settings and parameters are refused"
+        ]
         with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
             client.create_flow_run_from_deployment(one, parameters={"epoch": 3})
         with pytest.raises(PrefectHTTPStatusError, match="'batch_size' was unexpected"):
@@ -214,7 +216,10 @@ def test_a_deployment_whose_form_can_not_be_fitted_keeps_that_of_all_recipes(
                 "retrain/a: unknown parameters are refused; the form has the settings of all"
             )
             assert why in said[0]
-            assert said[1] == "retrain/b: the form fits digits, and refuses all else"
+            assert (
+                said[1]
+                == "retrain/b: the form fits digits; other recipes, settings and parameters are refused"
+            )
             assert client.create_flow_run_from_deployment(
                 one, parameters={"batch_size": 64, "recipe": "digits"}
             )
@@ -233,7 +238,10 @@ def test_a_deployment_with_an_unknown_parameter_is_named_and_the_others_are_fitt
             first, second = told()
             assert first.startswith("retrain/a: not changed: ")
             assert "'epoch' was unexpected" in first
-            assert second == "retrain/b: the form fits digits, and refuses all else"
+            assert (
+                second
+                == "retrain/b: the form fits digits; other recipes, settings and parameters are refused"
+            )
         finally:
             client.delete_deployment(one)
             client.delete_deployment(other)
@@ -262,7 +270,9 @@ def test_a_relative_recipe_is_that_of_the_folder_of_the_deployment(
             pull_steps=[step],
         )
         try:
-            assert told() == ["retrain/relative: the form fits own.py, and refuses all else"]
+            assert told() == [
+                "retrain/relative: the form fits own.py; other recipes, settings and parameters are refused"
+            ]
             form = client.read_deployment(one).parameter_openapi_schema or {}
             assert "Boosting rounds" in form["properties"]["epochs"]["description"]
         finally:

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from problem_contract import ROWS
 from sklearn.datasets import load_diabetes
 from test_problem_contract import TestRegression, version_of
 
@@ -51,7 +50,6 @@ class TestAbsoluteError(Regression):
 
     def test_its_objective_is_the_problem_itself(self) -> None:
         assert objective_named(NAME) == self.problem()
-        assert len(self.targets()) == ROWS
 
 
 @pytest.mark.usefixtures("prefect_harness")
@@ -69,7 +67,7 @@ def test_two_runs_from_training_to_report_and_prediction(
         settings = SETTINGS | {"training": SETTINGS["training"] | changed}
         release = retrain(str(tmp_path / "own.py"), settings)
         assert release.verdict.promote is promoted, release.verdict.summary
-        assert "mean absolute error" in release.verdict.summary or promoted
+        assert ("mean absolute error" if not promoted else "constant prediction") in release.verdict.summary
         page = Path(release.report).read_text()
         assert "The test rows with the candidate&#39;s largest errors." in page
         assert "Share removed" in page
