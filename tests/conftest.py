@@ -62,22 +62,31 @@ hypothesis.settings.register_profile("shared-cores", deadline=None, max_examples
 hypothesis.settings.load_profile("shared-cores")
 
 
-# Files that take a minute or more run first, so that no test process idles at the end. Files whose
+# Files that take half a minute or more run first, so that no test process idles at the end. Files whose
 # trainings have several workers alternate with others: side by side, they slow each other two to four times.
 _LONG = (
     "test_retrain_on_ray.py",
     "test_retrain.py",
-    "test_tune.py",
-    "test_supervise.py",
+    "test_population_based_training.py",
+    "test_unjudged_versions.py",
     "test_secrets.py",
-    "test_tracking_outage.py",
-    "test_virtual_shards.py",
-    "test_commands.py",
-    "test_storage_url.py",
-    "test_against_ray.py",
-    "test_chaos.py",
     "test_verify.py",
-    "test_listening.py",
+    "test_tune.py",
+    "test_promotion.py",
+    "test_tracking_outage.py",
+    "test_cli.py",
+    "test_chaos.py",
+    "test_commands.py",
+    "test_resume.py",
+    "test_models.py",
+    "test_replay.py",
+    "test_gate_numbers.py",
+    "test_virtual_shards.py",
+    "test_retention.py",
+    "test_storage_url.py",
+    "test_code_closure.py",
+    "test_supervise.py",
+    "test_facade.py",
     "test_ray.py",
 )
 

@@ -5,7 +5,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import training
+from training.seams import TRAINERS
 
+# Trainers with a folder. The tests of a trainer that is one file are all in its own test file.
+WITH_FOLDER = {name for name, part in TRAINERS.items() if part.partition(":")[0].endswith(".settings")}
 ROOT = Path(training.__file__).parents[1]
 
 

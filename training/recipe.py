@@ -18,8 +18,7 @@ from types import ModuleType
 
 from training.code_closure import source_digest
 from training.data.images.augmentation import Augmentation as Augmentation
-from training.data.sources.table import Table
-from training.data.sources.text import Text
+from training.data.sources.places import beside
 from training.errors import SettingError
 from training.preprocessors import declared_steps
 from training.recipe_checks import check_named_files, checked_name
@@ -112,8 +111,7 @@ def load(name_or_path: str | Path) -> tuple[Recipe, RecipeRef]:
         )
     files += _named_files(recipe, path)
     check_named_files(path, recipe.files, files)
-    if isinstance(recipe.source, Table | Text):
-        object.__setattr__(recipe, "source", recipe.source.beside(path.parent))
+    object.__setattr__(recipe, "source", beside(recipe.source, path.parent))
     object.__setattr__(recipe, "settings", recipe.settings.beside(path.parent))
     ref = RecipeRef(
         name=recipe.name,

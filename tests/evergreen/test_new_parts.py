@@ -1,7 +1,7 @@
-"""A new tracker, problem, trainer or source is one file, one line in `training/seams.py`, and one test file.
+"""A new tracker, problem, trainer, source or store is one file, one line in `training/seams.py`, and one test file.
 
 Each test copies the product to a temporary folder, adds the file, the line and the test file from `tests/new_parts/`
-there, and runs the contract tests of the seam on the new part.
+there, and runs the contract tests of the seam on the new part, and the tests that list all parts of the seam.
 """
 
 import os
@@ -29,6 +29,7 @@ class NewPart:
     registry: str
     line: str
     tests: str
+    lists: tuple[str, ...] = ()  # tests that list all parts of the seam
 
     @property
     def name(self) -> str:
@@ -65,12 +66,25 @@ PARTS = (
         "TRAINERS",
         '"linear": "training.trainers.linear:LinearSettings",',
         "tests/training/trainers",
+        (
+            "tests/training/trainers/test_trainer_seam.py::test_the_import_contract_of_trainers_lists_each",
+            "tests/training/trainers/test_trainer_seam.py::test_a_trainer_answers_for_itself[linear]",
+            "tests/training/trainers/test_trainer_seam.py::test_settings_and_trainer_import_no_heavy_library[linear]",
+            "tests/training/test_identity.py::test_every_trainer_is_listed",
+            "tests/chaos/test_chaos_records.py::test_every_trainer_has_a_workload",
+        ),
     ),
     NewPart(
         "training/data/sources/npz.py",
         "SOURCES",
         '"npz": "training.data.sources.npz:Npz",',
         "tests/training/data/sources",
+    ),
+    NewPart(
+        "training/storage/objects/sqlite.py",
+        "STORES",
+        '"sqlite": "training.storage.objects.sqlite",',
+        "tests/training/storage/objects",
     ),
 )
 
@@ -83,7 +97,7 @@ def test_a_new_part_is_one_file_and_one_line(part: NewPart, tmp_path: Path) -> N
     test = part.add_to(tmp_path)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", str(test)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", str(test), *part.lists],
         cwd=tmp_path,
         env=environment | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from named_parts import WITH_FOLDER
 from small_runs import tiny_settings, write_recipe
 
-from training import identity, libraries, seams
+from training import identity, libraries
 from training.data.sources.digits import Digits
 from training.identity import changes, code_of, ingredients, latest_ingredients, run_key
 from training.plan import identify
@@ -245,7 +246,7 @@ def test_a_setting_that_changes_the_weights_changes_the_key(name: str) -> None:
 
 
 def test_every_trainer_is_listed() -> None:
-    assert {"torch", *TRAINERS} == seams.TRAINERS.keys()
+    assert {"torch", *TRAINERS} == WITH_FOLDER
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -117,7 +117,7 @@ def test_a_number_that_is_not_finite_is_refused(tmp_path: Path) -> None:
         scored(file, tmp_path / "result.parquet", NumberOutputs(), price)
 
 
-def test_the_warning_counts_rows_and_names_five_values(
+def test_the_warning_counts_rows_and_names_five_values_and_their_rows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "new.csv"
@@ -127,7 +127,8 @@ def test_the_warning_counts_rows_and_names_five_values(
         new.warn()
     (record,) = caplog.records
     assert record.getMessage().startswith(
-        "column 'colour': 20 rows have a category that the model did not learn, such as 'c0', 'c1', 'c2', 'c3', 'c4';"
+        "column 'colour': 20 rows have a category that the model did not learn, such as 'c0' (new.csv:1), "
+        "'c1' (new.csv:2), 'c2' (new.csv:3), 'c3' (new.csv:4), 'c4' (new.csv:5);"
     )
 
 

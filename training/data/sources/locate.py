@@ -36,7 +36,7 @@ def open_path(path: Path, folder: Path, classes: tuple[str, ...] = (), own: Sour
     columns. Raises :class:`training.errors.SettingError` when nothing exists at `path`, and :class:`DataError` when
     nothing there is recognised or an archive is unsafe.
     """
-    place = given_path(path, "this source")
+    place = given_path(path, "the source", "data.path")
     inside = unpacked(place, folder) if place.is_file() and is_archive(place) else place
     if isinstance(own, Table):
         source, kind = _own_files(inside, own), "a table"

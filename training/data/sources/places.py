@@ -1,13 +1,15 @@
 """Paths of a source: the path that the user gave, the folder for its listing, and checksums of unpacked files."""
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 
 from pydantic import RootModel
 
+from training.data.sources import Source
 from training.errors import DataError, SettingError
 from training.storage.files import digest_json
-from training.storage.given_paths import resolved
+from training.storage.given_paths import expanded, resolved
 from training.storage.record_files import read_record, write_record
 
 _CHECKSUMS = "checksums.json"
@@ -18,8 +20,8 @@ class Digests(RootModel[dict[str, str]]):
     """sha256 digests by file name."""
 
 
-def given_path(path: str | Path | None, what: str) -> Path:
-    """The absolute path that the user gave for a source; `what` names the source in messages.
+def given_path(path: str | Path | None, what: str, place: str = "recipe") -> Path:
+    """The absolute path that the user gave for a source; `what` names the source in messages, `place` its setting.
 
     Raises :class:`SettingError` when the user gave no path, or nothing exists at the path.
     """
@@ -27,12 +29,26 @@ def given_path(path: str | Path | None, what: str) -> Path:
         raise SettingError(
             f"data.path: {what} has no download; set data.path to where it lies on this machine."
         )
-    found = resolved(path, "data.path")
+    found = resolved(path, place)
     if not found.exists():
         raise SettingError(
-            f"data.path: {found} does not exist. Check the spelling, and that the disk is mounted."
+            f"{place}: the path of {what}, {found}, does not exist. Check the spelling, and that the disk is mounted."
         )
     return found
+
+
+def beside(source: Source, folder: Path) -> Source:
+    """The source of a recipe in `folder`: its `path`, if that is relative, is relative to `folder`.
+
+    A source with a method `beside` does this itself. Sources without a path are returned as they are.
+    """
+    if own := getattr(source, "beside", None):
+        changed: Source = own(folder)
+        return changed
+    path = getattr(source, "path", None)
+    if not is_dataclass(source) or isinstance(source, type) or path is None:
+        return source
+    return replace(source, path=folder / expanded(path, f"{type(source).__name__}(path=...)"))
 
 
 def listing_folder(folder: Path, source: Path, digest: str) -> Path:

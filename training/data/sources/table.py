@@ -1,7 +1,7 @@
 """The source of a table: a CSV or Parquet file, or a folder of such files, with a column that a model predicts."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +17,6 @@ from training.data.tables.values import TYPES
 from training.errors import DataError, SettingError
 from training.records import ColumnKind, SourceFiles
 from training.storage.files import digest_file, digest_json
-from training.storage.given_paths import expanded
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,6 @@ class Table:
                 raise SettingError(f"Table: column {name!r} has two uses among target, split, group and time")
             if name in self.drop:
                 raise SettingError(f"Table(drop=...): column {name!r} is in use; take it out of drop")
-
-    def beside(self, folder: Path) -> "Table":
-        """The same table, with `path` relative to `folder` if it is relative."""
-        return replace(self, path=folder / expanded(self.path, "Table(path=...)"))
 
     def fetch(self, folder: Path) -> SourceFiles:
         """Read and check all rows; their typed copy is written to `folder`, or used again if it is there."""

@@ -1,5 +1,6 @@
 """Recognise the kinds of columns from all of their values, or refuse a column that no model can learn from."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +14,13 @@ from training.data.tables.values import is_boolean, is_date, is_number, is_text,
 from training.errors import DataError
 from training.records import ColumnKind
 
+log = logging.getLogger("evergreen.prepare")
+
 # A column of text with more than _FREE_DISTINCT distinct values is refused when there are more distinct values than
 # _MAX_SHARE of the rows, as in names and free text, or more than _MAX_DISTINCT, as in identifiers.
 _FREE_DISTINCT, _MAX_SHARE, _MAX_DISTINCT = 100, 0.5, 10_000
 _NEARLY = 0.9  # from this share of numbers (booleans, dates) in a text column, its other values are errors
+_MIXED = 0.5  # from this share on, they may be errors, so a warning names the first
 _TESTS: tuple[tuple[ColumnKind, str, Callable[[pa.Array], pa.Array]], ...] = (
     ("number", "numbers", is_number),
     ("boolean", "true or false", is_boolean),
@@ -65,8 +69,9 @@ class Column:
     def recognised(self, many_allowed: bool = False) -> ColumnKind:
         """The kind of the column.
 
-        Raises :class:`DataError` for a column without values, for text of which at least 90 % but not all values are
-        numbers, booleans or dates, and, unless `many_allowed`, for text with too many distinct values.
+        Warns of a column of categories of which at least half of the values are numbers, booleans or dates. Raises
+        :class:`DataError` for a column without values, for text of which at least 90 % but not all values are numbers,
+        booleans or dates, and, unless `many_allowed`, for text with too many distinct values.
         """
         name = self.name
         if self.kind is not None:
@@ -89,7 +94,21 @@ class Column:
                 )
         if not many_allowed:
             self._check_distinct()
+        self._warn_if_mixed()
         return "category"
+
+    def _warn_if_mixed(self) -> None:
+        for kind, spelled, _ in _TESTS:
+            if self.matching.get(kind, 0) >= _MIXED * self.present:
+                where, value = self.first_mismatch[kind]
+                log.warning(
+                    "%s: column %r has %r, so its values are categories, although %d of %s are %s. If the column "
+                    'should have the kind "%s", correct the other values or leave them empty; otherwise declare '
+                    'types={"%s": "category"}.',
+                    where, self.name, value, self.matching[kind], counted(self.present, "value"), spelled, kind,
+                    self.name,
+                )  # fmt: skip
+                return
 
     def _check_distinct(self) -> None:
         found = len(self.distinct)

@@ -357,6 +357,30 @@ def test_a_bad_table_is_refused_with_file_column_and_row(tmp_path: Path, what: s
     assert not list((tmp_path / "home").glob("**/*.parquet"))
 
 
+@pytest.mark.parametrize(
+    ("numbers", "words", "options", "warned"),
+    [
+        (3, ["n/k", "n/k"], {}, True),
+        (2, ["red", "blue", "green"], {}, False),
+        (3, ["n/k", "n/k"], {"types": {"a": "category"}}, False),
+    ],
+)
+def test_a_column_that_is_partly_numbers_is_named(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    numbers: int,
+    words: list[str],
+    options: dict[str, Any],
+    warned: bool,
+) -> None:
+    rows = [f"{number},1\n" for number in range(numbers)] + [f"{word},2\n" for word in words]
+    source = Table(written(tmp_path, "a,price\n" + "".join(rows)), target="price", **options)
+    source.fetch(tmp_path / "home")
+    said = "houses.csv row 4: column 'a' has 'n/k', so its values are categories, although 3 of 5 values are numbers"
+    assert (said in caplog.text) is warned
+    assert bool(caplog.records) is warned
+
+
 def test_identifiers_may_be_declared_as_categories(tmp_path: Path) -> None:
     text = "a,price\n" + "".join(f"text {n},1\n" for n in range(101))
     table = Table(written(tmp_path, text), target="price", types={"a": "category"})
