@@ -7,7 +7,7 @@ from typing import get_args
 from tasks.checks.library_check import libraries_of
 from training.recipe import BUILT_IN, Recipe, RecipeRef, load
 from training.seams import TRAINERS, extra_of
-from training.settings.schema import Settings, section_of_trainer
+from training.settings.schema import ScalingSettings, Settings, section_of_trainer
 from training.settings.sections import TrainerSettings
 from training.trainers.base import trainer_named
 
@@ -57,10 +57,21 @@ def _row(name: str, section: TrainerSettings, recipes: list[tuple[Recipe, Recipe
         if is_default
         else f"as `{name}`, with `--set training.strategy={strategy}`",
         _UNITS[promise.resumes],
-        "yes" if promise.same_bits_after_kill else "no",
+        _same_bits(name, section),
         "any number, with the same bits" if promise.any_workers else "any number",
         f"`{chaos}`",
     )
+
+
+def _same_bits(name: str, section: TrainerSettings) -> str:
+    """Whether a killed training ends with the same bits, with two workers and with more."""
+    two, more = (
+        trainer_named(name)
+        .promise(Settings(training=section, scaling=ScalingSettings(num_workers=workers)))
+        .same_bits_after_kill
+        for workers in (2, 4)
+    )
+    return ("yes" if more else "with up to two workers") if two else "no"
 
 
 def _examples(recipes: list[tuple[Recipe, RecipeRef]], extra: str) -> str:

@@ -6,12 +6,15 @@ the run key, so that adding a part retrains no model. docs/extending.md says wha
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 ProblemName = str
 TrainerName = str
 
 _SETTINGS = "settings"  # the module of a trainer's folder that has its settings section
+_LOCK = Path(__file__).parents[1] / "requirements-all.lock"  # of a clone; a wheel does not contain the file
+_APART = "tensorflow"  # the extra that the Makefile installs into an environment of its own
 
 PROBLEMS: dict[ProblemName, str] = {
     "classification": "training.problems.classification:Classification",
@@ -94,9 +97,13 @@ def extra_of(libraries: Iterable[str]) -> str:
 
 
 def install_command(library: str) -> str:
-    """The command that installs a library, by its import name."""
+    """The command that installs a library, by its import name; in a clone of the repository, that of its Makefile."""
     name = library.partition(".")[0]
-    return f'pip install "evergreen-ml[{EXTRAS[name]}]"' if name in EXTRAS else f"pip install {name}"
+    if name not in EXTRAS:
+        return f"pip install {name}"
+    if _LOCK.is_file():
+        return f"make setup EXTRAS={_APART if EXTRAS[name] == _APART else 'all'}"
+    return f'pip install "evergreen-ml[{EXTRAS[name]}]"'
 
 
 def trainer_part(name: TrainerName, part: str) -> str:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from small_runs import write_recipe
 
+from evergreen import predict, rollback
 from flows.retrain import retrain
 from tasks.verify import verify
 from training.records import Release
@@ -67,3 +69,12 @@ def test_a_divided_model_passes_the_gate_and_replaces_that_of_ddp(
     assert [one.name for one in found if one.ok is False] == []
     subprocess.run([sys.executable, "-c", _PLAIN, home.mlflow_uri], cwd=tmp_path, check=True)
     assert night(recipe, strategy=strategy).reused
+
+    assert Path(divided.report).is_file()
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for shade in (0, 120, 255):
+        Image.new("L", (8, 8), shade).save(pictures / f"{shade}.png")
+    summary = predict("divided", pictures, tmp_path / "scored.parquet")
+    assert (summary.version, summary.rows) == ("2", 3)
+    assert rollback("divided", "for a test") == ("2", "1")

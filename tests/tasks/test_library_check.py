@@ -18,9 +18,7 @@ def test_an_import_inside_a_function_is_found(tmp_path: Path, monkeypatch: pytes
     path.write_text(path.read_text() + "\ndef later():\n    from diffusers import DDPMScheduler\n")
     installed: list[Any] = [None, importlib.util.find_spec("json")]
     monkeypatch.setattr(library_check, "find_spec", lambda _: installed.pop(0))
-    wanted = (
-        'imports diffusers, which is not installed; install it by `pip install "evergreen-ml[diffusion]"`'
-    )
+    wanted = "imports diffusers, which is not installed; install it by `make setup EXTRAS=all`"
     with pytest.raises(SettingError, match=re.escape(wanted)):
         library_check.check_libraries(load(str(path))[1])
     library_check.check_libraries(load(str(path))[1])

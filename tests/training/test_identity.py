@@ -18,6 +18,7 @@ from training.recipe import load
 from training.settings.overrides import describe, parse_assignments, resolve
 from training.settings.schema import Settings, section_of_trainer
 from training.storage.paths import Home
+from training.trainers.base import trainer_named
 
 _, REF = load("digits")
 BASE = tiny_settings(scaling={"num_workers": 1}, training={"init_from": "champion"})  # allows training.freeze
@@ -247,6 +248,26 @@ def test_a_setting_that_changes_the_weights_changes_the_key(name: str) -> None:
 
 def test_every_trainer_is_listed() -> None:
     assert {"torch", *TRAINERS} == WITH_FOLDER
+
+
+@pytest.mark.parametrize("trainer", sorted(WITH_FOLDER))
+def test_an_upgrade_of_each_library_of_a_trainer_changes_the_key(
+    trainer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed: dict[str, str] = {}
+    monkeypatch.setattr(
+        identity,
+        "library_versions",
+        lambda _recipe, more=(): {name: installed.get(name, "1") for name in more},
+    )
+    settings = BASE.model_copy(update={"training": section_of_trainer(trainer)()})
+    before = run_key(parts_of(settings))
+    libraries = trainer_named(trainer).DISTRIBUTIONS
+    assert libraries
+    for name in libraries:
+        installed[name] = "2"
+        assert run_key(parts_of(settings)) != before
+        del installed[name]
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

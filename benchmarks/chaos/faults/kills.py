@@ -115,10 +115,18 @@ def _kill_daemon(trial: Trial, program: str) -> None:
 
 
 def signal_flow(trial: Trial) -> None:
-    """SIGKILL, SIGTERM or SIGINT the flow's process; the exit status must tell which signal it was."""
-    signum = trial.pick((signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+    """SIGKILL, SIGTERM or SIGINT the flow's process; the exit status must tell which signal it was.
+
+    The first trial of each signal hits a step, so that few trials, too, show how a training goes on.
+    """
+    signals = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+    signum = trial.pick(signals)
     trial.start()
-    moment = trial.wait_for_some_moment()
+    moment = (
+        f"at step {trial.wait_for_some_step()}"
+        if trial.number <= len(signals)
+        else trial.wait_for_some_moment()
+    )
     trial.hit(f"{signum.name} to the flow {moment}", not trial.run.ended and send(trial.run.pid, signum))
     trial.expect(*_TOLD[signum])
 

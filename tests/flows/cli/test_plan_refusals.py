@@ -174,9 +174,9 @@ def test_a_deleted_experiment_is_refused_with_the_command_that_restores_it(home:
 @pytest.mark.parametrize(
     ("trainer", "remedy"),
     [
-        ("lightning", r'pip install "evergreen-ml\[lightning\]"'),
-        ("accelerate", r'pip install "evergreen-ml\[accelerate\]"'),
-        ("keras", r'pip install "evergreen-ml\[keras\]"'),
+        ("lightning", r"make setup EXTRAS=all"),
+        ("accelerate", r"make setup EXTRAS=all"),
+        ("keras", r"make setup EXTRAS=all"),
         ("tensorflow", "make setup EXTRAS=tensorflow"),
     ],
 )

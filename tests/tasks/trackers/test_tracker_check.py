@@ -9,9 +9,7 @@ from tasks.checks.tracker_check import check_trackers
 from training.errors import SettingError
 from training.settings.schema import Settings
 
-REFUSED = (
-    r'^tracking\.also: wandb needs the library wandb, .* install it by `pip install "evergreen-ml\[wandb\]"`'
-)
+REFUSED = r"^tracking\.also: wandb needs the library wandb, .* install it by `make setup EXTRAS=all`"
 
 
 def tracked_by(*names: str) -> Settings:

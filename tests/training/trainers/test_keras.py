@@ -349,5 +349,5 @@ def test_the_command_that_installs_keras_is_named(
 ) -> None:
     monkeypatch.setattr(trainer, "find_spec", {}.get)
     settings = load(write_keras(tmp_path))[0].settings
-    with pytest.raises(SettingError, match=r'install it by `pip install "evergreen-ml\[keras\]"`'):
+    with pytest.raises(SettingError, match=r"install it by `make setup EXTRAS=all`"):
         trainer.check_dataset(settings, small_version)

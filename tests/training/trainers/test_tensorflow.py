@@ -4,12 +4,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from network_runs import rows_of_steps, small_job
+from boosted_tables import outcome
+from network_runs import crash_at, rows_of_steps, small_job
 from small_runs import job_for, tiny_settings
 from tensorflow_runs import write_tensorflow
 from trainer_contract import TrainerContract
 
 from evergreen import TensorFlow
+from training.attempts.history import read_attempts
 from training.attempts.job import TrainingJob
 from training.errors import SettingError, TrainingError
 from training.records import DatasetVersion
@@ -38,6 +40,24 @@ def test_each_step_has_the_rows_of_the_pytorch_loop(
     expected = rows_of_steps(job_for(home, small_version, own), monkeypatch)
     recipe = write_tensorflow(tmp_path / "recipe")
     assert rows_of_steps(small_job(home, small_version, recipe), monkeypatch) == expected
+
+
+@pytest.mark.parametrize("part", [0.2, 0.6, 0.9])
+def test_a_crash_at_any_step_of_one_worker_changes_no_bit(
+    part: float, home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write_tensorflow(tmp_path / "recipe")
+
+    def job(where: Home) -> TrainingJob:
+        own = {"global_batch_size": 40}
+        return small_job(where, small_version, recipe, training=own, checkpoint={"every_steps": 3})
+
+    calm = job(Home(tmp_path / "calm"))
+    trained = launch(calm)
+    hit = job(home)
+    crash_at(part * trained.steps, hit, monkeypatch)
+    assert outcome(hit, launch(hit)) == outcome(calm, trained)
+    assert read_attempts(hit.paths)[1].first_step > 0
 
 
 @pytest.mark.parametrize(

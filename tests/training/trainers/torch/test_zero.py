@@ -137,5 +137,5 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setattr(trainer, "find_spec", lambda _: None)
     trainer.check_dataset(settings(2), small_version)
-    with pytest.raises(SettingError, match=r'install it by `pip install "evergreen-ml\[deepspeed\]"`'):
+    with pytest.raises(SettingError, match=r"install it by `make setup EXTRAS=all`"):
         trainer.check_dataset(settings(2, **zero(2)), small_version)

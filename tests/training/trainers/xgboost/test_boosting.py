@@ -165,7 +165,7 @@ def test_the_command_that_installs_xgboost_is_named(
     home: Home, tables: dict[str, DatasetVersion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer, "find_spec", lambda _name: None)
-    with pytest.raises(SettingError, match=r'pip install "evergreen-ml\[boosting\]"'):
+    with pytest.raises(SettingError, match=r"make setup EXTRAS=all"):
         launch(boosted_job(home, tables["regression"]))
 
 
