@@ -182,7 +182,9 @@ def create_version(
         METADATA_TAG: digest_json(metadata_of(version, format_name(plan.settings))),
         **_weights_file_tag(plan, trained),
     }
-    digests = OwnDigests(tags[FILE_TAG], tags[METADATA_TAG], tags.get(WEIGHTS_FILE_TAG))
+    digests = OwnDigests(
+        model_file=tags[FILE_TAG], metadata=tags[METADATA_TAG], weights=tags.get(WEIGHTS_FILE_TAG)
+    )
     announce_digests(lease.home, plan.model, uri, digests)
     lease.check()
     lease.client.create_model_version(

@@ -35,7 +35,7 @@ from training.table_records import DeclaredStep
 from training.text_shape import TextShape as TextShape
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
-_OWN_PACKAGES = ("evergreen", "flows", "tasks", "training", "deployments")
+OWN_PACKAGES = ("evergreen", "flows", "tasks", "training", "deployments")
 _RECIPES = "training.recipes."  # a recipe may import the modules of these recipes
 BUILT_IN = (
     "digits",
@@ -284,7 +284,7 @@ def _clash(path: Path, error: Exception) -> str:
     """The end of the error message if a recipe imports a name that Evergreen's packages lack; empty otherwise."""
     top = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     beside = path.parent / top
-    if top not in _OWN_PACKAGES:
+    if top not in OWN_PACKAGES:
         return ""
     if not (beside.is_dir() or beside.with_suffix(".py").is_file()):
         return (
@@ -292,7 +292,7 @@ def _clash(path: Path, error: Exception) -> str:
             "`from evergreen import Recipe`."
         )
     return (
-        f". {beside} has the name of one of Evergreen's own packages ({', '.join(_OWN_PACKAGES)}), which Python "
+        f". {beside} has the name of one of Evergreen's own packages ({', '.join(OWN_PACKAGES)}), which Python "
         "imports instead: rename it."
     )
 
@@ -335,7 +335,7 @@ def _local_files(path: Path, folder: Path) -> set[Path]:
                 for name in names
                 if name.startswith(_RECIPES)
             ]
-            tops = {name.partition(".")[0] for name in names} - {"", *_OWN_PACKAGES}
+            tops = {name.partition(".")[0] for name in names} - {"", *OWN_PACKAGES}
             near += [folder / f"{top}.py" for top in tops]
             near += [
                 file for top in tops if _is_package(folder, top) for file in (folder / top).rglob("*.py")

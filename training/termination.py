@@ -47,8 +47,10 @@ class Termination:
         self._grace_s = grace_s
         self._over = threading.Event()
         self._on_its_way: weakref.ref[BaseException] | None = None
+        self._arrived = False  # whether SIGTERM has arrived that no receiver has got
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        self._arrived = not self.receivers
         if self.receivers:
             self.receivers[-1](signum, frame)
         elif not self._is_under_way() and not _would_be_dropped(frame):
@@ -62,6 +64,13 @@ class Termination:
     def _is_under_way(self) -> bool:
         """Whether the exception that was raised last is still alive, which means that it was not dropped."""
         return self._on_its_way is not None and self._on_its_way() is not None
+
+    def add(self, receiver: Receiver) -> None:
+        """Make `receiver` handle SIGTERM. It also gets a signal that arrived before and whose exception was dropped."""
+        self.receivers.append(receiver)
+        arrived, self._arrived = self._arrived, False
+        if arrived and not self._is_under_way():
+            receiver(signal.SIGTERM, None)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -132,7 +141,7 @@ def sigterm_to(receiver: Receiver) -> Iterator[None]:
     """Make `receiver` handle SIGTERM in the block. Call in the main thread only."""
     termination = active()
     if termination is not None and signal.getsignal(signal.SIGTERM) is termination.handler:
-        termination.receivers.append(receiver)
+        termination.add(receiver)
         try:
             yield
         finally:

@@ -12,10 +12,11 @@ import hashlib
 import logging
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from training.storage.files import write_text
+from training.records import Record
 from training.storage.paths import Home
+from training.storage.record_files import DamagedError, read_record, write_record
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -25,7 +26,7 @@ log = logging.getLogger("evergreen.register")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class OwnDigests(NamedTuple):
+class OwnDigests(Record):
     """Digests of a version that this home registered: of the model file, of the metadata in `MLmodel`, of the weights.
 
     The metadata name the classes, and the columns, categories and fitted numbers of a table, all of which change
@@ -40,25 +41,21 @@ class OwnDigests(NamedTuple):
 
 def announce_digests(home: Home, model: str, source: str, digests: OwnDigests) -> None:
     """Store the digests of a version that will be registered from the logged model `source`, as `models:/m-1`."""
-    write_text(_announcement(home, model, source), _text(digests))
+    write_record(_announcement(home, model, source), digests, model)
 
 
 def adopt_digests(client: "MlflowClient", home: Home, model: str, number: str) -> None:
     """Store the digests that were announced for version `number`, unless another home registered this version."""
     source = client.get_model_version(model, number).source or ""
     announced = _announcement(home, model, source)
-    if (digests := _read(announced)) is not None:
+    if (digests := _read(announced, model)) is not None:
         keep_digests(home, model, number, digests)
         announced.unlink(missing_ok=True)
 
 
 def keep_digests(home: Home, model: str, number: str, digests: OwnDigests) -> None:
     """Store the digests of version `number`, which this home has just registered in the current store."""
-    write_text(record_of(home, model, number), _text(digests))
-
-
-def _text(digests: OwnDigests) -> str:
-    return "".join(f"{digest}\n" for digest in digests if digest)
+    write_record(record_of(home, model, number), digests, model)
 
 
 def kept_digests(home: Home, model: str, number: str) -> OwnDigests | None:
@@ -66,20 +63,26 @@ def kept_digests(home: Home, model: str, number: str) -> OwnDigests | None:
 
     Versions that another home registered, or an older Evergreen without these files, have none.
     """
-    return _read(record_of(home, model, number))
+    return _read(record_of(home, model, number), model)
 
 
-def _read(file: Path) -> OwnDigests | None:
+def _read(file: Path, model: str) -> OwnDigests | None:
     try:
-        lines = file.read_text(encoding="utf-8").split()
+        return _of_plain_text(file) or read_record(file, OwnDigests, model)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError):
-        lines = []
-    if not 1 <= len(lines) <= len(OwnDigests._fields) or not all(map(_DIGEST.fullmatch, lines)):
-        log.warning("%s is damaged: the model is compared with the registry's digests only", file)
+    except (OSError, DamagedError) as error:
+        log.warning("%s: the model is compared with the registry's digests only", error)
         return None
-    return OwnDigests(*lines)
+
+
+def _of_plain_text(file: Path) -> OwnDigests | None:
+    """The digests in a file of an earlier version of Evergreen, which has a digest on each line; None for a record."""
+    lines = file.read_text(encoding="utf-8", errors="replace").split()
+    names = list(OwnDigests.model_fields)
+    if not 1 <= len(lines) <= len(names) or not all(map(_DIGEST.fullmatch, lines)):
+        return None
+    return OwnDigests(**dict(zip(names, lines, strict=False)))
 
 
 def _announcement(home: Home, model: str, source: str) -> Path:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,36 @@ def test_child_processes_import_evergreens_packages_too(project: Path) -> None:
         [sys.executable, "-P", "-c", code], env=os.environ | {"PYTHONPATH": path}, check=False
     )
     assert done.returncode == 0
+
+
+def test_workers_on_ray_import_evergreens_packages_from_such_a_folder(project: Path) -> None:
+    """Ray puts the working directory first on the import path of its workers."""
+    code = """
+        import os
+        from training.ray_cluster.cluster import ray_cluster
+        from training.settings.schema import RaySettings, Settings
+        import ray
+
+        def imported():
+            import flows, tasks, training.trainers.torch.worker
+            return [module.__file__ for module in (flows, tasks, training.trainers.torch.worker)]
+
+        before = os.getcwd()
+        with ray_cluster(Settings(ray=RaySettings(num_cpus=1))):
+            print(*ray.get(ray.remote(num_cpus=1)(imported).remote()), sep="\\n")
+        assert os.getcwd() == before
+        """
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(code)],
+        cwd=project,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [Path(line).is_relative_to(root) for line in done.stdout.split()[-3:]] == [True] * 3
 
 
 def test_a_recipe_beside_such_a_folder_loads(project: Path) -> None:

@@ -220,7 +220,7 @@ def test_other_bytes_than_those_registered_are_refused_before_they_are_read(regi
 def test_the_homes_own_record_is_believed_and_not_the_registrys_tag(registry: Registry) -> None:
     """Someone who can write to the registry can change the tag together with the file."""
     program = registry.files / "data" / "model.pt2"
-    keep_digests(registry.home, MODEL, "2", OwnDigests(digest_file(program)))
+    keep_digests(registry.home, MODEL, "2", OwnDigests(model_file=digest_file(program)))
     try:
         assert load_version(registry.home, MODEL, "2") is not None
         other = repacked(program)
@@ -244,15 +244,35 @@ def repacked(program: Path) -> Path:
     return program
 
 
+@pytest.mark.parametrize("damage", ["cut short", "one digit", "of an earlier version, cut short"])
 def test_a_record_that_is_damaged_is_no_reason_to_refuse(
-    registry: Registry, caplog: pytest.LogCaptureFixture
+    damage: str, registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep_digests(registry.home, MODEL, "2", OwnDigests("half of a dig"))
+    digest = digest_file(registry.files / "data" / "model.pt2")
+    keep_digests(registry.home, MODEL, "2", OwnDigests(model_file=digest))
+    file = record_of(registry.home, MODEL, "2")
+    text = file.read_text()
+    other = digest[:-1] + ("0" if digest[-1] != "0" else "1")
+    file.write_text(
+        {"cut short": text[:40], "one digit": text.replace(digest, other)}.get(damage, digest[:40])
+    )
     try:
         assert load_version(registry.home, MODEL, "2") is not None
     finally:
-        record_of(registry.home, MODEL, "2").unlink()
-    assert "is damaged" in caplog.text
+        file.unlink()
+    assert f"{file}: damaged" in caplog.text
+    assert "compared with the registry's digests only" in caplog.text
+
+
+def test_a_record_of_an_earlier_version_is_believed(registry: Registry) -> None:
+    file = record_of(registry.home, MODEL, "2")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{'0' * 64}\n")
+    try:
+        with pytest.raises(DataError, match="is not the file that this home registered"):
+            load_version(registry.home, MODEL, "2")
+    finally:
+        file.unlink()
 
 
 def test_a_sound_model_answers_and_leaves_no_copy(

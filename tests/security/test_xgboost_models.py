@@ -325,7 +325,9 @@ def test_other_trees_than_those_registered_are_refused(registry: RegisteredTrees
     file.write_bytes(content[:at] + struct.pack(">f", 0.125) + content[at + 4 :])
     with pytest.raises(DataError, match=r"model\.ubj is not the file that was registered"):
         load_version(registry.home, "boosted", "1")
-    keep_digests(registry.home, "boosted", "1", OwnDigests(digest_file(tmp_path / "kept" / "model.ubj")))
+    keep_digests(
+        registry.home, "boosted", "1", OwnDigests(model_file=digest_file(tmp_path / "kept" / "model.ubj"))
+    )
     tags = registry.client.get_model_version("boosted", "1").tags
     try:  # someone who can write to the registry changes the tag as well
         registry.client.set_model_version_tag("boosted", "1", FILE_TAG, digest_file(file))
@@ -347,7 +349,7 @@ def test_other_categories_than_those_registered_are_refused(registry: Registered
     (registry.files / "MLmodel").write_text(yaml.safe_dump(described))
     (registry.files / "columns.json").write_text(columns_text(TableSchema.model_validate(table), "xgboost"))
     assert load_version(registry.home, "boosted", "1") is not None, "nothing compares the metadata"
-    keep_digests(registry.home, "boosted", "1", OwnDigests(trees, registered))
+    keep_digests(registry.home, "boosted", "1", OwnDigests(model_file=trees, metadata=registered))
     try:
         with pytest.raises(DataError, match="the metadata in MLmodel are not those that this home"):
             load_version(registry.home, "boosted", "1")
@@ -367,7 +369,7 @@ def test_a_machine_without_xgboost_names_the_command(registry: RegisteredTrees) 
     assert found.returncode != 0
     last = found.stderr.strip().splitlines()[-1]
     assert last.startswith("training.errors.SettingError: model boosted version 1 is loaded by xgboost")
-    assert last.endswith('`pip install "evergreen-ml[boosting]"`')
+    assert last.endswith("`make setup EXTRAS=all`")
 
 
 def test_a_sound_model_answers_and_leaves_no_copy(

@@ -11,6 +11,7 @@ import psutil
 from training.errors import EvergreenError, SettingError, TransientError
 from training.ray_cluster.local_ray import prepare_environment, start_own
 from training.ray_cluster.patches import sigterm_kept
+from training.ray_cluster.working_directory import without_other_packages
 from training.settings.schema import Settings
 
 log = logging.getLogger("evergreen.cluster")
@@ -83,11 +84,12 @@ def _prepared(settings: Settings) -> bool:
 @sigterm_kept()
 def _start(settings: Settings) -> None:
     _own.clear()
-    if settings.ray.address:
-        _connect(settings.ray.address)
-    else:
-        start_own(settings.ray)
-        _own.update(_started_now())
+    with without_other_packages():
+        if settings.ray.address:
+            _connect(settings.ray.address)
+        else:
+            start_own(settings.ray)
+            _own.update(_started_now())
     import ray.data
 
     # The import sets log levels; at those, each pipeline logs an execution plan, which no user can act on.

@@ -330,6 +330,7 @@ SLOW = [
     (TWO_RETRAININGS, Limits(lapses=2, preemptions=2)),
     (AND_ROLLBACK, Limits()),
     (AND_ROLLBACK, Limits(crashes=1, lapses=1, preemptions=1)),
+    (TWO_ROLLBACKS, Limits()),
     (TWO_ROLLBACKS, Limits(crashes=1, lapses=1, preemptions=1)),
     (AND_DELETION, Limits()),
     (AND_DELETION, Limits(crashes=1, lapses=1, preemptions=1)),

@@ -243,7 +243,9 @@ def test_the_home_keeps_the_digests_of_what_it_registers(world: World) -> None:
     release = world.candidate.register()
     tags = world.client.get_model_version(world.model, release.version).tags
     digests = OwnDigests(
-        *(tags[f"evergreen.{name}"] for name in ("model_file", "model_metadata", "weights_file"))
+        model_file=tags["evergreen.model_file"],
+        metadata=tags["evergreen.model_metadata"],
+        weights=tags["evergreen.weights_file"],
     )
     assert kept_digests(world.home, world.model, release.version) == digests
 

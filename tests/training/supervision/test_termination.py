@@ -83,6 +83,19 @@ def test_a_signal_that_is_dropped_comes_again(where: str, tmp_path: Path) -> Non
     )
 
 
+def test_a_receiver_gets_a_signal_that_an_import_before_has_dropped(tmp_path: Path) -> None:
+    (tmp_path / "slow_module.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
+    work = """
+        from training.termination import sigterm_to
+        import slow_module
+        with sigterm_to(lambda signum, _: print("told", signum, flush=True)):
+            time.sleep(1)
+        """
+    done = run(work, tmp_path)
+    said = done.stdout.split("\n")
+    assert (done.returncode, said[:3]) == (EXIT_TERMINATED, ["began", "told 15", "cleaned up"]), done.stderr
+
+
 def test_a_signal_in_the_hook_of_logging_at_a_fork_comes_again(tmp_path: Path) -> None:
     """Python prints and drops the exception of a hook; the hook also has to release the lock of `logging`."""
     work = """
