@@ -26,19 +26,28 @@ log = logging.getLogger("evergreen.flow_runs")
 def run_name() -> str:
     """Name of the flow run: the name that the user chose, or `FLOW-RECIPE` instead of Prefect's random words."""
     given = str(flow_run.name)
-    if not set(given.split("-")) <= _random_words():
+    if not _is_random(given):
         return given
     recipe = str(flow_run.parameters.get("recipe"))
     return f"{flow_run.flow_name}-{Path(recipe).stem if recipe.endswith('.py') else recipe}"
 
 
+def _is_random(name: str) -> bool:
+    """Whether Prefect may have drawn the name, as `dashing-lynx`: an adjective and an animal of its lists."""
+    words, lists = name.split("-"), _random_words()
+    return len(words) == len(lists) and all(word in known for word, known in zip(words, lists, strict=True))
+
+
 @cache
-def _random_words() -> frozenset[str]:
-    """Words of Prefect's random names, such as `dashing-lynx`; only by them can a random name be recognised."""
+def _random_words() -> tuple[frozenset[str], ...]:
+    """The words of each part of Prefect's random names; only by them can a random name be recognised."""
     from coolname.data import config
 
     parts: dict[str, Any] = config
-    return frozenset(word for part in parts.values() if part["type"] == "words" for word in part["words"])
+    return tuple(
+        frozenset(word for part in parts[kind]["lists"] for word in parts[part]["words"])
+        for kind in parts["an"]["lists"]
+    )
 
 
 def completed(release: Release) -> "State[Release]":

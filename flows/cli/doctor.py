@@ -14,6 +14,7 @@ from flows.cli.options import tracking_uri as tracking_uri_option
 from flows.cli.output import say
 from tasks.doctor import Check
 from tasks.doctor.credentials import object_store_checks
+from tasks.doctor.deployments import deployment_checks
 from tasks.doctor.leftovers import leftover_checks
 from tasks.doctor.machine import machine_checks
 from tasks.doctor.packages import package_checks
@@ -86,8 +87,11 @@ def _prefect_checks() -> Iterator[Check]:
     except (SettingError, OSError) as error:  # then Prefect can't be imported
         remedy = "Repair the file, or move it away."
         yield Check(name="Prefect server", ok=False, found=str(error), remedy=remedy)
-    else:
-        yield prefect_check()
+        return
+    server = prefect_check()
+    yield server
+    if server.ok:
+        yield from deployment_checks()
 
 
 def _section(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:

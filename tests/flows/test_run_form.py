@@ -15,6 +15,7 @@ from deployments.strict import fit_forms
 from flows.retrain import retrain
 from flows.run_form import FIELDS, form_for, nested
 from flows.tune import tune
+from tasks.doctor.deployments import deployment_checks
 from training.errors import SettingError
 from training.recipe import load
 from training.seams import TRAINERS
@@ -165,9 +166,12 @@ def test_a_server_refuses_an_unknown_parameter_once_the_form_is_fitted() -> None
     with get_client(sync_client=True) as client:
         one = made(client, "closed", recipe="breast-cancer")
         assert client.create_flow_run_from_deployment(one, parameters={"epoch": 3})  # would fail at its start
+        (note,) = deployment_checks()
+        assert (note.ok, note.found) == (None, "accept unknown parameters: closed")
         assert told() == [
             "retrain/closed: the form fits breast-cancer; other recipes, settings and parameters are refused"
         ]
+        assert list(deployment_checks()) == []
         with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
             client.create_flow_run_from_deployment(one, parameters={"epoch": 3})
         with pytest.raises(PrefectHTTPStatusError, match="'batch_size' was unexpected"):

@@ -73,7 +73,9 @@ def test_a_run_without_a_given_name_is_called_after_its_recipe(home: Home, tmp_p
     assert name_of_run(home, "faces", lambda: retrain(str(file))) == "retrain-faces"
 
 
-@pytest.mark.parametrize("given", ["nightly-7", "after the move", "retrain-digits-7"])
+@pytest.mark.parametrize(
+    "given", ["nightly-7", "after the move", "retrain-digits-7", "new-experiment", "upgrade"]
+)
 def test_a_given_name_stays(home: Home, tmp_path: Path, given: str) -> None:
     named = retrain.with_options(flow_run_name=given)
     assert name_of_run(home, "digits", lambda: named("digits", nowhere(tmp_path))) == given

@@ -23,6 +23,7 @@ from tasks.comparison import (
 from tasks.evaluate import evaluate
 from tasks.register import register
 from tasks.registry.aliases import CHAMPION, PREVIOUS, Decision, read_decisions, record_decision, roll_back
+from tasks.registry.own_digests import kept_digests, record_of
 from tasks.reuse import find_release, read_release
 from tasks.trackers.mlflow_run import connect
 from tasks.train import keep_plan
@@ -39,6 +40,7 @@ from training.storage.files import digest_file
 from training.storage.paths import TRAINED, Home
 from training.storage.record_files import find_record, read_record, write_record
 from training.supervision.launch import finished, launch, make_job
+from training.trainers.replay_outcome import read_outcome
 
 TIMES = [25, pytest.param(200, marks=pytest.mark.slow)]
 Damage = Callable[[bytes, bytes, random.Random], bytes]
@@ -138,6 +140,11 @@ KINDS: dict[str, Kind] = {
         lambda one: read_decisions(one.home, one.plan.model).undamaged(),
         True,
     ),
+    "digests": Kind(
+        lambda plan: record_of(Home(Path(plan.home)), plan.model, "1"),
+        lambda one: kept_digests(one.home, one.plan.model, "1"),
+    ),
+    "replay": Kind(lambda plan: plan.paths.replay, lambda one: read_outcome(one.plan.paths)),
     "home-id": Kind(lambda plan: Path(plan.home) / "home-id", lambda one: one.home.identity),
     "dataset": Kind(
         lambda plan: version(plan) / "manifest.json",
