@@ -32,6 +32,7 @@ _MODULES = (
     "accelerate_against_guides",
     "transformers_against_guides",
     "keras_against_guides",
+    "xgboost_against_guides",
     "first_run_against_earlier_commit",
     "planned_time",
     "start_at_size",

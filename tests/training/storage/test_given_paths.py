@@ -8,7 +8,7 @@ import pytest
 from tasks import predict
 from tasks.registry.initial_weights import find_start
 from tasks.verify.runs import run_of_folder
-from training.data.sources.places import given_path
+from training.data.sources.places import beside, given_path
 from training.data.sources.table import Table
 from training.data.sources.text import Text
 from training.data.text.tokenizers_found import find_tokenizer
@@ -33,8 +33,8 @@ def weights_to_start_from(path: str, home: Home) -> object:
         ("input", lambda path, home: predict.predict.fn(str(home.root), "mine", path, "out.parquet")),
         ("output", lambda path, home: predict.predict.fn(str(home.root), "mine", "images", path)),
         ("run", lambda path, _: run_of_folder(path)),
-        ("data.path", lambda path, _: given_path(path, "a table")),
-        ("Table(path=...)", lambda path, home: Table(path, target="y").beside(home.root)),
+        ("data.path", lambda path, _: given_path(path, "a table", "data.path")),
+        ("Table(path=...)", lambda path, home: beside(Table(path, target="y"), home.root)),
         ("Text(path=...)", lambda path, home: Text(path).beside(home.root)),
         ("Text(tokenizer=...)", lambda path, home: Text(tokenizer=path).beside(home.root)),
         ("Text(tokenizer=...)", lambda path, _: find_tokenizer(path)),
@@ -63,7 +63,7 @@ def test_links_that_point_to_each_other_are_refused(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     here.symlink_to(there)
     there.symlink_to(here)
-    with pytest.raises(SettingError, match=f"data.path: {here} leads to links that point to each other"):
+    with pytest.raises(SettingError, match=f"recipe: {here} leads to links that point to each other"):
         given_path(here, "a table")
 
 

@@ -1,0 +1,82 @@
+"""The guides' script with XGBoost on Ray Train (P17-xgboost), written from their description.
+
+Each worker turns its shard of a Ray Dataset into XGBoost's own matrix; XGBoost exchanges histograms between the
+workers, and each worker reports once, with the model as a checkpoint. The guides report each round, which waits up to a
+second for Ray Train's controller.
+"""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+TARGET = "y"
+
+
+def train_as_guides_do(train: Path, validate: Path, folder: Path, rounds: int) -> dict[str, Any]:
+    """Train on two workers; returns the training rows of all workers, the end of each round, and the loss.
+
+    Ray must be connected already.
+    """
+    import ray.data
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.xgboost import XGBoostTrainer
+
+    XGBoostTrainer(
+        _train_loop_per_worker,
+        train_loop_config={"rounds": rounds, "folder": str(folder)},
+        scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
+        run_config=RunConfig(name="guides", storage_path=str(folder / "ray")),
+        datasets={
+            "train": ray.data.read_parquet(str(train)),
+            "validation": ray.data.read_parquet(str(validate)),
+        },
+    ).fit()
+    found = [json.loads(file.read_text()) for file in sorted(folder.glob("rank-*.json"))]
+    return {**found[0], "rows": sum(one["rows"] for one in found)}
+
+
+def _train_loop_per_worker(config: dict[str, Any]) -> None:
+    import xgboost
+
+    (x, y), (valid_x, valid_y) = _shard("train"), _shard("validation")
+    rows, ends, results = xgboost.DMatrix(x, y), list[float](), dict[str, Any]()
+
+    class Clock(xgboost.callback.TrainingCallback):
+        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+            del model, epoch, evals_log
+            ends.append(time.time())
+            return False
+
+    trees = xgboost.train(
+        {"objective": "reg:squarederror", "eta": 0.3, "max_depth": 6, "tree_method": "hist", "nthread": 1},
+        rows,
+        num_boost_round=config["rounds"],
+        evals=[(rows, "train"), (xgboost.DMatrix(valid_x, valid_y), "validation")],
+        evals_result=results,
+        verbose_eval=False,
+        callbacks=[Clock()],
+    )
+    _finish(config, trees, len(y), ends, results["validation"]["rmse"][-1])
+
+
+def _shard(name: str) -> tuple[Any, Any]:
+    """This worker's rows of a dataset: columns and target."""
+    import ray.train
+
+    frame = ray.train.get_dataset_shard(name).materialize().to_pandas()
+    return frame.drop(columns=[TARGET]), frame[TARGET]
+
+
+def _finish(config: dict[str, Any], trees: Any, rows: int, ends: list[float], loss: float) -> None:
+    """Report the model, and save this worker's number of rows and the ends of the rounds."""
+    import ray.train
+
+    rank = ray.train.get_context().get_world_rank()
+    with tempfile.TemporaryDirectory() as place:
+        trees.save_model(f"{place}/model.txt")
+        checkpoint = ray.train.Checkpoint.from_directory(place) if rank == 0 else None
+        ray.train.report({"rmse": loss}, checkpoint=checkpoint)
+    file = Path(config["folder"]) / f"rank-{rank}.json"
+    file.write_text(json.dumps({"rows": rows, "ends": ends, "rmse": loss}))
