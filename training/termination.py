@@ -66,7 +66,7 @@ class Termination:
         return self._on_its_way is not None and self._on_its_way() is not None
 
     def add(self, receiver: Receiver) -> None:
-        """Make `receiver` handle SIGTERM. It also gets a signal that arrived before and whose exception was dropped."""
+        """Make `receiver` handle SIGTERM, also a SIGTERM that arrived before and has not ended anything yet."""
         self.receivers.append(receiver)
         arrived, self._arrived = self._arrived, False
         if arrived and not self._is_under_way():

@@ -21,7 +21,9 @@ class Digests(RootModel[dict[str, str]]):
 
 
 def given_path(path: str | Path | None, what: str, place: str = "recipe") -> Path:
-    """The absolute path that the user gave for a source; `what` names the source in messages, `place` its setting.
+    """The absolute path that the user gave for a source.
+
+    In messages, `what` names the source, and `place` where the path is given: the recipe, or the setting data.path.
 
     Raises :class:`SettingError` when the user gave no path, or nothing exists at the path.
     """
