@@ -113,16 +113,21 @@ class Loop(Generic[Model]):
         self.replay.enter(position.step)
         return Block(position.step, state["booster"].numpy().tobytes() if found else b"")
 
-    def run(self, block: Block) -> None:
-        """Train from the start of `block` to the end; the first rank writes the finished model to `paths.model`."""
-        while block.round < self.total:
-            block = self._run_block(block)
+    def run(self, start: Block) -> None:
+        """Train from `start` to the end; the first rank writes the finished model to `paths.model`."""
+        with self.clock.time("compute"):
+            model = self.boosting.model(start.content, start.round)
+        while self.done < self.total:
+            if self.done > start.round:
+                with self.clock.time("compute"):
+                    model = self.boosting.next_block(model, self.done)
+            self._run_block(model, self.done)
         if self.ranks.is_first and self.stopped:
             log.info("training %s", self.stopped)
         with self.heartbeat.kept_beating(self.total):
             self.long_work.on_first(self.checkpoints.wait)
             if self.ranks.is_first:
-                self._finish(block)
+                self._finish(model)
             self.long_work.on_first(self._publish)
             self.ranks.barrier()
 
@@ -130,23 +135,18 @@ class Loop(Generic[Model]):
         self.checkpoints.publish_model(self.job.paths)
         self.heartbeat.finish(self.total)
 
-    def _run_block(self, start: Block) -> Block:
-        """Run the block of rounds that begins at `start`, save its end if a checkpoint is due, and return its end."""
-        with self.clock.time("compute"):
-            model = self.boosting.model(start.content, start.round)
-        while self.done < block_end(start.round, self.total):  # `total` may become less in any round
+    def _run_block(self, model: Model, start: int) -> None:
+        """Run the block of rounds that begins at round `start`; save the model at its end if a checkpoint is due."""
+        while self.done < block_end(start, self.total):  # `total` may become less in any round
             result = self._run_round(model, self.done)
             self.replay.watch(model, self.done, result, ended=self.done == self.total)
-            if self.done < block_end(start.round, self.total):
-                self._follow_requests(start)
-        with self.clock.time("compute"):
-            end = Block(self.done, self.boosting.content(model))
-        if end.round < self.total:
-            self._follow_requests(end)
-        if self._is_due(end.round):
-            self._save(end)
-            self.replay.saved(end, block_end(end.round, self.total))
-        return end
+            if self.done < block_end(start, self.total):
+                self._follow_requests(model, start)
+        if self.done < self.total:
+            self._follow_requests(model, self.done)
+        if self._is_due(self.done):
+            self._save(model, self.done)
+            self.replay.saved(self.done, block_end(self.done, self.total))
 
     def _run_round(self, model: Model, number: int) -> Round:
         began = time.perf_counter()
@@ -208,30 +208,30 @@ class Loop(Generic[Model]):
                 "training.learning_rate, or look for extreme values of the target."
             )
 
-    def _follow_requests(self, newest: Block) -> None:
+    def _follow_requests(self, model: Model, boundary: int) -> None:
         """Handle requests to save and to stop; all ranks act on a request after the same round.
 
-        `newest` is the newest block boundary. For a request to stop, saves `newest` and raises
-        :class:`StopRequestedError`.
+        `boundary` is the number of rounds at the newest block boundary. For a request to stop, saves the model of these
+        rounds and raises :class:`StopRequestedError`.
         """
         request = self.agreement.exchange(self.requests.read())
         self.save_requested = self.save_requested or request >= SAVE
         if request != STOP:
             return
-        if newest.round > self.saved_round:
+        if boundary > self.saved_round:
             if self.ranks.is_first:
-                # A checkpoint records the number of metric points before it. The rounds since `newest` are computed
+                # A checkpoint records the number of metric points before it. The rounds since `boundary` are computed
                 # again, so their points are removed.
-                self.metrics.rewind(newest.round)
-            del self.history[newest.round :]
-            self._save(newest)
+                self.metrics.rewind(boundary)
+            del self.history[boundary:]
+            self._save(model, boundary)
         self.long_work.on_first(self.checkpoints.wait)
         self.ranks.barrier()
         at = f"training stopped on request at step {self.done} of {self.total}; the same command resumes "
-        if newest.round == self.done:
+        if boundary == self.done:
             raise StopRequestedError(at + "there")
         raise StopRequestedError(
-            f"{at}at step {newest.round}: a checkpoint holds whole blocks of rounds, so the rounds since are computed "
+            f"{at}at step {boundary}: a checkpoint holds whole blocks of rounds, so the rounds since are computed "
             "again"
         )
 
@@ -241,20 +241,24 @@ class Loop(Generic[Model]):
         by_rounds = every is not None and end - self.saved_round >= every
         return self.save_requested or by_rounds or end == self.total or self.replay.needs_checkpoint(end)
 
-    def _save(self, end: Block) -> None:
-        """Save the model at the end of a block; only the first rank writes. All ranks wait for the previous write."""
+    def _save(self, model: Model, rounds: int) -> None:
+        """Save the model of the first `rounds` rounds, a block boundary; all ranks wait for the previous write.
+
+        Only the first rank writes. `model` has at least `rounds` rounds.
+        """
         import torch
 
-        self.save_requested, self.saved_round = False, end.round
+        self.save_requested, self.saved_round = False, rounds
         with self.clock.time("checkpoint"):
             self.long_work.on_first(self.checkpoints.wait)
             if not self.ranks.is_first:
                 return
+            content = self.boosting.first_rounds(self.boosting.content(model), rounds)
             state = {
-                "booster": torch.from_numpy(np.frombuffer(end.content, np.uint8).copy()),
+                "booster": torch.from_numpy(np.frombuffer(content, np.uint8).copy()),
                 "history": [row.model_dump() for row in self.history],
             }
-            self.checkpoints.save(Position(end.round, 0, end.round), state, None)
+            self.checkpoints.save(Position(rounds, 0, rounds), state, None)
         self.requests.saved()
 
     def _before_commit(self) -> None:
@@ -262,7 +266,7 @@ class Loop(Generic[Model]):
         self.metrics.sync()
         self.fence.check()
 
-    def _finish(self, end: Block) -> None:
+    def _finish(self, model: Model) -> None:
         """Write the model of the selected number of rounds and the record of the training, by one atomic rename.
 
         Raises :class:`training.errors.TransientError` if metric points were damaged meanwhile.
@@ -271,7 +275,7 @@ class Loop(Generic[Model]):
         chosen = self.history[-1]
         if self.job.settings.training.keeps_best:
             chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
-        content = self.boosting.first_rounds(end.content, chosen.epoch)
+        content = self.boosting.first_rounds(self.boosting.content(model), chosen.epoch)
         replay = self.replay.outcome()
         seconds = sum(self.clock.parts.values())
         with atomic_folder(self.job.paths.model) as folder:

@@ -22,7 +22,7 @@ from training.errors import EvergreenError
 from training.records import ReplayOutcome
 from training.storage.record_files import write_record
 from training.trainers.accounting import Clock
-from training.trainers.boosting.rounds import Block, Boosting, Model, Round
+from training.trainers.boosting.rounds import Boosting, Model, Round
 from training.trainers.long_work import LongWork
 from training.trainers.ranks import Ranks
 from training.trainers.replay_outcome import begun, different, equal, is_decided, read_outcome, unchecked
@@ -64,18 +64,18 @@ class Replay(Generic[Model]):
         """Whether the check needs a checkpoint at round `end`, the end of a block of this attempt."""
         return self._wanted and self._start is None and end < self.job.settings.training.total_epochs
 
-    def saved(self, block: Block, end: int) -> None:
-        """Called on all ranks when `block` is being saved: choose the rounds to repeat.
+    def saved(self, rounds: int, end: int) -> None:
+        """Called on all ranks when the model of `rounds` rounds is being saved: choose the rounds to repeat.
 
-        The rounds are the first ones of the next block, which ends at round `end`.
+        These are the first ones of the next block, which begins at round `rounds` and ends at round `end`.
         """
-        if not self._wanted or self._start is not None or end <= block.round:
+        if not self._wanted or self._start is not None or end <= rounds:
             return
         entered, since = self._entered_at
-        mean_s = (time.perf_counter() - since) / max(1, block.round - entered)
+        mean_s = (time.perf_counter() - since) / max(1, rounds - entered)
         slowest_s = max(map(float, self.ranks.gather(torch.tensor([mean_s], device=self.ranks.device))))
-        self._start, self._count = block.round, max(1, min(end - block.round, int(_SECONDS / slowest_s)))
-        self.checkpoints.pinned = block.round
+        self._start, self._count = rounds, max(1, min(end - rounds, int(_SECONDS / slowest_s)))
+        self.checkpoints.pinned = rounds
 
     def watch(self, model: Model, done: int, result: Round, ended: bool) -> None:
         """Called on all ranks after each round; after the last round to repeat, repeat the rounds and compare.

@@ -30,10 +30,10 @@ _SEEDS = ("bagging_seed", "feature_fraction_seed", "extra_seed", "objective_seed
 
 @dataclass
 class Growing:
-    """A model that grows during a block of rounds.
+    """A model that grows.
 
-    `start` is the model at the start of the block (None before the first round), and `booster` the model since then
-    (None before the block's first round). `learned` and `validated` are the raw predictions for this worker's rows to
+    `start` is the model that the training began with (None before the first round), and `booster` the model since then
+    (None before the first new round). `learned` and `validated` are the raw predictions for this worker's rows to
     learn from and for validation, of shape (rows, outputs). `ended`: a round found no split. LightGBM adds no tree in
     such a round, and later rounds are left out, so that the first n trees of each output stay those of the first n
     rounds.
@@ -72,14 +72,24 @@ class LightGBMRounds:
     def model(self, content: bytes, round_number: int) -> Growing:
         """See :meth:`training.trainers.boosting.rounds.Boosting.model`."""
         start = model_of(content) if content else None
-        seeds = dict.fromkeys(_SEEDS, block_seed(self.seed, round_number))
         ended = start is not None and start.current_iteration() < round_number
         learned, validated = (np.zeros((len(rows), self.outputs)) for rows in self.inputs)
         if start is not None:
             validated = self._raw(start, self.inputs[1], 0)
-        if start is not None and ended:  # else LightGBM gives these predictions after the block's first round
+        if start is not None and ended:  # else LightGBM gives these predictions after the first new round
             learned = self._raw(start, self.inputs[0], 0)
-        return Growing(start, None, seeds, learned, validated, ended)
+        return Growing(start, None, self._seeds(round_number), learned, validated, ended)
+
+    def next_block(self, model: Growing, round_number: int) -> Growing:
+        """See :meth:`training.trainers.boosting.rounds.Boosting.next_block`."""
+        if model.booster is None or model.ended:
+            return model
+        share = self.parameters["bagging_fraction"]
+        if share < 1:  # LightGBM seeds the drawing of rows again only when their share changes
+            model.booster.reset_parameter({"bagging_fraction": (1 + share) / 2})
+        model.seeds = self._seeds(round_number)
+        model.booster.reset_parameter({"bagging_fraction": share} | model.seeds)
+        return model
 
     def advance(self, model: Growing, round_number: int) -> None:
         """Compute round `round_number` (0 is the first); all workers take part."""
@@ -128,6 +138,9 @@ class LightGBMRounds:
     def first_rounds(self, content: bytes, rounds: int) -> bytes:
         """See :func:`first_rounds`."""
         return first_rounds(content, rounds)
+
+    def _seeds(self, round_number: int) -> dict[str, int]:
+        return dict.fromkeys(_SEEDS, block_seed(self.seed, round_number))
 
     def _raw(self, model: lightgbm.Booster, rows: Any, first_round: int) -> Numbers:
         """Raw predictions (rows, outputs) of the trees from round `first_round` on."""

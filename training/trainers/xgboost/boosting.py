@@ -41,6 +41,20 @@ class XGBoostRounds:
             model_file=bytearray(content) if content else None,
         )
 
+    def next_block(self, model: xgboost.Booster, round_number: int) -> xgboost.Booster:
+        """See :meth:`training.trainers.boosting.rounds.Boosting.next_block`.
+
+        On a GPU, where equal bits were not measured, the model is built again.
+        """
+        if self.device != "cpu":
+            return self.model(content_of(model), round_number)
+        seed = block_seed(self.seed, round_number)
+        # Another tree method and back: as in a loaded model, the columns are then drawn by a new random generator.
+        model.set_param({"tree_method": "approx", "seed": seed ^ 1})
+        model.num_boosted_rounds()  # applies the parameters
+        model.set_param({"tree_method": self.parameters["tree_method"], "seed": seed})
+        return model
+
     def advance(self, model: xgboost.Booster, round_number: int) -> None:
         """Compute round `round_number` (0 is the first); all workers take part."""
         model.update(self.learn, round_number)

@@ -1,0 +1,95 @@
+"""The start of a block of boosting rounds: a model that grows on has the state of a model that was just loaded."""
+
+from typing import Any
+
+import pytest
+from boosted_tables import boosted_job, bundled, mixed_table, outcome
+
+from training.records import DatasetVersion
+from training.storage.paths import Home
+from training.supervision.launch import launch
+from training.trainers.boosting import loop
+from training.trainers.lightgbm.boosting import LightGBMRounds
+from training.trainers.xgboost.boosting import XGBoostRounds
+
+ROUNDS = {"XGBoost": XGBoostRounds, "LightGBM": LightGBMRounds}
+SAMPLINGS: dict[str, dict[str, dict[str, float]]] = {
+    "XGBoost": {
+        "all": {},
+        "rows": {"subsample": 0.7},
+        "columns": {"colsample_bytree": 0.7},
+        "both": {"subsample": 0.4, "colsample_bytree": 0.4},
+    },
+    "LightGBM": {
+        "all": {},
+        "rows": {"bagging_fraction": 0.7},
+        "columns": {"feature_fraction": 0.7},
+        "both": {"bagging_fraction": 0.4, "feature_fraction": 0.4},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DatasetVersion]:
+    place = Home(tmp_path_factory.mktemp("tables"))
+    return {
+        "two classes": bundled(place, "classification"),
+        "numbers": bundled(place, "regression"),
+        "three classes": mixed_table(place, place.root / "files", 600),
+    }
+
+
+def loaded_again(self: Any, model: Any, round_number: int) -> Any:
+    """The model at the start of a block, as a resumed training has it."""
+    return self.model(self.content(model), round_number)
+
+
+@pytest.mark.parametrize("table", ["two classes", "numbers", "three classes"])
+@pytest.mark.parametrize("sampling", ["all", "rows", "columns", "both"])
+@pytest.mark.parametrize("trainer", ["XGBoost", "LightGBM"])
+def test_a_model_grows_on_as_if_it_were_loaded(
+    home: Home,
+    tables: dict[str, DatasetVersion],
+    trainer: str,
+    sampling: str,
+    table: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs = [
+        boosted_job(
+            home,
+            tables[table],
+            name=name,
+            trainer=trainer,
+            training=SAMPLINGS[trainer][sampling],
+            checkpoint={"replay": False},
+        )
+        for name in ("grown", "loaded")
+    ]
+    grown = outcome(jobs[0], launch(jobs[0]))
+    monkeypatch.setattr(ROUNDS[trainer], "next_block", loaded_again)
+    assert outcome(jobs[1], launch(jobs[1])) == grown
+
+
+@pytest.mark.parametrize("trainer", ["XGBoost", "LightGBM"])
+def test_the_bytes_of_a_model_are_made_for_checkpoints_only(
+    home: Home, tables: dict[str, DatasetVersion], trainer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their size grows with the rounds, so bytes after each block would take a time that grows with the square."""
+    made, saved = list[int](), list[int]()
+    content, save = ROUNDS[trainer].content, loop.Loop._save
+
+    def counted(self: Any, model: Any) -> bytes:
+        made.append(1)
+        return content(self, model)
+
+    def noted(self: Any, model: Any, rounds: int) -> None:
+        saved.append(rounds)
+        save(self, model, rounds)
+
+    monkeypatch.setattr(ROUNDS[trainer], "content", counted)
+    monkeypatch.setattr(loop.Loop, "_save", noted)
+    settings = {"every_s": 3600, "replay": False}
+    launch(boosted_job(home, tables["numbers"], trainer=trainer, checkpoint=settings))
+    assert saved == [35]
+    assert len(made) == 2  # the checkpoint at the end, and the finished model
