@@ -1,6 +1,6 @@
-"""The guides' script with XGBoost on Ray Train (P17-xgboost), written from their description.
+"""The guides' scripts with XGBoost and LightGBM on Ray Train, for P17, written from their description.
 
-Each worker turns its shard of a Ray Dataset into XGBoost's own matrix; XGBoost exchanges histograms between the
+Each worker turns its shard of a Ray Dataset into the library's own matrix; the library exchanges histograms between the
 workers, and each worker reports once, with the model as a checkpoint. The guides report each round, which waits up to a
 second for Ray Train's controller.
 """
@@ -8,23 +8,31 @@ second for Ray Train's controller.
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 TARGET = "y"
 
 
-def train_as_guides_do(train: Path, validate: Path, folder: Path, rounds: int) -> dict[str, Any]:
+def train_as_guides_do(
+    library: str, train: Path, validate: Path, folder: Path, rounds: int
+) -> dict[str, Any]:
     """Train on two workers; returns the training rows of all workers, the end of each round, and the loss.
 
-    Ray must be connected already.
+    `library` is `xgboost` or `lightgbm`. Ray must be connected already.
     """
     import ray.data
     from ray.train import RunConfig, ScalingConfig
+    from ray.train.lightgbm import LightGBMTrainer
     from ray.train.xgboost import XGBoostTrainer
 
-    XGBoostTrainer(
-        _train_loop_per_worker,
+    trainer, loop = {
+        "xgboost": (XGBoostTrainer, xgboost_loop),
+        "lightgbm": (LightGBMTrainer, lightgbm_loop),
+    }[library]
+    trainer(
+        loop,
         train_loop_config={"rounds": rounds, "folder": str(folder)},
         scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
         run_config=RunConfig(name="guides", storage_path=str(folder / "ray")),
@@ -37,7 +45,8 @@ def train_as_guides_do(train: Path, validate: Path, folder: Path, rounds: int) -
     return {**found[0], "rows": sum(one["rows"] for one in found)}
 
 
-def _train_loop_per_worker(config: dict[str, Any]) -> None:
+def xgboost_loop(config: dict[str, Any]) -> None:
+    """The training function of the script with XGBoost."""
     import xgboost
 
     (x, y), (valid_x, valid_y) = _shard("train"), _shard("validation")
@@ -58,24 +67,55 @@ def _train_loop_per_worker(config: dict[str, Any]) -> None:
         verbose_eval=False,
         callbacks=[Clock()],
     )
-    _finish(config, trees, len(y), ends, results["validation"]["rmse"][-1])
+    _finish(config, trees.save_model, len(y), ends, results["validation"]["rmse"][-1])
+
+
+def lightgbm_loop(config: dict[str, Any]) -> None:
+    """The training function of the script with LightGBM; a worker's loss covers the worker's own rows."""
+    import lightgbm
+    from ray.train.lightgbm import get_network_params
+
+    (x, y), (valid_x, valid_y) = _shard("train"), _shard("validation")
+    rows, ends, results = lightgbm.Dataset(x, y), list[float](), dict[str, Any]()
+    parameters = {
+        "objective": "regression",
+        "metric": "rmse",
+        "learning_rate": 0.1,
+        "num_leaves": 31,
+        "num_threads": 1,
+        "verbosity": -1,
+        "tree_learner": "data_parallel",
+        "pre_partition": True,
+        **get_network_params(),
+    }
+    trees = lightgbm.train(
+        parameters,
+        rows,
+        num_boost_round=config["rounds"],
+        valid_sets=[rows, rows.create_valid(valid_x, valid_y)],
+        valid_names=["train", "validation"],
+        callbacks=[lightgbm.record_evaluation(results), lambda _: ends.append(time.time())],
+    )
+    _finish(config, trees.save_model, len(y), ends, results["validation"]["rmse"][-1])
 
 
 def _shard(name: str) -> tuple[Any, Any]:
     """This worker's rows of a dataset: columns and target."""
     import ray.train
 
-    frame = ray.train.get_dataset_shard(name).materialize().to_pandas()
+    frame = ray.train.get_dataset_shard(name).materialize().to_pandas().astype("float32")
     return frame.drop(columns=[TARGET]), frame[TARGET]
 
 
-def _finish(config: dict[str, Any], trees: Any, rows: int, ends: list[float], loss: float) -> None:
+def _finish(
+    config: dict[str, Any], save: Callable[[str], object], rows: int, ends: list[float], loss: float
+) -> None:
     """Report the model, and save this worker's number of rows and the ends of the rounds."""
     import ray.train
 
     rank = ray.train.get_context().get_world_rank()
     with tempfile.TemporaryDirectory() as place:
-        trees.save_model(f"{place}/model.txt")
+        save(f"{place}/model.txt")
         checkpoint = ray.train.Checkpoint.from_directory(place) if rank == 0 else None
         ray.train.report({"rmse": loss}, checkpoint=checkpoint)
     file = Path(config["folder"]) / f"rank-{rank}.json"

@@ -33,6 +33,7 @@ _MODULES = (
     "transformers_against_guides",
     "keras_against_guides",
     "xgboost_against_guides",
+    "lightgbm_against_guides",
     "first_run_against_earlier_commit",
     "planned_time",
     "start_at_size",

@@ -1,0 +1,111 @@
+"""A library of boosted trees inside Evergreen and the guides' script with that library on Ray Train (P17)."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.harness.row import Claim, Outcome, Place, Row
+
+_ROUNDS, _WARM, _COLUMNS = 100, 10, 20
+_TEST, _VALIDATION = 0.2, 0.1  # of all rows; of the others
+
+
+def trees_row(library: str, title: str) -> Row:
+    """The row of a library with a recipe `trees_<library>` and a function `guides_trees.<library>_loop`.
+
+    Both sides use equally many rows, the same parameters, and a thread for each of two workers.
+    """
+    name = f"P17-{library}"
+    return Row(
+        id=name,
+        sides={"a": _evergreen(library), "b": _guides(library)},
+        claims=(
+            Claim(
+                name,
+                f"{title} in Evergreen / the guides' script with {title} on Ray Train, {_ROUNDS} rounds, 2 workers",
+                of="rows_per_s",
+                unit="rows/s",
+                goal=0.95,
+                at_least=True,
+                note=f"all rounds but the first {_WARM} are timed",
+            ),
+        ),
+        prepare=_prepare,
+        close={"rows": 0.02, "rmse": 0.05},
+        warm_up=False,
+        unavailable=lambda _: (
+            "" if find_spec(library) else f"{title} is not installed: make setup EXTRAS=all"
+        ),
+    )
+
+
+def _table(place: Place) -> Path:
+    return place.shared / "rows.parquet"
+
+
+def _prepare(place: Place) -> None:
+    """Write Friedman's first function with noise, as scikit-learn makes it; for the guides, in two files."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from sklearn.datasets import make_friedman1
+
+    count = place.pick(500_000, 100_000, 20_000)
+    x, y = make_friedman1(count, _COLUMNS, noise=1.0, random_state=0)
+    columns = x.astype(np.float32).T
+    table = pa.table({f"x{number}": column for number, column in enumerate(columns)} | {"y": y})
+    pq.write_table(table, _table(place))
+    learn = int(count * (1 - _TEST))
+    first = int(learn * (1 - _VALIDATION))
+    pq.write_table(table.slice(0, first), place.shared / "train.parquet")
+    pq.write_table(table.slice(first, learn - first), place.shared / "validation.parquet")
+
+
+def _evergreen(library: str) -> Callable[[Place], Outcome]:
+    """A: `evergreen retrain`: two workers, checkpoints, publisher, MLflow and Prefect."""
+
+    def side(place: Place) -> Outcome:
+        from benchmarks.baselines.retraining import retrain
+        from benchmarks.baselines.trainings import recipe_file
+        from training.attempts.metrics import MetricsFile
+
+        settings = {
+            "data.path": str(_table(place)),
+            "data.test_share": str(_TEST),
+            "data.validation_share": str(_VALIDATION),
+            "scaling.use_gpu": "no",
+            "scaling.num_workers": "2",
+            "scaling.threads_per_worker": "1",
+            "training.rounds": str(_ROUNDS),
+            "tracking.log_every_steps": str(_WARM),
+        }
+        run = retrain(place.own / "home", recipe_file(f"trees_{library}"), settings)
+        history = run.trained().history
+        points = MetricsFile(run.paths.metrics).read()
+        rows, seconds = history[-1].rows, points[-1].at - points[0].at
+        rounds = points[-1].step - points[0].step
+        rmse = history[-1].validation_loss ** 0.5
+        return Outcome({"rows_per_s": rows * rounds / seconds}, {"rows": rows, "rmse": rmse})
+
+    return side
+
+
+def _guides(library: str) -> Callable[[Place], Outcome]:
+    """B: the guides' script: the library's own loop over the worker's shard of a Ray Dataset."""
+
+    def side(place: Place) -> Outcome:
+        from benchmarks.baselines import guides_trees
+        from training.ray_cluster.cluster import ray_cluster
+        from training.settings.schema import RaySettings, Settings
+
+        files = place.shared / "train.parquet", place.shared / "validation.parquet"
+        # Ray Data needs a CPU beside those of the two workers, or their shards are never read.
+        with ray_cluster(Settings(ray=RaySettings(num_cpus=3))):
+            done = guides_trees.train_as_guides_do(library, *files, place.own, _ROUNDS)
+        seconds = done["ends"][-1] - done["ends"][_WARM - 1]
+        return Outcome(
+            {"rows_per_s": done["rows"] * (_ROUNDS - _WARM) / seconds},
+            {each: done[each] for each in ("rows", "rmse")},
+        )
+
+    return side
