@@ -2,14 +2,19 @@
 
 from typing import Any
 
+import lightgbm
+import numpy as np
 import pytest
 from boosted_tables import boosted_job, bundled, mixed_table, outcome
+from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, root_mean_squared_error
 
+from training.data.dataset import open_columns
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import launch
 from training.trainers.boosting import loop
 from training.trainers.lightgbm.boosting import LightGBMRounds
+from training.trainers.rows import training_rows
 from training.trainers.xgboost.boosting import XGBoostRounds
 
 ROUNDS = {"XGBoost": XGBoostRounds, "LightGBM": LightGBMRounds}
@@ -37,6 +42,36 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DatasetVersion
         "numbers": bundled(place, "regression"),
         "three classes": mixed_table(place, place.root / "files", 600),
     }
+
+
+@pytest.mark.parametrize("table", ["two classes", "numbers", "three classes"])
+def test_the_history_of_lightgbm_is_that_of_its_model(
+    home: Home, tables: dict[str, DatasetVersion], table: str
+) -> None:
+    """XGBoost's is compared in `xgboost/test_boosting.py`."""
+    version = tables[table]
+    training = SAMPLINGS["LightGBM"]["both"] | {"select": "last"}
+    job = boosted_job(home, version, trainer="LightGBM", training=training)
+    trained = launch(job)
+    model = lightgbm.Booster(model_file=trained.weights)
+    columns = open_columns(version, "train")
+    last = trained.history[-1]
+    for rows, loss, score in zip(
+        training_rows(columns, job.settings),
+        (last.train_loss, last.validation_loss),
+        (last.train_score, last.validation_score),
+        strict=True,
+    ):
+        targets, predicted = columns.targets[rows], np.asarray(model.predict(np.array(columns.inputs[rows])))
+        if version.problem == "regression":
+            expected = mean_squared_error(targets, predicted), root_mean_squared_error(targets, predicted)
+        else:
+            labels = range(predicted.shape[1])
+            expected = (
+                log_loss(targets, predicted, labels=labels),
+                accuracy_score(targets, predicted.argmax(1)),
+            )
+        assert (loss, score) == pytest.approx(expected, rel=1e-9)
 
 
 def loaded_again(self: Any, model: Any, round_number: int) -> Any:

@@ -33,16 +33,16 @@ class Growing:
     """A model that grows.
 
     `start` is the model that the training began with (None before the first round), and `booster` the model since then
-    (None before the first new round). `learned` and `validated` are the raw predictions for this worker's rows to
-    learn from and for validation, of shape (rows, outputs). `ended`: a round found no split. LightGBM adds no tree in
-    such a round, and later rounds are left out, so that the first n trees of each output stay those of the first n
-    rounds.
+    (None before the first new round). `learned` has the sums of the loss and of the metric over this worker's rows to
+    learn from, `validated` the raw predictions (rows, outputs) for this worker's rows for validation. `ended`: a round
+    found no split. LightGBM adds no tree in such a round, and later rounds are left out, so that the first n trees of
+    each output stay those of the first n rounds.
     """
 
     start: lightgbm.Booster | None
     booster: lightgbm.Booster | None
     seeds: dict[str, int]
-    learned: Numbers
+    learned: tuple[float, float]
     validated: Numbers
     ended: bool
 
@@ -73,11 +73,11 @@ class LightGBMRounds:
         """See :meth:`training.trainers.boosting.rounds.Boosting.model`."""
         start = model_of(content) if content else None
         ended = start is not None and start.current_iteration() < round_number
-        learned, validated = (np.zeros((len(rows), self.outputs)) for rows in self.inputs)
+        learned, validated = (0.0, 0.0), np.zeros((len(self.inputs[1]), self.outputs))
         if start is not None:
             validated = self._raw(start, self.inputs[1], 0)
-        if start is not None and ended:  # else LightGBM gives these predictions after the first new round
-            learned = self._raw(start, self.inputs[0], 0)
+        if start is not None and ended:  # else LightGBM itself has the predictions for the rows to learn from
+            learned = self._sums(self._raw(start, self.inputs[0], 0), self.targets[0])
         return Growing(start, None, self._seeds(round_number), learned, validated, ended)
 
     def next_block(self, model: Growing, round_number: int) -> Growing:
@@ -103,28 +103,24 @@ class LightGBMRounds:
                 init_model=model.start,
                 keep_training_booster=True,
             )
-            if model.start is not None:
-                model.learned = np.array(self.learn.get_init_score(), order="C").reshape(model.learned.shape)
         else:
             # The replay check may have given the dataset another start since. The booster has a copy of its own start,
             # and would refuse to continue.
             model.booster.train_set_version = self.learn.version
             model.booster.update()
+        model.learned = self._learned(model.booster)
         model.ended = model.booster.current_iteration() <= round_number
         if model.ended:
             if self.ranks.is_first:
                 log.warning(_ENDED, round_number + 1)
             return
-        learn, validate = self.inputs
-        model.learned = model.learned + self._raw(model.booster, learn, round_number)
-        model.validated = model.validated + self._raw(model.booster, validate, round_number)
+        model.validated = model.validated + self._raw(model.booster, self.inputs[1], round_number)
 
     def evaluate(self, model: Growing, round_number: int) -> Round:
         """Loss and metric after round `round_number`; all workers take part."""
         del round_number
-        sums: list[float] = []
-        for raw, targets in zip((model.learned, model.validated), self.targets, strict=True):
-            sums += [*self.objective.sums(raw, targets), float(len(targets))]
+        learned, validated = (float(len(targets)) for targets in self.targets)
+        sums = *model.learned, learned, *self._sums(model.validated, self.targets[1]), validated
         loss, score, rows, other_loss, other_score, other_rows = self.ranks.add_up(*sums)
         train = self.objective.results(loss / rows, score / rows)
         return Round(*train, *self.objective.results(other_loss / other_rows, other_score / other_rows))
@@ -141,6 +137,25 @@ class LightGBMRounds:
 
     def _seeds(self, round_number: int) -> dict[str, int]:
         return dict.fromkeys(_SEEDS, block_seed(self.seed, round_number))
+
+    def _learned(self, booster: lightgbm.Booster) -> tuple[float, float]:
+        """Sums of the loss and of the metric over this worker's rows to learn from.
+
+        LightGBM keeps its predictions for these rows, and gives them to a metric: nothing is predicted again.
+        """
+        found = list[tuple[float, float]]()
+
+        def take(predicted: Numbers, rows: lightgbm.Dataset) -> tuple[str, float, bool]:
+            del rows
+            targets = self.targets[0]
+            found.append(self.objective.sums(predicted.reshape(len(targets), self.outputs), targets))
+            return "sums", 0.0, False
+
+        booster.eval_train(take)
+        return found[0]
+
+    def _sums(self, raw: Numbers, targets: Numbers) -> tuple[float, float]:
+        return self.objective.sums(self.objective.outputs(raw), targets)
 
     def _raw(self, model: lightgbm.Booster, rows: Any, first_round: int) -> Numbers:
         """Raw predictions (rows, outputs) of the trees from round `first_round` on."""

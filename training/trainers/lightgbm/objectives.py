@@ -22,12 +22,14 @@ _TINY = 1e-15  # smallest probability of a loss, as in LightGBM's own metrics
 class LightGBMObjective:
     """LightGBM's objective `name`.
 
-    `sums` gives the sums of the loss and of the metric over rows, from raw predictions (rows, outputs) and targets
-    (rows,); `results` gives (loss, metric) from the means over the rows of all workers. `per_class`: whether a round
-    adds a tree for each class.
+    `outputs` converts raw predictions, as LightGBM converts those of the rows to learn from; both have the shape
+    (rows, outputs). `sums` gives the sums of the loss and of the metric over rows, from converted predictions and
+    targets (rows,); `results` gives (loss, metric) from the means over the rows of all workers. `per_class`: whether a
+    round adds a tree for each class.
     """
 
     name: str
+    outputs: Callable[[Numbers], Numbers]
     sums: Callable[[Numbers, Numbers], tuple[float, float]]
     results: Callable[[float, float], tuple[float, float]]
     per_class: bool = False
@@ -45,15 +47,18 @@ def probabilities(raw: Numbers) -> Numbers:
     return found
 
 
-def _classes(raw: Numbers, targets: Numbers) -> tuple[float, float]:
-    shares = probabilities(raw)
+def _unchanged(raw: Numbers) -> Numbers:
+    return raw
+
+
+def _classes(shares: Numbers, targets: Numbers) -> tuple[float, float]:
     wanted = targets.astype(np.int64)
     likely = np.maximum(shares[np.arange(len(shares)), wanted], _TINY)
     return float(-np.log(likely).sum()), float((shares.argmax(axis=1) == wanted).sum())
 
 
-def _squares(raw: Numbers, targets: Numbers) -> tuple[float, float]:
-    total = float(np.square(raw[:, 0] - targets).sum())
+def _squares(predicted: Numbers, targets: Numbers) -> tuple[float, float]:
+    total = float(np.square(predicted[:, 0] - targets).sum())
     return total, total
 
 
@@ -61,10 +66,17 @@ def _squares(raw: Numbers, targets: Numbers) -> tuple[float, float]:
 OBJECTIVES: Mapping[tuple[str, str], LightGBMObjective] = {
     # In nats. Softmax for two classes, too, so that each model gives probabilities (rows, classes).
     ("cross_entropy", "accuracy"): LightGBMObjective(
-        name="multiclass", sums=_classes, results=lambda loss, right: (loss, right), per_class=True
+        name="multiclass",
+        outputs=probabilities,
+        sums=_classes,
+        results=lambda loss, right: (loss, right),
+        per_class=True,
     ),
     ("squared_error", "rmse"): LightGBMObjective(
-        name="regression", sums=_squares, results=lambda loss, _: (loss, float(np.sqrt(loss)))
+        name="regression",
+        outputs=_unchanged,
+        sums=_squares,
+        results=lambda loss, _: (loss, float(np.sqrt(loss))),
     ),
 }
 
