@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, Unpack, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -156,7 +156,7 @@ def _signature(name: str, value: Any) -> str:
 def _parameter(one: inspect.Parameter, made: dict[str, str]) -> str:
     """A parameter with type and default; `made` names the functions that create defaults of a dataclass."""
     text = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "") + one.name
-    if one.annotation is not one.empty:
+    if one.annotation is not one.empty and get_origin(one.annotation) is not Unpack:
         text += f": {_text_of(one.annotation)}"
     return text if one.default is one.empty else f"{text} = {made.get(one.name, repr(one.default))}"
 

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 from benchmarks.harness.row import Claim, Outcome, Place, Row
 
 _EPOCHS, _BATCH = 3, 128
 
 
-def framework_row(framework: str, title: str) -> Row:
+def framework_row(framework: str, title: str, package: str = "") -> Row:
     """The row of a framework with a recipe `resnet_<framework>` and a script `guides_<framework>`.
 
-    Both use the same images, model, batch, optimizer and split into training and validation rows, and one thread each.
+    Both use the same images, model, batch, optimizer and split into training and validation rows, and one thread for an
+    operation. `package` is what must be installed, by default a package of the framework's name.
     """
     name = f"P17-{framework}"
     return Row(
@@ -34,7 +34,7 @@ def framework_row(framework: str, title: str) -> Row:
         close={"rows": 0.01, "accuracy": 0.9},
         warm_up=False,
         unavailable=lambda _: (
-            "" if find_spec(framework) else f"{title} is not installed: make setup EXTRAS=all"
+            "" if find_spec(package or framework) else f"{title} is not installed: make setup EXTRAS=all"
         ),
     )
 
@@ -89,11 +89,9 @@ def _guides(framework: str) -> Callable[[Place], Outcome]:
         job = job_of(place.own / "home", version_of(place.data, _rows(place)), "resnet", {})
         learn, validate = training_rows(open_columns(job.dataset, "train"), job.settings)
         raw = idx_folder(place.data, _rows(place))
-        loop: Callable[[dict[str, Any]], None] = import_module(
-            f"benchmarks.baselines.guides_{framework}"
-        ).train_loop_per_worker
+        script = import_module(f"benchmarks.baselines.guides_{framework}")
         with ray_cluster(job.settings):
-            done = train_as_guides_do(raw, learn.tolist(), validate.tolist(), place.own, _EPOCHS, loop)
+            done = train_as_guides_do(raw, learn.tolist(), validate.tolist(), place.own, _EPOCHS, script)
         seconds = done["ends"][-1] - done["ends"][0]
         return Outcome(
             {"rows_per_s": done["rows"] / seconds}, {each: done[each] for each in ("rows", "accuracy")}

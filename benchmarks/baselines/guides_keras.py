@@ -15,7 +15,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     import keras
     from torch import nn
 
-    from benchmarks.recipes.resnet_keras import build_model
+    from benchmarks.recipes.keras_resnet import build_model
 
     keras.config.set_image_data_format("channels_last")
 

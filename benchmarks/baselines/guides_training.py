@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,12 @@ def train_as_guides_do(
     validate: list[int],
     folder: Path,
     epochs: int,
-    loop: Callable[[dict[str, Any]], None] | None = None,
+    script: ModuleType | None = None,
 ) -> dict[str, Any]:
     """Train on two workers; returns rows seen and the time at each epoch's end. Ray must be connected already.
 
-    `loop` is the function that each worker runs; by default it is a loop in plain torch.
+    `script` has the function `train_loop_per_worker`, which each worker runs, by default a loop in plain torch; and
+    `new_trainer`, if it needs another trainer of Ray Train than `TorchTrainer`.
     """
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -43,8 +45,8 @@ def train_as_guides_do(
         "validate": validate,
         "clock": str(clock),
     }
-    trainer = TorchTrainer(
-        train_loop_per_worker=loop or _train_loop_per_worker,
+    trainer = getattr(script, "new_trainer", TorchTrainer)(
+        train_loop_per_worker=script.train_loop_per_worker if script else _train_loop_per_worker,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
         run_config=RunConfig(name="guides", storage_path=str(folder / "ray")),
@@ -95,26 +97,41 @@ def train_in_torch(config: dict[str, Any], model: Any) -> None:
     """Train `model`, a `torch.nn.Module` that maps images to logits, on this worker."""
     import ray.train.torch
     import torch
-    from torch import nn
 
     torch.set_num_threads(1)
+    model = ray.train.torch.prepare_model(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config["learning_rate"], weight_decay=1e-2)
+
+    def update(loss: Any) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    train_prepared(config, model, update, lambda metrics: report(model, metrics))
+
+
+def train_prepared(
+    config: dict[str, Any],
+    model: Any,
+    update: Callable[[Any], None],
+    report_epoch: Callable[[dict[str, Any]], None],
+) -> None:
+    """Train a module that spans all workers: `update(loss)` ends a step, `report_epoch(metrics)` saves and reports."""
+    import ray.train.torch
+    from torch import nn
+
     prepare: Any = ray.train.torch.prepare_data_loader
     train, validate = map(prepare, loaders(config))
-    model = ray.train.torch.prepare_model(model)
     criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config["learning_rate"], weight_decay=1e-2)
     ends, rows = [], 0
     for epoch in range(config["epochs"]):
         train.sampler.set_epoch(epoch)
         model.train()
         for images, labels in train:
-            loss = criterion(model(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            update(criterion(model(images), labels))
             rows += len(labels) if epoch else 0
         metrics = _validate(model, validate, criterion)
-        report(model, metrics | {"epoch": epoch})
+        report_epoch(metrics | {"epoch": epoch})
         ends.append(time.time())
     write_clock(config, ends, rows, metrics)
 
@@ -153,3 +170,12 @@ def report(model: Any, metrics: dict[str, float]) -> None:
             torch.save(model.module.state_dict(), os.path.join(folder, "model.pt"))  # noqa: PTH118 - as in the guides
             checkpoint = ray.train.Checkpoint.from_directory(folder)
         ray.train.report(metrics, checkpoint=checkpoint)
+
+
+def report_parts(save: Callable[[str], None], metrics: dict[str, Any]) -> None:
+    """Report to Ray Train: the metrics and, from each worker, the files that `save(folder)` writes."""
+    import ray.train
+
+    with tempfile.TemporaryDirectory() as folder:
+        save(folder)
+        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))

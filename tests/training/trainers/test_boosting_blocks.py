@@ -1,15 +1,21 @@
 """The start of a block of boosting rounds: a model that grows on has the state of a model that was just loaded."""
 
+import logging
+import re
 from typing import Any
 
 import lightgbm
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from boosted_tables import boosted_job, bundled, mixed_table, outcome
 from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, root_mean_squared_error
+from small_runs import prepared
 
 from training.data.dataset import open_columns
-from training.records import DatasetVersion
+from training.data.sources.table import Table
+from training.records import DatasetVersion, ProblemName
 from training.storage.paths import Home
 from training.supervision.launch import launch
 from training.trainers.boosting import loop
@@ -41,7 +47,35 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DatasetVersion
         "two classes": bundled(place, "classification"),
         "numbers": bundled(place, "regression"),
         "three classes": mixed_table(place, place.root / "files", 600),
+        "rare flags": rare_flags(place),
+        "ended": ended_table(place),
     }
+
+
+def rare_flags(place: Home) -> DatasetVersion:
+    """Flags of which a row has one, but one row has two: LightGBM would bundle the columns, and lose one of the two."""
+    random = np.random.default_rng(0)
+    flag, number = random.integers(0, 10, 20_000), random.standard_normal(20_000)
+    flags = (flag[:, None] == np.arange(6)).astype(np.float64)
+    flags[np.flatnonzero(flag == 0)[0], 1] = 1
+    target = flags @ np.arange(6.0, 0.0, -1.0) + 0.1 * number
+    columns = {f"f{at}": flags[:, at] for at in range(6)} | {"number": number, "y": target}
+    return written(place, "flags", columns, "regression")
+
+
+def ended_table(place: Home) -> DatasetVersion:
+    """Nine classes that a number tells apart: after a few rounds, no split reduces the loss."""
+    number = np.arange(900)
+    columns = {"x": number % 9, "y": [f"class {one % 9}" for one in number], "z": number / 7}
+    return written(place, "ended", columns, "classification")
+
+
+def written(place: Home, name: str, columns: dict[str, Any], problem: ProblemName) -> DatasetVersion:
+    """The dataset version of a table with the target `y`."""
+    file = place.root / "files" / f"{name}.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), file)
+    return prepared(place, Table(file, "y"), name, problem=problem)
 
 
 @pytest.mark.parametrize("table", ["two classes", "numbers", "three classes"])
@@ -79,7 +113,7 @@ def loaded_again(self: Any, model: Any, round_number: int) -> Any:
     return self.model(self.content(model), round_number)
 
 
-@pytest.mark.parametrize("table", ["two classes", "numbers", "three classes"])
+@pytest.mark.parametrize("table", ["two classes", "numbers", "three classes", "rare flags"])
 @pytest.mark.parametrize("sampling", ["all", "rows", "columns", "both"])
 @pytest.mark.parametrize("trainer", ["XGBoost", "LightGBM"])
 def test_a_model_grows_on_as_if_it_were_loaded(
@@ -104,6 +138,20 @@ def test_a_model_grows_on_as_if_it_were_loaded(
     grown = outcome(jobs[0], launch(jobs[0]))
     monkeypatch.setattr(ROUNDS[trainer], "next_block", loaded_again)
     assert outcome(jobs[1], launch(jobs[1])) == grown
+
+
+def test_a_model_that_ended_has_the_loss_of_a_loaded_one(
+    home: Home, tables: dict[str, DatasetVersion], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With nine classes, LightGBM and NumPy add the exponentials of a row in another order."""
+    training = {"learning_rate": 1.0, "min_gain_to_split": 1e-3, "rounds": 25}
+    job = boosted_job(
+        home, tables["ended"], trainer="LightGBM", training=training, checkpoint={"every_s": 0.01}
+    )
+    with caplog.at_level(logging.WARNING):
+        trained = launch(job)
+    assert re.search(r"round [2-9] found no split", caplog.text)
+    assert trained.reproducible is True, trained.reproducible_reason
 
 
 @pytest.mark.parametrize("trainer", ["XGBoost", "LightGBM"])

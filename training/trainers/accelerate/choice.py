@@ -1,10 +1,10 @@
 """The trainer `accelerate` in a recipe."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from training.recipe import BuildModel
-from training.trainers.accelerate.settings import AccelerateSettings
+from training.trainers.accelerate.settings import AccelerateArguments, AccelerateSettings
 from training.trainers.choice import BySettings
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ class Accelerate(BySettings):
     SECTION = AccelerateSettings
 
     def __init__(
-        self, train: "Callable[[TrainingLoop], None]", build_model: BuildModel | None = None, **settings: Any
+        self,
+        train: "Callable[[TrainingLoop], None]",
+        build_model: BuildModel | None = None,
+        **settings: Unpack[AccelerateArguments],
     ):
         super().__init__(**settings)
         self.train, self.build_model = train, build_model

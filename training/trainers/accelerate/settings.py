@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from training.settings.arguments import NetworkArguments
 from training.settings.network import NetworkSettings
 from training.settings.sections import TrainerWords
 
@@ -46,3 +47,9 @@ class AccelerateSettings(NetworkSettings):
                 "data.feed: trainer accelerate supports the feed memory only; use data.feed=memory"
             )
         self.check_batch(max(1, settings.scaling.num_workers), 1)
+
+
+class AccelerateArguments(NetworkArguments, total=False):
+    """The fields of :class:`AccelerateSettings`, as keyword arguments."""
+
+    balance_classes: bool

@@ -253,7 +253,10 @@ class Loop(Generic[Model]):
             self.long_work.on_first(self.checkpoints.wait)
             if not self.ranks.is_first:
                 return
-            content = self.boosting.first_rounds(self.boosting.content(model), rounds)
+            with self.heartbeat.kept_beating(self.done):  # a large model takes its time
+                content = self.boosting.content(model)
+                if rounds < self.done:
+                    content = self.boosting.first_rounds(content, rounds)
             state = {
                 "booster": torch.from_numpy(np.frombuffer(content, np.uint8).copy()),
                 "history": [row.model_dump() for row in self.history],

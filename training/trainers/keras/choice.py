@@ -1,9 +1,10 @@
 """The trainer `keras` in a recipe."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from training.errors import SettingError
 from training.recipe import BuildModel
+from training.settings.arguments import OwnLoopArguments
 from training.trainers.choice import BySettings
 from training.trainers.keras.settings import KerasSettings
 
@@ -36,7 +37,7 @@ class Keras(BySettings):
 
     SECTION = KerasSettings
 
-    def __init__(self, build_model: BuildModel, **settings: Any):
+    def __init__(self, build_model: BuildModel, **settings: Unpack[OwnLoopArguments]):
         if refused := sorted(_OTHER_NAMES.keys() & settings.keys()):
             raise SettingError(f"Keras: {refused[0]} is not an argument here; {_OTHER_NAMES[refused[0]]}")
         super().__init__(**settings)

@@ -25,6 +25,7 @@ _ENDED = (
     "round %d found no split: the training adds no more trees. If columns or rows are drawn for each tree, draw more "
     "(training.feature_fraction, training.bagging_fraction); or lower training.min_data_in_leaf."
 )
+_OTHER_SHARE, _THIRD_SHARE = 0.75, 0.8  # any two shares of rows
 _SEEDS = ("bagging_seed", "feature_fraction_seed", "extra_seed", "objective_seed")
 
 
@@ -84,10 +85,12 @@ class LightGBMRounds:
         """See :meth:`training.trainers.boosting.rounds.Boosting.next_block`."""
         if model.booster is None or model.ended:
             return model
-        share = self.parameters["bagging_fraction"]
-        if share < 1:  # LightGBM seeds the drawing of rows again only when their share changes
-            model.booster.reset_parameter({"bagging_fraction": (1 + share) / 2})
-        model.seeds = self._seeds(round_number)
+        model.seeds, share = self._seeds(round_number), self.parameters["bagging_fraction"]
+        # LightGBM seeds the drawing of columns again when their seed changes, that of rows when their share changes.
+        other: dict[str, float] = {name: seed ^ 1 for name, seed in model.seeds.items()}
+        if share < 1:
+            other["bagging_fraction"] = _OTHER_SHARE if share != _OTHER_SHARE else _THIRD_SHARE
+        model.booster.reset_parameter(other)
         model.booster.reset_parameter({"bagging_fraction": share} | model.seeds)
         return model
 
@@ -111,6 +114,8 @@ class LightGBMRounds:
         model.learned = self._learned(model.booster)
         model.ended = model.booster.current_iteration() <= round_number
         if model.ended:
+            # Computed as for a loaded model, since LightGBM's and NumPy's exponentials differ in the last bits.
+            model.learned = self._sums(self._raw(model.booster, self.inputs[0], 0), self.targets[0])
             if self.ranks.is_first:
                 log.warning(_ENDED, round_number + 1)
             return
@@ -185,6 +190,9 @@ def build_boosting(
         **objective.parameters(version),
         **own_settings(settings).model_dump(exclude=set(NO_PARAMETERS)),
         "bagging_freq": 1,
+        # A bundle of rarely filled columns loses a value of a row that has two: the predictions that LightGBM keeps in
+        # a training would not be those of the loaded model.
+        "enable_bundle": False,
         "feature_pre_filter": False,  # each worker would leave out columns by its own rows
         "deterministic": True,
         "force_row_wise": True,  # otherwise LightGBM chooses by the clock, and sums in another order

@@ -1,7 +1,9 @@
 """The trainer `lightgbm` in a recipe."""
 
+from typing import Unpack
+
 from training.trainers.choice import BySettings
-from training.trainers.lightgbm.settings import LightGBMSettings
+from training.trainers.lightgbm.settings import LightGBMArguments, LightGBMSettings
 
 
 class LightGBM(BySettings):
@@ -12,3 +14,6 @@ class LightGBM(BySettings):
     """
 
     SECTION = LightGBMSettings
+
+    def __init__(self, **settings: Unpack[LightGBMArguments]):
+        super().__init__(**settings)

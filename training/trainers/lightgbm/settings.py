@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from training.settings.arguments import BoostingArguments
 from training.settings.boosting import BoostingSettings
 from training.settings.sections import NonNegativeFloat, TrainerWords
 
@@ -40,3 +41,17 @@ class LightGBMSettings(BoostingSettings):
     lambda_l1: NonNegativeFloat = Field(0.0, description="L1 penalty on the leaves' values")
     lambda_l2: NonNegativeFloat = Field(0.0, description="L2 penalty on the leaves' values")
     max_bin: Annotated[int, Field(ge=2)] = Field(255, description="Bins of a number column's histogram")
+
+
+class LightGBMArguments(BoostingArguments, total=False):
+    """The fields of :class:`LightGBMSettings`, as keyword arguments."""
+
+    num_leaves: int
+    max_depth: int
+    min_data_in_leaf: int
+    min_gain_to_split: float
+    bagging_fraction: float
+    feature_fraction: float
+    lambda_l1: float
+    lambda_l2: float
+    max_bin: int

@@ -1,9 +1,10 @@
 """The trainer `lightning` in a recipe."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from training.recipe import BuildModel
+from training.settings.arguments import GradientArguments
 from training.trainers.choice import BySettings
 from training.trainers.lightning.settings import LightningSettings
 
@@ -32,7 +33,7 @@ class Lightning(BySettings):
         self,
         build_module: BuildModel,
         build_datamodule: "Callable[[], LightningDataModule] | None" = None,
-        **settings: Any,
+        **settings: Unpack[GradientArguments],
     ):
         super().__init__(**settings)
         self.build_model, self.build_datamodule = build_module, build_datamodule

@@ -1,11 +1,11 @@
 """The trainer `tensorflow` in a recipe."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from training.errors import SettingError
 from training.trainers.choice import BySettings
-from training.trainers.tensorflow.settings import TensorFlowSettings
+from training.trainers.tensorflow.settings import TensorFlowArguments, TensorFlowSettings
 
 if TYPE_CHECKING:
     import keras
@@ -36,7 +36,9 @@ class TensorFlow(BySettings):
 
     SECTION = TensorFlowSettings
 
-    def __init__(self, build_model: "Callable[[Any, int], keras.Model]", **settings: Any):
+    def __init__(
+        self, build_model: "Callable[[Any, int], keras.Model]", **settings: Unpack[TensorFlowArguments]
+    ):
         if refused := sorted(_OTHER_NAMES.keys() & settings.keys()):
             raise SettingError(
                 f"TensorFlow: {refused[0]} is not an argument here; {_OTHER_NAMES[refused[0]]}"

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from training.settings.arguments import NetworkArguments
 from training.settings.network import NetworkSettings
 from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerWords
 
@@ -49,3 +50,14 @@ class TensorFlowSettings(NetworkSettings):
                 "scaling.use_gpu: trainer tensorflow computes on CPUs only; use scaling.use_gpu=no"
             )
         self.check_batch(max(1, settings.scaling.num_workers), 1)
+
+
+class TensorFlowArguments(NetworkArguments, total=False):
+    """The fields of :class:`TensorFlowSettings`, as keyword arguments."""
+
+    optimizer: Literal["adamw", "adam", "sgd"]
+    learning_rate: float
+    weight_decay: float
+    momentum: float
+    schedule: Literal["constant", "cosine", "one_cycle", "step"]
+    warmup_share: float

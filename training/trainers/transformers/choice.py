@@ -1,12 +1,12 @@
 """The trainer `transformers` in a recipe."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from training.errors import SettingError
 from training.recipe import BuildModel
 from training.trainers.choice import BySettings
-from training.trainers.transformers.settings import TransformersSettings
+from training.trainers.transformers.settings import TransformersArguments, TransformersSettings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,7 +60,12 @@ class Transformers(BySettings):
 
     SECTION = TransformersSettings
 
-    def __init__(self, build_model: BuildModel, tokenizer: str | Path | None = None, **settings: Any):
+    def __init__(
+        self,
+        build_model: BuildModel,
+        tokenizer: str | Path | None = None,
+        **settings: Unpack[TransformersArguments],
+    ):
         if refused := sorted(_OTHER_NAMES.keys() & settings.keys()):
             raise SettingError(
                 f"Transformers: {refused[0]} is not an argument here; {_OTHER_NAMES[refused[0]]}"

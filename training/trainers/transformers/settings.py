@@ -1,9 +1,12 @@
 """Settings of the trainer `transformers`, named as in TrainingArguments, and its words in messages and reports."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
+from training.settings.arguments import PrecisionArguments
 from training.settings.fine_tuning import FineTuningSettings
 from training.settings.network import PrecisionSettings
 from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerWords
@@ -67,3 +70,22 @@ class TransformersSettings(PrecisionSettings, FineTuningSettings):
             )
         self.check_freeze()
         self.check_batch(max(1, settings.scaling.num_workers), self.gradient_accumulation_steps)
+
+
+class TransformersArguments(PrecisionArguments, total=False):
+    """The fields of :class:`TransformersSettings`, as keyword arguments."""
+
+    init_from: str | Path | None
+    init_head: Literal["keep", "new"]
+    freeze: Sequence[str]
+    learning_rate: float
+    lr_scheduler_type: Literal["linear", "cosine", "polynomial", "constant_with_warmup", "inverse_sqrt"]
+    warmup_steps: float
+    optim: Literal["adamw_torch_fused", "adamw_torch", "adafactor", "sgd"]
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    max_grad_norm: float
+    gradient_accumulation_steps: int
+    label_smoothing_factor: float

@@ -1,7 +1,9 @@
 """The trainer `xgboost` in a recipe."""
 
+from typing import Unpack
+
 from training.trainers.choice import BySettings
-from training.trainers.xgboost.settings import XGBoostSettings
+from training.trainers.xgboost.settings import XGBoostArguments, XGBoostSettings
 
 
 class XGBoost(BySettings):
@@ -11,3 +13,6 @@ class XGBoost(BySettings):
     """
 
     SECTION = XGBoostSettings
+
+    def __init__(self, **settings: Unpack[XGBoostArguments]):
+        super().__init__(**settings)

@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
+from training.settings.arguments import BoostingArguments
 from training.settings.boosting import BoostingSettings
 from training.settings.sections import NonNegativeFloat, TrainerWords
 
@@ -35,3 +36,16 @@ class XGBoostSettings(BoostingSettings):
     reg_lambda: NonNegativeFloat = Field(1.0, description="L2 penalty on the leaves' values")
     reg_alpha: NonNegativeFloat = Field(0.0, description="L1 penalty on the leaves' values")
     max_bin: Annotated[int, Field(ge=2)] = Field(256, description="Bins of a number column's histogram")
+
+
+class XGBoostArguments(BoostingArguments, total=False):
+    """The fields of :class:`XGBoostSettings`, as keyword arguments."""
+
+    max_depth: int
+    min_child_weight: float
+    gamma: float
+    subsample: float
+    colsample_bytree: float
+    reg_lambda: float
+    reg_alpha: float
+    max_bin: int
