@@ -111,8 +111,7 @@ def load(name_or_path: str | Path) -> tuple[Recipe, RecipeRef]:
         )
     files += _named_files(recipe, path)
     check_named_files(path, recipe.files, files)
-    object.__setattr__(recipe, "source", beside(recipe.source, path.parent))
-    object.__setattr__(recipe, "settings", recipe.settings.beside(path.parent))
+    _place(recipe, path.parent)
     ref = RecipeRef(
         name=recipe.name,
         path=str(path),
@@ -134,6 +133,12 @@ def _is_current(recipe: Recipe, ref: RecipeRef, sources: list[Path]) -> bool:
     return ref.digest == _digest(files, _names(files, Path(ref.path).parent))
 
 
+def _place(recipe: Recipe, folder: Path) -> None:
+    """Make the relative paths of a recipe's source and settings relative to `folder`, the folder of the recipe file."""
+    object.__setattr__(recipe, "source", beside(recipe.source, folder))
+    object.__setattr__(recipe, "settings", recipe.settings.beside(folder))
+
+
 def _named_files(recipe: Recipe, path: Path) -> list[Path]:
     """The files of a recipe that its code does not import: those that `files` names, and those of a default network."""
     chosen = recipe.chosen_file
@@ -142,13 +147,14 @@ def _named_files(recipe: Recipe, path: Path) -> list[Path]:
 
 
 def reload(ref: RecipeRef, folder: Path) -> Recipe:
-    """Load the recipe of `ref` from the run's copy in `folder`.
+    """Load the recipe of `ref` from the run's copy in `folder`; its relative paths are those of the original.
 
     Raises :class:`SettingError` if the digest of the copy is not that in `ref`; then no code of the copy is executed.
     """
     files = check_copy(ref, folder)
     path = folder / Path(ref.path).name
     recipe: Recipe = _import_file(path, [file for file in files if file.suffix == ".py"]).recipe
+    _place(recipe, Path(ref.path).parent)
     return recipe
 
 

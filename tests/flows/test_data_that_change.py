@@ -32,9 +32,9 @@ def raw(tmp_path: Path) -> Path:
     return folder
 
 
-def planned(home: Home, raw: Path) -> RunPlan:
-    recipe, ref = load("mnist")
-    settings = tiny_settings(data={"path": str(raw)})
+def planned(home: Home, raw: Path | None, name: str = "mnist") -> RunPlan:
+    recipe, ref = load(name)
+    settings = tiny_settings(data={"path": str(raw)}) if raw else tiny_settings()
     files = choose_source(recipe, settings, home).fetch(home.sources / ref.name)
     return keep_plan(identify(home, ref, settings, files))
 
@@ -89,3 +89,17 @@ def test_raw_rows_of_an_interrupted_start_are_read_again(
 
 def test_files_that_stay_as_they_are_pass(home: Home, raw: Path) -> None:
     assert prepare(planned(home, raw)).rows("train") == 40
+
+
+def test_a_relative_path_of_a_recipe_is_that_of_its_file_when_the_files_are_compared(
+    home: Home, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tmp_path / "own.py"
+    recipe.write_text(
+        "from evergreen import IdxFiles, Recipe\n"
+        "from training.recipes.mnist import resnet18\n"
+        f"recipe = Recipe('own', source=IdxFiles('MNIST', path={raw.name!r}), build_model=resnet18)\n"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert prepare(planned(home, None, str(recipe))).rows("train") == 40
