@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -56,6 +57,7 @@ BUILT_IN = (
     "dreambooth",
 )
 _folders: set[Path] = set()  # of loaded recipes that import files beside them
+_executing: ContextVar[frozenset[Path]] = ContextVar("executing", default=frozenset())
 
 
 class RecipeRef(Record):
@@ -267,12 +269,18 @@ def _sources(path: Path) -> list[Path]:
 
 def _import_file(path: Path, files: list[Path]) -> ModuleType:
     """Execute a recipe file. `files` are its Python files; the files in the recipe's folder become importable."""
+    if path in _executing.get():
+        raise SettingError(
+            f"recipe {path}: the file calls a function of Evergreen, such as retrain(), on itself, and so would be "
+            'executed without end. Write the call below `if __name__ == "__main__":`.'
+        )
     name = f"evergreen_recipe_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that classes of the recipe can be pickled in this process
+    outer = _executing.set(_executing.get() | {path})
     try:
         _make_importable(path, _inside(files, path.parent))
         spec.loader.exec_module(module)
@@ -283,6 +291,8 @@ def _import_file(path: Path, files: list[Path]) -> ModuleType:
     except Exception as error:
         end = _clash(path, error) or missing_extra(error)
         raise SettingError(f"recipe {path}: {type(error).__name__}: {error}{end}") from error
+    finally:
+        _executing.reset(outer)
     return module
 
 

@@ -18,6 +18,7 @@ from training.storage.paths import Home, home
 if TYPE_CHECKING:
     from flows.preview import Preview
     from tasks.predict import PredictionSummary
+    from training.recipe_declaration import Recipe
     from training.records import Release
     from training.search.planning import Request
     from training.search.records import Scheduler, SearchResult
@@ -30,14 +31,14 @@ _EXAMPLE = '{"training.epochs": 3}'
 
 
 def retrain(
-    recipe: str | Path, settings: Mapping[str, Any] | None = None, *, force: bool = False
+    recipe: "str | Path | Recipe", settings: Mapping[str, Any] | None = None, *, force: bool = False
 ) -> "Release":
     """Bring the recipe's model up to date: train, compare with the champion, promote or keep.
 
-    `recipe` is a recipe's name or the path of a recipe file. `settings` override those of the recipe, as
-    `{"training.epochs": 3}` or `{"training": {"epochs": 3}}`. Without `force`, a run whose data, recipe, code, seed
-    and settings did not change returns the earlier release. The home is EVERGREEN_HOME. Raises
-    :class:`training.errors.EvergreenError`, whose message contains the cause and its remedy.
+    `recipe` is a recipe's name, the path of a recipe file, or the object `recipe` of such a file. `settings` override
+    those of the recipe, as `{"training.epochs": 3}` or `{"training": {"epochs": 3}}`. Without `force`, a run whose
+    data, recipe, code, seed and settings did not change returns the earlier release. The home is EVERGREEN_HOME.
+    Raises :class:`training.errors.EvergreenError`, whose message contains the cause and its remedy.
     """
     from flows.local.prefect_server import prefect_api
     from flows.preview import release_if_unchanged
@@ -56,7 +57,7 @@ def retrain(
 
 
 def tune(
-    recipe: str | Path,
+    recipe: "str | Path | Recipe",
     space: Mapping[str, str],
     *,
     trials: int = 8,
@@ -91,7 +92,9 @@ def tune(
     return result.model_copy(update={"seconds": time.perf_counter() - began})
 
 
-def plan(recipe: str | Path, settings: Mapping[str, Any] | None = None, *, force: bool = False) -> "Preview":
+def plan(
+    recipe: "str | Path | Recipe", settings: Mapping[str, Any] | None = None, *, force: bool = False
+) -> "Preview":
     """Preview :func:`retrain` without training: which steps would run, which are done already, and the time needed.
 
     Arguments and errors are those of :func:`retrain`.
@@ -260,11 +263,17 @@ def _recorded(recipe: str, call: Callable[[], Result], last: Callable[[], Result
 
 
 def _named(recipe: object) -> str:
-    """The recipe's name or path as text. Raises :class:`SettingError` for any other object."""
+    """The recipe's name or path as text. Raises :class:`SettingError` for an object that no file defines."""
+    from training.recipe_declaration import Recipe
+
+    if isinstance(recipe, Recipe):
+        from training.recipe_file import file_of
+
+        return str(file_of(recipe))
     if not isinstance(recipe, str | Path):
         raise SettingError(
-            f"recipe: expected the name of a recipe or the path of a recipe file, not a {type(recipe).__name__}: "
-            "workers load the recipe from its file"
+            "recipe: expected the name of a recipe, the path of a recipe file or the recipe of a file, not an object "
+            f"of the type {type(recipe).__name__}"
         )
     return str(recipe)
 

@@ -36,6 +36,7 @@ _DATABASE_VARIABLES = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DA
 _START_TIMEOUT_S = 120.0
 _PROBE_TIMEOUT_S = 2.0  # the socket accepts connections before the server answers them
 _END_TIMEOUT_S = 5.0
+_SEND_TIMEOUT_S = 10.0
 _MOST_RESTARTS = 4
 _HOSTS = ["127.0.0.1", "localhost"]
 
@@ -139,9 +140,40 @@ def prefect_api(
         }
         with meanwhile(), temporary_settings(ours):
             server.wait()
-            yield
+            try:
+                yield
+            finally:
+                _end_services()
     finally:
         server.end()
+
+
+def _end_services() -> None:
+    """End Prefect's background services of this process, after they sent the events and logs that they still have.
+
+    Such a service keeps the address and the secret of the server with which it began, also when that server is gone:
+    a further run of this process would wait for it in vain. Later uses of a service start a new one.
+    """
+    from prefect.concurrency.services import (
+        ConcurrencySlotAcquisitionService,
+        ConcurrencySlotAcquisitionWithLeaseService,
+    )
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    def end() -> None:
+        for service in (
+            ConcurrencySlotAcquisitionService,
+            ConcurrencySlotAcquisitionWithLeaseService,
+            EventsWorker,
+            APILogWorker,
+        ):
+            service.drain_all(timeout=_SEND_TIMEOUT_S)
+
+    # In a thread, since a caller of the Python API may run an event loop, in which `drain_all` does not wait.
+    thread = threading.Thread(target=end, name="evergreen-prefect-services")
+    thread.start()
+    thread.join()
 
 
 def _begin_with_empty_database(place: Home) -> None:

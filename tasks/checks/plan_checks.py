@@ -8,10 +8,11 @@ from pathlib import Path
 
 from tasks.checks.initial_weights_check import check_initial_weights
 from tasks.checks.library_check import check_libraries
-from tasks.checks.model_checks import check_model, compare_champion, compare_transforms
+from tasks.checks.model_checks import compare_champion, compare_transforms
 from tasks.checks.storage_check import check_storage_reads
 from tasks.checks.tracker_check import check_trackers
 from tasks.model_formats.base import format_of
+from tasks.model_formats.exportable import check_model
 from tasks.trackers.embedded_store import champion_tags
 from tasks.trackers.mlflow_run import check_embedded_experiment
 from training.data.manifest import read_manifest

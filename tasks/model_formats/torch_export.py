@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tasks.model_formats.exportable import check_model
 from tasks.model_formats.logged_models import log, output_schema, requirements, unexpected_entry
 from tasks.model_formats.program import check_program
 from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, foreign_code, is_raw
+from tasks.model_formats.tokenizer_file import EXTRA_FILES, TOKENIZER_FILE, tokenizer_digest
 from training.data.manifest import TOKENIZER
 from training.errors import DataError, EvergreenError, TrainingError
 from training.plan import RunPlan
@@ -29,17 +31,14 @@ if TYPE_CHECKING:
 
 FLAVOR = "pytorch"
 MODEL_FILE = Path("data") / "model.pt2"
-_EXTRA = Path("extra_files")
-WEIGHTS_FILE = _EXTRA / "weights.safetensors"
-TOKENIZER_FILE = _EXTRA / TOKENIZER  # of a model on text
+WEIGHTS_FILE = EXTRA_FILES / "weights.safetensors"
 
 _LOADER = "mlflow.pytorch"
 _KEYS = frozenset({"config", "data", "env", "loader_module", "pickle_module_name", "python_version"})
 
 
 def check_untrained(plan: RunPlan, recipe: Callable[[], Recipe], version: DatasetVersion) -> None:
-    """Try torch.export on an untrained model; see :func:`tasks.checks.model_checks.check_model`."""
-    from tasks.checks.model_checks import check_model
+    """Try torch.export on an untrained model; see :func:`tasks.model_formats.exportable.check_model`."""
     from training.problems import problem_named
     from training.trainers.network.inputs import model_shape
 
@@ -150,7 +149,7 @@ def find_foreign(folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str
     if set(flavors) != {"python_function", FLAVOR}:
         return f"its flavors are {', '.join(flavors)}"
     function, own = flavors["python_function"], flavors[FLAVOR]
-    parts = (MODEL_FILE.parts[0], _EXTRA.name)
+    parts = (MODEL_FILE.parts[0], EXTRA_FILES.name)
     if is_raw(function):
         wrong = foreign_code(folder, function, metadata.get("table"), FLAVOR) or unexpected_entry(
             folder, (*parts, *RAW_PARTS)
@@ -164,12 +163,6 @@ def find_foreign(folder: Path, flavors: Mapping[str, Any], metadata: Mapping[str
         or _wrong_files(folder, extra)
         or _wrong_tokenizer(folder, metadata)
     )
-
-
-def tokenizer_digest(metadata: Mapping[str, Any]) -> str:
-    """sha256 of the tokenizer of a model on text, by the metadata of the model; empty for other models."""
-    text = (metadata.get("table") or {}).get("text") or {}
-    return str(text.get("tokenizer", ""))
 
 
 def _wrong_function(function: Mapping[str, Any]) -> str | None:
@@ -193,12 +186,15 @@ def _wrong_flavor(own: Mapping[str, Any], extra: tuple[Path, ...]) -> str | None
 
 
 def _wrong_files(folder: Path, extra: tuple[Path, ...]) -> str | None:
-    for place, allowed in ((MODEL_FILE.parent, {MODEL_FILE.name}), (_EXTRA, {file.name for file in extra})):
+    for place, allowed in (
+        (MODEL_FILE.parent, {MODEL_FILE.name}),
+        (EXTRA_FILES, {file.name for file in extra}),
+    ):
         found = sorted(path.name for path in (folder / place).glob("*"))
         if not set(found) <= allowed:
             return f"{place} holds {', '.join(found)}"
     for file in extra:
-        if (folder / file).is_symlink() or (folder / _EXTRA).is_symlink():
+        if (folder / file).is_symlink() or (folder / EXTRA_FILES).is_symlink():
             return f"{file} is no regular file"
     program = folder / MODEL_FILE
     if program.is_symlink() or not program.is_file():

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.model_formats.base import ModelFormat, Registered, format_in
-from tasks.model_formats.torch_export import TOKENIZER_FILE, tokenizer_digest
+from tasks.model_formats.tokenizer_file import TOKENIZER_FILE, tokenizer_digest
 from tasks.registry.own_digests import kept_digests, record_of
 from tasks.trackers.mlflow_store import NO_PICKLE
 from training.data.manifest import TOKENIZER

@@ -97,7 +97,7 @@ def test_a_space_of_another_type_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_program_plans_retrains_and_predicts(tmp_path: Path) -> None:
     code = f"""
-import json, time, numpy as np
+import asyncio, json, time, numpy as np
 from pathlib import Path
 from PIL import Image
 from evergreen import plan, predict, retrain
@@ -111,7 +111,10 @@ images = Path({str(tmp_path)!r}) / "images"
 images.mkdir()
 Image.fromarray(np.zeros((8, 8), np.uint8)).save(images / "black.png")
 predicted = predict("digits", images, Path({str(tmp_path)!r}) / "scored.parquet")
+async def further():
+    return retrain("digits", settings | {{"seed": 1}}).version
 print(json.dumps([planned.run_key == release.run_key, release.alias, again.reused, predicted.rows,
-    release.seconds + again.seconds <= seconds, release.goodput.parts["command start"] < release.seconds]))
+    release.seconds + again.seconds <= seconds, release.goodput.parts["command start"] < release.seconds,
+    asyncio.run(further())]))
 """
-    assert in_fresh_process(code, tmp_path / "home") == [True, "champion", True, 1, True, True]
+    assert in_fresh_process(code, tmp_path / "home") == [True, "champion", True, 1, True, True, "2"]
