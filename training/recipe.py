@@ -17,6 +17,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from pydantic import ValidationError
+
 from training.code_closure import source_digest
 from training.data.images.augmentation import Augmentation as Augmentation
 from training.data.sources.places import beside
@@ -30,6 +32,7 @@ from training.recipe_declaration import TransformRows as TransformRows
 from training.recipe_errors import ENDS_PROGRAM, missing_extra
 from training.records import ImageShape as ImageShape
 from training.records import ProblemName, Record
+from training.settings.overrides import explained
 from training.storage.files import atomic_folder, digest_json
 from training.storage.given_paths import resolved
 from training.table_records import DeclaredStep
@@ -289,6 +292,8 @@ def _import_file(path: Path, files: list[Path]) -> ModuleType:
     except SystemExit as error:
         raise SettingError(f"recipe {path}: {ENDS_PROGRAM}") from error
     except Exception as error:
+        if isinstance(error, ValidationError):
+            raise SettingError(f"recipe {path}: {explained(error)}") from error
         end = _clash(path, error) or missing_extra(error)
         raise SettingError(f"recipe {path}: {type(error).__name__}: {error}{end}") from error
     finally:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from training.errors import SettingError
 from training.settings.overrides import resolve
 from training.settings.schema import Settings
+from training.trainer_arguments import check_function
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,10 +30,15 @@ class Torch:
 
     `strategy` sets `training.strategy`: each worker holds the whole model (`ddp`), or its share (`fsdp`), or DeepSpeed
     divides what `training.zero_stage` says (`deepspeed`).
+
+    Raises :class:`SettingError` if `build_model` is no function.
     """
 
     build_model: BuildModel
     strategy: Literal["ddp", "fsdp", "deepspeed"] | None = None
+
+    def __post_init__(self) -> None:
+        check_function("Torch", "build_model", self.build_model)
 
     def adapted(self, settings: Settings) -> Settings:
         """The recipe's settings with the section `training` of this trainer.

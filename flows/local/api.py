@@ -6,6 +6,7 @@ then shows the flow run.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,7 +37,8 @@ def retrain(
     """Bring the recipe's model up to date: train, compare with the champion, promote or keep.
 
     `recipe` is a recipe's name, the path of a recipe file, or the object `recipe` of such a file. `settings` override
-    those of the recipe, as `{"training.epochs": 3}` or `{"training": {"epochs": 3}}`. Without `force`, a run whose
+    those of the recipe, as `{"training.epochs": 3}`, `{"training": {"epochs": 3}}` or with the objects of sections,
+    of which the given fields count. Without `force`, a run whose
     data, recipe, code, seed and settings did not change returns the earlier release. The home is EVERGREEN_HOME.
     Raises :class:`training.errors.EvergreenError`, whose message contains the cause and its remedy.
     """
@@ -302,8 +304,20 @@ def _nested(settings: Mapping[str, Any] | None) -> dict[str, Any]:
                     f"settings: {section} is a section, and is also given the value {branch!r}; remove that value, and "
                     f"give single settings, such as {_EXAMPLE}"
                 )
-        if isinstance(value, Mapping) and isinstance(branch.get(name), dict):
-            branch[name] |= value
+        plain = _plain(value)
+        if isinstance(plain, dict) and isinstance(branch.get(name), dict):
+            branch[name] |= plain
         else:
-            branch[name] = dict(value) if isinstance(value, Mapping) else value
+            branch[name] = plain
     return tree
+
+
+def _plain(value: Any) -> Any:
+    """A value of a setting as Prefect records it: paths as text; of a section's object, the fields that were given."""
+    from training.settings.sections import Section
+
+    if isinstance(value, Section):
+        return value.model_dump(exclude_unset=True)
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -14,6 +14,7 @@ import evergreen
 from flows.local.api import _nested
 from training.errors import SettingError
 from training.settings.schema import Settings
+from training.trainers.torch.settings import TrainingSettings
 
 
 def in_fresh_process(code: str, home: Path) -> Any:
@@ -60,6 +61,12 @@ def test_every_name_is_there_and_no_other() -> None:
         ({"training": {"epochs": 3}, "training.seed": 1}, {"training": {"epochs": 3, "seed": 1}}),
         ({"training.seed": 1, "training": {"epochs": 3}}, {"training": {"epochs": 3, "seed": 1}}),
         ({"seed": 1}, {"seed": 1}),
+        ({"data.path": Path("a/b")}, {"data": {"path": "a/b"}}),
+        ({"data": {"path": Path("a/b")}}, {"data": {"path": "a/b"}}),
+        (
+            {"training": TrainingSettings(epochs=3), "training.seed": 1},
+            {"training": {"epochs": 3, "seed": 1}},
+        ),
         (None, {}),
     ],
 )

@@ -1,25 +1,31 @@
 """A wrong type in a recipe is an error that names the field, the rule and the remedy."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evergreen import (
+    Accelerate,
     Augmentation,
     BundledTable,
     Cifar10,
     Digits,
     IdxFiles,
     ImageFolder,
+    Keras,
     LightGBM,
+    Lightning,
     ParquetImages,
     Recipe,
     Regression,
     Table,
+    TensorFlow,
     Text,
     Torch,
+    Transformers,
     XGBoost,
 )
 from training.data.sources import Source
@@ -159,3 +165,38 @@ def test_a_recipe_is_loaded_by_a_path_as_well(tmp_path: Path) -> None:
 def test_a_path_of_another_type_is_refused() -> None:
     with pytest.raises(SettingError, match=r"input: expected one path, as text or pathlib.Path, not \['a'\]"):
         expanded(["a"], "input")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Torch("net"), "Torch: build_model must be a function, not 'net'; write Torch(build_model)"),  # type: ignore[arg-type]
+        (lambda: Lightning("net"), "Lightning: build_module must be a function"),  # type: ignore[arg-type]
+        (lambda: Lightning(build_model, "data"), "Lightning: build_datamodule must be a function"),  # type: ignore[arg-type]
+        (lambda: Accelerate("train"), "Accelerate: train must be a function"),  # type: ignore[arg-type]
+        (lambda: Keras(None), "Keras: build_model must be a function, not None"),  # type: ignore[arg-type]
+        (lambda: Transformers("bert"), "Transformers: build_model must be a function"),  # type: ignore[arg-type]
+        (lambda: TensorFlow("net"), "TensorFlow: build_model must be a function"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_trainer_refuses_what_is_no_function(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        make()
+    assert said in str(raised.value)
+
+
+def test_settings_of_another_trainer_name_the_setting_and_the_remedy(tmp_path: Path) -> None:
+    recipe = tmp_path / "own.py"
+    recipe.write_text(
+        "from evergreen import *\n"
+        "recipe = Recipe('own', source=Table('a.csv', target='y'), trainer=XGBoost(),\n"
+        "                settings=Settings(training={'rounds': 3}, data={'pathh': 'a'}))\n"
+    )
+    with pytest.raises(SettingError) as raised:
+        load(recipe)
+    said = str(raised.value)
+    assert f"recipe {recipe}: " in said
+    assert "data.pathh: no such setting, got 'a'" in said
+    assert (
+        "training.rounds: no such setting of trainer torch; other trainers take theirs as arguments" in said
+    )

@@ -39,7 +39,7 @@ def validated(values: Mapping[str, Any]) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        raise SettingError(_explain(error)) from None
+        raise SettingError(explained(error)) from None
 
 
 SectionT = TypeVar("SectionT", bound=Section)
@@ -54,7 +54,7 @@ def section_of(kind: type[SectionT], values: Mapping[str, Any], name: str) -> Se
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise SettingError(f"{name}: {_explain(error)}") from None
+        raise SettingError(f"{name}: {explained(error)}") from None
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
@@ -194,6 +194,9 @@ def _merge(
     return result
 
 
+_OF_A_TRAINER = " of trainer torch; other trainers take theirs as arguments, such as XGBoost(rounds=100)"
+
+
 def _first_leaf(dotted: str, value: Any) -> str:
     """Full name of the first setting inside an unknown section, for the search of the nearest valid name."""
     while isinstance(value, Mapping) and value:
@@ -214,12 +217,15 @@ def _unknown(dotted: str, base: Settings) -> str:
     )
 
 
-def _explain(error: ValidationError) -> str:
+def explained(error: ValidationError) -> str:
+    """What is wrong with settings: a line for each, with the setting's full name, the rule and the value."""
     lines = []
     for one in error.errors(include_url=False):
         # For the section of a trainer, pydantic adds the trainer's name after `training`.
         path = [part for place, part in enumerate(one["loc"]) if (place, part) not in _TAGS]
         where = ".".join(str(part) for part in path)
         rule = str(one["msg"]).removeprefix("Value error, ")
+        if one["type"] == "extra_forbidden":
+            rule = "no such setting" + (_OF_A_TRAINER if path[0] == "training" else "")
         lines.append(f"{where}: {rule}, got {one['input']!r}" if where else rule)
     return "\n".join(lines)

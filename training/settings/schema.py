@@ -3,6 +3,7 @@
 Before any work starts, :mod:`training.settings.overrides` refuses unknown keys, invalid values and contradictions.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,12 @@ def _named(rule: str, spelled: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _as_text(path: object) -> object:
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
+
+
+PathText = Annotated[str, BeforeValidator(_as_text)]
+"""The path of a file or folder as text; a `Path` is converted."""
 ModelName = Annotated[str, _named(r"\w[\w .-]{0,199}", "letters, digits, spaces and `_.-`")]
 ExperimentName = Annotated[str, _named(r"/?\w[\w ./@-]{0,199}", "letters, digits, spaces and `_./@-`")]
 
@@ -49,7 +56,7 @@ else:
 class DataSettings(Section):
     """The data: which rows a model is trained and tested on, and how rows reach the model."""
 
-    path: str | None = Field(
+    path: PathText | None = Field(
         None,
         description="Files to read instead of the recipe's source: for images a folder or archive (.tar, .tar.gz, "
         ".tar.xz, .zip) of class folders, torchvision's raw files, CIFAR-10's binary files, or Parquet; for a table or "

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
 from training.recipe import BuildModel
+from training.trainer_arguments import check_function
 from training.trainers.accelerate.settings import AccelerateArguments, AccelerateSettings
 from training.trainers.choice import BySettings
 
@@ -19,7 +20,7 @@ class Accelerate(BySettings):
     model and the batches, and counts the steps. `build_model(shape, outputs)` is that of
     :class:`training.recipe.Torch`; pass it to `Recipe` or to `Accelerate`.
 
-    Raises :class:`training.errors.SettingError` for an unknown or invalid setting.
+    Raises :class:`training.errors.SettingError` for an invalid setting, and for an object that is no function.
     """
 
     SECTION = AccelerateSettings
@@ -30,5 +31,8 @@ class Accelerate(BySettings):
         build_model: BuildModel | None = None,
         **settings: Unpack[AccelerateArguments],
     ):
+        check_function("Accelerate", "train", train)
+        if build_model is not None:
+            check_function("Accelerate", "build_model", build_model)
         super().__init__(**settings)
         self.train, self.build_model = train, build_model

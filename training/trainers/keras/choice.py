@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from training.errors import SettingError
 from training.recipe import BuildModel
 from training.settings.arguments import OwnLoopArguments
+from training.trainer_arguments import check_function
 from training.trainers.choice import BySettings
 from training.trainers.keras.settings import KerasSettings
 
@@ -32,7 +33,7 @@ class Keras(BySettings):
     channels), as Keras expects by default. The rest is as in :class:`training.recipe.Torch`. Evergreen's loop trains
     the model, with the loss of the recipe's problem, an optimizer of torch, and `training=True`.
 
-    Raises :class:`training.errors.SettingError` for an unknown or invalid setting.
+    Raises :class:`training.errors.SettingError` for an invalid setting, and for an object that is no function.
     """
 
     SECTION = KerasSettings
@@ -40,6 +41,7 @@ class Keras(BySettings):
     def __init__(self, build_model: BuildModel, **settings: Unpack[OwnLoopArguments]):
         if refused := sorted(_OTHER_NAMES.keys() & settings.keys()):
             raise SettingError(f"Keras: {refused[0]} is not an argument here; {_OTHER_NAMES[refused[0]]}")
+        check_function("Keras", "build_model", build_model)
         super().__init__(**settings)
 
         def build(shape: Any, outputs: int) -> "nn.Module":

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from training.recipe import BuildModel
 from training.settings.arguments import GradientArguments
+from training.trainer_arguments import check_function
 from training.trainers.choice import BySettings
 from training.trainers.lightning.settings import LightningSettings
 
@@ -24,7 +25,7 @@ class Lightning(BySettings):
     `on_after_batch_transfer`, but neither `train_dataloader` nor `val_dataloader`: the rows are those of the recipe's
     source.
 
-    Raises :class:`training.errors.SettingError` for an unknown or invalid setting.
+    Raises :class:`training.errors.SettingError` for an invalid setting, and for an object that is no function.
     """
 
     SECTION = LightningSettings
@@ -35,5 +36,8 @@ class Lightning(BySettings):
         build_datamodule: "Callable[[], LightningDataModule] | None" = None,
         **settings: Unpack[GradientArguments],
     ):
+        check_function("Lightning", "build_module", build_module)
+        if build_datamodule is not None:
+            check_function("Lightning", "build_datamodule", build_datamodule)
         super().__init__(**settings)
         self.build_model, self.build_datamodule = build_module, build_datamodule

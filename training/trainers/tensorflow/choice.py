@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from training.errors import SettingError
+from training.trainer_arguments import check_function
 from training.trainers.choice import BySettings
 from training.trainers.tensorflow.settings import TensorFlowArguments, TensorFlowSettings
 
@@ -31,7 +32,7 @@ class TensorFlow(BySettings):
     with the loss of the recipe's problem. TensorFlow is installed in an environment of its own, by
     `make setup EXTRAS=tensorflow`.
 
-    Raises :class:`training.errors.SettingError` for an unknown or invalid setting.
+    Raises :class:`training.errors.SettingError` for an invalid setting, and for an object that is no function.
     """
 
     SECTION = TensorFlowSettings
@@ -43,5 +44,6 @@ class TensorFlow(BySettings):
             raise SettingError(
                 f"TensorFlow: {refused[0]} is not an argument here; {_OTHER_NAMES[refused[0]]}"
             )
+        check_function("TensorFlow", "build_model", build_model)
         super().__init__(**settings)
         self.build_keras_model = build_model

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from training.errors import SettingError
 from training.recipe import BuildModel
+from training.trainer_arguments import check_function
 from training.trainers.choice import BySettings
 from training.trainers.transformers.settings import TransformersArguments, TransformersSettings
 
@@ -75,6 +76,7 @@ class Transformers(BySettings):
                 f"Transformers: tokenizer is of type {type(tokenizer).__name__}; give the path of a tokenizer.json, or "
                 "of a folder that has one, or a name on Hugging Face's hub"
             )
+        check_function("Transformers", "build_model", build_model)
         super().__init__(**settings)
         self.tokenizer = tokenizer
 
