@@ -1,12 +1,13 @@
 """The trainer `torch` in a recipe; the default of recipes that give `build_model` alone."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from training.errors import SettingError
-from training.settings.overrides import resolve
-from training.settings.schema import Settings
+from training.settings.arguments import OwnLoopArguments
+from training.settings.overrides import resolve, section_of
+from training.settings.schema import Settings, section_of_trainer
 from training.trainer_arguments import check_function
 
 if TYPE_CHECKING:
@@ -15,7 +16,18 @@ if TYPE_CHECKING:
 BuildModel = Callable[[Any, int], "nn.Module"]
 
 
-@dataclass(frozen=True)
+class TorchArguments(OwnLoopArguments, total=False):
+    """The other fields of the section `training` of the trainer `torch`, as keyword arguments."""
+
+    init_from: str | Path | None
+    init_head: Literal["keep", "new"]
+    freeze: Sequence[str]
+    virtual_shards: int | None
+    zero_stage: int
+    compile: bool
+    channels_last: bool
+
+
 class Torch:
     """The trainer `torch`: Evergreen's own loop over a PyTorch module.
 
@@ -29,24 +41,47 @@ class Torch:
     embedding, and the module maps int64 token ids (rows, tokens) to (rows, outputs).
 
     `strategy` sets `training.strategy`: each worker holds the whole model (`ddp`), or its share (`fsdp`), or DeepSpeed
-    divides what `training.zero_stage` says (`deepspeed`).
+    divides what `training.zero_stage` says (`deepspeed`). The other arguments are settings of the section `training`,
+    as in `Torch(build_model, epochs=10, learning_rate=1e-3)`.
 
-    Raises :class:`SettingError` if `build_model` is no function.
+    Raises :class:`SettingError` if `build_model` is no function, and for an unknown or invalid setting.
     """
 
-    build_model: BuildModel
-    strategy: Literal["ddp", "fsdp", "deepspeed"] | None = None
+    def __init__(
+        self,
+        build_model: BuildModel,
+        strategy: Literal["ddp", "fsdp", "deepspeed"] | None = None,
+        **settings: Unpack[TorchArguments],
+    ):
+        check_function("Torch", "build_model", build_model)
+        self.build_model = build_model
+        self.settings: dict[str, Any] = {**settings} | (
+            {"strategy": strategy} if strategy is not None else {}
+        )
+        section_of(section_of_trainer("torch"), self.settings, "Torch")
 
-    def __post_init__(self) -> None:
-        check_function("Torch", "build_model", self.build_model)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Torch) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(self.build_model)
 
     def adapted(self, settings: Settings) -> Settings:
         """The recipe's settings with the section `training` of this trainer.
 
-        Raises :class:`SettingError` for settings of another trainer, and for an unknown or unsupported strategy.
+        Raises :class:`SettingError` for settings of another trainer, and for a setting that is given here, too, with
+        another value.
         """
         if settings.trainer != "torch":
             raise SettingError(
                 f"the recipe's settings have a training section of {settings.trainer}, not of torch"
             )
-        return resolve(settings, {"training": {"strategy": self.strategy}}) if self.strategy else settings
+        if not self.settings:
+            return settings
+        found = resolve(settings, {"training": self.settings})
+        for name in sorted(settings.training.model_fields_set & self.settings.keys()):
+            if getattr(settings.training, name) != getattr(found.training, name):
+                raise SettingError(
+                    f"settings: training.{name} has another value in Torch(...); give the setting once"
+                )
+        return found

@@ -55,6 +55,25 @@ def test_the_strategy_of_the_loop() -> None:
     assert Recipe(name="x", source=Digits(), trainer=Torch(build_model), settings=kept).settings == kept
 
 
+def test_the_settings_of_the_loop_are_arguments() -> None:
+    recipe = Recipe(
+        name="x", source=Digits(), trainer=Torch(build_model, epochs=3, init_from="net.safetensors")
+    )
+    assert recipe.settings.training == TrainingSettings(epochs=3, init_from="net.safetensors")
+    given = Settings(training=TrainingSettings(epochs=3, learning_rate=0.1), seed=4)
+    both = Recipe(
+        name="x", source=Digits(), trainer=Torch(build_model, epochs=3, optimizer="sgd"), settings=given
+    )
+    assert both.settings.training == TrainingSettings(epochs=3, learning_rate=0.1, optimizer="sgd")
+    assert both.settings.seed == 4
+    with pytest.raises(SettingError, match=r"settings: training\.epochs has another value in Torch\(...\)"):
+        Recipe(name="x", source=Digits(), trainer=Torch(build_model, epochs=5), settings=given)
+    with pytest.raises(SettingError, match=r"Torch: no setting epoch; did you mean epochs\?"):
+        Torch(build_model, epoch=3)  # type: ignore[call-arg]
+    with pytest.raises(SettingError, match=r"Torch: epochs: .*greater than 0"):
+        Torch(build_model, epochs=0)
+
+
 def test_xgboost_s_settings_are_the_section_training_of_the_recipe() -> None:
     recipe = Recipe(
         name="x", source=Digits(), trainer=XGBoost(max_depth=4, rounds=30), settings=Settings(seed=3)

@@ -43,9 +43,11 @@ def _check_workers_fit(scaling: ScalingSettings, ray: RaySettings) -> None:
     cpus = ray.num_cpus or available_cpus()
     share = scaling.cpus_per_worker or 1
     if scaling.num_workers > cpus or scaling.num_workers * share > cpus:
+        each = f" of {share:g} CPUs" if share > 1 else ""
         raise SettingError(
-            f"scaling.num_workers: {scaling.num_workers} workers of {share:g} CPU need more than the {cpus} CPUs of "
-            f"this machine. Use at most {int(cpus / max(1.0, share))}, or a cluster (ray.address)."
+            f"scaling.num_workers: {scaling.num_workers} workers{each} need more than the {cpus} CPUs of this machine, "
+            f"at least one CPU each. Use at most {int(cpus / max(1.0, share))}, or a cluster (ray.address); to let "
+            "workers share CPUs, raise ray.num_cpus."
         )
 
 

@@ -135,7 +135,7 @@ def _parsed(name: str, text: str) -> Domain:
     kind, arguments = call[1], [part.strip() for part in call[2].split(",")]
     try:
         return _choice(arguments) if kind == "choice" else _distribution(kind, arguments)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise SettingError(f"--space {name}={text}: {error}, such as {EXAMPLES[kind]}") from None
 
 
@@ -145,6 +145,10 @@ def _choice(arguments: list[str]) -> Domain:
     items = tuple(value_of(text) for text in arguments)
     if any(isinstance(item, list | dict) for item in items) or "[" in "".join(arguments):
         raise ValueError("choice takes numbers, words, true, false or none")
+    if any(isinstance(item, float) and not math.isfinite(item) for item in items):
+        raise ValueError("choice takes finite numbers")
+    if len(set(map(canonical_json, items))) < len(items):
+        raise ValueError("choice takes two or more different values, separated by commas")
     return Domain("choice", items=items)
 
 
@@ -162,6 +166,8 @@ def _distribution(kind: str, arguments: list[str]) -> Domain:
     low, high = numbers[:2]
     if not all(math.isfinite(number) for number in numbers) or low >= high:
         raise ValueError(f"the first number of {kind} must be less than the second")
+    if not math.isfinite(high - low):
+        raise ValueError(f"the numbers of {kind} are too far apart")
     if kind.startswith("log") and low <= 0:
         raise ValueError(f"the numbers of {kind} must be above 0")
     if kind == "quniform" and not 0 < numbers[2] <= high - low:

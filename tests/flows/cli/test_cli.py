@@ -35,7 +35,7 @@ def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
         ("trainig.epochs=3", "trainig.epochs: no such setting; did you mean training.epochs?"),
         ("training.learning_rate=-1", "training.learning_rate"),
         ("training.global_batch_size=65", "the nearest that does is 64"),
-        ("scaling.num_workers=999", "scaling.num_workers: 999 workers of 1 CPU need more than the "),
+        ("scaling.num_workers=999", "scaling.num_workers: 999 workers need more than the "),
         ("epochs", "expected section.name=value"),
         ("training=3", "training is a section"),
     ],

@@ -12,6 +12,7 @@ import pytest
 
 import evergreen
 from training.trainers.choice import BySettings
+from training.trainers.torch.settings import TrainingSettings
 
 CHOICES = sorted(
     name
@@ -19,10 +20,12 @@ CHOICES = sorted(
     if isinstance(found := getattr(evergreen, name), type) and issubclass(found, BySettings)
 )
 PROGRAM = """
-from evergreen import LightGBM, XGBoost
+from evergreen import LightGBM, Torch, XGBoost
 XGBoost(max_depth=4, rounds=10)
 XGBoost(max_dept=4)
 LightGBM(num_leaves="many")
+def build(shape, outputs): ...
+Torch(build, epochs=3, strategy="fsdp")
 """
 
 
@@ -41,14 +44,16 @@ def test_the_trainers_of_settings_are_found() -> None:
     )
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("name", ["Torch", *CHOICES])
 def test_the_arguments_are_the_fields_of_the_section(name: str) -> None:
     choice = getattr(evergreen, name)
-    (arguments,) = get_args(signature(choice.__init__).parameters["settings"].annotation)
+    taken = signature(choice.__init__).parameters
+    (arguments,) = get_args(taken["settings"].annotation)
+    section = TrainingSettings if name == "Torch" else choice.SECTION
     fields = {
         field: plain(described.annotation)
-        for field, described in choice.SECTION.model_fields.items()
-        if field != "trainer"
+        for field, described in section.model_fields.items()
+        if field not in {"trainer", *taken}
     }
     if "freeze" in fields:  # the section converts what a recipe may write
         fields |= {"freeze": Sequence[str], "init_from": str | Path | None}
