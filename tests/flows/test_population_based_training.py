@@ -17,7 +17,7 @@ from tasks.verify import verify
 from training.attempts.history import read_attempts
 from training.recipe import load
 from training.search.generations import _explored, grown
-from training.search.planning import PlannedSearch, Request, plan_search
+from training.search.planning import PlannedSearch, Request, nested, plan_search
 from training.search.records import Search
 from training.search.results import known_results
 from training.search.space import parse_space
@@ -149,7 +149,9 @@ def test_a_population_keeps_its_size_although_its_values_are_few(
 ) -> None:
     """With two values, every second draw is the parent's own value, which would be the parent's own continuation."""
     space = {"training.optimizer": "choice(adamw,sgd)"}
-    planned, found = searched(home, Request(space, 2, "pbt", seed=0, concurrent=2, generations=3))
+    settings = SETTINGS | {"training": {"epochs": 2, "init_from": "champion", "freeze": ["0"]}}
+    request = Request(space, 2, "pbt", seed=0, concurrent=2, generations=3)
+    planned, found = searched(home, request, settings)
     assert [trial.generation for trial in found.trials] == [1, 1, 2, 2, 3, 3]
     for number in (2, 3):
         assert {trial.values["training.optimizer"] for trial in generation_of(planned, number)} == {
@@ -163,6 +165,11 @@ def test_a_population_keeps_its_size_although_its_values_are_few(
     assert any(
         draw == parents[one.number] for draw, one in zip(first_draws, replaced, strict=True)
     )  # a second draw was needed
+    # Without a champion, the first generation starts from new weights, which are not frozen.
+    assert [plan.initial is None for plan in planned.plans] == [True, True, False, False, False, False]
+    assert all(list(plan.settings.training.freeze) == [] for plan in planned.plans[2:])  # type: ignore[attr-defined]
+    later = planned.overrides_of(planned.trial(6))
+    assert resolve(planned.settings, nested(later)) == planned.plans[5].settings
 
 
 def test_a_trial_whose_values_can_t_run_here_is_replaced(

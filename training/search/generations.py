@@ -25,7 +25,7 @@ from pathlib import Path
 from training.errors import SettingError
 from training.initial_weights import InitialWeights, Start
 from training.plan import RunPlan, identify
-from training.search.planning import PlannedSearch, settings_of
+from training.search.planning import PlannedSearch, nested, settings_of
 from training.search.records import Search, Trial
 from training.search.results import known_results
 from training.search.space import Domain, Values, parse_space
@@ -153,16 +153,15 @@ def _plan_if_accepted(
 def _plan(planned: PlannedSearch, parent: Trial, values: Values, generation: int, number: int) -> RunPlan:
     """The plan of a trial that starts from the weights of `parent`.
 
-    Each generation has another seed: with the same seed, each would read the rows in the same order.
+    Each generation has another seed: with the same seed, each would read the rows in the same order. If the first
+    generation had no weights to start from, it froze nothing, and later generations freeze nothing either.
     """
     before = planned.plan_of(parent)
     trained = finished(before.paths, before.run_key)
     assert trained is not None, "a trial without its model has no result"
     path, home = Path(trained.weights).absolute(), Home(Path(before.home))
-    settings = resolve(
-        settings_of(planned.settings, values, number),
-        {"training": {"init_from": str(path)}, "seed": planned.settings.seed + generation - 1},
-    )
+    start: Values = {"training.init_from": str(path), "seed": planned.settings.seed + generation - 1}
+    settings = resolve(settings_of(planned.settings, values, number), nested(start | planned.unfrozen))
     weights = InitialWeights(reference=str(path), digest=trained.weights_digest)
     plan = identify(home, before.recipe, settings, before.files, start=Start(str(path), weights=weights))
     return plan.model_copy(update={"search": planned.search.key})

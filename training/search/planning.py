@@ -91,16 +91,23 @@ class PlannedSearch:
         """The plan of the trial's run."""
         return self.plans[trial.number - 1]
 
+    @property
+    def unfrozen(self) -> Values:
+        """The setting by which later trials freeze nothing, if the first had no weights to start from."""
+        freezes = getattr(self.settings.training, "freeze", ())
+        return {"training.freeze": []} if freezes and self.plans[0].initial is None else {}
+
     def overrides_of(self, trial: Trial) -> Values:
         """The settings by which the trial's run differs from other runs of the recipe, by their dotted names.
 
-        These are the trial's values, and for a trial that starts from another trial the file of the initial weights
-        and the seed.
+        These are the trial's values, and for a trial that starts from another trial the file of the initial weights,
+        the seed, and that nothing is frozen if the first trials had no weights to start from.
         """
         if trial.parent is None:
             return dict(trial.values)
         settings = self.plan_of(trial).settings
-        return trial.values | {"training.init_from": settings.training.initial_weights, "seed": settings.seed}
+        start = {"training.init_from": settings.training.initial_weights, "seed": settings.seed}
+        return trial.values | start | self.unfrozen
 
 
 def check_request(request: Request, settings: Settings) -> list[Values]:
