@@ -11,7 +11,7 @@ from tasks.step import step
 from training.data.sources.wording import counted
 from training.errors import DataError
 from training.plan import RunPlan, choose_source
-from training.recipe import load, reload_once
+from training.recipe import load, reload_with_paths
 from training.records import SourceFiles
 from training.redaction import redact
 from training.settings.schema import Settings
@@ -39,7 +39,7 @@ def check_unchanged(plan: RunPlan) -> None:
     if plan.files.kind not in READ_IN_PLACE:
         return
     home = Home(Path(plan.home))
-    recipe = reload_once(plan.recipe, plan.paths.recipe)
+    recipe = reload_with_paths(plan.recipe, plan.paths.recipe)
     now = choose_source(recipe, plan.settings, home).fetch(home.sources / recipe.name)
     if now.digest != plan.files.digest:
         remove_folder(home.raw_rows(plan.recipe.name, plan.fingerprint))

@@ -152,14 +152,13 @@ def _named_files(recipe: Recipe, path: Path) -> list[Path]:
 
 
 def reload(ref: RecipeRef, folder: Path) -> Recipe:
-    """Load the recipe of `ref` from the run's copy in `folder`; its relative paths are those of the original.
+    """Load the recipe of `ref` from the run's copy in `folder`. Relative paths stay as the file has them.
 
     Raises :class:`SettingError` if the digest of the copy is not that in `ref`; then no code of the copy is executed.
     """
     files = check_copy(ref, folder)
     path = folder / Path(ref.path).name
     recipe: Recipe = _import_file(path, [file for file in files if file.suffix == ".py"]).recipe
-    _place(recipe, Path(ref.path).parent)
     return recipe
 
 
@@ -172,6 +171,16 @@ def reload_once(ref: RecipeRef, folder: Path) -> Recipe:
     files = check_copy(ref, folder)
     _make_importable(folder / Path(ref.path).name, _inside(files, folder), again=True)
     return _reloaded[key]
+
+
+def reload_with_paths(ref: RecipeRef, folder: Path) -> Recipe:
+    """As :func:`reload_once`; relative paths of source and settings are relative to the original, as in :func:`load`.
+
+    Workers need no paths of the source, and may run where a path such as `~/rows.csv` means nothing.
+    """
+    recipe = reload_once(ref, folder)
+    _place(recipe, Path(ref.path).parent)
+    return recipe
 
 
 def check_copy(ref: RecipeRef, folder: Path) -> list[Path]:

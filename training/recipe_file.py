@@ -30,6 +30,23 @@ def file_of(recipe: Recipe) -> Path:
     return found[0]
 
 
+def check_same(loaded: Recipe, given: Recipe, path: Path) -> None:
+    """Raise :class:`SettingError` if the recipe of the file `path`, as `loaded`, is another than the object `given`.
+
+    When a file is loaded, code below `if __name__ == "__main__":` is not executed.
+    """
+    if (loaded.name, loaded.problem.name, loaded.settings) != (
+        given.name,
+        given.problem.name,
+        given.settings.beside(path.parent),
+    ):
+        raise SettingError(
+            f"recipe {given.name}: {path}, as workers load it, defines another recipe than this object, in name, "
+            'problem or settings. Define it outside of `if __name__ == "__main__":`, and give values that vary as '
+            "settings={...}."
+        )
+
+
 def _assigns(file: Path) -> bool:
     """Whether the code of a file assigns to the name `recipe`."""
     nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))

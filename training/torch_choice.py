@@ -79,8 +79,10 @@ class Torch:
         if not self.settings:
             return settings
         found = resolve(settings, {"training": self.settings})
-        for name in sorted(settings.training.model_fields_set & self.settings.keys()):
-            if getattr(settings.training, name) != getattr(found.training, name):
+        defaults = type(settings.training)()
+        for name in sorted(self.settings):
+            given = getattr(settings.training, name)
+            if given not in (getattr(defaults, name), getattr(found.training, name)):
                 raise SettingError(
                     f"settings: training.{name} has another value in Torch(...); give the setting once"
                 )

@@ -6,7 +6,6 @@ then shows the flow run.
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -269,9 +268,12 @@ def _named(recipe: object) -> str:
     from training.recipe_declaration import Recipe
 
     if isinstance(recipe, Recipe):
-        from training.recipe_file import file_of
+        from training.recipe import load
+        from training.recipe_file import check_same, file_of
 
-        return str(file_of(recipe))
+        path = file_of(recipe)
+        check_same(load(path)[0], recipe, path)
+        return str(path)
     if not isinstance(recipe, str | Path):
         raise SettingError(
             "recipe: expected the name of a recipe, the path of a recipe file or the recipe of a file, not an object "
@@ -313,11 +315,11 @@ def _nested(settings: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a setting as Prefect records it: paths as text; of a section's object, the fields that were given."""
+    """A value of a setting: of a section's object, the fields that were given."""
     from training.settings.sections import Section
 
     if isinstance(value, Section):
         return value.model_dump(exclude_unset=True)
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+    return value

@@ -13,6 +13,7 @@ import pytest
 import evergreen
 from flows.local.api import _nested
 from training.errors import SettingError
+from training.settings.overrides import resolve
 from training.settings.schema import Settings
 from training.trainers.torch.settings import TrainingSettings
 
@@ -61,8 +62,7 @@ def test_every_name_is_there_and_no_other() -> None:
         ({"training": {"epochs": 3}, "training.seed": 1}, {"training": {"epochs": 3, "seed": 1}}),
         ({"training.seed": 1, "training": {"epochs": 3}}, {"training": {"epochs": 3, "seed": 1}}),
         ({"seed": 1}, {"seed": 1}),
-        ({"data.path": Path("a/b")}, {"data": {"path": "a/b"}}),
-        ({"data": {"path": Path("a/b")}}, {"data": {"path": "a/b"}}),
+        ({"training.init_from": Path("champion")}, {"training": {"init_from": Path("champion")}}),
         (
             {"training": TrainingSettings(epochs=3), "training.seed": 1},
             {"training": {"epochs": 3, "seed": 1}},
@@ -93,6 +93,13 @@ def test_settings_of_another_type_are_refused(
     for call in (evergreen.retrain, evergreen.plan):
         with pytest.raises(SettingError, match=said):
             call("digits", settings)
+
+
+def test_a_path_is_a_folder_also_if_its_name_has_another_meaning() -> None:
+    given = _nested({"training.init_from": Path("champion"), "data.path": Path("a/b")})
+    settings = resolve(Settings(), given)
+    assert settings.training.initial_weights == "./champion"
+    assert settings.data.path == "a/b"
 
 
 def test_a_space_of_another_type_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,5 +198,6 @@ def test_settings_of_another_trainer_name_the_setting_and_the_remedy(tmp_path: P
     assert f"recipe {recipe}: " in said
     assert "data.pathh: no such setting, got 'a'" in said
     assert (
-        "training.rounds: no such setting of trainer torch; other trainers take theirs as arguments" in said
+        "training.rounds: no such setting of trainer torch; a recipe's trainer takes its settings as arguments"
+        in said
     )

@@ -60,6 +60,18 @@ def test_a_recipe_file_that_plans_itself_while_it_is_loaded_is_refused(argument:
     assert "RecursionError" not in said
 
 
+def test_an_object_that_is_assigned_where_workers_do_not_see_it_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(
+        _RECIPE.replace("import Class", "import Settings, Class")
+        + "if __name__ == '__main__':\n"
+        + "    recipe = Recipe('own', source=Digits(), settings=Settings(seed=3))\n"
+        + "    plan(recipe)\n"
+    )
+    said = printed(script, tmp_path / "home")
+    assert f"{script}, as workers load it, defines another recipe than this object" in said
+
+
 def test_an_object_that_no_file_defines_is_refused() -> None:
     recipe = load("digits")[0]
     assert file_of(recipe).name == "digits.py"

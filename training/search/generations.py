@@ -161,7 +161,9 @@ def _plan(planned: PlannedSearch, parent: Trial, values: Values, generation: int
     assert trained is not None, "a trial without its model has no result"
     path, home = Path(trained.weights).absolute(), Home(Path(before.home))
     start: Values = {"training.init_from": str(path), "seed": planned.settings.seed + generation - 1}
-    settings = resolve(settings_of(planned.settings, values, number), nested(start | planned.unfrozen))
+    settings = resolve(
+        settings_of(planned.settings, values, number), nested(start | planned.unfrozen(parent, values))
+    )
     weights = InitialWeights(reference=str(path), digest=trained.weights_digest)
     plan = identify(home, before.recipe, settings, before.files, start=Start(str(path), weights=weights))
     return plan.model_copy(update={"search": planned.search.key})

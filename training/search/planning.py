@@ -91,11 +91,16 @@ class PlannedSearch:
         """The plan of the trial's run."""
         return self.plans[trial.number - 1]
 
-    @property
-    def unfrozen(self) -> Values:
-        """The setting by which later trials freeze nothing, if the first had no weights to start from."""
-        freezes = getattr(self.settings.training, "freeze", ())
-        return {"training.freeze": []} if freezes and self.plans[0].initial is None else {}
+    def unfrozen(self, parent: Trial, values: Values) -> Values:
+        """The setting by which a trial with `values` freezes nothing, as the first trial before `parent` did.
+
+        Empty if nothing is to be frozen, or if that first trial had weights to start from.
+        """
+        first = parent
+        while first.parent is not None:
+            first = self.trial(first.parent)
+        freezes = getattr(resolve(self.settings, nested(values)).training, "freeze", ())
+        return {"training.freeze": []} if freezes and self.plan_of(first).initial is None else {}
 
     def overrides_of(self, trial: Trial) -> Values:
         """The settings by which the trial's run differs from other runs of the recipe, by their dotted names.
@@ -107,7 +112,7 @@ class PlannedSearch:
             return dict(trial.values)
         settings = self.plan_of(trial).settings
         start = {"training.init_from": settings.training.initial_weights, "seed": settings.seed}
-        return trial.values | start | self.unfrozen
+        return trial.values | start | self.unfrozen(trial, trial.values)
 
 
 def check_request(request: Request, settings: Settings) -> list[Values]:

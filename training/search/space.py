@@ -170,6 +170,8 @@ def _distribution(kind: str, arguments: list[str]) -> Domain:
         raise ValueError(f"the numbers of {kind} are too far apart")
     if kind.startswith("log") and low <= 0:
         raise ValueError(f"the numbers of {kind} must be above 0")
+    if kind == "quniform" and numbers[2] > 0 and not math.isfinite(max(abs(low), abs(high)) / numbers[2]):
+        raise ValueError("the step of quniform is too small")
     if kind == "quniform" and not 0 < numbers[2] <= high - low:
         raise ValueError("the step of quniform must be above 0, and at most the distance of the two numbers")
     return Domain(kind, numbers)

@@ -194,7 +194,7 @@ def _merge(
     return result
 
 
-_OF_A_TRAINER = " of trainer torch; other trainers take theirs as arguments, such as XGBoost(rounds=100)"
+_OF_TRAINERS = "a recipe's trainer takes its settings as arguments, such as XGBoost(rounds=100)"
 
 
 def _first_leaf(dotted: str, value: Any) -> str:
@@ -226,6 +226,8 @@ def explained(error: ValidationError) -> str:
         where = ".".join(str(part) for part in path)
         rule = str(one["msg"]).removeprefix("Value error, ")
         if one["type"] == "extra_forbidden":
-            rule = "no such setting" + (_OF_A_TRAINER if path[0] == "training" else "")
+            rule = "no such setting"
+            if path[0] == "training":
+                rule += f" of trainer {one['loc'][1]}; {_OF_TRAINERS}"
         lines.append(f"{where}: {rule}, got {one['input']!r}" if where else rule)
     return "\n".join(lines)

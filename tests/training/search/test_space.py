@@ -47,6 +47,7 @@ SPACE = parse_space(
         ("choice(1.0,1.00)", "choice takes two or more different values"),
         ("choice(1e999,2)", "choice takes finite numbers"),
         (f"randint(1,{'9' * 400})", "int too large"),
+        ("quniform(0,1,1e-320)", "the step of quniform is too small"),
         ("uniform(-1e308,1e308)", "the numbers of uniform are too far apart"),
         ("choice(a,,b)", "choice takes two or more different values"),
         ("choice([1],[2])", "choice takes numbers, words, true, false or none"),
