@@ -37,9 +37,9 @@ def retrain(
 
     `recipe` is a recipe's name, the path of a recipe file, or the object `recipe` of such a file. `settings` override
     those of the recipe, as `{"training.epochs": 3}`, `{"training": {"epochs": 3}}` or with the objects of sections,
-    of which the given fields count. Without `force`, a run whose
-    data, recipe, code, seed and settings did not change returns the earlier release. The home is EVERGREEN_HOME.
-    Raises :class:`training.errors.EvergreenError`, whose message contains the cause and its remedy.
+    of which the given fields count. Without `force`, a run whose data, recipe, code, seed and settings did not change
+    returns the earlier release. The home is EVERGREEN_HOME. Raises :class:`training.errors.EvergreenError`, whose
+    message contains the cause and its remedy.
     """
     from flows.local.prefect_server import prefect_api
     from flows.preview import release_if_unchanged

@@ -92,9 +92,10 @@ class PlannedSearch:
         return self.plans[trial.number - 1]
 
     def unfrozen(self, parent: Trial, values: Values) -> Values:
-        """The setting by which a trial with `values` freezes nothing, as the first trial before `parent` did.
+        """The override `training.freeze=[]` for a trial with `values` that continues from `parent`, or no override.
 
-        Empty if nothing is to be frozen, or if that first trial had weights to start from.
+        A trial of the first generation that found no weights to start from has trained all parts of the model. The
+        trials that continue from it train all parts, too, whatever `training.freeze` says.
         """
         first = parent
         while first.parent is not None:
