@@ -145,13 +145,21 @@ def sigterm_to(receiver: Receiver) -> Iterator[None]:
         try:
             yield
         finally:
-            termination.receivers.remove(receiver)
+            no_longer_to(receiver)
         return
     before = signal.signal(signal.SIGTERM, receiver)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def no_longer_to(receiver: Receiver) -> None:
+    """Stop :func:`sigterm_to` a receiver that does not end its work: from now on, SIGTERM ends the process."""
+    termination = active()
+    with suppress(ValueError):  # it was removed before
+        if termination is not None:
+            termination.receivers.remove(receiver)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Heartbeats: each worker writes its step and process id once a second, so that the driver detects hung workers."""
+"""Heartbeats: each worker writes its step and process id, so that the driver detects hung workers."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ STACKS_SIGNAL = signal.SIGUSR1  # a worker that receives it dumps its threads' s
 class Beat(Record):
     """A worker's last heartbeat: `step` steps are done.
 
-    `gap_s` is the mean number of seconds between two calls of :meth:`Heartbeat.beat`, about one call a step.
+    `gap_s` is the mean time of this process's steps but the first, in seconds; 0 until a second step is done.
     `process_start` is :func:`training.machine.process_start` of the worker's process, which distinguishes the process
     from a later one with this pid.
     `moved` is the number of bytes of checkpoints, datasets and models that the worker has read, written or transferred.
@@ -51,8 +51,10 @@ class Heartbeat:
     interval_s: float = 1.0
     moved: int = 0  # bytes, see Beat
     finished: bool = False
-    _began: float = 0.0
-    _beats: int = 0
+    _step: int | None = None  # the highest step so far
+    _steps: int = 0  # how often this number has risen, at _first_rise for the first time and at _last_rise
+    _first_rise: float = 0.0
+    _last_rise: float = 0.0
     _written: float = 0.0
     _identity: dict[str, object] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)  # threads beat while others wait
@@ -85,19 +87,27 @@ class Heartbeat:
 
     def _beat(self, step: int) -> None:
         now = time.monotonic()
-        self._beats += 1
-        if self._beats <= 2:  # the time before the end of the first step is start-up, not part of the mean
-            self._began = now
+        self._note_step(step, now)
         if now - self._written < self.interval_s:
             return
         self._written = now
-        gap = (now - self._began) / max(1, self._beats - 2)
+        gap = (self._last_rise - self._first_rise) / max(1, self._steps - 1)
         beat = Beat.model_validate(
             {**self._identity, "step": step, "gap_s": gap, "moved": self.moved, "finished": self.finished}
         )
         aside = self.file.with_suffix(".tmp")
         aside.write_text(record_text(self.file.name, beat, _run_of(self.file)), encoding="utf-8")
         aside.replace(self.file)
+
+    def _note_step(self, step: int, now: float) -> None:
+        if self._step is not None and step > self._step:
+            self._steps += 1
+            self._last_rise = now
+            if (
+                self._steps == 1
+            ):  # the time before the end of the first step is start-up, not part of the mean
+                self._first_rise = now
+        self._step = step if self._step is None else max(step, self._step)
 
     @contextmanager
     def kept_beating(self, step: int) -> Iterator[None]:

@@ -168,6 +168,7 @@ class CheckpointLog:
             if self.writers.is_first:
                 manifest = self._commit(target, parts, position, state, score, points, reports)
                 self.publish(target, manifest, [uploaded for _, uploaded in reports])
+                self.before_commit()  # a newer attempt alone decides which checkpoints stay
                 self._prune()
         except BaseException as error:  # raised in the training thread by `wait`
             self._failure.append(error)
@@ -200,7 +201,7 @@ class CheckpointLog:
         # _prune counts folders: it would keep damaged checkpoints as the newest, and remove good ones.
         while self._damaged:
             remove_folder(self._damaged.pop())
-        with atomic_folder(target) as aside:
+        with atomic_folder(target, self.before_commit) as aside:
             with (aside / STATE).open("wb") as out:  # torch's own file object hides why a write failed
                 digested = DigestedStream(out, self.moved)
                 with _without_crc():
@@ -222,7 +223,6 @@ class CheckpointLog:
                 for file in part_files(parts, rank):
                     file.rename(aside / file.name)
             (aside / MANIFEST).write_text(record_text(MANIFEST, manifest, target.name))
-            self.before_commit()
         return manifest
 
     def _load(self, path: Path, manifest: Manifest) -> tuple[Position, dict[str, Any]]:

@@ -34,11 +34,7 @@ def fit(job: TrainingJob) -> None:
 
     Raises :class:`training.ray_cluster.capacity.NoCapacityError` when the workers do not fit the cluster.
     """
-    settings, rows = job.settings, job.dataset
-    if settings.storage.url is not None:
-        store = open_store(settings.storage.url)
-        rows = publish(job.dataset, store)
-        publish_initial(job, store)
+    settings, rows = job.settings, upload_inputs(job)
     own_ray = not settings.ray.address
     start_host(own_ray)  # the host imports Ray Train at the same time as this process
     from ray.train import FailureConfig, RunConfig
@@ -77,6 +73,19 @@ def fit(job: TrainingJob) -> None:
             if connection() == here and not head_is_gone():
                 _release(reserved)
             raise
+
+
+def upload_inputs(job: TrainingJob) -> DatasetVersion:
+    """Upload dataset and initial weights to `storage.url`, unless they are there; returns the dataset as stored there.
+
+    Without `storage.url`, returns the job's dataset.
+    """
+    if job.settings.storage.url is None:
+        return job.dataset
+    store = open_store(job.settings.storage.url)
+    rows = publish(job.dataset, store)
+    publish_initial(job, store)
+    return rows
 
 
 def _trainer(

@@ -208,7 +208,7 @@ class FailureSettings(Section):
         3, description="Failures of the workers or of Ray that one start of the training survives"
     )
     worker_start_timeout_s: PositiveFloat = Field(
-        120.0, description="Longest wait for the workers to start, and for their first step"
+        120.0, description="Longest wait for the workers to start, and for each of their first two steps"
     )
     hang_timeout_s: PositiveFloat = Field(
         30.0,
@@ -221,8 +221,8 @@ class FailureSettings(Section):
     )
     collective_timeout_s: PositiveFloat = Field(
         300.0,
-        description="Longest wait of one worker for the others; for a checkpoint, dataset or model that one of them "
-        "reads, writes or transfers, longest time in which no byte moves",
+        description="Longest wait of one worker for the others; for a checkpoint, dataset or model that one of several "
+        "workers reads, writes or transfers, longest time in which no byte moves",
     )
 
 

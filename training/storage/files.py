@@ -81,10 +81,11 @@ def append_line(path: Path, line: str) -> None:
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path, before_rename: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; the folder is synced and renamed to `path` when the block succeeds.
 
-    If `path` exists by then, another process created the same content first: that process's folder is kept.
+    If `path` exists by then, another process created the same content first: that process's folder is kept. An error
+    of `before_rename`, which is called after the sync, prevents the rename.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
@@ -98,6 +99,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
                 with path_inside.open("rb") as stream:
                     os.fsync(stream.fileno())
         sync_folder(aside)
+        before_rename()
         if not path.exists():
             aside.rename(path)
             sync_folder(path.parent)

@@ -305,7 +305,7 @@ def home() -> Home:
         root.mkdir(parents=True, exist_ok=True)
         probe = root / f".writable-{os.getpid()}"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another container may have a process with this id
     except OSError as error:
         raise ResourceError(
             f"{root} is not writable ({error.strerror}). Point {HOME_VARIABLE} to a folder that is, "

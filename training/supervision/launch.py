@@ -52,7 +52,7 @@ def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
         train_until_done(job, fit, on_ray=True, failed_before=failed_before)
     else:
         train_until_done(job, _train_here, on_ray=False, failed_before=failed_before)
-    _download_finished(job)
+    _download_trained(job)
     trained = finished(job.paths, job.run_key)
     if trained is None:
         raise TrainingError(
@@ -69,6 +69,18 @@ def _download_finished(job: TrainingJob) -> None:
         download_model(stored, job.paths)
     except DataError as error:
         log.warning("%s The training is finished again from its newest checkpoint.", error)
+
+
+def _download_trained(job: TrainingJob) -> None:
+    """Download what the workers have just finished. Raises :class:`TransientError` if the store lacks a file of it."""
+    if (stored := stored_run(job)) is None:
+        return
+    try:
+        download_model(stored, job.paths)
+    except DataError as error:
+        raise TransientError(
+            f"{error} The training is finished, but its model can't be downloaded: run the same command again."
+        ) from error
 
 
 def _train_here(job: TrainingJob) -> None:

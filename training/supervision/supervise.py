@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType
 
 from training.attempts.fence import Fence, RivalDriverError, new_driver, next_attempt
@@ -33,13 +33,14 @@ from training.errors import (
 )
 from training.ray_cluster.capacity import NoCapacityError
 from training.ray_cluster.cluster import head_is_gone, restart_dead_ray
+from training.ray_cluster.ray_train import upload_inputs
 from training.recipe_errors import raised_at
 from training.redaction import redact
 from training.storage.files import sweep, write_text
 from training.supervision.deadlines import UNWIND_S, Deadlines
 from training.supervision.preemption import PreemptionPoller
 from training.supervision.watchdog import Watchdog, end_workers
-from training.termination import sigterm_to
+from training.termination import Receiver, no_longer_to, sigterm_to
 
 log = logging.getLogger("evergreen.supervise")
 
@@ -113,7 +114,10 @@ def _check_rivals(job: TrainingJob, fence: Fence) -> None:
 
 
 def _attempt_once(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
-    with _stop_on_signals(job) as asked:
+    if on_ray:
+        # May take hours, so before the watchdog waits for the workers, and before signals wait for a last checkpoint.
+        upload_inputs(job)
+    with _stop_on_signals(job, on_ray) as asked:
         if on_ray:
             _supervised(job, attempt, asked)
         else:
@@ -204,11 +208,12 @@ def _end_for_rival(job: TrainingJob, fence: Fence) -> None:
 
 
 @contextmanager
-def _stop_on_signals(job: TrainingJob) -> Iterator[list[int]]:
+def _stop_on_signals(job: TrainingJob, on_ray: bool) -> Iterator[list[int]]:
     """In the block, SIGTERM or SIGINT requests a last checkpoint; after it, the previous handler gets the signal.
 
-    Yields the list of received signals. A second signal raises KeyboardInterrupt at once. Outside the main thread,
-    which alone receives signals, the list stays empty.
+    Yields the list of received signals. A second signal raises KeyboardInterrupt at once; without Ray, the signal is
+    repeated when its time limit has passed. Outside the main thread, which alone receives signals, the list stays
+    empty.
     """
     job.paths.stop.unlink(missing_ok=True)
     received: list[int] = []
@@ -223,7 +228,10 @@ def _stop_on_signals(job: TrainingJob) -> Iterator[list[int]]:
         received.append(signum)
         arrived.put(signum)
 
-    asking = threading.Thread(target=_ask_workers, args=(job, arrived), name="evergreen-stop", daemon=True)
+    limits = None if on_ray else Deadlines(job)  # with Ray, `_supervised` checks the limits
+    asking = threading.Thread(
+        target=_ask_workers, args=(job, arrived, ask, limits), name="evergreen-stop", daemon=True
+    )
     asking.start()
     before = signal.signal(signal.SIGINT, ask)
     try:
@@ -238,8 +246,27 @@ def _stop_on_signals(job: TrainingJob) -> Iterator[list[int]]:
             signal.raise_signal(received[0])
 
 
-def _ask_workers(job: TrainingJob, arrived: "SimpleQueue[int | None]") -> None:
-    """Write the run's file `stop` for each signal in the queue; None in the queue ends the loop."""
-    while (signum := arrived.get()) is not None:
+def _ask_workers(
+    job: TrainingJob, arrived: "SimpleQueue[int | None]", receiver: Receiver, limits: Deadlines | None
+) -> None:
+    """Write the run's file `stop` for each signal in the queue; None in the queue ends the loop.
+
+    When `limits` have passed since the first signal, `receiver` gets no further signals and the signal is repeated: it
+    interrupts this process, or kills the process after a while.
+    """
+    received: list[int] = []
+    while True:
+        try:
+            signum = arrived.get(timeout=_LOOK_S if received and limits else None)
+        except Empty:
+            if limits is None or not limits.passed(received):
+                continue
+            limits = None
+            no_longer_to(receiver)
+            signal.pthread_kill(threading.main_thread().ident or 0, received[0])
+            continue
+        if signum is None:
+            return
+        received.append(signum)
         log.warning("%s: saving a last checkpoint", signal.Signals(signum).name)
         write_text(job.paths.stop, signal.Signals(signum).name)

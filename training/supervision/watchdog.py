@@ -67,8 +67,10 @@ class Watchdog:
 
     def _allowed(self, life: "_Life") -> float:
         """Seconds that this worker may spend without a heartbeat."""
-        # The first step compiles, opens the data and waits for other workers; Ray Data restarts in each epoch.
-        if life.beat.step <= life.first_step or self.job.feed == "stream":
+        # The first step compiles, opens the data and waits for other workers; until the second is done, the usual time
+        # of a step is not known; Ray Data restarts in each epoch.
+        is_new = life.beat.step <= life.first_step or not life.beat.gap_s
+        if is_new or self.job.feed == "stream":
             return max(self._steady(life), self.job.settings.failure.worker_start_timeout_s)
         return self._steady(life)
 

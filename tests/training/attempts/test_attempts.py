@@ -2,7 +2,9 @@
 
 import os
 import random
+import signal
 import socket
+import time
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +17,7 @@ from training.records import DatasetVersion
 from training.storage.files import write_text
 from training.storage.paths import Home
 from training.supervision import supervise
+from training.termination import ended_by_sigterm
 
 
 def failing_at(steps: list[int]) -> Callable[[TrainingJob], None]:
@@ -81,3 +84,22 @@ def test_a_command_that_comes_no_further_than_the_one_before_waits_longer(
     with pytest.raises(TransientError):
         supervise.train_until_done(again, failing_at([50, 51, 52]), on_ray=False)
     assert slept == [1, 0.5]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_training_in_this_process_that_does_not_stop_is_interrupted(
+    home: Home, small_version: DatasetVersion, signum: signal.Signals
+) -> None:
+    """Without Ray, no watchdog ends a step that hangs: the signal is repeated after `failure.stop_timeout_s`."""
+    settings = tiny_settings(scaling={"num_workers": 0}, failure={"stop_timeout_s": 1.0})
+    asked: list[bool] = []
+
+    def hangs(job: TrainingJob) -> None:
+        signal.raise_signal(signum)
+        while True:
+            asked.append(job.paths.stop.is_file())
+            time.sleep(0.05)
+
+    with pytest.raises(KeyboardInterrupt), ended_by_sigterm():
+        supervise.train_until_done(job_for(home, small_version, settings), hangs, on_ray=False)
+    assert any(asked)  # a last checkpoint was requested first

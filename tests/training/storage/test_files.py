@@ -77,6 +77,25 @@ def test_a_failed_folder_is_not_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_is_not_renamed_when_that_is_forbidden_after_the_sync(tmp_path: Path) -> None:
+    """Scenario: a newer attempt begins while an older one waits for a slow disk."""
+    steps: list[str] = []
+
+    def superseded() -> None:
+        steps.append("asked")
+        raise Stop
+
+    def write() -> None:
+        with atomic_folder(tmp_path / "folder", superseded) as aside:
+            (aside / "file").write_text("whole")
+            steps.append("written")
+
+    with pytest.raises(Stop):
+        write()
+    assert steps == ["written", "asked"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_first_of_two_makers_wins(tmp_path: Path) -> None:
     target = tmp_path / "folder"
     with atomic_folder(target) as slow:

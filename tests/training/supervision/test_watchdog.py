@@ -128,6 +128,15 @@ def test_once_a_step_is_done_a_start_counts_no_more(watch: Watch) -> None:
     watch.check_given_up_after(HANG_S)
 
 
+def test_the_second_step_has_the_time_of_a_start_while_its_usual_time_is_unknown(watch: Watch) -> None:
+    """Scenario: each step takes 40 s, longer than `failure.hang_timeout_s`."""
+    watch.start()
+    watch.beat(0, gap_s=0.0)
+    watch.after(0.9 * START_S)
+    watch.beat(1, gap_s=0.0)
+    watch.check_given_up_after(START_S)
+
+
 def test_a_replaced_worker_has_the_time_of_a_start_again(watch: Watch) -> None:
     watch.start()
     watch.beat(0)

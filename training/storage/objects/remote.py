@@ -53,9 +53,15 @@ def _explained(call: Callable[P, R]) -> Callable[P, R]:
             return call(*args, **kwargs)
         except EvergreenError:
             raise
-        except FileNotFoundError:
-            if call.__name__.startswith("get"):
+        except FileNotFoundError as error:
+            if call.__name__.startswith("get") or _is_of_this_machine(error):
                 raise
+            if (
+                _code(error) == "NoSuchUpload"
+            ):  # also the answer when the end of an upload is sent a second time
+                raise TransientError(
+                    f"storage.url: {url} does not know an upload that was begun. Run the same command again."
+                ) from error
             raise SettingError(
                 f"storage.url: {url}: there is no such bucket. Create it, or correct the URL."
             ) from None
@@ -78,6 +84,21 @@ def _explained(call: Callable[P, R]) -> Callable[P, R]:
             ) from error
 
     return explained
+
+
+def _response(error: OSError) -> dict[str, Any]:
+    """The answer of an S3 server that led to the error; empty if there is none."""
+    return getattr(error.__cause__, "response", None) or {}
+
+
+def _code(error: OSError) -> str:
+    """The server's code of the error, such as `NoSuchBucket`; empty if there is none."""
+    return str(_response(error).get("Error", {}).get("Code", ""))
+
+
+def _is_of_this_machine(error: FileNotFoundError) -> bool:
+    """Whether a file of this machine is missing: the error of the operating system has its name."""
+    return isinstance(error.filename, str) and Path(error.filename).is_absolute()
 
 
 class RemoteStore:
@@ -109,8 +130,7 @@ class RemoteStore:
             return False
         except OSError as error:
             # s3fs recognises this answer of AWS by a field that other servers leave out.
-            response = getattr(error.__cause__, "response", None) or {}
-            if response.get("ResponseMetadata", {}).get("HTTPStatusCode") == _PRECONDITION_FAILED:
+            if _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode") == _PRECONDITION_FAILED:
                 return False
             raise
         return True

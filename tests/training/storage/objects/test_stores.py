@@ -87,6 +87,49 @@ def test_a_server_that_does_not_name_the_condition_is_understood(
     check_store(store)
 
 
+def test_a_store_whose_first_reply_was_lost_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library repeats the request, and the server answers that the object exists."""
+    store = open_store(f"file://{tmp_path}")
+    put_new = store.put_new
+
+    def lost_at_first(key: str, data: bytes) -> bool:
+        return put_new(key, data) and data != b"1"
+
+    monkeypatch.setattr(store, "put_new", lost_at_first)
+    check_store(store)
+    assert store.keys("probes") == []
+    monkeypatch.setattr(store, "put_new", lambda _key, _data: False)
+    with pytest.raises(ResourceError, match="does not create a new object"):
+        check_store(store)
+
+
+def test_an_upload_whose_end_was_sent_twice_is_tried_again(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has completed the upload, its reply was lost, and the second request names an unknown upload."""
+    from botocore.exceptions import ClientError
+    from s3fs.errors import translate_boto_error
+
+    store = open_store(s3_server.new_bucket())
+    assert isinstance(store, RemoteStore)
+
+    def refused(*_given: object, **_options: object) -> None:
+        answer = {"Error": {"Code": "NoSuchUpload", "Message": "the upload does not exist"}}
+        raise translate_boto_error(ClientError(answer, "CompleteMultipartUpload"))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store._files, "put_file", refused)
+    with pytest.raises(TransientError, match="does not know an upload that was begun"):
+        store.put_file("key", tmp_path / "file")
+
+
+def test_a_file_that_is_gone_is_no_missing_bucket(s3_server: S3Server, tmp_path: Path) -> None:
+    store = open_store(s3_server.new_bucket())
+    with pytest.raises(FileNotFoundError, match="gone"):
+        store.put_file("key", tmp_path / "gone")
+
+
 def test_a_missing_package_is_named() -> None:
     with pytest.raises(SettingError, match=r"storage\.url: gs://bucket needs a Python package.*gcsfs"):
         open_store("gs://bucket")

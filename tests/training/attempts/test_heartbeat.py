@@ -1,0 +1,46 @@
+"""The mean time of a step in a worker's heartbeat, with a simulated clock."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from training.attempts import heartbeat
+from training.attempts.heartbeat import Beat, Heartbeat
+from training.storage.record_files import read_record
+
+
+@pytest.fixture
+def beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float, int], float]:
+    """A function that sends a heartbeat at a time, in seconds, and returns the `gap_s` that the file has then."""
+    now = [0.0]
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    sender = Heartbeat(tmp_path / "run" / "beats" / "rank-0.json", 1, 0, "node")
+
+    def beat(at: float, step: int) -> float:
+        now[0] = 1000.0 + at
+        sender.beat(step)
+        return read_record(sender.file, Beat, "run").gap_s
+
+    return beat
+
+
+def test_the_mean_time_of_a_step_is_unknown_until_two_steps_are_done(
+    beats: Callable[[float, int], float],
+) -> None:
+    assert [beats(100, 0), beats(140, 1)] == [0, 0]
+    assert [beats(180, 2), beats(230, 3)] == [40, 45]
+
+
+def test_heartbeats_of_a_worker_that_waits_are_no_steps(beats: Callable[[float, int], float]) -> None:
+    """Scenario: a thread sends heartbeats while the worker loads its rows, and later while a checkpoint is written."""
+    for second in range(300):
+        beats(second, 0)
+    assert [beats(345, 1), beats(390, 2)] == [0, 45]
+    assert [beats(390 + second, 2) for second in range(1, 30)] == [45] * 29
+    assert beats(450, 3) == 52.5
+
+
+def test_a_resumed_training_does_not_count_its_earlier_steps(beats: Callable[[float, int], float]) -> None:
+    assert [beats(10, 0), beats(50, 25), beats(90, 26)] == [0, 0, 40]
