@@ -351,3 +351,24 @@ def test_the_command_that_installs_keras_is_named(
     settings = load(write_keras(tmp_path))[0].settings
     with pytest.raises(SettingError, match=r"install it by `make setup EXTRAS=all`"):
         trainer.check_dataset(settings, small_version)
+
+
+def test_a_frozen_layer_may_follow_a_trained_one() -> None:
+    """The gradient of the first layer needs the weights of the second as they were in the forward pass."""
+
+    import torch
+
+    from training.trainers.keras.module import build_keras_module
+
+    def build_model(shape: tuple[int, ...], outputs: int) -> object:
+        import keras
+        from keras import layers
+
+        frozen = layers.Dense(8, activation="relu", trainable=False)
+        return keras.Sequential([layers.Input(shape), layers.Dense(8), frozen, layers.Dense(outputs)])
+
+    module = build_keras_module(build_model, (7,), 2).train()  # type: ignore[arg-type]
+    module(torch.ones(3, 7)).sum().backward()
+    first = next(iter(module.parameters()))
+    assert first.grad is not None
+    assert first.grad.abs().max() > 0

@@ -65,6 +65,27 @@ def test_a_crash_at_any_step_changes_no_bit(
     assert read_attempts(job.paths)[1].first_step > 0
 
 
+@pytest.mark.parametrize("part", [0.5, 0.9])
+def test_hooks_of_the_start_of_an_epoch_change_a_resumed_training_once(
+    part: float, home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training that resumes inside an epoch calls them again: with the state after the first call."""
+    body = """self.average.add_(1.0)
+        for group in self.optimizers().param_groups:
+            group["lr"] *= 0.9"""
+    recipe = changed(
+        write_lightning(tmp_path / "recipe"),
+        ("    def configure_opt", _hook("on_train_epoch_start(self)", body)),
+    )
+    calm = small_job(Home(tmp_path / "calm"), small_version, recipe, checkpoint={"every_steps": 2})
+    trained = launch(calm)
+    assert trained.reproducible, trained.reproducible_reason
+    job = small_job(home, small_version, recipe, checkpoint={"every_steps": 2})
+    crash_at(part * trained.steps, job, monkeypatch)
+    assert outcome(job, launch(job)) == outcome(calm, trained)
+    assert read_attempts(job.paths)[1].first_step % (trained.steps / 3) > 0
+
+
 def test_the_hooks_of_a_datamodule_are_called_and_its_state_is_restored(
     home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +248,18 @@ def test_manual_optimization_resumes_to_the_same_bits(
                 (
                     "    def configure_opt",
                     _hook(
+                        "configure_callbacks(self)",
+                        "return [L.pytorch.callbacks.BackboneFinetuning(unfreeze_backbone_at_epoch=1)]",
+                    ),
+                )
+            ],
+            "configure_callbacks returns BackboneFinetuning.*Set requires_grad in __init__",
+        ),
+        (
+            [
+                (
+                    "    def configure_opt",
+                    _hook(
                         "on_train_batch_start(self, batch, batch_idx)",
                         "return -1 if batch_idx == 2 else None",
                     ),
@@ -252,7 +285,15 @@ def test_manual_optimization_resumes_to_the_same_bits(
             "made no optimizer step at step 0",
         ),
     ],
-    ids=["object", "early stopping", "skipped batches", "should_stop", "monitor", "no optimizer step"],
+    ids=[
+        "object",
+        "early stopping",
+        "unfreezing",
+        "skipped batches",
+        "should_stop",
+        "monitor",
+        "no optimizer step",
+    ],
 )
 def test_a_module_that_could_not_resume_is_refused(
     changes: list[tuple[str, str]], message: str, home: Home, tmp_path: Path, small_version: DatasetVersion

@@ -1,12 +1,16 @@
 """A recipe's own training loop with Accelerate under Evergreen."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from boosted_tables import outcome
 from network_runs import crash_at, rows_of_steps, small_job
 from own_loops import write_loop
 from small_runs import job_for, tiny_settings
+from torch.nn.parallel import DistributedDataParallel
 from trainer_contract import TrainerContract
 
 from training.attempts.history import read_attempts
@@ -168,3 +172,20 @@ def test_a_recipe_without_a_model_is_refused(tmp_path: Path) -> None:
     recipe = write_loop(tmp_path / "recipe", ("build_model=build_model, ", ""))
     with pytest.raises(SettingError, match="its trainer needs build_model"):
         load(recipe)
+
+
+def test_the_model_is_found_inside_of_what_accelerate_wraps_around_it(tmp_path: Path) -> None:
+    """With several workers, Accelerate compiles the model after it has wrapped the model for them."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = torch.nn.Linear(2, 2)
+        wrapped = DistributedDataParallel(model)
+        compiled: Any = torch.compile(wrapped)
+        from training.trainers.accelerate import training_loop
+
+        found = training_loop._unwrapped(compiled)
+        assert [type(each) for each in found] == [type(compiled), DistributedDataParallel, torch.nn.Linear]
+        inside: Any = DistributedDataParallel(torch.compile(model))  # type: ignore[arg-type]
+        assert training_loop._unwrapped(inside)[-1] is model
+    finally:
+        dist.destroy_process_group()

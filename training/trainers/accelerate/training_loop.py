@@ -54,9 +54,7 @@ class LoopState:
     @property
     def model(self) -> nn.Module:
         """The recipe's module, without the wrappers that exchange gradients and compile."""
-        model: nn.Module = self.registered["model"]
-        model = model.module if isinstance(model, DistributedDataParallel) else model
-        return getattr(model, "_orig_mod", model)
+        return _unwrapped(self.registered["model"])[-1]
 
     def targets(self, targets: torch.Tensor) -> torch.Tensor:
         """See :meth:`training.problems.objectives.Objective.torch_targets`."""
@@ -90,6 +88,10 @@ class LoopState:
         }
         return {name: scaler for name, scaler in found.items() if scaler is not None}
 
+    def same_weights(self) -> list[torch.Tensor]:
+        """See :class:`training.trainers.network.progress.Learner`."""
+        return list(self.model.parameters())
+
     def changed_by_update_alone(self) -> Set[int]:
         """Empty: the loop may change any tensor at any time."""
         return frozenset()
@@ -116,6 +118,17 @@ class LoopState:
             return mean_over(
                 self.model, forward, self.version, self.ranks, columns, rows, progress, self.own_metrics
             )
+
+
+def _unwrapped(model: nn.Module) -> list[nn.Module]:
+    """`model` and what it wraps, from outside to inside: Accelerate may compile a model before or after wrapping it."""
+    found = [model]
+    while True:
+        inner = found[-1].module if isinstance(found[-1], DistributedDataParallel) else found[-1]
+        inner = getattr(inner, "_orig_mod", inner)
+        if inner is found[-1]:
+            return found
+        found.append(inner)
 
 
 class TrainingLoop:
@@ -191,7 +204,8 @@ class TrainingLoop:
         if self._position is not None:
             raise TrainingError("the loop calls register() twice; pass all objects in one call")
         check_no_plugin()
-        if self._entry.ranks.distributed and not isinstance(model, DistributedDataParallel):
+        exchanges = any(isinstance(each, DistributedDataParallel) for each in _unwrapped(model))
+        if self._entry.ranks.distributed and not exchanges:
             raise TrainingError(
                 f"register() got a {type(model).__name__} as the model, and {self.world_size} workers need a "
                 "DistributedDataParallel: pass the model that accelerator.prepare(...) returns"

@@ -58,7 +58,10 @@ class KerasModule(nn.Module):
         if updated:  # an exported program with an empty block `no_grad` could not be loaded again
             with torch.no_grad():
                 for name, value in updated.items():
-                    values[name].copy_(value)
+                    if (
+                        value is not values[name]
+                    ):  # of a frozen weight, which the backward pass may need unchanged
+                        values[name].copy_(value)
         return output
 
 

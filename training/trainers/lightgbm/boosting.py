@@ -1,6 +1,7 @@
 """The rounds of LightGBM; see :mod:`training.trainers.boosting.rounds`."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.boosting.rounds import NO_PARAMETERS, Round, block_seed
 from training.trainers.lightgbm.network import network_parameters
-from training.trainers.lightgbm.objectives import LightGBMObjective, Numbers, objective_of
+from training.trainers.lightgbm.objectives import NO_METRIC, LightGBMObjective, Numbers, objective_of
 from training.trainers.lightgbm.own_settings import own_settings
 from training.trainers.lightgbm.text import feature_name, model_of, text_of
 from training.trainers.ranks import Ranks
@@ -26,6 +27,7 @@ _ENDED = (
     "(training.feature_fraction, training.bagging_fraction); or lower training.min_data_in_leaf."
 )
 _OTHER_SHARE, _THIRD_SHARE = 0.75, 0.8  # any two shares of rows
+Sums = tuple[float, float]  # of the loss and of the metric
 _SEEDS = ("bagging_seed", "feature_fraction_seed", "extra_seed", "objective_seed")
 
 
@@ -34,17 +36,16 @@ class Growing:
     """A model that grows.
 
     `start` is the model that the training began with (None before the first round), and `booster` the model since then
-    (None before the first new round). `learned` has the sums of the loss and of the metric over this worker's rows to
-    learn from, `validated` the raw predictions (rows, outputs) for this worker's rows for validation. `ended`: a round
-    found no split. LightGBM adds no tree in such a round, and later rounds are left out, so that the first n trees of
-    each output stay those of the first n rounds.
+    (None before the first new round). `learned` and `validated` have the sums of the loss and of the metric over this
+    worker's rows to learn from and for validation. `ended`: a round found no split. LightGBM adds no tree in such a
+    round, and later rounds are left out, so that the first n trees of each output stay those of the first n rounds.
     """
 
     start: lightgbm.Booster | None
     booster: lightgbm.Booster | None
     seeds: dict[str, int]
-    learned: tuple[float, float]
-    validated: Numbers
+    learned: Sums
+    validated: Sums
     ended: bool
 
 
@@ -52,10 +53,12 @@ class Growing:
 class LightGBMRounds:
     """One worker's rows and parameters; see :class:`training.trainers.boosting.rounds.Boosting`.
 
-    `network` keeps the connections to the other workers open as long as the object lives.
+    `held` are the rows for validation, None if this worker has none. `network` keeps the connections to the other
+    workers open as long as the object lives.
     """
 
     learn: lightgbm.Dataset
+    held: lightgbm.Dataset | None
     inputs: tuple[Any, Any]
     targets: tuple[Numbers, Numbers]
     parameters: dict[str, Any]
@@ -73,13 +76,11 @@ class LightGBMRounds:
     def model(self, content: bytes, round_number: int) -> Growing:
         """See :meth:`training.trainers.boosting.rounds.Boosting.model`."""
         start = model_of(content) if content else None
-        ended = start is not None and start.current_iteration() < round_number
-        learned, validated = (0.0, 0.0), np.zeros((len(self.inputs[1]), self.outputs))
-        if start is not None:
-            validated = self._raw(start, self.inputs[1], 0)
-        if start is not None and ended:  # else LightGBM itself has the predictions for the rows to learn from
-            learned = self._sums(self._raw(start, self.inputs[0], 0), self.targets[0])
-        return Growing(start, None, self._seeds(round_number), learned, validated, ended)
+        growing = Growing(start, None, self._seeds(round_number), (0.0, 0.0), (0.0, 0.0), ended=False)
+        if start is not None and start.current_iteration() < round_number:
+            growing.ended = True
+            growing.learned, growing.validated = self._computed(start)
+        return growing
 
     def next_block(self, model: Growing, round_number: int) -> Growing:
         """See :meth:`training.trainers.boosting.rounds.Boosting.next_block`."""
@@ -103,6 +104,7 @@ class LightGBMRounds:
                 self.parameters | model.seeds,
                 self.learn,
                 1,
+                valid_sets=None if self.held is None else [self.held],
                 init_model=model.start,
                 keep_training_booster=True,
             )
@@ -111,21 +113,20 @@ class LightGBMRounds:
             # and would refuse to continue.
             model.booster.train_set_version = self.learn.version
             model.booster.update()
-        model.learned = self._learned(model.booster)
         model.ended = model.booster.current_iteration() <= round_number
-        if model.ended:
-            # Computed as for a loaded model, since LightGBM's and NumPy's exponentials differ in the last bits.
-            model.learned = self._sums(self._raw(model.booster, self.inputs[0], 0), self.targets[0])
-            if self.ranks.is_first:
-                log.warning(_ENDED, round_number + 1)
+        if not model.ended:
+            model.learned, model.validated = self._kept(model.booster)
             return
-        model.validated = model.validated + self._raw(model.booster, self.inputs[1], round_number)
+        # Computed as for a loaded model, since LightGBM's and NumPy's exponentials differ in the last bits.
+        model.learned, model.validated = self._computed(model.booster)
+        if self.ranks.is_first:
+            log.warning(_ENDED, round_number + 1)
 
     def evaluate(self, model: Growing, round_number: int) -> Round:
         """Loss and metric after round `round_number`; all workers take part."""
         del round_number
         learned, validated = (float(len(targets)) for targets in self.targets)
-        sums = *model.learned, learned, *self._sums(model.validated, self.targets[1]), validated
+        sums = *model.learned, learned, *model.validated, validated
         loss, score, rows, other_loss, other_score, other_rows = self.ranks.add_up(*sums)
         train = self.objective.results(loss / rows, score / rows)
         return Round(*train, *self.objective.results(other_loss / other_rows, other_score / other_rows))
@@ -143,33 +144,41 @@ class LightGBMRounds:
     def _seeds(self, round_number: int) -> dict[str, int]:
         return dict.fromkeys(_SEEDS, block_seed(self.seed, round_number))
 
-    def _learned(self, booster: lightgbm.Booster) -> tuple[float, float]:
-        """Sums of the loss and of the metric over this worker's rows to learn from.
+    def _kept(self, booster: lightgbm.Booster) -> tuple[Sums, Sums]:
+        """Sums over this worker's rows to learn from and for validation, from the predictions that LightGBM keeps."""
+        learned = self._evaluated(booster.eval_train, self.targets[0])
+        return learned, (0.0, 0.0) if self.held is None else self._evaluated(
+            booster.eval_valid, self.targets[1]
+        )
 
-        LightGBM keeps its predictions for these rows, and gives them to a metric: nothing is predicted again.
-        """
-        found = list[tuple[float, float]]()
+    def _evaluated(self, evaluate: Callable[..., list[Any]], targets: Numbers) -> Sums:
+        if self.parameters["metric"] != NO_METRIC:
+            ((_, _, mean, _),) = evaluate()
+            return mean * len(targets), mean * len(targets)
+        sums = list[Sums]()
 
         def take(predicted: Numbers, rows: lightgbm.Dataset) -> tuple[str, float, bool]:
             del rows
-            targets = self.targets[0]
-            found.append(self.objective.sums(predicted.reshape(len(targets), self.outputs), targets))
+            sums.append(self.objective.sums(predicted.reshape(len(targets), self.outputs), targets))
             return "sums", 0.0, False
 
-        booster.eval_train(take)
-        return found[0]
+        evaluate(take)
+        return sums[0]
 
-    def _sums(self, raw: Numbers, targets: Numbers) -> tuple[float, float]:
-        return self.objective.sums(self.objective.outputs(raw), targets)
+    def _computed(self, model: lightgbm.Booster) -> tuple[Sums, Sums]:
+        """The same sums as :meth:`_kept`, but for the last bits, of a model that was loaded."""
+        learned, validated = (
+            self.objective.sums(self.objective.outputs(self._raw(model, inputs)), targets)
+            for inputs, targets in zip(self.inputs, self.targets, strict=True)
+        )
+        return learned, validated
 
-    def _raw(self, model: lightgbm.Booster, rows: Any, first_round: int) -> Numbers:
-        """Raw predictions (rows, outputs) of the trees from round `first_round` on."""
+    def _raw(self, model: lightgbm.Booster, rows: Any) -> Numbers:
+        """Raw predictions (rows, outputs) of a model."""
+        if not len(rows):
+            return np.zeros((0, self.outputs))
         found = model.predict(
-            rows,
-            start_iteration=first_round,
-            num_iteration=-1,
-            raw_score=True,
-            num_threads=self.parameters["num_threads"],
+            rows, num_iteration=-1, raw_score=True, num_threads=self.parameters["num_threads"]
         )
         return np.asarray(found, np.float64).reshape(len(rows), self.outputs)
 
@@ -195,10 +204,12 @@ def build_boosting(
         "enable_bundle": False,
         "feature_pre_filter": False,  # each worker would leave out columns by its own rows
         "deterministic": True,
-        "force_row_wise": True,  # otherwise LightGBM chooses by the clock, and sums in another order
+        "force_col_wise": True,  # otherwise LightGBM chooses by the clock, and sums in another order
         "num_threads": settings.scaling.threads_per_worker,
         "verbosity": -1,
     }
+    if settings.scaling.threads_per_worker > 1:  # LightGBM's threads would add up a metric in no fixed order
+        parameters["metric"] = NO_METRIC
     if ranks.distributed:
         parameters |= {"tree_learner": "data", "pre_partition": True, "num_machines": ranks.world_size}
     mine = slice(ranks.rank, None, ranks.world_size)
@@ -214,10 +225,12 @@ def build_boosting(
         params=parameters,
         free_raw_data=False,  # the predictions at the start of a block are computed from the rows
     )
+    held = dataset.create_valid(inputs[1], targets[1]) if len(targets[1]) else None
     timeout_s = settings.failure.collective_timeout_s
     network = lightgbm.Booster(parameters | network_parameters(ranks, timeout_s), dataset)
     return LightGBMRounds(
         learn=dataset,
+        held=held,
         inputs=inputs,
         targets=targets,
         parameters=parameters,

@@ -15,6 +15,7 @@ from training.problems.objectives import objective_named
 from training.records import DatasetVersion
 
 Numbers = npt.NDArray[np.float64]
+NO_METRIC = "none"
 _TINY = 1e-15  # smallest probability of a loss, as in LightGBM's own metrics
 
 
@@ -25,7 +26,8 @@ class LightGBMObjective:
     `outputs` converts raw predictions, as LightGBM converts those of the rows to learn from; both have the shape
     (rows, outputs). `sums` gives the sums of the loss and of the metric over rows, from converted predictions and
     targets (rows,); `results` gives (loss, metric) from the means over the rows of all workers. `per_class`: whether a
-    round adds a tree for each class.
+    round adds a tree for each class. `metric` is LightGBM's name of the mean of both sums, if they are equal: LightGBM
+    then evaluates faster than NumPy.
     """
 
     name: str
@@ -33,11 +35,12 @@ class LightGBMObjective:
     sums: Callable[[Numbers, Numbers], tuple[float, float]]
     results: Callable[[float, float], tuple[float, float]]
     per_class: bool = False
+    metric: str = NO_METRIC
 
     def parameters(self, version: DatasetVersion) -> dict[str, Any]:
-        """Parameters of a booster: objective, number of classes; no metrics, which `sums` computes."""
+        """Parameters of a booster: objective, number of classes, metric."""
         classes = {"num_class": len(version.classes)} if self.per_class else {}
-        return {"objective": self.name, **classes, "metric": "none"}
+        return {"objective": self.name, **classes, "metric": self.metric}
 
 
 def probabilities(raw: Numbers) -> Numbers:
@@ -77,6 +80,7 @@ OBJECTIVES: Mapping[tuple[str, str], LightGBMObjective] = {
         outputs=_unchanged,
         sums=_squares,
         results=lambda loss, _: (loss, float(np.sqrt(loss))),
+        metric="l2",
     ),
 }
 

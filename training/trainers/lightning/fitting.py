@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch  # noqa: TID253 - imported by processes that train
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer  # noqa: TID253
 from lightning.pytorch.callbacks import (  # noqa: TID253
+    BaseFinetuning,
     Callback,
     EarlyStopping,
     StochasticWeightAveraging,
@@ -92,7 +94,8 @@ class Fitting(Callback):
 
             # DDP reorders its buckets after the first backward pass unless it looks for unused parameters. With three
             # or more ranks, the order of the buckets decides the order of sums, so a resumed training would differ.
-            strategy = RayDDPStrategy(find_unused_parameters=self.ranks.world_size > 2)
+            # Looking for them also permits losses that use a part of the module, as of several optimizers.
+            strategy = RayDDPStrategy(find_unused_parameters=True)
             where = {
                 "devices": "auto",
                 "strategy": strategy,
@@ -131,20 +134,29 @@ class Fitting(Callback):
                     f"configure_callbacks returns {type(callback).__name__}, which trainer lightning does not support: "
                     "each epoch is trained, and training.select=best keeps the weights of the best"
                 )
+            if isinstance(callback, BaseFinetuning):
+                raise TrainingError(
+                    f"configure_callbacks returns {type(callback).__name__}, which trainer lightning does not support: "
+                    "workers exchange the gradients of the parameters that are trained from the start, and a resumed "
+                    "training would freeze the others again. Set requires_grad in __init__, or use a lower learning "
+                    "rate for a part of the module"
+                )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the handler of SIGTERM, and repeat the hooks of an epoch that is resumed between its steps.
 
         Lightning's own handler would end the training after the present step, without a checkpoint. Its hooks of an
-        epoch's start may set what no checkpoint has, such as the parts of the module in evaluation mode.
+        epoch's start may set what no checkpoint has, such as the parts of the module in evaluation mode. The state that
+        checkpoints have is that after these hooks, so their changes to this state are undone.
         """
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self.sigterm_handler)
         if self.position.step_in_epoch:
-            for callback in trainer.callbacks:
-                if callback is not self:
+            others = [callback for callback in trainer.callbacks if callback is not self]
+            with _unchanged([pl_module, *trainer.optimizers, *_schedulers(trainer), *others]):
+                for callback in others:
                     callback.on_train_epoch_start(trainer, pl_module)
-            pl_module.on_train_epoch_start()
+                pl_module.on_train_epoch_start()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the previous epoch here: in Lightning's hook for that end, some learning rates are not updated yet."""
@@ -163,7 +175,10 @@ class Fitting(Callback):
         self.validation_names |= set(trainer.callback_metrics) - self.names_before_validation
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raise :class:`TrainingError` for an epoch that ended early, or a scheduler that would not resume exactly."""
+        """Give schedulers that monitor a metric the same value on all workers: the mean.
+
+        Raises :class:`TrainingError` for an epoch that ended early, or a scheduler that would not resume exactly.
+        """
         del pl_module
         if not self.epoch_is_over:
             raise TrainingError(
@@ -178,6 +193,15 @@ class Fitting(Callback):
                     "After a restart, Lightning averages a metric of training over the rest of the epoch, so the "
                     "learning rate would differ: log the metric in validation_step."
                 )
+            if scheduler.reduce_on_plateau:
+                self._share(trainer, str(scheduler.monitor))
+
+    def _share(self, trainer: Trainer, name: str) -> None:
+        """Replace a metric by its mean over the ranks, unless it is the same on all, as with `sync_dist=True`."""
+        mine = trainer.callback_metrics[name].detach().double().reshape(1)
+        values = torch.cat(self.ranks.gather(mine.to(self.ranks.device)))
+        if bool((values != values[0]).any()):
+            trainer.callback_metrics[name] = values.mean()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the last epoch."""
@@ -301,6 +325,19 @@ class _StepsTrainer(Trainer):
     def estimated_stepping_batches(self) -> int:
         """Steps of the whole training, for the schedule of a learning rate."""
         return self._steps
+
+
+def _schedulers(trainer: Trainer) -> list[Any]:
+    return [config.scheduler for config in trainer.lr_scheduler_configs]
+
+
+@contextmanager
+def _unchanged(parts: list[Any]) -> Iterator[None]:
+    """After the block, the parts have the states (`state_dict`) that they had before."""
+    states = [deepcopy(part.state_dict()) for part in parts]
+    yield
+    for part, state in zip(parts, states, strict=True):
+        part.load_state_dict(state)
 
 
 @contextmanager

@@ -104,6 +104,10 @@ class Learner:
         """Keep the state until Lightning loads it, when the Trainer starts."""
         self.exchange.loaded = state["lightning"] | {"state_dict": state["model"]}
 
+    def same_weights(self) -> list[torch.Tensor]:
+        """See :class:`training.trainers.network.progress.Learner`."""
+        return list(self.module.parameters())
+
     def changed_by_update_alone(self) -> Set[int]:
         """Empty: in its hooks, a LightningModule may change any tensor at any time."""
         return frozenset()

@@ -1,6 +1,6 @@
 """Checksums of tensors over all their bits, computed on the device without waiting for it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch  # noqa: TID253 - imported by processes that train
 
@@ -11,6 +11,12 @@ def checksums(named: Mapping[str, torch.Tensor], device: torch.device) -> Sums:
     """A checksum of each tensor, on `device`."""
     sums = [words(tensor).sum(dtype=torch.int64).to(device) for tensor in named.values()]
     return tuple(named), torch.stack(sums)
+
+
+def checksum(tensors: Sequence[torch.Tensor]) -> int:
+    """A checksum of all tensors together, of at least 0 and below 2**63."""
+    sums = [words(tensor).sum(dtype=torch.int64).cpu() for tensor in tensors]
+    return int(torch.stack(sums).sum()) & (2**63 - 1)
 
 
 def differing(one: Sums, other: Sums) -> list[str]:

@@ -35,8 +35,11 @@ def build_module(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> nn.Mod
 
 
 def _output_shape(recipe: str, module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the model's output for two example rows."""
-    with torch.inference_mode(), named_as(recipe, "its model"):
+    """The shape of the model's output for two example rows.
+
+    In inference mode, tensors that the model keeps for later passes could not be used in a training step.
+    """
+    with torch.no_grad(), named_as(recipe, "its model"):
         try:
             output = module(model_example(shape, 2))
         except (RuntimeError, ValueError, IndexError) as error:

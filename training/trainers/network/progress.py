@@ -10,12 +10,13 @@ import math
 import time
 from collections.abc import Callable, Set
 from dataclasses import astuple, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from training.attempts.fence import Fence
 from training.attempts.heartbeat import Heartbeat
 from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
+from training.checkpoints.checkpoint_files import contract
 from training.checkpoints.checkpoint_log import Position
 from training.checkpoints.opening import different_checkpoints, open_checkpoints
 from training.checkpoints.parts import whole
@@ -25,7 +26,7 @@ from training.data.sample_order import Rows
 from training.errors import StopRequestedError, TrainingError
 from training.problems.objectives import objective_named
 from training.records import EpochMetrics, Goodput, ReplayOutcome, TrainedModel
-from training.storage.files import atomic_folder
+from training.storage.files import atomic_folder, digest_json
 from training.storage.paths import TRAINED
 from training.storage.record_files import record_text
 from training.trainers.accounting import Clock, metric_interval
@@ -36,6 +37,9 @@ from training.trainers.network.own_settings import network_settings
 from training.trainers.ranks import ControlConsensus, Ranks, backend_name, device_name
 from training.trainers.replay_outcome import unchecked
 from training.trainers.requests import SAVE, STOP, Requests
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger("evergreen.loop")
 
@@ -63,6 +67,9 @@ class Learner(Protocol):
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state that :meth:`state` returned, with :class:`training.checkpoints.parts.StoredRows`."""
+
+    def same_weights(self) -> "list[torch.Tensor]":
+        """The weights, which have the same bits on all ranks after each step; empty if each rank has a part."""
 
     def changed_by_update_alone(self) -> Set[int]:
         """Addresses of the tensors in :meth:`state` that nothing changes before the optimizer's next update."""
@@ -325,6 +332,7 @@ class Progress:
         look for it; after the last epoch, the training finishes instead.
         """
         rows_per_s = epoch.rows / (time.perf_counter() - epoch.began)
+        self._check_same_weights(epoch)
         with self.clock.time("validation"):
             loss, score = self.learner.validate(
                 self.columns, self.validation_rows, lambda: self.heartbeat.beat(epoch.step)
@@ -353,6 +361,24 @@ class Progress:
         if position.step < self.total_steps and self.agreement.exchange(self.requests.read()) == STOP:
             self._stop(position, "there")
         return position
+
+    def _check_same_weights(self, epoch: Epoch) -> None:
+        """Raise :class:`TrainingError` on all ranks if their weights differ: a checkpoint has those of the first.
+
+        Ranks on different processors are not compared, since an optimizer's last bits may differ there.
+        """
+        from training.trainers.network.checksums import checksum
+
+        weights = self.learner.same_weights() if self.ranks.distributed else []
+        processor = digest_json(contract() | {"device": device_name(self.ranks)})
+        alike = bool(weights) and self.ranks.all_equal(int(processor[:15], 16))
+        if alike and not self.ranks.all_equal(checksum(weights)):
+            raise TrainingError(
+                f"after epoch {epoch.number + 1} the workers have different weights: a part of the model was trained "
+                "without exchanging gradients, or a learning rate depends on the worker. Leave requires_grad as "
+                "build_model sets it, call the module that exchanges gradients in each pass, and compute what a "
+                "scheduler monitors from all workers."
+            )
 
     def _save(self, position: Position, score: float | None, interval_sums: list[list[float]]) -> None:
         """Save the state at `position`: the first rank writes, or all ranks if the state is sharded.

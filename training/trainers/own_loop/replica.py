@@ -14,6 +14,7 @@ from torch import nn  # noqa: TID253
 from training.checkpoints.parts import whole
 from training.data.dataset import Columns
 from training.data.sample_order import Rows, stream_key
+from training.errors import TrainingError
 from training.problems.objectives import objective_named
 from training.recipe import Recipe
 from training.recipe_metrics import RecipeMetrics
@@ -116,10 +117,25 @@ class LoopReplica:
         inputs = example_inputs(self.version, rows).to(self.ranks.device)
         targets = torch.zeros(rows, dtype=torch.int64, device=self.ranks.device)
         self.add_gradients(Batch(inputs, targets, np.arange(rows), rows), 0, 0, 0, 0.0)
+        self._check_all_used()
         self.optimizer.zero_grad(set_to_none=True)
         for buffer, value in zip(self.module.buffers(), buffers, strict=True):
             buffer.copy_(value)
         self.communication.exposed_s = 0.0
+
+    def _check_all_used(self) -> None:
+        """Raise :class:`TrainingError` if the pass gave a parameter no gradient: DDP would wait for it in each step."""
+        unused = [
+            name
+            for name, parameter in self.module.named_parameters()
+            if parameter.requires_grad and parameter.grad is None
+        ]
+        if unused:
+            raise TrainingError(
+                f"the model does not use its parameter {unused[0]}{_and_others(unused)}, and several workers exchange "
+                "the gradients of all parameters: remove the parameter, set its requires_grad to False in "
+                "build_model, or train with scaling.num_workers=1"
+            )
 
     def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one optimizer step; return the sums of losses and of the metric over this worker's rows.
@@ -165,9 +181,14 @@ class LoopReplica:
         return losses, scores
 
     def passes(self, tensor: torch.Tensor, batch: Batch) -> Sequence[torch.Tensor]:
-        """`tensor`, with a row for each row of `batch`, divided into the step's forward and backward passes."""
-        del batch
-        return tensor.chunk(self.options.accumulation_steps)
+        """`tensor`, with a row for each row of `batch`, divided into the step's forward and backward passes.
+
+        A pass has at least two rows, which batch normalisation needs, unless the passes of a full step have one.
+        """
+        most = self.options.accumulation_steps
+        rows_of_full_step = self.options.global_batch_size * len(tensor) / batch.global_rows
+        fewest = 2 if rows_of_full_step >= 2 * most else 1
+        return tensor.tensor_split(max(1, min(most, len(tensor) // fewest)))
 
     def validate(
         self, columns: Columns, rows: Rows, progress: Callable[[], None] = lambda: None
@@ -208,8 +229,11 @@ class LoopReplica:
         self.module.train()
 
     def without_gradients(self) -> AbstractContextManager[None]:
-        """A context for forward passes of a validation."""
-        return torch.inference_mode()
+        """A context for forward passes of a validation.
+
+        In inference mode, tensors that the model keeps for later passes could not be used in a training step.
+        """
+        return torch.no_grad()
 
     def _output(self, inputs: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.module(self.inputs.plain(inputs))
@@ -219,6 +243,10 @@ class LoopReplica:
         """The state that the next step depends on, as references to tensors: later steps change them in place."""
         parts: dict[str, Any] = {"model": self.module, "optimizer": self.optimizer, "scaler": self.scaler}
         return {name: part.state_dict() for name, part in parts.items()}
+
+    def same_weights(self) -> list[torch.Tensor]:
+        """See :class:`training.trainers.network.progress.Learner`."""
+        return [] if self.sharded else list(self.module.parameters())
 
     def changed_by_update_alone(self) -> set[int]:
         """Addresses of the tensors in :meth:`state` that only :meth:`update` changes.
@@ -291,6 +319,10 @@ class LoopReplica:
         if self.ranks.distributed:
             for buffer in self.module.buffers():
                 dist.broadcast(buffer, src=0)
+
+
+def _and_others(names: list[str]) -> str:
+    return f" and {len(names) - 1} others" if len(names) > 1 else ""
 
 
 def _timed_allreduce(

@@ -85,6 +85,10 @@ class Learner:
         assign(self.weights, state["model"])
         assign(numbered(self.optimizer.variables), state["optimizer"])
 
+    def same_weights(self) -> list[torch.Tensor]:
+        """See :class:`training.trainers.network.progress.Learner`."""
+        return [torch.from_numpy(np.array(one.numpy())) for one in self.model.trainable_variables]
+
     def changed_by_update_alone(self) -> Set[int]:
         """Empty: the tensors of :meth:`state` are copies."""
         return frozenset()

@@ -97,6 +97,10 @@ class Learner:
             if loaded:
                 part.load_state_dict(loaded[name])
 
+    def same_weights(self) -> list[torch.Tensor]:
+        """See :class:`training.trainers.network.progress.Learner`."""
+        return list(self.model.parameters())
+
     def changed_by_update_alone(self) -> Set[int]:
         """Empty: the recipe's model may change any tensor at any time."""
         return frozenset()

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 from crashes import SAVE_EACH_STEP, crashed, outcome, settings
-from small_runs import job_for, write_recipe
+from small_runs import LINEAR, job_for, write_recipe
 from torch import nn
 
 from training.attempts.job import TrainingJob
 from training.checkpoints.weights import load_weights, save_weights, weights_digest
-from training.errors import DataError, SettingError
+from training.errors import DataError, SettingError, TrainingError
 from training.recipe import load
 from training.records import DatasetVersion
 from training.settings.schema import Settings
@@ -194,3 +194,14 @@ def test_two_workers_get_the_weights_by_the_store_and_leave_the_frozen_parts(
     assert trained.world_size == 2
     for name, one in found.items():
         assert torch.equal(one, given[name]) == name.startswith(("1.", "2."))
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_parameter_that_the_model_does_not_use_is_named_on_several_workers(
+    home: Home, small_version: DatasetVersion, tmp_path: Path
+) -> None:
+    spare = "m.register_parameter('spare', nn.Parameter(nn.Linear(1, 1).weight.detach()))"
+    recipe = write_recipe(tmp_path / "unused", f"(lambda m: ({spare}, m)[1])({LINEAR})")
+    job = job_for(home, small_version, settings(scaling={"num_workers": 2, "cpus_per_worker": 0.5}), recipe)
+    with pytest.raises(TrainingError, match="does not use its parameter spare, and several workers"):
+        launch(job)

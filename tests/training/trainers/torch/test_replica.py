@@ -306,3 +306,58 @@ def test_checking_a_model_leaves_its_statistics_alone(tmp_path: Path, small_vers
     assert module.training
     assert module[0].num_batches_tracked == 0
     assert module[0].running_mean.item() == 0
+
+
+@pytest.mark.parametrize("rows", [19, 22, 25, 57])
+def test_a_short_last_step_has_no_pass_of_one_row(
+    replica: Callable[..., Replica], columns: Columns, rows: int
+) -> None:
+    """Batch normalisation refuses a single row."""
+    short = batch(columns, range(rows))
+    made = replica(NORMED, accumulation_steps=8, global_batch_size=128)
+    assert moved(made, short).abs().max() > 0
+    sizes = [len(part) for part in made.passes(short.targets, short)]
+    assert sum(sizes) == rows
+    assert min(sizes) >= 2
+
+
+def test_passes_of_one_row_are_possible(replica: Callable[..., Replica], columns: Columns) -> None:
+    full = batch(columns, range(8))
+    made = replica(accumulation_steps=8, global_batch_size=8)
+    assert [len(part) for part in made.passes(full.targets, full)] == [1] * 8
+
+
+LAZY = """
+from evergreen import Digits, Recipe
+
+
+def build_model(shape, classes):
+    import torch
+    from torch import nn
+
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.table = nn.Linear(64, classes), None
+
+        def forward(self, images):
+            if self.table is None:
+                self.table = torch.cos(torch.arange(64.0))
+            return self.head(images.flatten(1) * self.head.weight.mean() * self.table)
+
+    return Lazy()
+
+
+recipe = Recipe("lazy", "keeps a tensor from its first pass", Digits(), build_model=build_model)
+"""
+
+
+def test_a_model_may_keep_tensors_from_its_first_pass(
+    tmp_path: Path, small_version: DatasetVersion, columns: Columns
+) -> None:
+    """The first pass is that of the check of the model."""
+    file = tmp_path / "lazy.py"
+    file.write_text(LAZY)
+    ranks = Ranks(0, 1, torch.device("cpu"), distributed=False)
+    made = Replica(load(str(file))[0], small_version, tiny_settings(training=PLAIN), ranks, total_steps=100)
+    assert moved(made, batch(columns)).abs().max() > 0
