@@ -17,7 +17,7 @@ from tasks.model_formats.base import format_of
 from tasks.registry.aliases import TRANSFORM_TAG, champion_of, version_tags
 from tasks.registry.safe_loading import registered_inputs
 from tasks.step import step
-from tasks.trackers.mlflow_run import check_experiment, connect_once, open_run
+from tasks.trackers.mlflow_run import check_experiment, check_version, connect_once, open_run
 from training.errors import StopRequestedError, classify
 from training.plan import RunPlan
 from training.recipe import reload_once
@@ -50,6 +50,7 @@ def preflight(plan: RunPlan, version: DatasetVersion) -> None:
             check_shape(plan, version, number)
         if plan.settings.tracking.uri is not None:
             open_run(client, plan)  # a server may allow reads, and refuse this account's writes
+            check_version(client, plan)
     except Exception as error:
         known = classify(error)
         if known is None or not known.transient:

@@ -1,5 +1,6 @@
 """Reuse of an earlier run with the same run key: its release, as long as the registry still has that version."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ from training.storage.record_files import find_record
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.reuse")
 
 
 def find_release(
@@ -47,6 +50,13 @@ def find_release(
     judged_for_good = CHAMPION in (alias, release.alias)
     if not judged_for_good and not _verdict_stands(client, plan, release):
         return None
+    if judged_for_good and champion_of(client, plan.model) is None:
+        log.warning(
+            "registered model %s has no version with the alias %s, which was removed in MLflow, so no version is in "
+            "service. Set the alias in MLflow, or retrain with --force.",
+            plan.model,
+            CHAMPION,
+        )
     text = summary(release.verdict, CHAMPION if judged_for_good else release.alias)
     verdict = release.verdict.model_copy(update={"summary": text})
     return release.model_copy(update={"reused": True, "alias": alias, "verdict": verdict})

@@ -115,6 +115,7 @@ _SHORT_OF = (
     "file write failed",
 )
 _MLFLOW = frozenset({"MlflowException", "RestException"})
+_DATABASE = ("sqlalche.me", "sqlalchemy.exc", "queuepool limit")
 _TRY_AGAIN = frozenset({429, 500, 502, 503, 504})
 _NO_SERVER = ("prefect api server",)
 _PREFECT_STATUS = "PrefectHTTPStatusError"
@@ -173,7 +174,7 @@ def classify(error: BaseException) -> EvergreenError | None:
         if isinstance(one, EvergreenError):
             return one
     for one in chain:
-        if (refused := _refused_by_prefect(one) or _refused_by_mlflow(one)) is not None:
+        if (refused := _refused_by_prefect(one) or _refused_by_mlflow(one) or _refused_file(one)) is not None:
             return refused
     for one in chain:
         if (lacking := _lacking(one)) is not None:
@@ -223,6 +224,25 @@ def _refused_by_mlflow(error: BaseException) -> SettingError | None:
     )
 
 
+def _refused_file(error: BaseException) -> EvergreenError | None:
+    """The error to show when a server refuses a file: MLflow's client sends artifacts by the library requests."""
+    if type(error).__name__ != "HTTPError" or not type(error).__module__.startswith("requests"):
+        return None
+    status = status_of(error)
+    if status in REFUSED:
+        return SettingError(
+            f"a server refuses a file ({_first_line(error)}). Grant this account access to artifacts."
+        )
+    if status == 413:
+        return ResourceError(
+            f"a server, or a proxy in front of the server, refuses a file as too large ({_first_line(error)}). Raise "
+            "the limit there (nginx: client_max_body_size), and run the same command, which resumes the run."
+        )
+    if status in _TRY_AGAIN or status >= 500:
+        return TransientError(f"a server does not take or give a file ({_first_line(error)}). {_AGAIN}")
+    return None
+
+
 def _lacking(error: BaseException) -> ResourceError | None:
     """The error to show when `error` means that the machine lacks a resource; else None."""
     if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNO:
@@ -259,6 +279,8 @@ def _passing(error: BaseException) -> TransientError | None:
         )
     if type(error).__name__ in _MLFLOW and _status(error) in _TRY_AGAIN:
         return TransientError(f"MLflow does not answer ({_first_line(error)}). {_AGAIN}")
+    if type(error).__name__ in _MLFLOW and any(sign in text for sign in _DATABASE):  # with status 400
+        return TransientError(f"MLflow's database fails ({_first_line(error)}). {_AGAIN}")
     # The remedy in Ray's message is a variable that Evergreen sets, so it is cut off.
     if type(error).__name__ == "WorkerGroupStartupTimeoutError":
         return TransientError(

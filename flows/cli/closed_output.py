@@ -4,12 +4,15 @@ The rest of the text is then discarded, and the command continues: an error stil
 the error, and a training is not lost.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
+
+_NO_READER = (errno.EPIPE, errno.EIO)  # EIO: of a terminal that was closed, as at the end of an SSH session
 
 
 class Output:
@@ -37,7 +40,9 @@ class Output:
     def _noticed(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in _NO_READER:
+                raise
             self.is_closed = True
             self._discard()
 

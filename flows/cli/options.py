@@ -96,12 +96,12 @@ def _complete_recipe(_context: click.Context, _argument: click.Parameter, typed:
 def prepared_home(verbose: bool, quiet: bool, read_only: bool = False) -> "Home":
     """Set up the environment and log of this process for a command in the home; returns the home.
 
-    Creates the home, or checks that it is writable, unless the command is `read_only`.
+    Creates the home, or checks that it is writable, unless the command is `read_only`. The disk may be nearly full.
     """
     from flows.local.environment import log_to_terminal, prepare
     from training.storage.paths import home, home_to_read
 
-    place = home_to_read() if read_only else home()
+    place = home_to_read() if read_only else home(for_run=False)
     prepare(place)
     log_to_terminal(verbose, quiet)
     return place

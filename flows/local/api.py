@@ -124,6 +124,7 @@ def predict(
     """
     from tasks.registry.lookup import check_known
 
+    check_store_named(tracking_uri)
     place = prepared()
     if tracking_uri is None:
         check_known(place, model, alias)
@@ -157,6 +158,7 @@ def rollback(model: str, why: str = "", *, tracking_uri: str | None = None) -> t
     """
     from tasks.registry.lookup import check_known
 
+    check_store_named(tracking_uri)
     place = prepared()
     if tracking_uri is None:
         check_known(place, model)
@@ -175,11 +177,20 @@ def rollback(model: str, why: str = "", *, tracking_uri: str | None = None) -> t
     return _shown_by_prefect(place, as_flow, as_function)
 
 
+def check_store_named(tracking_uri: str | None) -> None:
+    """Raise :class:`SettingError` for an empty URI, as of a variable that is not set: it would mean another store."""
+    if tracking_uri == "":
+        raise SettingError(
+            "tracking_uri: it is empty; give the URI of MLflow's store, or leave it out for the store under "
+            "EVERGREEN_HOME"
+        )
+
+
 def prepared() -> Home:
-    """Set up this process's environment for a run in the home; returns the home."""
+    """Set up this process's environment for a call that trains nothing; returns the home."""
     from flows.local.environment import prepare
 
-    place = home()
+    place = home(for_run=False)
     prepare(place)
     return place
 

@@ -56,14 +56,18 @@ def _changed(file: Path) -> float:
     return 0.0
 
 
-def in_service(run: RecipeRun) -> bool:
+def in_service(run: RecipeRun, unreadable: set[str]) -> bool:
     """Whether a version of the run has an alias or is an anchor, in any registered model, or the MLflow run is running.
 
     A run whose record of its release is missing may have such a version: a process was killed after the promotion.
-    True when the registry can't be read.
+    True when the registry can't be read; its address is then added to `unreadable` and not asked again, since a server
+    that does not answer costs minutes.
     """
     from mlflow.exceptions import MlflowException
 
+    registry = str(run.plan.settings.tracking.uri or "")
+    if registry in unreadable:
+        return True
     if not has_store(run):
         return False
     try:
@@ -71,7 +75,8 @@ def in_service(run: RecipeRun) -> bool:
         serves = is_in_service(client, run.plan.run_key, run.release)
         return serves or (run.release is not None and is_running(client, run.release))
     except (EvergreenError, MlflowException) as error:
-        log.warning("%s: kept, because its registry can't be read (%s)", run.paths.root, error)
+        log.warning("%s: kept, as all runs of its registry, which can't be read (%s)", run.paths.root, error)
+        unreadable.add(registry)
         return True
 
 

@@ -1,5 +1,6 @@
 """What garbage collection removes: records of the removals, and how folders are removed and measured."""
 
+import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -64,7 +65,8 @@ def folder_removal(home: Home, recipe: str, kind: Kind, folder: Path, why: str) 
 
 def size_of(folder: Path) -> int:
     """Bytes of all files in a folder, also of a folder in which processes still write."""
-    return sum(map(_file_size, folder.rglob("*")))
+    # Unlike Path.rglob, os.walk ignores a folder that another process removes meanwhile.
+    return sum(_file_size(Path(place) / name) for place, _, names in os.walk(folder) for name in names)
 
 
 def _file_size(file: Path) -> int:

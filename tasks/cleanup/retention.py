@@ -43,6 +43,7 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
     caches = _caches(home)
     removals: list[Removal] = []
     left_alone: dict[str, str] = {}
+    unreadable: set[str] = set()  # registries, by address
     recipes = {folder.name for place in (home.runs(""), home.searches("")) for folder in place.glob("*")}
     for recipe in sorted(recipes):
         try:
@@ -52,7 +53,7 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
                 else:
                     _sweep(home, recipe)
                 # Listed first: a removal must not change what is found later, or a dry run would say something else.
-                removals += _execute(list(_removable(home, recipe, keep, versions)), dry_run)
+                removals += _execute(list(_removable(home, recipe, keep, versions, unreadable)), dry_run)
         except TransientError as error:
             left_alone[recipe] = str(error)
     removals += _execute(_leftovers(caches), dry_run)
@@ -73,11 +74,13 @@ def _execute(work: "Iterable[PlannedRemoval]", dry_run: bool) -> Iterator[Remova
         yield removal
 
 
-def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[PlannedRemoval]:
+def _removable(
+    home: Home, recipe: str, keep: int, versions: bool, unreadable: set[str]
+) -> Iterator[PlannedRemoval]:
     runs = runs_of(home, recipe)
     finished = [run for run in runs if run.release is not None]
     yield from _claims(recipe, runs)
-    unneeded = dict(_unneeded(runs, finished[:keep]))
+    unneeded = dict(_unneeded(runs, finished[:keep], unreadable))
     stores = {url: read_store(url, recipe) for url in sorted(filter(None, map(_url, runs)))}
     known = {run.paths.root.name: run.paths.root not in unneeded for run in runs}
     whole = {url: store.whole_runs(known) for url, store in stores.items() if store is not None}
@@ -107,14 +110,16 @@ def _removable(home: Home, recipe: str, keep: int, versions: bool) -> Iterator[P
             yield from (_stored(recipe, url, found) for found in store.parts(whole[url], used))
 
 
-def _unneeded(runs: list[RecipeRun], newest: list[RecipeRun]) -> Iterator[tuple[Path, str]]:
+def _unneeded(
+    runs: list[RecipeRun], newest: list[RecipeRun], unreadable: set[str]
+) -> Iterator[tuple[Path, str]]:
     """The folder of each run that this home does not need any more, and why; `newest` are finished runs to keep."""
     for run in runs:
         if run.release is None:
             days = (time.time() - run.changed) / 86400
-            if days * 86400 >= ABANDONED_AFTER_S and not in_service(run):
+            if days * 86400 >= ABANDONED_AFTER_S and not in_service(run, unreadable):
                 yield run.paths.root, f"not finished, no change for {days:.0f} days"
-        elif run not in newest and not in_service(run):
+        elif run not in newest and not in_service(run, unreadable):
             yield run.paths.root, f"finished, not in service, older than the newest {len(newest)}"
 
 

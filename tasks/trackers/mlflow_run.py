@@ -123,6 +123,26 @@ def check_experiment(client: "MlflowClient", plan: RunPlan) -> None:
         raise _deleted(plan, found.experiment_id)
 
 
+def check_version(client: "MlflowClient", plan: RunPlan) -> None:
+    """Raises :class:`SettingError` when the server is older than MLflow 3. The experiment of `plan` exists.
+
+    Otherwise the registration would fail, after the training.
+    """
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND, ErrorCode
+
+    found = client.get_experiment_by_name(experiment_name(plan))
+    try:
+        client.search_logged_models([] if found is None else [found.experiment_id], max_results=1)
+    except MlflowException as error:
+        if error.error_code != ErrorCode.Name(ENDPOINT_NOT_FOUND):
+            raise
+        raise SettingError(
+            f"tracking.uri: the server at {redact(str(plan.settings.tracking.uri))} does not know logged models, so it "
+            "is older than MLflow 3: update the server."
+        ) from error
+
+
 def check_embedded_experiment(plan: RunPlan) -> None:
     """:func:`check_experiment` for a run that uses the home's own store, which is read without MLflow."""
     if plan.settings.tracking.uri is not None:

@@ -43,9 +43,11 @@ def test_the_windows_leave_healthy_runs_alone(file: Path) -> None:
     common = yaml.safe_load(file.read_text(encoding="utf-8"))["definitions"]["common"]
     variables = common["work_pool"]["job_variables"]["env"]
     runs, retries = automations()["evergreen-dead-runs"], automations()["evergreen-dead-retries"]
-    assert runs["trigger"]["within"] >= 4 * int(variables["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
+    beats = int(variables["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
+    # A server or its database may be away for some minutes, and the heartbeats of that time are lost.
+    assert runs["trigger"]["within"] >= max(600, 4 * beats)
     delay = int(variables["PREFECT_FLOWS_DEFAULT_RETRY_DELAY_SECONDS"])
-    assert retries["trigger"]["within"] >= delay + 120
+    assert retries["trigger"]["within"] >= delay + 600
     for one in (runs, retries):
         assert f"{one['trigger']['within']} seconds" in one["actions"][0]["message"]
 

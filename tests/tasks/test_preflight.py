@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos import databricks_pb2
 from small_runs import write_recipe
 
 from flows.retrain import retrain
 from tasks import preflight
-from tasks.trackers.mlflow_run import connect
+from tasks.trackers.mlflow_run import check_version, connect
 from training.errors import DataError, SettingError, StopRequestedError, TrainingError
 from training.plan import RunPlan
 from training.records import DatasetVersion
@@ -130,3 +132,26 @@ def test_a_check_that_fails_asks_the_workers_to_stop_until_they_have_ended(
     with pytest.raises(TrainingError, match="exported"):
         checked(plan, train)
     assert not plan.paths.stop.exists()
+
+
+def test_a_server_older_than_mlflow_3_is_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a server answers a request for logged models with an unknown address."""
+    client = connect(None, home)
+    client.create_experiment("digits", artifact_location=home.mlflow_artifacts.as_uri())
+    plan = cast(
+        RunPlan,
+        SimpleNamespace(
+            recipe=SimpleNamespace(name="digits"),
+            settings=SimpleNamespace(tracking=SimpleNamespace(experiment=None, uri="http://old:5000")),
+        ),
+    )
+    check_version(client, plan)
+
+    def unknown(*_ids: object, **_options: object) -> None:
+        raise MlflowException("no such address", databricks_pb2.ENDPOINT_NOT_FOUND)
+
+    monkeypatch.setattr(client, "search_logged_models", unknown)
+    with pytest.raises(
+        SettingError, match="http://old:5000 does not know logged models, so it is older than MLflow 3"
+    ):
+        check_version(client, plan)

@@ -144,3 +144,20 @@ def test_a_home_is_known_by_a_name_that_moves_with_it(tmp_path: Path) -> None:
     assert known == Home(here.root).identity != other.identity
     shutil.move(here.root, tmp_path / "there")
     assert Home(tmp_path / "there").identity == known
+
+
+def test_a_champion_whose_alias_was_removed_by_hand_is_warned_of(
+    promoted: Done, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, name, version = (
+        connect(None, Home(Path(promoted.plan.home))),
+        promoted.plan.model,
+        promoted.release.version,
+    )
+    client.delete_registered_model_alias(name, CHAMPION)
+    try:
+        found = find_release(promoted.plan)
+        assert found is not None
+        assert "has no version with the alias champion" in caplog.text
+    finally:
+        client.set_registered_model_alias(name, CHAMPION, version)

@@ -4,6 +4,7 @@ import errno
 
 import httpx
 import pytest
+import requests
 from mlflow.exceptions import MlflowException
 from mlflow.protos import databricks_pb2
 from prefect.exceptions import PrefectHTTPStatusError
@@ -177,6 +178,42 @@ def test_an_answer_of_mlflows_server_is_explained(code: int, kind: type[errors.E
     known = classify(raised_from(RuntimeError("outside"), MlflowException("Response body: 'no'", code)))
     assert type(known) is kind
     assert kind is not SettingError or "MLFLOW_TRACKING_USERNAME" in str(known)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(psycopg2.errors.ReadOnlySqlTransaction) cannot execute INSERT (https://sqlalche.me/e/20/2j85)",
+        "QueuePool limit of size 5 overflow 10 reached, connection timed out, timeout 30.00",
+    ],
+)
+def test_a_failure_of_mlflows_database_is_transient_although_its_status_is_400(text: str) -> None:
+    known = classify(MlflowException(text, databricks_pb2.BAD_REQUEST))
+    assert isinstance(known, TransientError)
+    assert "MLflow's database fails" in str(known)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (403, SettingError),
+        (413, ResourceError),
+        (429, TransientError),
+        (502, TransientError),
+        (404, type(None)),
+    ],
+)
+def test_an_answer_to_a_file_that_mlflow_sends_is_explained(
+    status: int, kind: type[errors.EvergreenError]
+) -> None:
+    """MLflow's client sends artifacts by the library requests, and passes its error on."""
+    answer = requests.Response()
+    answer.status_code, answer.url, answer.reason = status, "http://mlflow.example/api/2.0/model.pt2", "no"
+    with pytest.raises(requests.HTTPError) as refused:
+        answer.raise_for_status()
+    known = classify(raised_from(RuntimeError("outside"), refused.value))
+    assert type(known) is kind
+    assert known is None or "mlflow.example" in str(known)
 
 
 @pytest.mark.parametrize(

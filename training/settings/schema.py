@@ -37,11 +37,19 @@ def _named(rule: str, spelled: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise ValueError(
+            "not an empty text, as of a variable that is not set; leave the setting out for its default"
+        )
+    return text
+
+
 def _as_text(path: object) -> object:
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
-PathText = Annotated[str, BeforeValidator(_as_text)]
+PathText = Annotated[str, BeforeValidator(_as_text), AfterValidator(_not_empty)]
 """The path of a file or folder as text; a `Path` is converted."""
 ModelName = Annotated[str, _named(r"\w[\w .-]{0,199}", "letters, digits, spaces and `_.-`")]
 ExperimentName = Annotated[str, _named(r"/?\w[\w ./@-]{0,199}", "letters, digits, spaces and `_./@-`")]
@@ -229,7 +237,7 @@ class FailureSettings(Section):
 class TrackingSettings(Section):
     """Where metrics and models are recorded, and how often."""
 
-    uri: SecretUrl | None = Field(
+    uri: Annotated[SecretUrl, AfterValidator(_not_empty)] | None = Field(
         None, description="MLflow tracking URI; none: SQLite and files under EVERGREEN_HOME"
     )
     experiment: ExperimentName | None = Field(None, description="MLflow experiment; none: the recipe's name")

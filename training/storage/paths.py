@@ -288,11 +288,11 @@ def home_to_read() -> Home:
         raise ResourceError(f"{HOME_VARIABLE}={named}: {error} Write the whole path of the folder.") from None
 
 
-def home() -> Home:
+def home(for_run: bool = True) -> Home:
     """The home that the variable EVERGREEN_HOME names, by default `.evergreen` in the working directory.
 
     Creates the folder. Raises :class:`ResourceError` when it cannot be created or written, when its path is not
-    UTF-8, or when its disk is nearly full.
+    UTF-8, or, `for_run`, when its disk has too little space for a run.
     """
     root = home_to_read().root
     try:
@@ -311,7 +311,7 @@ def home() -> Home:
             f"{root} is not writable ({error.strerror}). Point {HOME_VARIABLE} to a folder that is, "
             "or fix its permissions or free space."
         ) from error
-    if (free := shutil.disk_usage(root).free) < _NEEDED_BYTES:
+    if for_run and (free := shutil.disk_usage(root).free) < _NEEDED_BYTES:
         raise ResourceError(
             f"{root}: {free / 1e6:.0f} MB are free, a run needs at least {_NEEDED_BYTES / 1e6:.0f} MB. Free some, or "
             f"point {HOME_VARIABLE} to another disk."

@@ -38,6 +38,8 @@ def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
         ("scaling.num_workers=999", "scaling.num_workers: 999 workers need more than the "),
         ("epochs", "expected section.name=value"),
         ("training=3", "training is a section"),
+        ("data.path=", "data.path: not an empty text"),
+        ("tracking.uri=", "tracking.uri: not an empty text"),
     ],
 )
 def test_a_bad_setting_is_refused_at_once(tmp_path: Path, assignment: str, said: str, force: bool) -> None:
@@ -69,6 +71,23 @@ def test_a_closed_output_is_no_error(tmp_path: Path, arguments: list[str]) -> No
     assert done.returncode == EXIT_OUTPUT_CLOSED
     assert "Pipe" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_that_was_closed_is_no_error(tmp_path: Path) -> None:
+    """Scenario: a command in the background of an SSH session that has ended."""
+    terminal, output = os.openpty()
+    os.close(terminal)
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli.main", "recipes"],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"EVERGREEN_HOME": str(tmp_path)},
+        check=False,
+    )
+    os.close(output)
+    assert done.returncode == EXIT_OUTPUT_CLOSED
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])

@@ -1,5 +1,6 @@
 """The commands that Evergreen suggests next to the user must work as printed."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS
 from tasks.terminal.next_commands import next_commands
 from tasks.train import keep_plan
 from training.data.sources.digits import Digits
-from training.errors import ResourceError
+from training.errors import EXIT_OK, EXIT_RESOURCE, ResourceError
 from training.plan import RunPlan, identify, recipe_argument
 from training.recipe import load
 from training.records import Goodput, Release, Verdict
@@ -78,6 +79,38 @@ def test_a_finished_run_is_summarised_although_the_disk_is_nearly_full(
         paths.home()
     print_release(release_of(client))
     assert f"{MODEL} version 2" in capsys.readouterr().out
+
+
+_ON_A_FULL_DISK = """
+import sys
+from training.storage import paths
+
+paths._NEEDED_BYTES = 1 << 62  # more than any disk has free
+from flows.cli.main import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(["gc"], EXIT_OK), (["rollback", MODEL], EXIT_OK), (["retrain", "digits"], EXIT_RESOURCE)],
+)
+def test_a_nearly_full_disk_stops_runs_alone(
+    served: tuple[Home, Any], arguments: list[str], status: int
+) -> None:
+    home, client = served
+    client.set_registered_model_alias(MODEL, CHAMPION, "2")
+    client.set_registered_model_alias(MODEL, PREVIOUS, "1")
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_A_FULL_DISK, *arguments],
+        env=os.environ | {paths.HOME_VARIABLE: str(home.root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert ("MB are free" in done.stderr) == (status == EXIT_RESOURCE)
 
 
 def test_only_commands_that_work_are_suggested(served: tuple[Home, Any]) -> None:

@@ -14,12 +14,14 @@ import pytest
 from verified_run import made
 
 import tasks.cleanup.removals
+from tasks.cleanup import recipe_runs
 from tasks.cleanup.retention import collect
 from tasks.registry.lock import LOCK_TAG, read_claims
 from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, connect
 from tasks.verify import verify
 from training.attempts.fence import Fence, SupersededError
-from training.errors import SettingError
+from training.errors import SettingError, TransientError
+from training.plan import RunPlan
 from training.records import Release
 from training.search.records import Search, Trial
 from training.storage.paths import Home, RunPaths
@@ -151,6 +153,22 @@ def test_a_version_under_any_alias_is_in_service(kept: Kept) -> None:
     collect(kept.home, keep=1, versions=True)
     assert kept.runs[4].root.is_dir()
     assert not kept.runs[3].root.is_dir()
+
+
+def test_a_registry_that_does_not_answer_is_asked_once(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[RunPlan] = []
+
+    def away(plan: RunPlan) -> None:
+        asked.append(plan)
+        raise TransientError("MLflow does not answer")
+
+    monkeypatch.setattr(recipe_runs, "connect_once", away)
+    collect(kept.home, keep=1)
+    assert len(asked) == 1
+    assert all(run.root.is_dir() for run in kept.runs)
+    assert "kept, as all runs of its registry" in caplog.text
 
 
 def test_a_dry_run_says_what_a_run_removes(kept: Kept) -> None:
