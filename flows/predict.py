@@ -42,5 +42,14 @@ def predict(
     """
     with sigterm_ends_flow(), without_secrets():
         return step.predict(
-            str(home().root), model, input, output, alias, skip_bad, overwrite, with_ray, tracking_uri, ray
+            str(home(for_run=False).root),
+            model,
+            input,
+            output,
+            alias,
+            skip_bad,
+            overwrite,
+            with_ray,
+            tracking_uri,
+            ray,
         )

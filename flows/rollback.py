@@ -28,7 +28,7 @@ def rollback(model: str, why: str = "", tracking_uri: str | None = None) -> tupl
         tracking_uri: MLflow tracking URI; empty: the store under EVERGREEN_HOME.
     """
     with sigterm_ends_flow(), without_secrets():
-        moved = step.rollback(str(home().root), model, why, tracking_uri)
+        moved = step.rollback(str(home(for_run=False).root), model, why, tracking_uri)
     _made[:] = [moved]
     return moved
 

@@ -115,7 +115,8 @@ _SHORT_OF = (
     "file write failed",
 )
 _MLFLOW = frozenset({"MlflowException", "RestException"})
-_DATABASE = ("sqlalche.me", "sqlalchemy.exc", "queuepool limit")
+# In messages of SQLAlchemy: InternalError, InterfaceError, OperationalError, and a pool without a free connection.
+_DATABASE = ("/2j85", "/rvf5", "/e3q8", "/3o7r", "queuepool limit")
 _TRY_AGAIN = frozenset({429, 500, 502, 503, 504})
 _NO_SERVER = ("prefect api server",)
 _PREFECT_STATUS = "PrefectHTTPStatusError"
@@ -225,21 +226,22 @@ def _refused_by_mlflow(error: BaseException) -> SettingError | None:
 
 
 def _refused_file(error: BaseException) -> EvergreenError | None:
-    """The error to show when a server refuses a file: MLflow's client sends artifacts by the library requests."""
+    """The error to show when a server refuses a request of the library requests, by which MLflow sends artifacts."""
     if type(error).__name__ != "HTTPError" or not type(error).__module__.startswith("requests"):
         return None
     status = status_of(error)
     if status in REFUSED:
         return SettingError(
-            f"a server refuses a file ({_first_line(error)}). Grant this account access to artifacts."
+            f"a server refuses a request ({_first_line(error)}). If the server is MLflow's, grant this account access "
+            "to artifacts."
         )
     if status == 413:
         return ResourceError(
-            f"a server, or a proxy in front of the server, refuses a file as too large ({_first_line(error)}). Raise "
-            "the limit there (nginx: client_max_body_size), and run the same command, which resumes the run."
+            f"a server, or a proxy in front of the server, refuses a request as too large ({_first_line(error)}). "
+            "Raise the limit there (nginx: client_max_body_size), and run the same command, which resumes the run."
         )
     if status in _TRY_AGAIN or status >= 500:
-        return TransientError(f"a server does not take or give a file ({_first_line(error)}). {_AGAIN}")
+        return TransientError(f"a server does not answer a request ({_first_line(error)}). {_AGAIN}")
     return None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tasks.registry.removal import is_in_service, is_running
 from tasks.trackers.embedded_store import store_file
 from tasks.trackers.mlflow_run import connect_once
-from training.errors import EvergreenError
+from training.errors import EvergreenError, classify
 from training.plan import RunPlan
 from training.records import Release
 from training.storage.paths import Home, RunPaths
@@ -60,8 +60,8 @@ def in_service(run: RecipeRun, unreadable: set[str]) -> bool:
     """Whether a version of the run has an alias or is an anchor, in any registered model, or the MLflow run is running.
 
     A run whose record of its release is missing may have such a version: a process was killed after the promotion.
-    True when the registry can't be read; its address is then added to `unreadable` and not asked again, since a server
-    that does not answer costs minutes.
+    True when the registry can't be read. The address of a registry that does not answer is added to `unreadable`, and
+    is not asked again: each request costs minutes.
     """
     from mlflow.exceptions import MlflowException
 
@@ -75,8 +75,11 @@ def in_service(run: RecipeRun, unreadable: set[str]) -> bool:
         serves = is_in_service(client, run.plan.run_key, run.release)
         return serves or (run.release is not None and is_running(client, run.release))
     except (EvergreenError, MlflowException) as error:
-        log.warning("%s: kept, as all runs of its registry, which can't be read (%s)", run.paths.root, error)
-        unreadable.add(registry)
+        known = classify(error)
+        if known is not None and known.transient:
+            unreadable.add(registry)
+        others = " with all others of the registry" if registry in unreadable else ""
+        log.warning("%s: kept%s, because its registry can't be read (%s)", run.paths.root, others, error)
         return True
 
 

@@ -128,7 +128,9 @@ class Tables:
         file = Path(chunk.root) / chunk.files[0]
         with (
             readable(file),
-            pq.ParquetFile(file, memory_map=True, page_checksum_verification=True) as parquet,
+            pq.ParquetFile(
+                file, memory_map=True, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
+            ) as parquet,
         ):
             yield from parquet.iter_batches(
                 self.rows_at_once, row_groups=[chunk.row_group], columns=self._names

@@ -99,7 +99,7 @@ KERAS = OWN_LOOP | {
     "trainers.keras.trainer",
     "trainers.keras.worker",
 }
-TENSORFLOW = (NETWORK - {f"trainers.network.{name}" for name in ("modules", "replay", "checksums")}) | {
+TENSORFLOW = (NETWORK - {f"trainers.network.{name}" for name in ("modules", "replay")}) | {
     "trainers.own_loop",
     "trainers.own_loop.schedule",
     "trainers.tensorflow",
@@ -298,6 +298,7 @@ IMPORTED_FROM_OUTSIDE = {
     "attempts.history": {"Attempt", "note"},
     "attempts.job": {"TrainingJob"},
     "attempts.metrics": {"MetricsFile"},
+    "checkpoints.checkpoint_files": {"contract"},
     "checkpoints.checkpoint_log": {"CheckpointLog", "Position"},
     "checkpoints.parts": {"OwnRows", "StoredRows", "whole"},
     "checkpoints.writers": {"Writers"},

@@ -251,8 +251,8 @@ def _ask_workers(
 ) -> None:
     """Write the run's file `stop` for each signal in the queue; None in the queue ends the loop.
 
-    When `limits` have passed since the first signal, `receiver` gets no further signals and the signal is repeated: it
-    interrupts this process, or kills the process after a while.
+    When `limits` have passed since the first signal, `receiver` gets no further SIGTERM and the signal is repeated: it
+    interrupts the main thread once this thread executes Python code; after SIGTERM, the process is killed in the end.
     """
     received: list[int] = []
     while True:

@@ -241,7 +241,7 @@ def deletion(one: HomeOfRuns) -> None:
     paths = one.plan.paths
     release = Release.model_construct(model=MODEL, version="3", mlflow_run_id="run", run_key=one.plan.run_key)
     run = tasks.cleanup.recipe_runs.RecipeRun(paths, one.plan, release, 0.0)
-    if not tasks.cleanup.recipe_runs.in_service(run):
+    if not tasks.cleanup.recipe_runs.in_service(run, set()):
         for _, remove in tasks.cleanup.retention._version(one.plan.recipe.name, run):
             with suppress(TransientError):
                 remove()

@@ -39,7 +39,13 @@ def test_heartbeats_of_a_worker_that_waits_are_no_steps(beats: Callable[[float, 
         beats(second, 0)
     assert [beats(345, 1), beats(390, 2)] == [0, 45]
     assert [beats(390 + second, 2) for second in range(1, 30)] == [45] * 29
-    assert beats(450, 3) == 52.5
+    assert beats(450, 3) == 38  # the mean of 45 and 31: the wait from 390 to 419 is no part of a step
+
+
+def test_a_validation_is_no_part_of_a_step(beats: Callable[[float, int], float]) -> None:
+    assert [beats(0, 0), beats(10, 1), beats(11, 2)] == [0, 0, 1]
+    assert [beats(11 + second, 2) for second in range(60, 3600, 60)] == [1] * 59
+    assert beats(3552, 3) == 1
 
 
 def test_a_resumed_training_does_not_count_its_earlier_steps(beats: Callable[[float, int], float]) -> None:

@@ -54,8 +54,13 @@ class Table:
     test_share: float = 0.2
 
     def __post_init__(self) -> None:
-        if isinstance(self.drop, str):
-            raise SettingError(f"Table(drop={self.drop!r}): give a list of columns, as drop=[{self.drop!r}]")
+        if isinstance(self.drop, str) or self.drop is None:
+            one = [] if self.drop is None else [self.drop]
+            raise SettingError(f"Table(drop={self.drop!r}): give a list of columns, as drop={one}")
+        if not isinstance(self.types, Mapping):
+            raise SettingError(
+                f'Table(types={self.types!r}): give a kind for each name, as types={{"zip": "category"}}'
+            )
         object.__setattr__(self, "drop", tuple(self.drop))
         object.__setattr__(self, "types", dict(self.types))
         self._check_kinds()
@@ -65,7 +70,7 @@ class Table:
 
     def _check_kinds(self) -> None:
         for name, kind in self.types.items():
-            if kind not in TYPES:
+            if not isinstance(kind, str) or kind not in TYPES:
                 raise SettingError(
                     f"Table(types={{{name!r}: {kind!r}}}): no such type; take one of {', '.join(TYPES)}"
                 )

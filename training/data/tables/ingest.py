@@ -127,7 +127,7 @@ def _kinds(
     wanted = [name for name in (*features, options.target, options.time) if name is not None]
     unknown = []
     for name in wanted:
-        found = _arrow_kind(name, types, name in options.types)
+        found = _arrow_kind(name, types, name in options.types, name in (options.target, options.time))
         if name not in kinds:
             if found is None:
                 unknown.append(name)
@@ -146,11 +146,13 @@ def _kinds(
     return kinds
 
 
-def _arrow_kind(name: str, types: dict[Path, dict[str, pa.DataType]], declared: bool) -> ColumnKind | None:
+def _arrow_kind(
+    name: str, types: dict[Path, dict[str, pa.DataType]], declared: bool, in_use: bool
+) -> ColumnKind | None:
     """The kind of a column by its Arrow types in all files; None for text, and for a column of nulls only.
 
     Raises :class:`DataError` for a type that tables don't support, and for types of different kinds unless
-    `declared`.
+    `declared`. A column that is `in_use` is no feature, so it can't be left out.
     """
     found: dict[ColumnKind, Path] = {}
     for file, columns in types.items():
@@ -158,9 +160,10 @@ def _arrow_kind(name: str, types: dict[Path, dict[str, pa.DataType]], declared: 
             continue
         kind = kind_of(columns[name])
         if kind is None:
+            remedy = "Write it as one of these" if in_use else f"Leave it out with drop=[{name!r}]"
             raise DataError(
                 f"{file}: column {name!r} is of type {columns[name]}, and a table has numbers, text, booleans and "
-                f"dates. Leave it out with drop=[{name!r}]."
+                f"dates. {remedy}."
             )
         found.setdefault(kind, file)
     if len(found) > 1 and not declared:

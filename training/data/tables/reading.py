@@ -80,7 +80,8 @@ def blocks(file: Path, columns: Sequence[str]) -> Iterator[Block]:
 
 
 def _parquet_batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    with readable(file), pq.ParquetFile(file) as parquet:
+    # Spark's timestamps (INT96) in microseconds: as nanoseconds, the year 9999 would become the year 1816.
+    with readable(file), pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as parquet:
         for batch in parquet.iter_batches(_BLOCK_ROWS, columns=list(columns)):
             # Parquet may return further columns: `columns` also selects a nested field of the same path. Pick by
             # name.

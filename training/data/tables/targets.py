@@ -15,6 +15,8 @@ from training.errors import DataError
 from training.problems.objectives import objective_named
 from training.records import ProblemName
 
+_NOT_EXACT = 2.0**53  # smallest float64 that is also the value of a neighbouring integer
+
 
 def check_target(
     distinct: pa.Array, notes: Notes, origin: str, problem: ProblemName, rows: int
@@ -38,6 +40,12 @@ def check_target(
         return None
     if notes.label == "number":
         distinct = pc.unique(pc.add(distinct, 0.0))  # 0 and -0 are one class
+        largest = max(distinct.to_pylist(), key=abs)
+        if abs(largest) >= _NOT_EXACT:
+            raise DataError(
+                f"{origin}: target {name!r} has the class {text_of(largest)}, and numbers of 2**53 and more are not "
+                f'exact. Write these classes as text; for a Table, types={{"{name}": "category"}} reads them as text.'
+            )
     if has_too_many(len(distinct), rows):
         kind = "numbers" if notes.label == "number" else "texts"
         remedy = (

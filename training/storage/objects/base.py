@@ -5,11 +5,12 @@ Keys are relative paths with `/`. There is no rename, no append and no folder: a
 
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from training.errors import ResourceError, SettingError
+from training.errors import EvergreenError, ResourceError, SettingError
 from training.seams import STORES, part_named
 
 if TYPE_CHECKING:
@@ -104,18 +105,25 @@ def check_store(store: ObjectStore) -> None:
     """
     key = f"probes/{uuid.uuid4().hex}"
     try:
-        # When a reply is lost, the library asks again and hears that the object exists.
-        if not store.put_new(key, b"1") and not _is_there(store, key, b"1"):
-            raise _unfit(store, "does not create a new object")
-        if store.put_new(key, b"2") or store.get(key) != b"1":
-            raise _unfit(
-                store,
-                "overwrites objects that a conditional write must not overwrite (header If-None-Match of S3)",
-            )
-        if key not in store.keys("probes"):
-            raise _unfit(store, "does not list an object that was created just before")
-    finally:
-        store.delete([key])
+        _try_writes(store, key)
+    except EvergreenError:
+        with suppress(EvergreenError):  # the first error says more
+            store.delete([key])
+        raise
+    store.delete([key])
+
+
+def _try_writes(store: ObjectStore, key: str) -> None:
+    # When a reply is lost, the library asks again and hears that the object exists.
+    if not store.put_new(key, b"1") and not _is_there(store, key, b"1"):
+        raise _unfit(store, "does not create a new object")
+    if store.put_new(key, b"2") or store.get(key) != b"1":
+        raise _unfit(
+            store,
+            "overwrites objects that a conditional write must not overwrite (header If-None-Match of S3)",
+        )
+    if key not in store.keys("probes"):
+        raise _unfit(store, "does not list an object that was created just before")
 
 
 def _is_there(store: ObjectStore, key: str, content: bytes) -> bool:

@@ -208,13 +208,15 @@ def build_boosting(
         "num_threads": settings.scaling.threads_per_worker,
         "verbosity": -1,
     }
-    if settings.scaling.threads_per_worker > 1:  # LightGBM's threads would add up a metric in no fixed order
-        parameters["metric"] = NO_METRIC
     if ranks.distributed:
         parameters |= {"tree_learner": "data", "pre_partition": True, "num_machines": ranks.world_size}
     mine = slice(ranks.rank, None, ranks.world_size)
     inputs = (np.array(columns.inputs[learn[mine]]), np.array(columns.inputs[validate[mine]]))
     targets = (_targets(columns, learn[mine]), _targets(columns, validate[mine]))
+    # LightGBM's threads would add up a metric in no fixed order, and its targets are of 32 bits.
+    exact = all(np.array_equal(one, one.astype(np.float32)) for one in targets)
+    if settings.scaling.threads_per_worker > 1 or not exact:
+        parameters["metric"] = NO_METRIC
     dataset = lightgbm.Dataset(
         inputs[0],
         targets[0],

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any
 
 import torch  # noqa: TID253 - imported by processes that train
@@ -19,6 +18,7 @@ from lightning.pytorch.callbacks import (  # noqa: TID253
     WeightAveraging,
 )
 from lightning.pytorch.utilities.exceptions import SIGTERMException  # noqa: TID253
+from lightning_utilities.core.apply_func import apply_to_collection
 
 from training.attempts.job import TrainingJob
 from training.checkpoints.checkpoint_log import Position
@@ -193,6 +193,11 @@ class Fitting(Callback):
                     "After a restart, Lightning averages a metric of training over the rest of the epoch, so the "
                     "learning rate would differ: log the metric in validation_step."
                 )
+            if scheduler.reduce_on_plateau and scheduler.interval != "epoch":
+                raise TrainingError(
+                    f"ReduceLROnPlateau with interval={scheduler.interval!r}: the workers have a common value of "
+                    f"{scheduler.monitor!r} at the ends of epochs only; use interval='epoch'"
+                )
             if scheduler.reduce_on_plateau:
                 self._share(trainer, str(scheduler.monitor))
 
@@ -331,10 +336,15 @@ def _schedulers(trainer: Trainer) -> list[Any]:
     return [config.scheduler for config in trainer.lr_scheduler_configs]
 
 
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
 @contextmanager
 def _unchanged(parts: list[Any]) -> Iterator[None]:
     """After the block, the parts have the states (`state_dict`) that they had before."""
-    states = [deepcopy(part.state_dict()) for part in parts]
+    # On the CPU: a second copy of model and optimizer may not fit a GPU.
+    states = [apply_to_collection(part.state_dict(), torch.Tensor, _copied) for part in parts]
     yield
     for part, state in zip(parts, states, strict=True):
         part.load_state_dict(state)

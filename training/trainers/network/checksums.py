@@ -1,4 +1,4 @@
-"""Checksums of tensors over all their bits, computed on the device without waiting for it."""
+"""Checksums of tensors over all their bits, computed on the device."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ def checksums(named: Mapping[str, torch.Tensor], device: torch.device) -> Sums:
 
 def checksum(tensors: Sequence[torch.Tensor]) -> int:
     """A checksum of all tensors together, of at least 0 and below 2**63."""
-    sums = [words(tensor).sum(dtype=torch.int64).cpu() for tensor in tensors]
+    sums = [words(tensor).sum(dtype=torch.int64).to(tensors[0].device) for tensor in tensors]
     return int(torch.stack(sums).sum()) & (2**63 - 1)
 
 

@@ -185,10 +185,19 @@ class LoopReplica:
 
         A pass has at least two rows, which batch normalisation needs, unless the passes of a full step have one.
         """
+        del batch
+        return tensor.tensor_split(self.passes_of(len(tensor)))
+
+    def passes_of(self, rows: int) -> int:
+        """The number of passes over `rows` rows of a step: fewer in a short last step; see :meth:`passes`."""
         most = self.options.accumulation_steps
-        rows_of_full_step = self.options.global_batch_size * len(tensor) / batch.global_rows
-        fewest = 2 if rows_of_full_step >= 2 * most else 1
-        return tensor.tensor_split(max(1, min(most, len(tensor) // fewest)))
+        fewest = 2 if self.options.global_batch_size // self.parts >= 2 * most else 1
+        return max(1, min(most, rows // fewest))
+
+    @property
+    def parts(self) -> int:
+        """The number of parts into which a step's rows are divided, each with passes of its own."""
+        return self.ranks.world_size
 
     def validate(
         self, columns: Columns, rows: Rows, progress: Callable[[], None] = lambda: None

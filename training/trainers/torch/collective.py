@@ -37,8 +37,7 @@ class CollectiveReplica(Replica):
 
     def passes(self, tensor: torch.Tensor, batch: Batch) -> Sequence[torch.Tensor]:
         """As of :class:`Replica`, with the same number of passes on each rank."""
-        fewest = batch.global_rows // self.ranks.world_size  # rows of a rank, at least 1
-        return tensor.tensor_split(min(self.options.accumulation_steps, fewest))
+        return tensor.tensor_split(self.passes_of(batch.global_rows // self.ranks.world_size))
 
     def after_validation(self) -> None:
         """Called after the passes of a validation."""

@@ -40,6 +40,11 @@ class ShardedReplica(Replica):
         assert count is not None
         return count
 
+    @property
+    def parts(self) -> int:
+        """As of :class:`Replica`: the number of shards."""
+        return self.shards
+
     def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one optimizer step. The first rank returns all workers' sums of loss and metric, the others zeros."""
         set_learning_rate(self.optimizer, self.learning_rate(step))

@@ -299,6 +299,14 @@ def test_rows_are_read_in_any_order_across_row_groups(
         list(source.read(files, "", [100]))
 
 
+def test_timestamps_of_spark_keep_their_years(tmp_path: Path) -> None:
+    """Spark writes INT96, which pyarrow reads as nanoseconds: these end in the year 2262."""
+    days = [datetime.datetime(9999, 12, 31), datetime.datetime(1, 1, 1), datetime.datetime(2024, 1, 31)]
+    table = pa.table({"sold": pa.array(days, pa.timestamp("us")), "y": [1, 2, 3]})
+    pq.write_table(table, tmp_path / "rows.parquet", use_deprecated_int96_timestamps=True)
+    assert fetched(Table(tmp_path / "rows.parquet", target="y"), tmp_path / "home")["sold"] == days
+
+
 BAD = {
     "a missing target": ("a,b\n1,2\n", {}, ["no column 'price'", "Table(target=...)", "it has 'a', 'b'"]),
     "a misspelled target": ("Prize,b\n1,2\n", {}, ["did you mean 'Prize'?"]),
@@ -427,6 +435,12 @@ def test_nested_columns_are_refused_unless_left_out(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1, 2], "b": [[1], [2]], "y": [1, 2]}), tmp_path / "rows.parquet")
     refused(lambda: Table(tmp_path / "rows.parquet", "y"), tmp_path, "'b' is of type list", "drop=['b']")
     assert "b" not in fetched(Table(tmp_path / "rows.parquet", "y", drop=["b"]), tmp_path / "home")
+    refused(
+        lambda: Table(tmp_path / "rows.parquet", "b"),
+        tmp_path,
+        "'b' is of type list",
+        "Write it as one of these",
+    )
 
 
 def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
@@ -437,7 +451,10 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"drop": "id"}, "give a list"),
+        ({"drop": "id"}, "give a list of columns, as drop=['id']"),
+        ({"drop": None}, "give a list of columns, as drop=[]"),
+        ({"types": {"a": ["number"]}}, "take one of number, category, boolean, date"),
+        ({"types": ["a"]}, "give a kind for each name"),
         ({"types": {"a": "float"}}, "take one of number, category, boolean, date"),
         ({"split": "s", "time": "t"}, "both divide the rows"),
         ({"group": "y"}, "'y' has two uses"),

@@ -18,6 +18,7 @@ REFUSED: list[tuple[str, ProblemName, dict[str, Any]]] = [
     ("a,y\n" + "1,x\n2,y\n" * 20, "regression", {}),
     ("a,y\n" + "1,x\n2,x\n" * 20, "classification", {}),
     ("a,y\n" + "".join(f"{n},{n}.5\n" for n in range(200)), "classification", {}),
+    ("a,y\n" + "1,175928847299117063\n2,175928847299117064\n" * 20, "classification", {}),
     ("a,s,y\n1,train,x\n2,train,y\n3,test,x\n", "classification", {"split": "s"}),
 ]
 

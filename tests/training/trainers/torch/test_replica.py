@@ -361,3 +361,12 @@ def test_a_model_may_keep_tensors_from_its_first_pass(
     ranks = Ranks(0, 1, torch.device("cpu"), distributed=False)
     made = Replica(load(str(file))[0], small_version, tiny_settings(training=PLAIN), ranks, total_steps=100)
     assert moved(made, batch(columns)).abs().max() > 0
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_a_short_share_of_a_step_has_no_pass_of_one_row(replica: Callable[..., Replica], rows: int) -> None:
+    """Of the two workers of a last step of 5 rows, one has 2 of them."""
+    made = replica(NORMED, world_size=2, accumulation_steps=4, global_batch_size=16)
+    assert made.passes_of(rows) == max(1, rows // 2)
+    shards = replica(NORMED, virtual_shards=4, accumulation_steps=2, global_batch_size=16)
+    assert shards.passes_of(rows) == min(2, max(1, rows // 2))
