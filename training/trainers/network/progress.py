@@ -376,9 +376,9 @@ class Progress:
             raise TrainingError(
                 f"after epoch {epoch.number + 1} the workers have different weights: a part of the model was trained "
                 "without exchanging gradients, a learning rate depends on the worker, or a forward pass changes "
-                "weights, as max_norm of an embedding does. Leave requires_grad as build_model sets it, call the module "
-                "that exchanges gradients in each pass, and compute what a scheduler monitors from all workers; or train "
-                "with scaling.num_workers=1."
+                "weights, as max_norm of an embedding does. Leave requires_grad as build_model sets it, call in "
+                "each pass the module that exchanges gradients, and compute what a scheduler monitors from all "
+                "workers; or train with scaling.num_workers=1."
             )
 
     def _save(self, position: Position, score: float | None, interval_sums: list[list[float]]) -> None:
