@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -12,11 +13,11 @@ from small_runs import job_for, tiny_settings
 
 from training.attempts.heartbeat import Beat
 from training.attempts.job import TrainingJob
-from training.errors import TransientError
+from training.errors import DataError, SettingError, TransientError
 from training.records import DatasetVersion
 from training.storage.files import write_text
 from training.storage.paths import Home
-from training.supervision import supervise
+from training.supervision import launch, supervise
 from training.termination import ended_by_sigterm
 
 
@@ -103,3 +104,33 @@ def test_a_training_in_this_process_that_does_not_stop_is_interrupted(
     with pytest.raises(KeyboardInterrupt), ended_by_sigterm():
         supervise.train_until_done(job_for(home, small_version, settings), hangs, on_ray=False)
     assert any(asked)  # a last checkpoint was requested first
+
+
+def test_a_dataset_is_uploaded_before_the_attempt_is_watched(
+    home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watchdog would take an upload of minutes for workers that do not start."""
+    threads: list[threading.Thread] = []
+
+    def refused(job: TrainingJob) -> None:
+        del job
+        threads.append(threading.current_thread())
+        raise SettingError("no access")
+
+    monkeypatch.setattr(supervise, "upload_inputs", refused)
+    job = job_for(home, small_version, tiny_settings(scaling={"num_workers": 2}))
+    with pytest.raises(SettingError, match="no access"):
+        supervise.train_until_done(job, failing_at([]), on_ray=True)
+    assert threads == [threading.main_thread()]
+
+
+def test_a_finished_model_that_can_not_be_downloaded_is_no_bug(
+    home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(_stored: object, _paths: object) -> bool:
+        raise DataError("s3://evergreen/model.safetensors: missing.")
+
+    monkeypatch.setattr(launch, "stored_run", lambda _job: object())
+    monkeypatch.setattr(launch, "download_model", damaged)
+    with pytest.raises(TransientError, match=r"model.safetensors: missing.*run the same command again"):
+        launch._download_trained(job_for(home, small_version, tiny_settings()))
