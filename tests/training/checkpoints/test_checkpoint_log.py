@@ -11,6 +11,7 @@ import pytest
 import torch
 from checkpoints import at, folder, newest, opened, save, steps
 
+from training.attempts.fence import SupersededError
 from training.checkpoints.checkpoint_files import MANIFEST, STATE
 from training.checkpoints.checkpoint_log import CheckpointLog
 from training.checkpoints.state_copies import StateCopies
@@ -220,3 +221,23 @@ def test_other_conditions_are_said_aloud(log: CheckpointLog, caplog: pytest.LogC
     (folder(log, 10) / MANIFEST).write_text(json.dumps(manifest))
     assert newest(log) == 10
     assert f"threads 77 -> {torch.get_num_threads()}" in caplog.text
+
+
+@pytest.mark.parametrize(("allowed", "kept"), [(0, [1, 2]), (1, [1, 2, 3])])
+def test_a_superseded_attempt_removes_no_checkpoint(
+    log: CheckpointLog, allowed: int, kept: list[int]
+) -> None:
+    """A newer attempt begins before the new checkpoint gets its name, or before older checkpoints are removed."""
+    save(log, 1, 2)
+    asked: list[int] = []
+
+    def superseded() -> None:
+        asked.append(len(steps(log)))
+        if len(asked) > allowed:
+            raise SupersededError("a newer attempt has begun")
+
+    log.settings = log.settings.model_copy(update={"keep_newest": 1})
+    log.before_commit = superseded
+    with pytest.raises(SupersededError):
+        save(log, 3)
+    assert steps(log) == kept
