@@ -24,8 +24,10 @@ def test_a_killed_worker_changes_no_bit(home: Home, tmp_path: Path, digits_versi
 def test_workers_have_the_same_learning_rate_without_sync_dist(
     home: Home, tmp_path: Path, digits_version: DatasetVersion
 ) -> None:
-    """Each worker validates its own rows. A worker with another learning rate would fail the check of the weights."""
-    recipe = changed(write_lightning(tmp_path / "recipe"), (", sync_dist=True", ""))
+    """One worker's value falls and the other's rises: another learning rate would fail the check of the weights."""
+    logged = "functional.cross_entropy(self(images), labels), sync_dist=True"
+    own = "10.0 * self.current_epoch * (1 if self.global_rank else -1)"
+    recipe = changed(write_lightning(tmp_path / "recipe"), (logged, own))
     trained = launch(small_job(home, digits_version, recipe, workers=2, training={"epochs": 6}))
     rates = [row.learning_rate for row in trained.history]
     assert rates[-1] < rates[0]  # the scheduler acted
