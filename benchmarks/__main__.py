@@ -1,7 +1,8 @@
 """Measure Evergreen against programs that do the same work in other ways: `python -m benchmarks` or `make bench`.
 
 Each finished row prints its lines and updates `results.json`, `results.md` and `results.svg`. An interrupted run
-continues when the command is started again; rows named with --rows are always measured.
+continues when the command is started again. Rows named with --rows are always measured; a row that failed is measured
+again in no other way, so that no failure is forgotten.
 """
 
 import argparse
@@ -16,11 +17,11 @@ from pathlib import Path
 
 from benchmarks.harness import results as store
 from benchmarks.harness.chart import draw
-from benchmarks.harness.measure import measure
+from benchmarks.harness.measure import measure, unmeasured
 from benchmarks.harness.page import page, summary
 from benchmarks.harness.results import Line, Results
 from benchmarks.harness.row import DisagreementError, Row, Size
-from benchmarks.harness.side import SideError
+from benchmarks.harness.side import PREPARE, SideError
 from benchmarks.harness.tree import adopt_orphans
 from benchmarks.rows import all_rows
 from training.ray_cluster import patches
@@ -39,6 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     size: Size = "tiny" if options.tiny else "quick" if options.quick else "full"
     name = "results" if size == "full" else f"results-{size}"
+    if options.page:
+        file = options.out / f"{name}.json"
+        results = _of_present_claims(store.read(file))
+        store.write(results, file)
+        _publish(results, options.out, name)
+        return 0
     adopt_orphans()
     work = Path(tempfile.mkdtemp(prefix="evb", dir=options.work))
     try:
@@ -49,60 +56,71 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure_all(rows: list[Row], size: Size, options: argparse.Namespace, work: Path, name: str) -> int:
-    """Measure row after row; returns how many rows failed to run."""
+    """Measure row after row; returns how many rows failed to run, or ran while the code changed."""
     file = options.out / f"{name}.json"
-    results = store.begin(file, size, single_rows=bool(options.rows))
-    claimed = {claim.id for row in all_rows() for claim in row.claims}
-    kept = tuple(line for line in results.rows if line.id in claimed)  # some claims may have been renamed
-    results = results.model_copy(update={"rows": kept})
-    measured = {
-        (line.id, line.hooks) for line in results.rows if line.ratio is not None and line.code == results.code
-    }
-    done = set() if options.rows else measured
+    results = _of_present_claims(store.begin(file, size, single_rows=bool(options.rows)))
     broken = 0
     for row, hooks in itertools.product(rows, _HOOKS.get(options.hooks, (patches.active(),))):
-        if all((claim.id, hooks) in done for claim in row.claims):
-            print(f"{row.id:10} measured before; --rows {row.id} measures it again", flush=True)
+        results = results.model_copy(update={"code": store.stamp()})
+        if not options.rows and (before := _lines_before(results, row, hooks)):
+            failed = any(line.failed_runs for line in before)
+            word = "failed" if failed else "measured"
+            print(f"{row.id:10} {word} before; --rows {row.id} measures it again", flush=True)
+            broken += failed
             continue
         began = time.monotonic()
-        lines, failed = _lines(row, work, size, options.pairs, hooks)
-        broken += failed
+        lines = _lines(row, work, size, options.pairs, hooks)
+        if store.stamp() != results.code:
+            message = "not recorded: the code changed while the row ran, so its runs are not of one program"
+            print(f"{row.id:10} {message}", file=sys.stderr, flush=True)
+            broken += 1
+            continue
+        broken += any(line.failed_runs for line in lines)
         results = store.add(results, lines, file)
         _publish(results, options.out, name)
         for line in lines:
             print(summary(line), flush=True)
         print(f"{'':10} {time.monotonic() - began:.0f} s", flush=True)
-    if not options.rows:
+    if not options.rows and not broken:
         results = results.model_copy(update={"finished": True})
         store.write(results, file)
         _publish(results, options.out, name)
     return broken
 
 
-def _lines(row: Row, work: Path, size: Size, pairs: int | None, hooks: bool) -> tuple[list[Line], bool]:
-    """A row's lines, and whether the row failed although it should be measurable here."""
+def _of_present_claims(results: Results) -> Results:
+    return store.of_claims(results, {claim.id: claim for row in all_rows() for claim in row.claims})
+
+
+def _lines_before(results: Results, row: Row, hooks: bool) -> list[Line]:
+    """The row's lines, if all its claims have a result of the present code and packages, or a failure."""
+    claimed = {claim.id for claim in row.claims}
+    versions = store.versions_of(row.packages)
+    found = [
+        line
+        for line in results.rows
+        if line.id in claimed
+        and (line.hooks, line.code, line.versions) == (hooks, results.code, versions)
+        and (line.ratio is not None or line.failed_runs)
+    ]
+    return found if len(found) == len(claimed) else []
+
+
+def _lines(row: Row, work: Path, size: Size, pairs: int | None, hooks: bool) -> list[Line]:
+    """A line for each of the row's claims, also where the row cannot be measured."""
     if reason := row.unavailable(size):
-        return _unmeasured(row, hooks, f"not measured: {reason}"), False
+        return _without_numbers(row, hooks, f"not measured: {reason}", {})
     try:
-        return measure(row, work, size, pairs, hooks), False
+        return measure(row, work, size, pairs, hooks)
     except (SideError, DisagreementError) as error:
         print(error, file=sys.stderr, flush=True)
-        return _unmeasured(row, hooks, f"failed: {str(error).splitlines()[0]}"), True
+        where = PREPARE if isinstance(error, SideError) else "agreement"
+        return _without_numbers(row, hooks, f"failed: {str(error).splitlines()[0].rstrip(':')}", {where: 1})
 
 
-def _unmeasured(row: Row, hooks: bool, note: str) -> list[Line]:
-    return [
-        Line(
-            id=claim.id,
-            title=claim.title,
-            hooks=hooks,
-            goal=claim.goal,
-            at_least=claim.at_least,
-            unit=claim.unit,
-            note=note,
-        )
-        for claim in row.claims
-    ]
+def _without_numbers(row: Row, hooks: bool, note: str, failed: dict[str, int]) -> list[Line]:
+    here = {"hooks": hooks, "failed_runs": failed}
+    return [unmeasured(row, claim, note).model_copy(update=here) for claim in row.claims]
 
 
 def _publish(results: Results, folder: Path, name: str) -> None:
@@ -143,6 +161,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder of the results")
     parser.add_argument("--work", default="/tmp", help="folder for data and homes, with a short path")
     parser.add_argument("--list", action="store_true", help="list the rows")
+    parser.add_argument(
+        "--page", action="store_true", help="write page and chart of the results there are; measure nothing"
+    )
     return parser.parse_args(argv)
 
 

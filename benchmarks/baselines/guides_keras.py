@@ -1,6 +1,7 @@
 """The guides' script with a Keras model on torch, on Ray Train (P17-keras), written from their description.
 
-On this backend a Keras model is a `torch.nn.Module`: `prepare_model` wraps the model, and the loop is torch's.
+On this backend a Keras model is a `torch.nn.Module`: `prepare_model` wraps the model, and the loop is torch's. AdamW is
+fused, as in Evergreen.
 """
 
 import os
@@ -30,4 +31,4 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         def forward(self, images: Any) -> Any:
             return self.model(images.permute(0, 2, 3, 1), training=self.training)
 
-    train_in_torch(config, ChannelsFirst())
+    train_in_torch(config, ChannelsFirst(), fused=True)

@@ -19,6 +19,7 @@ from benchmarks.chaos.processes import beating
 from training.attempts.history import read_attempts
 from training.storage.paths import RunPaths
 
+LONGEST_S = 120.0  # a kill after which training has not gone on by then counts as not recovered
 PAUSE_S = (0.5, 2.0)  # seconds of resumed training before the next kill
 _LOOK_S = 0.02
 _TAIL_BYTES = 4096
@@ -31,7 +32,7 @@ class Killer:
     paths: RunPaths
     count: int
     seed: int
-    longest_s: float = 120.0
+    longest_s: float = LONGEST_S
     pause_s: tuple[float, float] = PAUSE_S
     seconds: list[float | None] = field(default_factory=list)
 

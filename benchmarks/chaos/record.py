@@ -42,7 +42,7 @@ class Outcome(Record):
     seconds: float = Field(description="from the first start to exit status 0")
     broken: tuple[Broken, ...]
     untold: tuple[Broken, ...]
-    code: str = Field(description="digest of the code in training/")
+    code: str = Field(description="benchmarks.harness.results.stamp of the code")
     at: str
 
 

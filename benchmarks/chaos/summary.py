@@ -58,7 +58,7 @@ def _head(outcomes: Sequence[Outcome], seed: int) -> list[str]:
         "",
         f"- Machine: {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}, "
         f"Python {platform.python_version()}",
-        f"- Versions: {versions}; code of `training/`: {', '.join(codes) or 'none yet'}",
+        f"- Versions: {versions}; stamps of the code: {', '.join(codes) or 'none yet'}",
         f"- Date: {' to '.join(dict.fromkeys((days[0], days[-1]))) if days else 'none yet'}; seed {seed}; "
         f"{len(outcomes)} trials",
         "",

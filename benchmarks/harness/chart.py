@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.harness.page import name_of
+from benchmarks.harness.page import name_of, title_of
 from benchmarks.harness.results import Line, Results
 
 _MET, _MISSED, _OPEN = "#2e7d32", "#c62828", "#757575"
@@ -26,7 +26,7 @@ def draw(results: Results, file: Path) -> None:
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks(
-        range(len(shown)), [f"{name_of(line)}  {line.title}" for line in reversed(shown)], fontsize=7
+        range(len(shown)), [f"{name_of(line)}  {title_of(line)}" for line in reversed(shown)], fontsize=7
     )
     axes.margins(y=0.02)
     axes.xaxis.set_major_formatter("{x:g}")

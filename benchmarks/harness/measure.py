@@ -2,34 +2,63 @@
 
 import shutil
 import statistics as medians
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.harness.results import Line
-from benchmarks.harness.row import Claim, Place, Row, Series, Size, check_agreement
-from benchmarks.harness.side import PREPARE, Measured, run_side
+from benchmarks.harness.results import Line, versions_of
+from benchmarks.harness.row import Claim, Place, Row, Series, Size, check_agreement, check_scores
+from benchmarks.harness.side import PREPARE, Measured, SideError, run_side
 from benchmarks.harness.statistics import MOST_SPREAD, average, estimate, is_met, is_void, spread
 
 _UNVOID_FACTOR = 2  # while runs of one side differ too much, measure up to this many times the wanted pairs,
 _UNVOID_S = 180.0  # but begin no further pair after this many seconds
+# A side that fails this often ends the row, because a failure may take the row's whole time limit.
+_MOST_FAILED = 2
 
 
 class Run(NamedTuple):
-    """One run of a side."""
+    """One run of a side that ended without an error, in a round in which each side runs once."""
 
     side: str
     measured: Measured
+    round: int = 0
+
+
+class Failure(NamedTuple):
+    """One run of a side that ended with an error."""
+
+    side: str
+    reason: str
+
+
+@dataclass
+class Runs:
+    """All runs of a row so far."""
+
+    ended: list[Run] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def failed(self) -> dict[str, int]:
+        """How many runs of each side failed."""
+        return dict(Counter(failure.side for failure in self.failures))
+
+    def hopeless(self) -> bool:
+        """Whether a side fails too often to go on."""
+        return any(count >= _MOST_FAILED for count in self.failed().values())
 
 
 def measure(row: Row, work: Path, size: Size, pairs: int | None, hooks: bool = True) -> list[Line]:
     """Measure a row, with or without hooks into Ray, and return a line for each claim.
 
-    Raises :class:`SideError` or :class:`DisagreementError`.
+    A run that fails is counted in the lines, and the pairs without such a run are compared. Raises :class:`SideError`
+    if the preparation fails, and :class:`DisagreementError` if the sides did not do the same work.
     """
     shared = Path(tempfile.mkdtemp(prefix=f"{row.id.lower()}-", dir=work))
     data = work / "data"
@@ -38,20 +67,43 @@ def measure(row: Row, work: Path, size: Size, pairs: int | None, hooks: bool = T
     wanted = pairs or (row.pairs if size == "full" else min(2, row.pairs))
     try:
         _run(row, PREPARE, place)
-        if row.warm_up and size == "full":
-            for side in row.sides:
-                _run(row, side, place)
-        runs: list[Run] = []
-        for number in range(wanted):
-            runs += _round(row, place, backwards=number % 2 == 1)
-        patience = time.monotonic() + _UNVOID_S
-        for number in range(wanted, _UNVOID_FACTOR * wanted):
-            if not _restless(runs, row) or time.monotonic() > patience:
-                break
-            runs += _round(row, place, backwards=number % 2 == 1)
-        return [_line(runs, claim, size).model_copy(update={"hooks": hooks}) for claim in row.claims]
+        runs = _all_rounds(row, place, wanted)
     finally:
         shutil.rmtree(shared, ignore_errors=True)
+    if size == "full":
+        check_scores(row, _mean_scores(row, runs.ended))
+    return [line_of(row, runs, claim, size).model_copy(update={"hooks": hooks}) for claim in row.claims]
+
+
+def unmeasured(row: Row, claim: Claim, note: str) -> Line:
+    """A line without numbers, which says why."""
+    return Line(
+        id=claim.id,
+        title=claim.title,
+        goal=claim.goal,
+        at_least=claim.at_least,
+        unit=claim.unit,
+        note=note,
+        versions=versions_of(row.packages),
+    )
+
+
+def _all_rounds(row: Row, place: Place, wanted: int) -> Runs:
+    """The wanted rounds, and further rounds while runs of one side differ too much."""
+    runs = Runs()
+    if row.warm_up and place.size == "full":
+        _round(row, place, list(row.sides), runs)
+        runs.ended.clear()  # a failed warm-up stays on record, its numbers do not count
+    patience = 0.0
+    for number in range(_UNVOID_FACTOR * wanted):
+        if number == wanted:
+            patience = time.monotonic() + _UNVOID_S
+        enough = number >= wanted and (not _restless(runs.ended, row) or time.monotonic() > patience)
+        if enough or runs.hopeless():
+            break
+        order = list(row.sides)[::-1] if number % 2 else list(row.sides)
+        _round(row, place, order, runs, number)
+    return runs
 
 
 def _restless(runs: Sequence[Run], row: Row) -> bool:
@@ -59,12 +111,17 @@ def _restless(runs: Sequence[Run], row: Row) -> bool:
     return any(is_void(spread_of(runs, claim)) for claim in row.claims if claim.goal is not None)
 
 
-def _round(row: Row, place: Place, backwards: bool) -> list[Run]:
-    """Run each side once. Raises :class:`DisagreementError` if the sides did not do the same work."""
-    order = list(row.sides)[::-1] if backwards else list(row.sides)
-    runs = [Run(side, _run(row, side, place)) for side in order]
-    check_agreement(row, {run.side: run.measured.outcome.did for run in runs})
-    return runs
+def _round(row: Row, place: Place, order: Sequence[str], runs: Runs, number: int = 0) -> None:
+    """Run each side once. Raises :class:`DisagreementError` if the sides that ended did not do the same work."""
+    ended = []
+    for side in order:
+        try:
+            ended.append(Run(side, _run(row, side, place), number))
+        except SideError as error:
+            print(error, file=sys.stderr, flush=True)
+            runs.failures.append(Failure(side, str(error).splitlines()[0].rstrip(":")))
+    check_agreement(row, {run.side: run.measured.outcome.did for run in ended})
+    runs.ended += ended
 
 
 def _run(row: Row, side: str, place: Place) -> Measured:
@@ -73,6 +130,18 @@ def _run(row: Row, side: str, place: Place) -> Measured:
         return run_side(row, side, replace(place, own=own))
     finally:
         shutil.rmtree(own, ignore_errors=True)
+
+
+def _mean_scores(row: Row, runs: Sequence[Run]) -> Mapping[str, Mapping[str, float]]:
+    """The mean of each score over the runs of each side: a single training of a few epochs varies much."""
+    sides = dict.fromkeys(run.side for run in runs)
+    return {
+        name: {
+            side: medians.mean(float(run.measured.outcome.did[name]) for run in runs if run.side == side)
+            for side in sides
+        }
+        for name in row.scores
+    }
 
 
 def series(runs: Sequence[Run], side: str, name: str, geometric: bool) -> list[float]:
@@ -96,31 +165,60 @@ def spread_of(runs: Sequence[Run], claim: Claim) -> float | None:
     return spread([(first, second) for first, second in near])
 
 
-def _line(runs: Sequence[Run], claim: Claim, size: Size) -> Line:
+def line_of(row: Row, found: Runs, claim: Claim, size: Size) -> Line:
+    """Compare the pairs of a claim; a claim with a failed run of Evergreen is missed."""
+    line = _compared(row, _paired(found.ended, claim), claim, size)
+    failed = {side: count for side, count in found.failed().items() if side in (claim.a, claim.b)}
+    if not failed:
+        return line
+    reasons = dict(
+        reversed([(failure.side, failure.reason) for failure in found.failures])
+    )  # the first of each side
+    notes = [
+        f"failed runs of side {side}: {count}; the first: {reasons[side]}" for side, count in failed.items()
+    ]
+    lost = claim.goal is not None and any(side not in row.others for side in failed)
+    return line.model_copy(
+        update={
+            "failed_runs": failed,
+            "met": False if lost else line.met,
+            "note": "; ".join(filter(None, (line.note, *notes))),
+        }
+    )
+
+
+def _paired(runs: Sequence[Run], claim: Claim) -> list[Run]:
+    """The runs of the claim's sides in the rounds in which both sides ended without an error."""
+    sides = {claim.a, claim.b}
+    ended: dict[int, set[str]] = {}
+    for run in runs:
+        ended.setdefault(run.round, set()).add(run.side)
+    return [run for run in runs if run.side in sides and sides <= ended[run.round]]
+
+
+def _compared(row: Row, runs: Sequence[Run], claim: Claim, size: Size) -> Line:
     ours = series(runs, claim.a, claim.of, claim.geometric)
     theirs = series(runs, claim.b, claim.key_b, claim.geometric)
+    if not ours:
+        return unmeasured(row, claim, claim.note)
     compared = [claim.compare(a, b) for a, b in zip(ours, theirs, strict=True)]
     found = estimate(compared, claim.geometric)
     of_side = spread_of(runs, claim)
     judged = claim.goal is not None and not is_void(of_side)
     met = is_met(found, claim.goal, claim.at_least) if judged and claim.goal is not None else None
-    return Line(
-        id=claim.id,
-        title=claim.title,
-        ratio=found.mean,
-        low=found.low,
-        high=found.high,
-        goal=claim.goal,
-        at_least=claim.at_least,
-        met=met,
-        a=medians.median(ours),
-        b=medians.median(theirs),
-        unit=claim.unit,
-        pairs=len(compared),
-        spread=of_side,
-        cpu_s=_cost(runs, claim, "cpu_s"),
-        peak_mb=_cost(runs, claim, "peak_mb"),
-        note="; ".join(filter(None, (claim.note, _remark(len(compared), of_side, size)))),
+    return unmeasured(row, claim, _note(runs, claim, of_side, size)).model_copy(
+        update={
+            "ratio": found.mean,
+            "low": found.low,
+            "high": found.high,
+            "met": met,
+            "a": medians.median(ours),
+            "b": medians.median(theirs),
+            "pairs": len(compared),
+            "spread": of_side,
+            "cpu_s": _cost(runs, claim, "cpu_s"),
+            "peak_mb": _cost(runs, claim, "peak_mb"),
+        }
     )
 
 
@@ -129,6 +227,15 @@ def _cost(runs: Sequence[Run], claim: Claim, name: str) -> dict[str, float]:
         role: medians.median(getattr(run.measured, name) for run in runs if run.side == side)
         for role, side in (("a", claim.a), ("b", claim.b))
     }
+
+
+def _note(runs: Sequence[Run], claim: Claim, of_side: float | None, size: Size) -> str:
+    mine = [run for run in runs if run.side == claim.a]
+    counted = ""
+    if claim.counted:
+        total = sum(_value(run, claim.counted, geometric=False) for run in mine)
+        counted = f"{total:.0f} {claim.counted} in {len(mine)} runs"
+    return "; ".join(filter(None, (claim.note, counted, _remark(len(mine), of_side, size))))
 
 
 def _remark(pairs: int, of_side: float | None, size: Size) -> str:

@@ -1,8 +1,12 @@
 """`results.md`: the results as a Markdown page."""
 
+from collections.abc import Sequence
+
 from benchmarks.harness.results import Line, Results, described
 from benchmarks.harness.statistics import MOST_SPREAD
 
+_FEWEST_PAIRS = 5  # of a row with a goal, where its runs do not take too long
+_CONTROL = 0.03  # the distance from 1 at which a row's definition calls an A/A control void
 _HEADINGS = (
     "row",
     "what",
@@ -30,16 +34,22 @@ def page(results: Results) -> str:
         + f"; code {results.code}; {results.size} run"
         + ("." if results.finished else ", not finished."),
         "",
+        *_origins(results),
         "A is Evergreen, B the program that the row's file under `benchmarks/rows/` compares it with. Each ratio is "
         "the mean of paired processes in alternation, after one unmeasured run of each side where the row says so, "
         "with Student's t interval at 95 %; the goal must be met at the worse end of the interval. The spread is the "
         "standard deviation of one run, from consecutive runs of the same side: above "
         f"{MOST_SPREAD:.0%} a row is void. Hooks: whether Evergreen used its hooks into Ray (docs/ray-hooks.md).",
         "",
+        f"The definition of the rows asks for {_FEWEST_PAIRS} pairs or more, and calls a row void when a control of "
+        f"two equal sides is further than {_CONTROL:.0%} from 1. Here, no control runs: the limit of "
+        f"{MOST_SPREAD:.0%} for the spread is wider, since a spread also widens the interval, at whose worse end the "
+        "goal is judged." + _few_pairs(results.rows),
+        "",
         f"| {' | '.join(_HEADINGS)} |",
         f"|{' --- |' * len(_HEADINGS)}",
     ]
-    notes = [f"- **{name_of(line)}**: {line.note}" for line in results.rows if line.note]
+    notes = [f"- **{name_of(line)}**: {said}" for line in results.rows if (said := _said(line))]
     here = (results.code, described(results.machine))
     others = {
         (line.code, line.date, line.machine) for line in results.rows if (line.code, line.machine) != here
@@ -54,6 +64,43 @@ def page(results: Results) -> str:
     return "\n".join([*head, *map(_row, results.rows), "", *notes, *_missed(results)]) + "\n"
 
 
+def _origins(results: Results) -> list[str]:
+    """A paragraph for results that do not all come from the same code, machine and day."""
+    codes, machines, dates = (
+        {getattr(line, name) for line in results.rows} - {""} for name in ("code", "machine", "date")
+    )
+    if len(codes) < 2:
+        return []
+    return [
+        f"The lines are not of one program: they have {len(codes)} stamps of code, are from {min(dates)} to "
+        f"{max(dates)}, and come from {len(machines)} {'machines' if len(machines) > 1 else 'machine'}. The line above "
+        "describes the newest run; the notes below the table name the lines of each other stamp.",
+        "",
+    ]
+
+
+def _few_pairs(lines: Sequence[Line]) -> str:
+    few = [
+        f"{name_of(line)} ({line.pairs})"
+        for line in lines
+        if line.goal is not None and 0 < line.pairs < _FEWEST_PAIRS
+    ]
+    return f" Lines with a goal and fewer pairs: {', '.join(few)}." if few else ""
+
+
+def _said(line: Line) -> str:
+    """The line's note, the versions of the row's own packages, and failures of earlier attempts."""
+    parts = [line.note, ", ".join(f"{name} {version}" for name, version in line.versions.items())]
+    if line.earlier_failures:
+        parts.append(f"failed runs of earlier attempts with this code: {line.earlier_failures}")
+    return "; ".join(filter(None, parts))
+
+
+def title_of(line: Line) -> str:
+    """The line's title, marked if the row has been defined in another way since."""
+    return f"(earlier definition) {line.title}" if line.earlier_definition else line.title
+
+
 def _missed(results: Results) -> list[str]:
     """The goals that are missed or could not be judged; docs/performance.md gives the reasons."""
     lines = [line for line in results.rows if line.goal is not None and not line.met]
@@ -62,9 +109,11 @@ def _missed(results: Results) -> list[str]:
 
 def _shortfall(line: Line) -> str:
     if line.ratio is None:
-        return f"- **{name_of(line)}**: {line.note}"
+        word = "missed: " if line.met is False else ""
+        return f"- **{name_of(line)}**: {word}{line.note}"
     interval = "" if line.low is None else f" ({number(line.low)} to {number(line.high)})"
     word = "missed" if line.met is False else "void" if verdict(line) == "void" else "not judged"
+    word += " by an earlier definition" if line.earlier_definition else ""
     return f"- **{name_of(line)}**, {word}: {number(line.ratio)}{interval}, goal {_goal(line)}"
 
 
@@ -76,7 +125,7 @@ def name_of(line: Line) -> str:
 def verdict(line: Line) -> str:
     """The judgement in one word."""
     if line.ratio is None:
-        return "not measured"
+        return "not measured" if line.met is None else "**no**"
     if line.met is None:
         return "void" if line.note.find("void") >= 0 else "-"
     return "yes" if line.met else "**no**"
@@ -104,7 +153,7 @@ def number(value: float | None) -> str:
 def _row(line: Line) -> str:
     cells = (
         line.id,
-        line.title,
+        title_of(line),
         "on" if line.hooks else "off",
         number(line.ratio),
         f"{number(line.low)} to {number(line.high)}" if line.low is not None else "-",

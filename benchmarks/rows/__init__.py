@@ -38,6 +38,7 @@ _MODULES = (
     "xgboost_against_guides",
     "lightgbm_against_guides",
     "first_run_against_earlier_commit",
+    "commands_against_import",
     "planned_time",
     "start_at_size",
     "growth_in_retrainings_on_cluster",

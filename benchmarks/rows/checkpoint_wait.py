@@ -86,6 +86,5 @@ ROW = Row(
     ),
     prepare=prepare,
     close={"bytes": 0.02},
-    pairs=3,
     warm_up=False,
 )

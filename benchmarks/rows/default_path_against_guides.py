@@ -1,8 +1,10 @@
 """P1b: Evergreen with default settings and the guides' script, both on Ray Train: rows per second during training.
 
-Both use the same images, model, batch, optimizer and split into training and validation rows, and one thread each.
+Both use the same images, model, batch and split into training and validation rows, and one thread each. Both update
+with AdamW, Evergreen with the fused variant and the script, like the guides, with torch's default.
 """
 
+from benchmarks.baselines.framework_pair import ACCURACY
 from benchmarks.harness.row import Claim, Outcome, Place, Row
 from training.attempts.job import TrainingJob
 
@@ -73,10 +75,12 @@ ROW = Row(
             unit="rows/s",
             goal=1.10,
             at_least=True,
-            note="two epochs are timed, and their seconds contain the replay check, which runs once",
+            note="two epochs are timed, and their seconds contain the replay check, which runs once; Evergreen's AdamW "
+            "is fused, the script's is not, as in the guides",
         ),
     ),
     prepare=prepare,
-    close={"rows": 0.01, "accuracy": 0.9},
+    close={"rows": 0.01},
+    scores={"accuracy": ACCURACY},
     warm_up=False,
 )

@@ -81,6 +81,6 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("rows", "checksums", "weights"),
-    pairs=4,
+    others=(),
     warm_up=False,
 )

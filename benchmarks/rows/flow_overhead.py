@@ -104,6 +104,5 @@ ROW = Row(
         ),
     ),
     same=("weights",),
-    pairs=3,
     warm_up=False,
 )

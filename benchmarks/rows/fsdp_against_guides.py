@@ -2,4 +2,4 @@
 
 from benchmarks.baselines.framework_pair import framework_row
 
-ROW = framework_row("fsdp", "FSDP2", package="torch")
+ROW = framework_row("fsdp", "FSDP2", packages=("torch",), optimizer="fused AdamW")

@@ -1,7 +1,8 @@
 """G2: the guides' ViT on CIFAR-10, one epoch from the call to the finished model, accuracy 0.35 or more.
 
-The guides report about 130 s on one GPU, and under 60 s on eight, with the same images, batch and optimizer; they do
-not name the GPU. Measured with and without mixed precision, and with and without deterministic kernels.
+The guides report about 130 s on one GPU, and under 60 s on eight, with the same images, batch and optimizer. They do
+not name the GPU, so the row has no goal; the results name the GPU of this program's seconds. Measured with and without
+mixed precision, and with and without deterministic kernels.
 """
 
 import time
@@ -44,11 +45,12 @@ def _claim(side: str) -> Claim:
     return Claim(
         f"G2-{side}",
         f"the guides' ViT, one epoch, {_SIDES[side]['precision']}, "
-        f"deterministic {'on' if _SIDES[side]['deterministic'] == 'warn' else 'off'} / the guides' 130 s",
+        f"deterministic {'on' if _SIDES[side]['deterministic'] == 'warn' else 'off'} / the guides' 130 s "
+        "on a GPU that they do not name",
         of="seconds",
         of_b="guides_s",
         unit="s",
-        goal=1.0,
+        goal=None,
         at_least=False,
         a=side,
         b=side,
@@ -61,6 +63,7 @@ ROW = Row(
     claims=tuple(map(_claim, _SIDES)),
     prepare=prepare,
     same=("rows",),
+    others=(),
     pairs=3,
     warm_up=False,
     unavailable=unavailable,

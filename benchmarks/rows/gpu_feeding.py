@@ -87,6 +87,8 @@ ROW = Row(
     claims=(_claim("resnet", "ResNet-18"), _claim("vit", "the ViT")),
     prepare=prepare,
     same=("resnet_rows", "vit_rows"),
+    optional=("resnet_rows", "vit_rows"),
+    others=(),
     warm_up=False,
     unavailable=unavailable,
 )

@@ -85,5 +85,6 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("shape",),
+    others=(),
     pairs=6,
 )

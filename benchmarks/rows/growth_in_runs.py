@@ -68,11 +68,11 @@ ROW = Row(
             "opening a run in a store of 1,000 runs / of 10",
             of="ms",
             unit="ms",
-            goal=1.3,
+            goal=1.1,  # flat, with room for noise: the limit of row P14-again
             at_least=False,
         ),
     ),
     prepare=prepare,
     same=("opened",),
-    pairs=3,
+    others=(),
 )

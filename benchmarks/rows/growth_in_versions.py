@@ -69,11 +69,11 @@ ROW = Row(
             "finding version and champion among 1,000 versions / of one",
             of="ms",
             unit="ms",
-            goal=1.3,
+            goal=1.1,  # flat, with room for noise: the limit of row P14-again
             at_least=False,
         ),
     ),
     prepare=prepare,
     same=("alias",),
-    pairs=3,
+    others=(),
 )

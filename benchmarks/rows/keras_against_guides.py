@@ -2,4 +2,4 @@
 
 from benchmarks.baselines.framework_pair import framework_row
 
-ROW = framework_row("keras", "Keras")
+ROW = framework_row("keras", "Keras", optimizer="fused AdamW")

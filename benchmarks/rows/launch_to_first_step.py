@@ -34,8 +34,18 @@ def evergreen(place: Place) -> Outcome:
     assert all(firsts)
     cold, warm = (point.at for point in firsts if point is not None)
     return Outcome(
-        {"cold_s": cold - began, "warm_s": warm - json.loads(out.read_text())[1]}, {"processes": 2}
+        {"cold_s": cold - began, "warm_s": warm - json.loads(out.read_text())[1]},
+        {"steps": [_step_of(job) for job in jobs]},
     )
+
+
+def _step_of(job: TrainingJob) -> list[int]:
+    """Processes of a finished training, and rows of each of its steps."""
+    from training.supervision.launch import finished
+
+    trained = finished(job.paths, job.run_key)
+    assert trained is not None
+    return [trained.world_size, trained.history[-1].rows // trained.steps]
 
 
 def torchrun(place: Place) -> Outcome:
@@ -43,13 +53,15 @@ def torchrun(place: Place) -> Outcome:
     from benchmarks.baselines.images import idx_folder
     from benchmarks.baselines.torchrun import run
 
-    raw, taken = idx_folder(place.data, _rows(place)), []
+    raw, taken, steps = idx_folder(place.data, _rows(place)), list[float](), list[list[int]]()
     for turn in range(2):
         out = place.own / f"first-{turn}.json"
         began = time.time()
         run("benchmarks.baselines.bare_start", [str(raw), str(out)])
-        taken.append(json.loads(out.read_text())["at"] - began)
-    return Outcome({"cold_s": taken[0], "warm_s": taken[1]}, {"processes": 2})
+        first = json.loads(out.read_text())
+        taken.append(first["at"] - began)
+        steps.append([first["processes"], first["rows"]])
+    return Outcome({"cold_s": taken[0], "warm_s": taken[1]}, {"steps": steps})
 
 
 def _rows(place: Place) -> int:
@@ -84,6 +96,6 @@ ROW = Row(
     sides={"a": evergreen, "b": torchrun},
     claims=(_claim("cold", 3.0), _claim("warm", 1.5)),
     prepare=prepare,
-    same=("processes",),
+    same=("steps",),
     warm_up=False,
 )

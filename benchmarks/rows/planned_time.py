@@ -1,4 +1,4 @@
-"""N4: the time that `evergreen plan` predicts for a retraining, and the time that the retraining then takes.
+"""N7: the time that `evergreen plan` predicts for a retraining, and the time that the retraining then takes.
 
 The recipe has been trained once before in the same home, with the recipe's own settings.
 """
@@ -43,11 +43,11 @@ def _factor(a: float, b: float) -> float:
 
 
 ROW = Row(
-    id="N4",
+    id="N7",
     sides={"a": predicted},
     claims=(
         Claim(
-            "N4",
+            "N7",
             "seconds that evergreen plan predicts for a retraining, and seconds that it takes: larger / smaller",
             of="planned_s",
             of_b="taken_s",

@@ -86,5 +86,6 @@ ROW = Row(
     ),
     prepare=prepare,
     same=("rows", "checksums", "weights"),
+    others=(),
     warm_up=False,
 )

@@ -48,14 +48,15 @@ def evergreen(place: Place) -> Outcome:
     from training.recipe import load
     from training.storage.paths import Home
     from training.supervision.launch import finished
-    from training.trainers.network.serving import predictor, serving_module
+    from training.trainers.base import inspection_of
 
     torch.set_num_threads(1)
     job, home = _job(place), Home(place.shared / "home")
     trained = finished(job.paths, job.run_key)
     assert trained is not None
     test = open_columns(job.dataset, "test")
-    predict = predictor(serving_module(load(job.recipe.path)[0], job.dataset, trained))
+    recipe = load(job.recipe.path)[0]
+    predict = inspection_of(recipe.settings.trainer).predictor(recipe, job.dataset, trained)
     predict(test.inputs[:512])
     evaluated = []
     for _ in range(_turns(place)):

@@ -2,4 +2,4 @@
 
 from benchmarks.baselines.framework_pair import framework_row
 
-ROW = framework_row("transformers", "Transformers")
+ROW = framework_row("transformers", "Transformers", packages=("transformers", "accelerate"))

@@ -46,6 +46,7 @@ ROW = Row(
     sides={"shards_2": _training(2), "ddp": _training(None), "shards_4": _training(4)},
     claims=(_claim(2), _claim(4)),
     same=("rows", "checksums"),
+    others=(),
     pairs=3,
     warm_up=False,
 )

@@ -82,6 +82,5 @@ ROW = Row(
         ),
     ),
     close={"accuracy": 0.03},
-    pairs=3,
     warm_up=False,
 )

@@ -1,6 +1,7 @@
 """`results.json` between runs: which lines are kept, replaced or measured again; the page and the chart."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from benchmarks.harness import results as store
 from benchmarks.harness.chart import draw
 from benchmarks.harness.page import page, summary, verdict
 from benchmarks.harness.results import Line, Results
+from benchmarks.harness.row import Claim
 
 MET = Line(
     id="P4",
@@ -66,15 +68,29 @@ def test_the_stamp_covers_benchmarks_templates_and_requirements(
     for package in ("flows", "benchmarks/rows"):
         (tmp_path / package).mkdir(parents=True)
         (tmp_path / package / "one.py").write_text("first = 1")
-    files = ["flows/one.py", "benchmarks/rows/one.py", "flows/page.html.j2", "pyproject.toml"]
+    files = ["flows/one.py", "benchmarks/rows/one.py", "flows/page.html.j2", "requirements.lock"]
     for name in files[2:]:
         (tmp_path / name).write_text("first")
+    (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = ["ray==1"]')
     monkeypatch.setattr(store, "_ROOT", tmp_path)
     seen = {store.stamp()}
     for name in files:
         (tmp_path / name).write_text("second = 2")
         seen.add(store.stamp())
-    assert len(seen) == 1 + len(files)
+    (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = ["ray==2"]')
+    seen.add(store.stamp())
+    assert len(seen) == 2 + len(files)
+
+
+def test_the_stamp_leaves_out_tools_for_development(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(store, "_ROOT", tmp_path)
+    declared = tmp_path / "pyproject.toml"
+    declared.write_text(
+        '[project]\ndependencies = ["ray"]\n[project.optional-dependencies]\nkeras = ["keras"]'
+    )
+    before = store.stamp()
+    declared.write_text(declared.read_text() + '\ndev = ["mypy"]\n[tool.mypy]\nstrict = true')
+    assert store.stamp() == before
 
 
 def test_named_rows_replace_their_lines_and_leave_the_others(file: Path) -> None:
@@ -161,6 +177,65 @@ def test_a_row_without_numbers_says_why() -> None:
     line = Line(id="G1", title="on a GPU", goal=0.97, note="not measured: there is no GPU here")
     assert verdict(line) == "not measured"
     assert summary(line).endswith("there is no GPU here")
+
+
+def _claims(**fields: Any) -> dict[str, Claim]:
+    given = {"title": MET.title, "of": "x", "unit": "MB/s", "goal": MET.goal, "at_least": True}
+    return {MET.id: Claim(id=MET.id, **(given | fields))}
+
+
+def test_a_line_with_the_title_of_an_earlier_definition_is_marked(file: Path) -> None:
+    made = _measured(file, MET, finished=True)
+    (line,) = store.of_claims(made, _claims(title="reading twice")).rows
+    assert line == made.rows[0].model_copy(update={"earlier_definition": True})
+    text = page(made.model_copy(update={"rows": (line,)}))
+    assert "| P4 | (earlier definition) reading | on |" in text
+    again = store.of_claims(made.model_copy(update={"rows": (line,)}), _claims())
+    assert again.rows == made.rows
+
+
+def test_a_line_is_judged_by_the_present_goal(file: Path) -> None:
+    made = _measured(file, MET, MISSED, finished=True)
+    (line,) = store.of_claims(made, _claims(goal=0.9)).rows
+    assert (line.id, line.goal, line.met) == ("P4", 0.9, False)
+    (line,) = store.of_claims(made, _claims(goal=None)).rows
+    assert (line.goal, line.met) == (None, None)
+
+
+def test_a_failure_with_the_same_code_is_not_forgotten(file: Path) -> None:
+    failed = MET.model_copy(update={"failed_runs": {"a": 2}, "met": False, "ratio": None, "note": "failed"})
+    made = _measured(file, failed, finished=False)
+    assert "- **P4**: missed: failed" in page(made)
+    again = store.add(made, [MET], file)
+    assert (again.rows[0].ratio, again.rows[0].earlier_failures) == (MET.ratio, 2)
+    assert "- **P4**: failed runs of earlier attempts with this code: 2" in page(again)
+    other = store.add(again.model_copy(update={"code": "0ther"}), [MET], file)
+    assert other.rows[0].earlier_failures == 0
+
+
+def test_a_row_that_cannot_be_measured_here_replaces_no_numbers(file: Path) -> None:
+    made = _measured(file, MET, finished=False)
+    without = Line(id="P4", title="reading", note="not measured: not installed")
+    assert store.add(made, [without], file).rows == made.rows
+
+
+def test_the_page_names_several_stamps_few_pairs_and_versions(file: Path) -> None:
+    few = MISSED.model_copy(update={"pairs": 3, "versions": {"keras": "3.1"}})
+    made = _measured(file, MET, few, finished=False)
+    assert "stamps of code" not in page(made)
+    other = made.rows[0].model_copy(update={"code": "0ther"})
+    text = page(made.model_copy(update={"rows": (other, *made.rows[1:])}))
+    assert "they have 2 stamps of code" in text
+    assert "Lines with a goal and fewer pairs: P5 (3)." in text
+    assert "- **P5**: keras 3.1" in text
+
+
+def test_versions_are_of_packages_that_are_installed() -> None:
+    assert store.versions_of(("numpy", "no_such_package")) == {"numpy": store.versions()["numpy"]}
+
+
+def test_the_results_of_the_repository_are_read() -> None:
+    assert store.read(Path(store.__file__).parents[1] / "results.json").rows
 
 
 def test_the_chart_is_the_same_for_the_same_numbers(file: Path, tmp_path: Path) -> None:
