@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.inference.inputs import Batch, Chunk, Unit
 from tasks.inference.unlabelled_images import Images
-from tasks.registry.aliases import TRANSFORM_TAG
+from tasks.registry.safe_loading import TRANSFORM_TAG
 from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.data.preparation.row_function import RowFunction, changed_images
 from training.errors import SettingError

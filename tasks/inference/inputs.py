@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
-import pyarrow.parquet as pq
 
 from training.data.sources.archives import is_archive
 from training.data.sources.folder_listing import visible
-from training.data.sources.parquet_index import readable
+from training.data.sources.parquet_files import open_parquet
 from training.data.sources.plain_files import check_link
 from training.errors import DataError
 from training.records import Record
@@ -112,7 +111,7 @@ def _name(entry: "os.DirEntry[str]", root: Path) -> str:
 
 def parquet_chunks(root: Path, name: str) -> list[Chunk]:
     """The row groups of a Parquet file that have rows. Raises :class:`DataError` for a file that is not Parquet."""
-    with readable(root / name), pq.ParquetFile(root / name) as parquet:
+    with open_parquet(root / name) as parquet:
         metadata = parquet.metadata
     chunks, first = [], 0
     for group in range(metadata.num_row_groups):

@@ -28,7 +28,7 @@ from tasks.inference.inputs import (
 )
 from training.data.images.decoding import BadImage, Pixels, Target, open_image, to_pixels
 from training.data.sources.folder_listing import IMAGE_SUFFIXES
-from training.data.sources.parquet_index import readable
+from training.data.sources.parquet_files import open_parquet
 from training.data.sources.parquet_pixels import CellError, all_pixels, cells, describe
 from training.data.sources.plain_files import NotPlainError, check_plain, read_plain
 from training.errors import DataError
@@ -140,9 +140,8 @@ def _parquet_chunks(root: Path, names: list[str]) -> list[Chunk]:
     for name in names:
         file = root / name
         check_plain(file)
-        with readable(file):
-            parquet = pq.ParquetFile(file)
-        _check_column(file, parquet)
+        with open_parquet(file) as parquet:
+            _check_column(file, parquet)
         chunks += parquet_chunks(root, name)
     if not chunks:
         raise DataError(f"{root / names[0]}: has no rows, so there is nothing to score.")
@@ -184,8 +183,7 @@ def _open_file(path: Path) -> Any:
 def _columns(chunk: Chunk, shape: ImageShape) -> Iterator[tuple[pa.Array, int]]:
     """Parts of a row group's image column, each with the number of its first row."""
     first, file = chunk.first_row, Path(chunk.root) / chunk.files[0]
-    with readable(file):
-        parquet = pq.ParquetFile(file, memory_map=True, page_checksum_verification=True)
+    with open_parquet(file, memory_map=True, page_checksum_verification=True) as parquet:
         kind = parquet.schema_arrow.field(IMAGE_COLUMN).type
         if pa.types.is_fixed_size_binary(kind) and kind.byte_width != math.prod(shape):
             raise DataError(

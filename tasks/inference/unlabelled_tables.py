@@ -16,12 +16,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.inference.inputs import Batch, Chunk, Unit, input_files, parquet_chunks, with_suffix
 from training.data.preparation.row_function import RowFunction
 from training.data.preprocessing.applying import model_inputs
-from training.data.sources.parquet_index import readable
+from training.data.sources.parquet_files import open_parquet
 from training.data.sources.plain_files import check_plain
 from training.data.tables.changed_features import changed_features
 from training.data.tables.encoding import encoded_values, typed_rows
@@ -126,12 +125,9 @@ class Tables:
 
     def _parquet_rows(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         file = Path(chunk.root) / chunk.files[0]
-        with (
-            readable(file),
-            pq.ParquetFile(
-                file, memory_map=True, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
-            ) as parquet,
-        ):
+        with open_parquet(
+            file, memory_map=True, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
+        ) as parquet:
             yield from parquet.iter_batches(
                 self.rows_at_once, row_groups=[chunk.row_group], columns=self._names
             )

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.inference.inputs import Batch, Chunk, Unit, input_files, parquet_chunks, with_suffix
-from training.data.sources.parquet_index import readable
+from training.data.sources.parquet_files import open_parquet
 from training.data.sources.plain_files import check_plain
 from training.data.tables.encoding import nearest
 from training.data.tables.reading import CSV, PARQUET, TSV, blocks, column_types
@@ -101,7 +100,7 @@ class Texts:
         if chunk.row_group is None:
             yield from self._of_file(file)
             return
-        with readable(file), pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+        with open_parquet(file, page_checksum_verification=True) as parquet:
             for rows in parquet.iter_batches(
                 _BATCH_ROWS, row_groups=[chunk.row_group], columns=[self.column]
             ):

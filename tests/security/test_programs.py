@@ -17,6 +17,7 @@ import torch
 from hostile_programs import (
     CONSTANTS,
     EVALUATED,
+    EXAMPLE,
     IN_THE_ARCHIVE,
     PROGRAM,
     WEIGHTS,
@@ -134,6 +135,20 @@ OTHER_PROGRAMS: dict[str, tuple[Change, str]] = {
         add_call("torch.ops.aten.add.Tensor.__class__", as_int=1),
         "not allowed",
     ),
+    "a method of an operation": (add_call("torch.ops.aten.add.__call__", as_int=1), "not allowed"),
+    "a method of all operations": (add_call("torch.ops.aten.__getattr__.name", as_int=1), "not allowed"),
+    "indices that are not checked": (
+        add_call("torch.ops.aten._convert_indices_from_coo_to_csr.default", as_int=1),
+        "_convert_indices",
+    ),
+    "a sparse tensor that is not checked": (
+        add_call("torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default", as_int=1),
+        "_sparse_coo",
+    ),
+    "a gradient": (
+        add_call("torch.ops.aten.max_pool2d_with_indices_backward.default", as_int=1),
+        "_backward",
+    ),
     "another library": (add_call("torch.ops.mine.run.default", as_string="id"), "torch.ops.mine"),
     "a registered extension": (add_call("#mine:run", as_string="id"), "#mine"),
     "a file that ATen writes": (add_call("torch.ops.aten.save.default", as_string="file"), "aten.save"),
@@ -166,6 +181,10 @@ OTHER_PROGRAMS: dict[str, tuple[Change, str]] = {
     ),
     "a power that fills the memory": (size_of_images("9**9**9**9"), "not allowed"),
     "a shift that fills the memory": (size_of_images("LShift(Integer(1), Integer(99999999999))"), "Call"),
+    "a float that fills the memory": (size_of_images("1e-9999999999"), "Constant"),
+    "digits that fill the memory": (size_of_images("Rational('1e9999999999')"), "Constant"),
+    "a Float that fills the memory": (size_of_images("Float('1e9999999999')"), "Constant"),
+    "a precision that fills the memory": (size_of_images("Float('1.0', precision=68719476736)"), "keyword"),
     "powers of powers": (size_of_images("Pow(" * 5 + "Integer(9)" + ", Integer(8))" * 5), "too many powers"),
     "an expression with a comment": (size_of_images("Integer(2) # more"), "other characters"),
     "an expression that never ends": (size_of_images("-" * 3000 + "1"), "can't be read"),
@@ -189,6 +208,17 @@ def assert_refused(folder: Path, content: bytes, said: str) -> None:
     file.write_bytes(content)
     with pytest.raises(DataError, match=re.escape(said)):
         check_program(file)
+
+
+def test_example_inputs_of_a_device_that_is_not_there_are_refused(
+    members: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Torch loads the examples without restrictions when its restricted unpickler fails."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(members[EXAMPLE])) as archive, zipfile.ZipFile(content, "w") as changed:
+        for name in archive.namelist():
+            changed.writestr(name, archive.read(name).replace(b"cpu", b"xyz"))
+    assert_refused(tmp_path, packed({**members, EXAMPLE: content.getvalue()}), "example inputs")
 
 
 def test_other_members_are_refused(members: dict[str, bytes], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Archives, downloads and CIFAR's pickles: tests/training/data/sources.
 """
 
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tasks.inference.unlabelled_images import find_chunks, read_chunk
 from training.checkpoints.weights import load_weights
 from training.data.dataset import open_columns
 from training.data.sources.locate import open_path
+from training.data.tables.reading import blocks, column_types
 from training.errors import DataError
 from training.records import DatasetVersion
 from training.storage.paths import Home
@@ -114,6 +116,56 @@ def test_parquet_whose_metadata_is_a_pickle(
     file = str(folder / "train.parquet")
     assert goes_off(mark, program, file, RAY_DATA_AUTOLOAD_CLOUDPICKLE_TENSOR_METADATA="1"), "a dud"
     assert not goes_off(mark, program, file)
+
+
+PICKLED = ("label", "split", "path")  # `path` is a field of the struct with an image's bytes
+
+
+def pickled_objects(folder: Path, name: str, mark: Path) -> Path:
+    """Images and labels, with a column or a struct's field of the type whose values `ray.data` unpickles."""
+    from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
+
+    folder.mkdir()
+    objects = ArrowPythonObjectType().wrap_array(pa.array([pickle.dumps(Bomb(mark))] * 8, pa.large_binary()))
+    image = pa.array([[0] * 4] * 8) if name != "path" else pa.array([b"x"] * 8)
+    columns = {"image": image, "label": pa.array(list("abababab")), name: objects}
+    if name == "path":
+        columns["image"] = pa.StructArray.from_arrays([image, objects], names=["bytes", "path"])
+        del columns["path"]
+    for split in ("train", "test"):
+        pq.write_table(pa.table(columns), folder / f"{split}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("read", [read_as_a_source, read_to_predict])
+@pytest.mark.parametrize("place", PICKLED)
+def test_parquet_with_pickled_values(tmp_path: Path, place: str, read: Callable[[Path], None]) -> None:
+    mark = tmp_path / "executed"
+    folder = pickled_objects(tmp_path / "data", place, mark)
+    with pytest.raises(DataError, match=r"t\w+\.parquet: column .* may run code"):
+        read(folder)
+    assert not mark.exists()
+    program = "import sys, ray.data, pyarrow.parquet; pyarrow.parquet.read_table(sys.argv[1]).to_pylist()"
+    assert goes_off(mark, program, str(folder / "train.parquet")), "a dud"
+
+
+@pytest.mark.parametrize("column", ["target", "split", "x"])
+def test_a_table_with_pickled_values(tmp_path: Path, column: str) -> None:
+    from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
+
+    mark, file = tmp_path / "executed", tmp_path / "rows.parquet"
+    objects = ArrowPythonObjectType().wrap_array(pa.array([pickle.dumps(Bomb(mark))] * 8, pa.large_binary()))
+    columns = {
+        "x": pa.array(range(8)),
+        "split": pa.array(["train", "test"] * 4),
+        "target": pa.array(range(8)),
+    }
+    pq.write_table(pa.table(columns | {column: objects}), file)
+    with pytest.raises(DataError, match=rf"rows\.parquet: column '{column}' .* may run code"):
+        list(blocks(file, [column]))
+    with pytest.raises(DataError, match="may run code"):
+        column_types(file)
+    assert not mark.exists()
 
 
 def test_rays_loaders_stay_off_in_a_cluster_of_a_run(ray_session: None) -> None:

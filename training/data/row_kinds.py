@@ -76,9 +76,10 @@ def make_table_version(*arguments: Any, **options: Any) -> DatasetVersion:
 
 
 def unpack_table(version: DatasetVersion, split: Split, folder: Path) -> None:
-    """See :func:`training.data.tables.unpacking.unpack_table`; with preprocessing, `inputs.npy` is preprocessed.
+    """Unpack a split of a dataset with a table schema: rows of a table, images with numbers to predict, or texts.
 
-    For images with numbers to predict, see :func:`training.data.image_targets.unpacking.unpack_images`; for text,
+    See :func:`training.data.tables.unpacking.unpack_table`; with preprocessing, `inputs.npy` is preprocessed. For
+    images, see :func:`training.data.image_targets.unpacking.unpack_images`; for text,
     :func:`training.data.text.unpacking.unpack_text`.
     """
     if version.table is not None and version.table.preprocessing is not None:

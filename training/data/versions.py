@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from training.data.preparation.row_function import RowFunction
 
 # Mean and standard deviation by which images with classes are normalised for another problem than classification: to
-# -1 to 1. With the statistics of the rows, the same noise would be more of an image in one dataset than in another, so
+# -1 to 1. With the statistics of the rows, the signal-to-noise ratio at a noise level would depend on the dataset, so
 # the errors of the noise that two models predict could not be compared.
 _HALF = 0.5
 # Kinds of SourceFiles with the bytes of pixels, which Pillow only converts and resizes, if settings ask for that. The

@@ -31,7 +31,8 @@ _NUMBER, _CHECK = "line", "check"  # fields that a file of lines adds to each re
 _CHECK_DIGITS = 16
 _TAIL_BYTES = 1 << 16
 _REMEDY = (
-    "Restore it from a backup, or move it away and run `evergreen retrain` again: what can be made again is."
+    "Restore the file from a backup, or move the file away and run `evergreen retrain` again, which writes again what "
+    "it can."
 )
 
 
@@ -69,7 +70,7 @@ def parse_record(text: bytes, file: Path, kind: type[R], owner: str, remedy: str
         content = _parsed(text)
         written = content.pop(_CHECKSUM, None)
         if written is not None and written != _checksum(file.name, owner, content):
-            raise ValueError("its checksum is not that of its content, or it belongs to something else")
+            raise ValueError("its checksum does not match: it was changed, or belongs to another file or run")
         return kind.model_validate(content)
     except (ValueError, RecursionError) as error:
         raise DamagedError(file, _reason(error), remedy) from error
@@ -230,7 +231,7 @@ def _opened(line: bytes, name: str, owner: str) -> tuple[int | None, dict[str, A
     if check is None and _NUMBER not in content:
         return None, content
     if check != _checksum(name, owner, content)[:_CHECK_DIGITS]:
-        raise ValueError("its checksum is not that of its content, or it belongs to something else")
+        raise ValueError("its checksum does not match: it was changed, or belongs to another file or run")
     return int(content.pop(_NUMBER)), content
 
 
@@ -245,6 +246,8 @@ def _is_unfinished(line: bytes) -> bool:
         json.JSONDecoder().raw_decode(line.decode())
     except ValueError:
         return True
+    except RecursionError:  # nested as deeply as no record is
+        return False
     return False
 
 
@@ -288,7 +291,10 @@ def _parsed(text: bytes) -> dict[str, Any]:
         raise ValueError("it is empty")
     if not text.strip(b"\0"):
         raise ValueError("it holds zeros only")
-    content = json.loads(text.decode())
+    try:
+        content = json.loads(text.decode())
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError(f"it holds no object, but a {type(content).__name__}")
     return content

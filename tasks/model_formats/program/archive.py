@@ -94,8 +94,10 @@ def _check_example(content: bytes) -> None:
     import torch
 
     try:
-        example = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, ValueError, TypeError, KeyError, EOFError) as error:
+        # Without `map_location`, as torch loads the examples later: with `map_location`, a tensor of an unknown device
+        # would pass here and fail there.
+        example = torch.load(io.BytesIO(content), weights_only=True)
+    except (pickle.UnpicklingError, ValueError, TypeError, KeyError, EOFError, RuntimeError) as error:
         raise DataError(f"its example inputs are no tensors ({str(error)[:100]})") from error
     if not isinstance(example, tuple):
         raise DataError("its example inputs are no tuple")

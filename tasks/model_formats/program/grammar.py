@@ -20,6 +20,7 @@ _LONGEST = 4000
 _LARGEST = 2**63
 _DEEPEST = 40
 _LARGEST_POWER, _MOST_POWERS = 8, 4
+_MOST_BITS = 200  # of the digits of a Float
 
 _PLAIN = re.compile(r"[A-Za-z0-9_()\[\]{},.=' +*/%<>!&|~-]*")
 _SUMS = {"Add", "Mul", "Pow", "PowByNatural", "Integer", "Rational", "Float", "Symbol", "Max", "Min", "Abs"}
@@ -47,11 +48,24 @@ _OPERATIONS = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare)
 _SIGNS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 _NOT_SIGNS = (ast.LShift, ast.RShift, ast.MatMult, ast.BitXor, ast.In, ast.NotIn, ast.Is, ast.IsNot)
 
-_ATEN = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]{1,200})\.([A-Za-z0-9_]{1,200})")
-# Operations that write or read files, print, change global state, or access memory with unchecked arguments.
+_ATEN = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]{1,200})\.([A-Za-z][A-Za-z0-9_]{0,199})")
+# ATen's names with a leading underscore are internal: many of these operations trust their callers and access memory
+# without checking indices or sizes. Allowed are those that exports of usual networks contain, and that check.
+_INTERNAL_ATEN = {
+    "__and__", "__or__", "__xor__", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_assert_scalar",
+    "_assert_tensor_metadata", "_conj", "_fft_c2c", "_fft_c2r", "_fft_r2c", "_is_all_true", "_is_any_true",
+    "_local_scalar_dense", "_log_softmax", "_safe_softmax", "_shape_as_tensor", "_softmax", "_to_copy", "_trilinear",
+    "_unique2", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "_weight_norm",
+}  # fmt: skip
+# Public operations that write or read files, print, change global state, or whose kernels trust indices or sizes
+# among their arguments. A trained model needs no gradients, so none of the backward operations.
 _UNSAFE_ATEN = re.compile(
-    r"from_file|save|set|set_|set_data|_set_item|set_grad_enabled|record_stream|_?print|warn"
-    r"|_nested_view_from_buffer\w*|\w*unsafe\w*|\w*resize\w*"
+    r"from_file|save|set|set_|set_data|set_grad_enabled|record_stream|print|warn"
+    r"|\w*(?:unsafe|resize|sparse|nested|jagged|mkl|fbgemm|cudnn|miopen|quantize|backward|packed|prepack)\w*"
+    r"|q_\w+|int_repr|(?:crow|ccol)_indices\w*|(?:row|col)_indices\w*|to_padded_tensor"
+    r"|\w*lu_solve|linalg_ldl_solve|lu_unpack|segment_reduce|ctc_loss|multi(?:label)?_margin_loss\w*"
+    r"|fractional_max_pool\w*|native_batch_norm\w*|batch_norm_\w+"
 )
 _ON_SIZES = re.compile(
     r"_operator\.(add|sub|mul|floordiv|truediv|mod|pow|neg|pos|eq|ne|lt|le|gt|ge|and_|or_|getitem)"
@@ -76,14 +90,20 @@ def guard(text: str) -> str:
 def operator(text: str) -> str:
     """Check the full name of an operation.
 
-    Allowed are arithmetic on sizes, ATen operations without effects outside of tensors, and the higher-order
-    operations of :data:`_OF_GRAPHS`.
+    Allowed are arithmetic on sizes, ATen operations that check their arguments and have no effects outside of tensors,
+    and the higher-order operations of :data:`_OF_GRAPHS`.
     """
     aten = _ATEN.fullmatch(text)
     known = _ON_SIZES.fullmatch(text) or _OF_GRAPHS.fullmatch(text)
-    if not known and (aten is None or _UNSAFE_ATEN.fullmatch(aten[1])):
+    if not known and (aten is None or not _is_allowed(aten[1])):
         raise ValueError(f"operation {text[:100]!r} is not allowed")
     return text
+
+
+def _is_allowed(name: str) -> bool:
+    if name.startswith("_"):
+        return name in _INTERNAL_ATEN
+    return _UNSAFE_ATEN.fullmatch(name) is None
 
 
 def module_path(text: str) -> str:
@@ -153,7 +173,7 @@ def _each(root: ast.expr, allowed: Callable[[ast.AST], bool], text: str) -> None
 
 def _is_arithmetic(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant):
-        return isinstance(node.value, bool) or _is_number(node.value)
+        return isinstance(node.value, bool) or _is_whole(node.value)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         return _is_small(node.right)
     if isinstance(node, _SIGNS):
@@ -161,8 +181,9 @@ def _is_arithmetic(node: ast.AST) -> bool:
     return isinstance(node, (*_OPERATIONS, ast.Load))
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < _LARGEST
+def _is_whole(value: Any) -> bool:
+    # No floats: sympy makes a fraction of them, and that of 1e-9999999999 fills the memory.
+    return isinstance(value, int) and abs(value) < _LARGEST
 
 
 def _is_small(node: ast.AST) -> bool:
@@ -184,16 +205,31 @@ def _in_expression(node: ast.AST) -> bool:
     if isinstance(node, ast.Name):
         return node.id in _FUNCTIONS | _CONSTANTS or re.fullmatch(SYMBOL, node.id) is not None
     if isinstance(node, ast.keyword):
+        if node.arg == "precision":
+            return isinstance(node.value, ast.Constant) and node.value.value in range(_MOST_BITS + 1)
         return node.arg in _ASSUMPTIONS and isinstance(node.value, ast.Constant)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         # The name of a symbol, or the digits of a Float.
-        return re.fullmatch(rf"{SYMBOL[1:-1]}|[0-9.e+-]{{1,40}}", node.value) is not None
+        return re.fullmatch(SYMBOL, node.value) is not None or _is_digits(node)
     if isinstance(node, ast.Call):
-        name = node.func.id if isinstance(node.func, ast.Name) else ""
-        return name in _FUNCTIONS and (
-            name not in _POWERS or (len(node.args) == 2 and _is_small(node.args[1]))
-        )
+        return isinstance(node.func, ast.Name) and _is_call(node.func.id, node.args)
     return False
+
+
+def _is_call(name: str, arguments: list[ast.expr]) -> bool:
+    """Whether `name` may be called with `arguments`; digits as text are for `Float` alone."""
+    if name in _POWERS and not (len(arguments) == 2 and _is_small(arguments[1])):
+        return False
+    return name in _FUNCTIONS and (name == "Float" or not any(map(_is_digits, arguments)))
+
+
+def _is_digits(node: ast.expr) -> bool:
+    """Whether a constant is a decimal number as text, with an exponent of at most 3 digits."""
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"-?[0-9.]{1,40}(?:e[+-]?[0-9]{1,3})?", node.value) is not None
+    )
 
 
 def _in_guard(node: ast.AST) -> bool:
@@ -203,6 +239,8 @@ def _in_guard(node: ast.AST) -> bool:
         return isinstance(node.slice, ast.Constant)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.fullmatch(IDENTIFIER, node.value) is not None
+    if isinstance(node, ast.Constant) and isinstance(node.value, float):  # Python computes guards, not sympy
+        return True
     if isinstance(node, ast.Attribute):
         return node.attr in {"size", "stride", "storage_offset"}
     return isinstance(node, ast.Call) and not node.keywords

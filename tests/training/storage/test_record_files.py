@@ -113,7 +113,7 @@ def test_a_record_that_was_cut_short_is_damaged_wherever_the_cut(file: Path) -> 
         (b"\xff\xfe\x00", "it is not UTF-8"),
         (b"{", "it is not JSON"),
         (b"[1, 2]", "it holds no object, but a list"),
-        (b"[" * 100_000, "damaged"),
+        (b"[" * 100_000, "nested too deeply"),
         (b'{"step": "many", "text": ""}', "step: Input should be a valid integer"),
         (b'{"step": 1, "text": "", "other": 1}', "other: Extra inputs are not permitted"),
     ],
@@ -129,9 +129,9 @@ def test_the_message_says_file_damage_and_remedy(file: Path, content: bytes, sai
 
 
 def test_a_record_of_another_owner_or_kind_is_damage(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(DamagedError, match="belongs to something else"):
+    with pytest.raises(DamagedError, match="or belongs to another file or run"):
         read_record(file, Note, "another run")
-    with pytest.raises(DamagedError, match="belongs to something else"):
+    with pytest.raises(DamagedError, match="or belongs to another file or run"):
         read_record(file.rename(tmp_path / "other.json"), Note, OWNER)
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(DamagedError, match="it is a folder"):
@@ -209,12 +209,21 @@ def test_the_lines_beside_a_damaged_one_are_kept(
     found = read_lines(lines, Note, OWNER)
     rest = [note for note in NOTES if note.step != number]
     assert (found.undamaged(), found.sound) == (rest, number)
-    assert f"line {number + 1}: its checksum is not" in caplog.text
+    assert f"line {number + 1}: its checksum does not match" in caplog.text
     append_record(lines, NOTES[0], OWNER)  # appending does not hide the damage
     assert read_lines(lines, Note, OWNER).sound == number
     rewrite_undamaged(lines, Note, OWNER)
     assert read_lines(lines, Note, OWNER).all() == [*rest, NOTES[0]]
     assert lines.with_name("notes.jsonl.damaged-0").is_file()
+
+
+def test_a_last_line_that_is_nested_too_deeply_is_damage(lines: Path) -> None:
+    with lines.open("ab") as stream:
+        stream.write(b"[" * 100_000)
+    found = read_lines(lines, Note, OWNER)
+    assert found.undamaged() == NOTES
+    with pytest.raises(DamagedError, match="nested too deeply"):
+        found.all()
 
 
 def test_a_file_that_was_written_whole_has_its_end(lines: Path) -> None:

@@ -123,6 +123,15 @@ def _remedy(root: Path, missing: str, found: dict[str, Path]) -> str:
     )
 
 
+def _check_name(entry: os.DirEntry[str]) -> None:
+    try:
+        entry.name.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{entry.path!r}: its name is not UTF-8, as names in a dataset are. Rename it."
+        ) from error
+
+
 def _class_folders(place: Path, classes: tuple[str, ...]) -> dict[str, Path]:
     folders = {}
     for entry in visible(place):
@@ -135,6 +144,7 @@ def _class_folders(place: Path, classes: tuple[str, ...]) -> dict[str, Path]:
             raise DataError(
                 f"{entry.path}: class {entry.name!r} is not among the declared {', '.join(classes)}."
             )
+        _check_name(entry)
         folders[entry.name] = Path(entry.path)
     if not folders:
         raise DataError(
@@ -157,6 +167,7 @@ def _image_paths(folder: Path) -> list[str]:
                 f"{entry.path}: not an image file ({', '.join(sorted(IMAGE_SUFFIXES))}). "
                 "Remove it from the class folder."
             )
+        _check_name(entry)
         paths.append(entry.path)
     if not paths:
         raise DataError(f"{folder}: no images of this class. Add some, or remove the folder.")

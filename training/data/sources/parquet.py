@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from training.data.sources.parquet_files import open_parquet, read_types
 from training.data.sources.parquet_index import (
     IndexedRow,
     class_order,
     declared_names,
     find_files,
     index_file,
-    readable,
 )
 from training.data.sources.parquet_pixels import Cell, CellError, cells, describe
 from training.data.sources.places import given_path, listing_folder
@@ -67,16 +67,16 @@ class ParquetImages:
             for number, (split, _, _, file) in enumerate(found)
             for row in index_file(number, file, split, self.image, self.label, names)
         ]
-        _check_divided(root, {row.split for row in index})
+        check_divided(root, {row.split for row in index})
         for file in files:
-            _check_images(file, self.image)
+            check_images(file, self.image)
         read = {"columns": [self.image, self.label], "files": [list(one[:3]) for one in found]}
         digest = digest_json(read | ({"classes": list(self.classes)} if self.classes else {}))
         place = listing_folder(folder, root, digest)
-        _write_index(
+        write_index(
             place,
             index,
-            _Notes(image=self.image, files=[str(file) for file in files], sizes=[one[2] for one in found]),
+            Notes(image=self.image, files=[str(file) for file in files], sizes=[one[2] for one in found]),
         )
         return SourceFiles(
             kind="parquet",
@@ -117,7 +117,7 @@ class ParquetImages:
             yield _batch(kept, labels, split)
 
 
-class _Notes(Record):
+class Notes(Record):
     """The facts besides the index that reading needs: the image column, and path and size in bytes of each file."""
 
     image: str
@@ -139,7 +139,7 @@ def _batch(kept: list[tuple[int, _Found]], labels: list[str], split: str) -> pa.
     )
 
 
-def _check_divided(root: Path, splits: set[str]) -> None:
+def check_divided(root: Path, splits: set[str]) -> None:
     if not is_divided(splits):
         raise DataError(
             f"{root}: rows of {', '.join(sorted(one or 'no split' for one in splits))} only. Give every row "
@@ -147,17 +147,16 @@ def _check_divided(root: Path, splits: set[str]) -> None:
         )
 
 
-def _check_images(file: Path, column: str) -> None:
+def check_images(file: Path, column: str) -> None:
     """Raise DataError for a column type that can't hold images, else log how the column is interpreted."""
-    with readable(file):
-        field = pq.read_schema(file).field(column)
+    kind = read_types(file).field(column).type
     try:
-        log.info("%s: column %r holds %s", file, column, describe(field.type))
+        log.info("%s: column %r holds %s", file, column, describe(kind))
     except CellError as error:
         raise DataError(f"{file}: column {column!r} {error}.") from error
 
 
-def _write_index(place: Path, index: list[IndexedRow], notes: _Notes) -> None:
+def write_index(place: Path, index: list[IndexedRow], notes: Notes) -> None:
     columns = dict(zip(IndexedRow._fields, map(pa.array, zip(*index, strict=True)), strict=True))
     write_record(place / _NOTES, notes, place.name)
     with atomic_file(place / _INDEX) as aside:
@@ -171,10 +170,10 @@ def _index(files: SourceFiles, split: str, columns: list[str]) -> pa.Table:
     return pq.read_table(file, columns=columns, filters=[("split", "==", split)])
 
 
-def _read_notes(files: SourceFiles) -> _Notes:
+def _read_notes(files: SourceFiles) -> Notes:
     place = Path(files.root)
     notes = read_record(
-        place / _NOTES, _Notes, place.name, "Run the command again: it reads the labels again."
+        place / _NOTES, Notes, place.name, "Run the command again: it reads the labels again."
     )
     for name, size in zip(notes.files, notes.sizes, strict=True):
         if not Path(name).is_file() or Path(name).stat().st_size != size:
@@ -182,7 +181,7 @@ def _read_notes(files: SourceFiles) -> _Notes:
     return notes
 
 
-def _in_order(notes: _Notes, files: Numbers, rows: Numbers) -> Iterator[_Found]:
+def _in_order(notes: Notes, files: Numbers, rows: Numbers) -> Iterator[_Found]:
     """The images of `rows` of `files`, in this order; rows that don't ascend are read in sorted chunks."""
     keys = files * (int(rows.max(initial=0)) + 1) + rows
     if (np.diff(keys) > 0).all():
@@ -197,22 +196,21 @@ def _in_order(notes: _Notes, files: Numbers, rows: Numbers) -> Iterator[_Found]:
         yield from (found[position] for position in back.tolist())
 
 
-def _ascending(notes: _Notes, files: Numbers, rows: Numbers) -> Iterator[_Found]:
+def _ascending(notes: Notes, files: Numbers, rows: Numbers) -> Iterator[_Found]:
     for number in np.unique(files).tolist():
         yield from _from_file(Path(notes.files[number]), notes.image, rows[files == number])
 
 
 def _from_file(file: Path, column: str, rows: Numbers) -> Iterator[_Found]:
     """The images of ascending row numbers; row groups without any of these rows are skipped."""
-    with readable(file):
-        parquet = pq.ParquetFile(file, memory_map=True)
-    start = 0
-    for group in range(parquet.num_row_groups):
-        stop = start + parquet.metadata.row_group(group).num_rows
-        wanted = rows[(rows >= start) & (rows < stop)]
-        if len(wanted):
-            yield from _from_group(parquet, file, group, column, start, wanted)
-        start = stop
+    with open_parquet(file, memory_map=True) as parquet:
+        start = 0
+        for group in range(parquet.num_row_groups):
+            stop = start + parquet.metadata.row_group(group).num_rows
+            wanted = rows[(rows >= start) & (rows < stop)]
+            if len(wanted):
+                yield from _from_group(parquet, file, group, column, start, wanted)
+            start = stop
 
 
 def _from_group(

@@ -2,19 +2,17 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from training.data.sources.parquet_files import open_parquet, read_types
 from training.data.sources.plain_files import check_link, check_plain
 from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
 from training.errors import DataError
 
-_SPLIT_COLUMN = "split"
+SPLIT_COLUMN = "split"
 
 
 class IndexedRow(NamedTuple):
@@ -24,21 +22,6 @@ class IndexedRow(NamedTuple):
     file: int
     row: int
     label: str
-
-
-@contextmanager
-def readable(file: Path) -> Iterator[None]:
-    """Turn an error of Arrow in the block into a :class:`DataError` that names `file`."""
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise DataError(f"{file}: not a whole Parquet file ({error}). Write or fetch it again.") from error
-    except (ValueError, TypeError) as error:  # raised by Ray's column types, if Ray is imported
-        raise DataError(
-            f"{file}: a column is of a type that can't be read ({error}). Write it again, with plain columns."
-        ) from error
 
 
 def files_with(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -94,8 +77,7 @@ def index_file(
 
     Raises :class:`DataError` that names the file, and the row if one is at fault.
     """
-    with readable(file):
-        parquet = pq.ParquetFile(file)
+    with open_parquet(file) as parquet:
         names = parquet.schema_arrow.names
         for column, setting in ((image, "image"), (label, "label")):
             if column not in names:
@@ -103,12 +85,12 @@ def index_file(
                     f"{file}: no column {column!r}; there are {', '.join(names)}. Name the right one in "
                     f"ParquetImages({setting}=...)."
                 )
-        wanted = [label, *([_SPLIT_COLUMN] if _SPLIT_COLUMN in names else [])]
+        wanted = [label, *([SPLIT_COLUMN] if SPLIT_COLUMN in names else [])]
         table = parquet.read(columns=wanted)
     if not len(table):
         raise DataError(f"{file}: has no rows.")
     labels = _labels(table[label], file, label, classes)
-    splits = _splits(table, file, split)
+    splits = splits_of(table, file, split)
     return [
         IndexedRow(*one)
         for one in zip(splits, [number] * len(labels), range(len(labels)), labels, strict=True)
@@ -117,15 +99,13 @@ def index_file(
 
 def declared_names(file: Path, label: str) -> tuple[str, ...]:
     """Class names that Hugging Face's `datasets` wrote into the schema for integer labels, or ()."""
-    with readable(file):
-        schema = pq.read_schema(file)
-    raw = (schema.metadata or {}).get(b"huggingface")
+    raw = (read_types(file).metadata or {}).get(b"huggingface")
     if raw is None:
         return ()
     try:
         feature: Any = json.loads(raw)["info"]["features"][label]
         return tuple(map(str, feature["names"])) if feature.get("_type") == "ClassLabel" else ()
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ()
 
 
@@ -170,11 +150,11 @@ def _labels(column: pa.ChunkedArray, file: Path, name: str, classes: tuple[str, 
     return list(values)
 
 
-def _splits(table: pa.Table, file: Path, given: str) -> list[str]:
+def splits_of(table: pa.Table, file: Path, given: str) -> list[str]:
     """Each row's split. Raises DataError when the column `split` contradicts the file's folder or name."""
-    if _SPLIT_COLUMN not in table.column_names:
+    if SPLIT_COLUMN not in table.column_names:
         return [given] * len(table)
-    values: list[str] = table[_SPLIT_COLUMN].to_pylist()
+    values: list[str] = table[SPLIT_COLUMN].to_pylist()
     allowed = [name for name in NAMES if not given or split_named(name) == given]
     for row, value in enumerate(values):
         if value not in allowed:

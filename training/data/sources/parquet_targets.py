@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
-# Making these public would change the digest of their modules, and so the identity of datasets of images in Parquet.
-from training.data.sources.parquet import ParquetImages, _check_divided, _check_images, _Notes, _write_index
-from training.data.sources.parquet_index import _SPLIT_COLUMN, IndexedRow, _splits, find_files, readable
+from training.data.sources.parquet import Notes, ParquetImages, check_divided, check_images, write_index
+from training.data.sources.parquet_files import open_parquet
+from training.data.sources.parquet_index import SPLIT_COLUMN, IndexedRow, find_files, splits_of
 from training.data.sources.places import given_path, listing_folder
 from training.data.sources.target_numbers import check_kind, target_texts
 from training.data.tables.encoding import nearest
@@ -32,15 +30,15 @@ class ParquetTargets(ParquetImages):
         index = [
             row for number, (split, *_, file) in enumerate(found) for row in self._rows(number, file, split)
         ]
-        _check_divided(root, {row.split for row in index})
+        check_divided(root, {row.split for row in index})
         for file in files:
-            _check_images(file, self.image)
+            check_images(file, self.image)
         digest = digest_json(
             {"image": self.image, "target": self.label, "files": [list(one[:3]) for one in found]}
         )
         place = listing_folder(folder, root, digest)
         sizes = [size for _, _, size, _ in found]
-        _write_index(place, index, _Notes(image=self.image, files=[str(file) for file in files], sizes=sizes))
+        write_index(place, index, Notes(image=self.image, files=[str(file) for file in files], sizes=sizes))
         return SourceFiles(
             kind=KIND,
             root=str(place),
@@ -53,8 +51,7 @@ class ParquetTargets(ParquetImages):
 
     def _rows(self, number: int, file: Path, split: str) -> list[IndexedRow]:
         """Index entries of all rows of `file`, the numbers as text. Raises DataError that names file and row."""
-        with readable(file):
-            parquet = pq.ParquetFile(file)
+        with open_parquet(file) as parquet:
             schema = parquet.schema_arrow
             for column, option in ((self.image, "image"), (self.label, "label")):
                 if column not in schema.names:
@@ -63,12 +60,12 @@ class ParquetTargets(ParquetImages):
                         f"ParquetImages({option}=...)."
                     )
             check_kind(schema.field(self.label).type, self.label, file)
-            wanted = [self.label, *([_SPLIT_COLUMN] if _SPLIT_COLUMN in schema.names else [])]
+            wanted = [self.label, *([SPLIT_COLUMN] if SPLIT_COLUMN in schema.names else [])]
             table = parquet.read(columns=wanted)
         if not len(table):
             raise DataError(f"{file}: has no rows.")
         numbers = target_texts(table[self.label], self.label, lambda row: f"{file} row {row}")
-        splits = _splits(table, file, split)
+        splits = splits_of(table, file, split)
         return [
             IndexedRow(*one)
             for one in zip(splits, [number] * len(numbers), range(len(numbers)), numbers, strict=True)

@@ -5,6 +5,7 @@ days since 1970-01-01, with fractions for times (to about 3 minutes for today's 
 value is NaN, and so is a category that the schema does not have.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NamedTuple, TypeAlias
@@ -101,15 +102,17 @@ def nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _check_names(names: Sequence[str], schema: TableSchema, origin: str = "the input") -> None:
-    absent = [column.name for column in schema.columns if column.name not in names]
+    there = set(names)
+    absent = [column.name for column in schema.columns if column.name not in there]
     if absent:
         listed = ", ".join(map(repr, absent[:_SHOWN])) + (", …" if len(absent) > _SHOWN else "")
         noun = "columns" if len(absent) > 1 else "column"
         raise DataError(
             f"{origin}: no {noun} {listed}, which the model was trained with; {nearest(absent[0], names)}"
         )
+    times = Counter(names)
     for column in schema.columns:
-        if list(names).count(column.name) > 1:
+        if times[column.name] > 1:
             raise DataError(f"{origin}: two columns are named {column.name!r}. Rename or remove one of them.")
 
 

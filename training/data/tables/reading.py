@@ -15,9 +15,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
 
-from training.data.sources.parquet_index import readable
+from training.data.sources.parquet_files import open_parquet
 from training.data.tables.values import MISSING, plain
 from training.errors import DataError
 
@@ -53,9 +52,8 @@ def column_types(file: Path) -> dict[str, pa.DataType]:
         names = [name.strip() for name in _header(file)]
         found = dict.fromkeys(names, pa.string())
     else:
-        with readable(file):
-            schema = pq.read_schema(file)
-            empty = not pq.read_metadata(file).num_rows
+        with open_parquet(file) as parquet:
+            schema, empty = parquet.schema_arrow, not parquet.metadata.num_rows
         names = list(schema.names)
         found = {field.name: field.type for field in schema}
         if empty:
@@ -81,7 +79,7 @@ def blocks(file: Path, columns: Sequence[str]) -> Iterator[Block]:
 
 def _parquet_batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     # Spark's timestamps (INT96) in microseconds: as nanoseconds, the year 9999 would become the year 1816.
-    with readable(file), pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as parquet:
+    with open_parquet(file, coerce_int96_timestamp_unit="us") as parquet:
         for batch in parquet.iter_batches(_BLOCK_ROWS, columns=list(columns)):
             # Parquet may return further columns: `columns` also selects a nested field of the same path. Pick by
             # name.

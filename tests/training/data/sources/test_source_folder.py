@@ -102,6 +102,16 @@ REFUSALS = {
     "a folder in a class": (lambda root: (root / "train/cat/more").mkdir(), "cat/more", ()),
     "an image of no class": (lambda root: (root / "train/1.jpg").write_bytes(b"x"), "train/1.jpg", ()),
     "zero bytes": (lambda root: (root / "train/cat/none.jpg").touch(), "none.jpg", ()),
+    "an image whose name is not UTF-8": (
+        lambda root: next((root / "train/cat").iterdir()).rename(root / "train/cat/\udcff.jpg"),
+        "its name is not UTF-8",
+        (),
+    ),
+    "a class whose name is not UTF-8": (
+        lambda root: (root / "train/cat").rename(root / "train/\udcff"),
+        "its name is not UTF-8",
+        (),
+    ),
     "a broken link": (lambda root: (root / "train/cat/link.jpg").symlink_to("nowhere"), "link.jpg", ()),
 }
 

@@ -1,0 +1,73 @@
+"""Open Parquet files that others wrote. No column of such a file may hold Python objects."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.errors import DataError
+
+# Extension types of Ray Data whose values are arrays of numbers. Their metadata is read as JSON.
+_RAY_TENSORS = ("ray.data.arrow_tensor", "ray.data.arrow_variable_shaped_tensor")
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """Turn an error of Arrow in the block into a :class:`DataError` that names `file`."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(f"{file}: not a whole Parquet file ({error}). Write or fetch it again.") from error
+    except (ValueError, TypeError) as error:  # raised by Ray's column types, if Ray is imported
+        raise DataError(
+            f"{file}: a column is of a type that can't be read ({error}). Write it again, with plain columns."
+        ) from error
+
+
+@contextmanager
+def open_parquet(file: Path, **options: Any) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file; `options` are those of `pyarrow.parquet.ParquetFile`.
+
+    Raises :class:`DataError` that names `file` for a file that is not Parquet or is damaged, also if Arrow finds the
+    damage in the block, and for a column that :func:`check_types` refuses.
+    """
+    with readable(file), pq.ParquetFile(file, **options) as parquet:
+        check_types(file, parquet.schema_arrow)
+        yield parquet
+
+
+def read_types(file: Path) -> pa.Schema:
+    """The columns of a Parquet file with their types. Raises :class:`DataError` as :func:`open_parquet` does."""
+    with open_parquet(file) as parquet:
+        return parquet.schema_arrow
+
+
+def check_types(file: Path, schema: pa.Schema) -> None:
+    """Raise :class:`DataError` for a column of a type that is defined in Python, also inside a list or a struct.
+
+    Such a type may run code when a value is read: `import ray.data` registers `ray.data.arrow_pickled_object`, which
+    unpickles each value. Arrow's own types, and Ray's tensors, read numbers alone.
+    """
+    for field in schema:
+        if (found := _python_type(field.type)) is not None:
+            raise DataError(
+                f"{file}: column {field.name!r} is of type {found}, whose values may run code when they are read. "
+                "Write the file again, with plain columns."
+            )
+
+
+def _python_type(kind: pa.DataType) -> str | None:
+    """Name of a type that Python code reads, in `kind` or inside of it; None if there is no such type."""
+    if isinstance(kind, pa.ExtensionType) and not kind.extension_name.startswith(_RAY_TENSORS):
+        return str(kind.extension_name)
+    inner = [kind.field(number).type for number in range(kind.num_fields)]
+    if isinstance(kind, pa.BaseExtensionType):
+        inner.append(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        inner.append(kind.value_type)
+    return next((found for one in inner if (found := _python_type(one)) is not None), None)
