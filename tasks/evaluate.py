@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from tasks.checks.model_checks import compare_transforms
 from tasks.comparison import PREDICTIONS, comparison_now, find_evaluation, write_comparison
 from tasks.preflight import check_shape
-from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, TRANSFORM_TAG, load_version, version_tags
+from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, load_version, version_tags
+from tasks.registry.safe_loading import TRANSFORM_TAG
 from tasks.registry.training_rows import inherited_rows, training_rows_of
 from tasks.step import step
 from tasks.trackers.mlflow_run import connect_patiently

@@ -2,8 +2,8 @@
 
 Whether the model can be compared and registered would otherwise be known only after hours of training; it is checked
 while the workers start and run their first steps. Fails with SettingError when the champion learned another problem or
-takes other inputs, when the MLflow experiment was deleted or when MLflow's server allows this account no writes, and
-with TrainingError when the model can't be exported.
+takes other inputs, when the MLflow experiment was deleted or when MLflow's server allows this account no writes, with
+TrainingError when the model can't be exported, and with DataError when the champion's files are damaged.
 """
 
 import logging
@@ -11,11 +11,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from pathlib import Path
 
 from tasks.checks.model_checks import compare_champion, compare_transforms
 from tasks.model_formats.base import format_of
-from tasks.registry.aliases import TRANSFORM_TAG, champion_of, version_tags
-from tasks.registry.safe_loading import registered_inputs
+from tasks.registry.aliases import champion_of, version_tags
+from tasks.registry.safe_loading import TRANSFORM_TAG, check_registered, registered_inputs
 from tasks.step import step
 from tasks.trackers.mlflow_run import check_experiment, check_version, connect_once, open_run
 from training.errors import StopRequestedError, classify
@@ -23,6 +24,7 @@ from training.plan import RunPlan
 from training.recipe import reload_once
 from training.records import DatasetVersion
 from training.storage.files import write_text
+from training.storage.paths import Home
 from training.supervision.launch import finished
 
 log = logging.getLogger("evergreen.preflight")
@@ -48,6 +50,7 @@ def preflight(plan: RunPlan, version: DatasetVersion) -> None:
             tags = version_tags(client, plan.model, number)
             compare_transforms(plan.model, number, tags.get(TRANSFORM_TAG, ""), version.transform)
             check_shape(plan, version, number)
+            check_registered(Home(Path(plan.home)), plan.model, number)
         if plan.settings.tracking.uri is not None:
             open_run(client, plan)  # a server may allow reads, and refuse this account's writes
             check_version(client, plan)

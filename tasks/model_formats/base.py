@@ -107,8 +107,13 @@ def format_in(flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> ModelF
 
 
 def metadata_of(version: DatasetVersion, model_format: str) -> dict[str, Any]:
-    """The metadata for a registered model's `MLmodel` file: its format, its inputs and its outputs."""
+    """The metadata for a registered model's `MLmodel` file: its format, its inputs and its outputs.
+
+    `transform` is the digest of the function that changes the rows before the model takes them, if there is one.
+    """
     said = {_FORMAT: model_format, "classes": list(version.classes), "problem": version.problem}
+    if version.transform:
+        said["transform"] = version.transform
     return said | ({"table": version.table.model_dump(mode="json")} if version.table else {})
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 FILE_TAG = "evergreen.model_file"  # sha256 of the model file, as of an exported program
 METADATA_TAG = "evergreen.model_metadata"  # sha256 of the metadata in `MLmodel`: classes, columns and so on
+TRANSFORM_TAG = "evergreen.transform"  # digest of the recipe's function `transform_rows`; absent without one
 WEIGHTS_FILE_TAG = "evergreen.weights_file"  # sha256 of the weights file, for further training
 
 
@@ -57,7 +58,7 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
     shape = _shape_of_table(said.table) or image_shape(signature, name)
     outputs = _outputs(signature)
     return Registered(
-        predict=_in_parts(predict, problem_named(said.problem).rows_at_once(outputs)),
+        predict=_in_parts(predict, problem_named(said.problem).rows_at_once(outputs, said.table)),
         problem=said.problem,
         classes=said.classes,
         shape=shape,
@@ -102,6 +103,15 @@ def copy_weights(home: Home, model: str, number: str, target: Path) -> None:
             shutil.copyfile(folder / file, target)
     if not found:
         raise SettingError(without_weights(model, number))
+
+
+def check_registered(home: Home, model: str, number: str) -> None:
+    """Check the files of version `number` as before loading them, without loading them.
+
+    Raises :class:`DataError` when the files are damaged, or are not what Evergreen registers.
+    """
+    with _checked_files(home, model, number):
+        pass
 
 
 def without_weights(model: str, number: str) -> str:
@@ -250,7 +260,12 @@ def check_files(folder: Path, name: str, tags: Mapping[str, str]) -> ModelFormat
     if model_format is None or wrong:
         raise DataError(
             f"{name} is not a model that Evergreen registered: {wrong}. Loading it could run code that comes with "
-            "it, so it is not loaded. Register the model by retraining it."
+            f"it, so it is not loaded. {_remedy(name.split()[1])}"
+        )
+    if metadata.get("transform", tags.get(TRANSFORM_TAG, "")) != tags.get(TRANSFORM_TAG, ""):
+        raise DataError(
+            f"{name}: its tag {TRANSFORM_TAG} is not the one that was registered, so it is not known how the model's "
+            f"rows are changed before it takes them. {_remedy(name.split()[1])}"
         )
     if METADATA_TAG in tags and tags[METADATA_TAG] != digest_json(metadata):
         raise DataError(
@@ -302,4 +317,8 @@ def _tags(model: str, number: str) -> dict[str, str]:
 
 
 def _remedy(model: str) -> str:
-    return f"Point the alias to a version that can be: `evergreen rollback {model}`."
+    return (
+        f"Point the alias to a version that can be: `evergreen rollback {model}`. If there is none, restore MLflow's "
+        "files of the version from a backup, or delete the alias on the model's page in `evergreen ui`: the next run "
+        "is then compared with no champion."
+    )

@@ -10,9 +10,10 @@ from small_runs import write_recipe
 
 from flows.retrain import retrain
 from tasks import predict as step
-from tasks.registry.aliases import TRANSFORM_TAG, load_version, version_tags
+from tasks.registry.aliases import load_version, version_tags
+from tasks.registry.safe_loading import TRANSFORM_TAG
 from tasks.trackers.mlflow_run import connect
-from training.errors import SettingError
+from training.errors import DataError, SettingError
 from training.recipe import load
 from training.storage.paths import Home
 
@@ -47,6 +48,12 @@ def test_predict_applies_the_function_of_the_run_and_another_function_is_not_com
     found = np.stack(predicted["probabilities"].to_numpy())
     assert np.allclose(found, model.predict(16 - pixels[:, None]), atol=1e-6)
     assert not np.allclose(found, model.predict(pixels[:, None]), atol=1e-3)
+
+    client = connect(None, home)
+    client.delete_model_version_tag("inverted", "1", TRANSFORM_TAG)
+    with pytest.raises(DataError, match="not known how the model's rows are changed"):
+        step.predict.fn(str(home.root), "inverted", str(tmp_path / "images"), str(tmp_path / "wrong.parquet"))
+    client.set_model_version_tag("inverted", "1", TRANSFORM_TAG, load(str(file))[1].transform)
 
     (tmp_path / "rows.py").write_text("def invert(images):\n    return 17 - images\n")
     with pytest.raises(

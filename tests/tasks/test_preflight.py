@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import urlparse
 
 import pytest
 from mlflow.exceptions import MlflowException
@@ -42,6 +43,23 @@ def test_a_champion_of_another_shape_is_refused_before_training(home: Home, tmp_
     with pytest.raises(SettingError, match=r"takes images of \(1, 8, 8\).*the data are \(1, 12, 12\)"):
         run(recipe, image_size=12)
     assert len(list(home.runs("plain").glob("*/attempts.jsonl"))) == 1
+
+
+def test_a_damaged_champion_is_refused_before_training_and_can_be_given_up(
+    home: Home, tmp_path: Path
+) -> None:
+    recipe = write_recipe(tmp_path)
+    assert run(recipe).alias == "champion"
+    client = connect(None, home)
+    place = Path(urlparse(client.get_model_version_download_uri("plain", "1")).path) / "data" / "model.pt2"
+    content = bytearray(place.read_bytes())
+    content[len(content) // 2] ^= 1
+    place.write_bytes(content)
+    with pytest.raises(DataError, match=r"plain version 1.*delete the alias on the model's page"):
+        run(recipe, validation_share=0.3)
+    assert len(list(home.runs("plain").glob("*/attempts.jsonl"))) == 1
+    client.delete_registered_model_alias("plain", "champion")
+    assert run(recipe, validation_share=0.3).alias == "champion"
 
 
 def test_a_deleted_experiment_is_refused_before_training(home: Home, tmp_path: Path) -> None:

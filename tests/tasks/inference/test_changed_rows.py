@@ -10,7 +10,7 @@ from small_runs import write_recipe
 from tasks.inference.changed_rows import ChangedImages, function_of
 from tasks.inference.unlabelled_images import Images
 from tasks.inference.unlabelled_tables import Tables
-from tasks.registry.aliases import TRANSFORM_TAG
+from tasks.registry.safe_loading import TRANSFORM_TAG
 from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.data.sources.digits import Digits
 from training.errors import SettingError
