@@ -14,7 +14,14 @@ from training.recipe import load
 from training.records import Release
 from training.redaction import redact
 from training.search.generations import grown
-from training.search.planning import PlannedSearch, Request, check_request, plan_search, with_values
+from training.search.planning import (
+    PlannedSearch,
+    Request,
+    at_version,
+    check_request,
+    plan_search,
+    with_values,
+)
 from training.search.records import Search, SearchResult
 from training.search.results import known_results, without_winner
 from training.search.space import text_of
@@ -54,7 +61,8 @@ def outcome_if_done(
         return None
     try:
         files = choose_source(chosen, settings, place).fetch(place.sources / chosen.name)
-        start = find_start(place, ref.name, settings)
+        overrides, start = at_version(overrides, find_start(place, ref.name, settings))
+        settings = resolve_here(chosen.settings, overrides)
         planned = grown(plan_search(place, ref, settings, files, request, start))
         found = known_results(planned)
         if not found.complete:

@@ -35,7 +35,14 @@ from training.recipe import load
 from training.records import DatasetVersion
 from training.redaction import show_credentials
 from training.search.generations import grown
-from training.search.planning import PlannedSearch, Request, check_request, plan_search, with_values
+from training.search.planning import (
+    PlannedSearch,
+    Request,
+    at_version,
+    check_request,
+    plan_search,
+    with_values,
+)
 from training.search.records import Scheduler, SearchResult
 from training.search.results import known_results, without_winner
 from training.settings.schema import Settings
@@ -98,7 +105,8 @@ def _tune(recipe: str, request: Request, settings: dict[str, Any], retrain_winne
         with run_lock(place, ref.name):
             close_killed(place, ref.name)
             files = download(recipe, resolved, str(place.root))
-            start = find_start(place, ref.name, resolved, wait=True)
+            settings, start = at_version(settings, find_start(place, ref.name, resolved, wait=True))
+            resolved = resolve_here(chosen.settings, settings)
             planned = grown(plan_search(place, ref, resolved, files, request, start))
             found = known_results(planned)
             if not found.complete:

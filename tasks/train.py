@@ -15,7 +15,7 @@ from tasks.flow_runs import artifact_key
 from tasks.run_words import RunWords, words_of
 from tasks.step import step
 from tasks.terminal.progress import Bar, ProgressArtifact, TelemetryLog, terminal
-from tasks.trackers.fan_out import also_tracked
+from tasks.trackers.fan_out import also_tracked, send_all
 from tasks.trackers.mlflow_run import Publisher, connect_once, open_run, record_inputs
 from training.attempts.history import Attempt, Failure
 from training.attempts.metrics import MetricsFile, Point
@@ -45,7 +45,12 @@ def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
         with_system_metrics=plan.settings.tracking.system_metrics,
     )
     if (done := finished(plan.paths, plan.run_key)) is not None:
-        publisher.flush()  # the process that trained may have crashed before it had sent all points
+        # The process that trained may have ended before MLflow and the trackers had all points; the trial of a search
+        # that this run reuses has sent none to trackers.
+        if plan.settings.tracking.also:
+            with also_tracked(plan) as others:
+                send_all(MetricsFile(plan.paths.metrics), others)
+        publisher.flush()
         return done
     job = make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version, plan.initial)
     with (
@@ -87,6 +92,8 @@ def keep_plan(plan: RunPlan) -> RunPlan:
     first = find_or_set_aside(run.ingredients, RunPlan, run.root.name)
     if first is not None:
         kept = {"changes": first.changes, "first": first.first, "initial": first.initial}
+        if run.release.is_file():  # a search reuses the run as a trial, which stays a run of its own
+            kept["search"] = first.search
         plan = plan.model_copy(update=kept)
     write_record(run.ingredients, plan, run.root.name)
     return plan

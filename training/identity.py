@@ -17,7 +17,7 @@ from training.recipe import RecipeRef
 from training.records import ProblemName, SourceFiles
 from training.settings.schema import DataSettings, Settings, TrainerName
 from training.storage.files import digest_json
-from training.storage.paths import TRAINED, Home, RunPaths
+from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
 from training.trainers.base import trainer_module, trainer_named
 
@@ -125,14 +125,14 @@ def known_start(
 
     With `unfinished`, finished runs are ignored. Forced runs are always ignored, because they have run keys of their
     own; so are unfinished runs without a copy of their initial weights, which can't start if the weights are gone.
-    Trained trials of a search are ignored, too: nothing of them is left to resume.
+    Trials of a search are ignored, too: all trials of a search start from the same weights.
     """
     wanted = inputs_digest(parts)
     for run, plan in _kept(home, recipe):
         found = plan.initial
         if found is None or (found.reference, found.model) != (start.reference, start.model):
             continue
-        if _FORCED in plan.ingredients or (plan.search and (run.model / TRAINED).is_file()):
+        if _FORCED in plan.ingredients or plan.search:
             continue
         usable = not unfinished if run.release.is_file() else run.initial_weights.is_file()
         if usable and inputs_digest(plan.ingredients) == wanted:

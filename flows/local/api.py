@@ -6,6 +6,7 @@ then shows the flow run.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -115,12 +116,14 @@ def predict(
     overwrite: bool = False,
     tracking_uri: str | None = None,
 ) -> "PredictionSummary":
-    """Score all images or rows at `input` with the version of `model` that `alias` names; write the result to `output`.
+    """Score all images, rows or texts at `input` with the version of `model` that `alias` names; write to `output`.
 
-    `input` is images, or a table as CSV or Parquet. The result is Parquet with a class and probabilities for each image
-    or row, or with the predicted number for a regression. `skip_bad` leaves unreadable images or rows out instead of
-    refusing them; `overwrite` replaces `output`. Raises :class:`training.errors.SettingError` for an unknown model or
-    alias and :class:`training.errors.DataError` for images or rows that can't be read.
+    `input` is a folder of images, or Parquet with a column `image`; for a model of a table, CSV or Parquet; for a model
+    of text, CSV, TSV, Parquet or `.txt` with one text on each line. The result is Parquet with a class and
+    probabilities for each image, row or text, or with the predicted number for a regression. `skip_bad` leaves
+    unreadable inputs out instead of refusing them; `overwrite` replaces `output`. Raises
+    :class:`training.errors.SettingError` for an unknown model or alias and :class:`training.errors.DataError` for
+    inputs that can't be read.
     """
     from tasks.registry.lookup import check_known
 
@@ -333,4 +336,4 @@ def _plain(value: Any) -> Any:
         return value.model_dump(exclude_unset=True)
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
-    return value
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

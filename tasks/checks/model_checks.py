@@ -1,6 +1,7 @@
 """Checks before training, without Prefect: the champion must have learned the recipe's problem from the same inputs."""
 
 from training.errors import SettingError
+from training.problems import problem_named
 from training.records import DatasetVersion, ProblemName, TableSchema
 
 
@@ -41,8 +42,19 @@ def compare_champion(
         raise SettingError(
             f"{champion} predicts {table.target!r}, the recipe's target is {version.table.target!r}, {_ANOTHER_NAME}"
         )
+    if problem_named(version.problem).predicts_text:
+        _compare_lengths(champion, table, version.table)
     if different := _different_columns(table, version.table):
         raise SettingError(f"{champion} takes other columns than the table has: {different}, {_ANOTHER_NAME}")
+
+
+def _compare_lengths(champion: str, theirs: TableSchema, ours: TableSchema) -> None:
+    """Refuse language models that read different numbers of tokens: their losses are of different parts of texts."""
+    if theirs.text is not None and ours.text is not None and theirs.text.length != ours.text.length:
+        raise SettingError(
+            f"{champion} reads {theirs.text.length} tokens of each text, and the recipe {ours.text.length}, "
+            f"{_ANOTHER_NAME} Or set data.max_tokens={theirs.text.length}."
+        )
 
 
 def _kind(table: TableSchema | None) -> str:

@@ -3,17 +3,18 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
 from tasks.trackers.base import END_S, RunInfo, Status, Tracker
 from tasks.trackers.own_process import OwnProcess
-from training.attempts.metrics import Point
+from training.attempts.metrics import MetricsFile, Point
 from training.errors import StopRequestedError
 from training.plan import RunPlan
 from training.redaction import redact
 from training.settings.overrides import describe
+from training.supervision.launch import finished
 
 log = logging.getLogger("evergreen.tracking")
 
@@ -85,13 +86,27 @@ def also_tracked(plan: RunPlan) -> Iterator[list[FanOut]]:
     """Run the trackers that `tracking.also` names while the block runs; yields their :class:`FanOut` objects."""
     settings = {name: redact(str(value)) for name, value in describe(plan.settings).items()}
     run = RunInfo(plan.recipe.name, plan.run_key, plan.paths.root, settings)
-    with sending([FanOut(name, OwnProcess(name), run) for name in plan.settings.tracking.also]) as trackers:
+    fans = [FanOut(name, OwnProcess(name), run) for name in plan.settings.tracking.also]
+    with sending(fans, lambda: finished(plan.paths, plan.run_key) is not None) as trackers:
         yield trackers
 
 
+def send_all(file: MetricsFile, trackers: list[FanOut]) -> None:
+    """Send all points of a finished training; each tracker leaves out those that it has already."""
+    for point in file.read():
+        for tracker in trackers:
+            tracker(point)
+
+
 @contextmanager
-def sending(trackers: list[FanOut]) -> Iterator[list[FanOut]]:
-    """Send points in the background while the block runs; then wait up to :data:`END_S` seconds for all trackers."""
+def sending(
+    trackers: list[FanOut], is_finished: Callable[[], bool] = lambda: False
+) -> Iterator[list[FanOut]]:
+    """Send points in the background while the block runs; then wait up to :data:`END_S` seconds for all trackers.
+
+    `is_finished` says after an error whether the training has finished: then the trackers' run has finished, too, as
+    when MLflow did not accept the last points.
+    """
     for tracker in trackers:
         tracker.start()
     status: Status = "FINISHED"
@@ -99,7 +114,7 @@ def sending(trackers: list[FanOut]) -> Iterator[list[FanOut]]:
         yield trackers
     except BaseException as error:
         stopped = isinstance(error, StopRequestedError) or not isinstance(error, Exception)
-        status = "KILLED" if stopped else "FAILED"
+        status = "FINISHED" if is_finished() else "KILLED" if stopped else "FAILED"
         raise
     finally:
         for tracker in trackers:

@@ -8,10 +8,20 @@ from small_tables import described, values
 
 from tasks.checks.model_checks import compare_champion
 from training.errors import SettingError
-from training.records import DatasetVersion, TableSchema
+from training.records import DatasetVersion, ProblemName, TableColumn, TableSchema
+from training.table_records import TextEncoding
 
 VERSION = described(values())
 INK = TableSchema(target="ink", columns=())
+
+
+def texts(length: int, problem: ProblemName) -> DatasetVersion:
+    encoding = TextEncoding(length=length, vocabulary=9, padding=0, tokenizer="0" * 64, trained=True)
+    column = TableColumn(name="text", kind="category")
+    schema = TableSchema(target="", columns=(column,), text=encoding)
+    return VERSION.model_copy(update={"table": schema, "problem": problem})
+
+
 IMAGES = VERSION.model_copy(update={"table": None, "shape": (1, 8, 8), "mean": (0.0,), "std": (1.0,)})
 
 
@@ -32,6 +42,15 @@ def changed(place: int, **fields: Any) -> DatasetVersion:
 
 def with_columns(*columns: Any) -> DatasetVersion:
     return VERSION.model_copy(update={"table": TableSchema(target="price", columns=columns)})
+
+
+def test_only_classifiers_of_text_may_read_other_lengths() -> None:
+    compared(texts(64, "classification"), texts(16, "classification"))
+    compared(texts(64, "language_model"), texts(64, "language_model"))
+    with pytest.raises(
+        SettingError, match=r"reads 64 tokens of each text, and the recipe 16.*data\.max_tokens=64"
+    ):
+        compared(texts(64, "language_model"), texts(16, "language_model"))
 
 
 def test_other_statistics_categories_and_order_of_columns_are_no_reason() -> None:

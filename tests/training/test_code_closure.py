@@ -182,6 +182,7 @@ LIGHTGBM = BOOSTING | {
     "trainers.lightgbm.worker",
 }
 TABLES = {
+    "data.sources.parquet_files",
     "data.sources.parquet_index",
     "data.sources.places",
     "data.sources.plain_files",
@@ -472,6 +473,7 @@ counted = set(code_of(chosen.source.fetch(home.sources), settings.trainer, ref.p
 others = {{"training.data.row_kinds", "training.data.versions"}}
 others |= {{f"training.problems.{{name}}" for name in ("base", "classification", "probabilities", "shared")}}
 others |= {{f"training.problems.{{name}}" for name in ("regression", "predicted_numbers", "skewed_means")}}
+others |= {{"training.problems.interval_texts"}}
 others |= {{"training.problems.objectives.classification"}}
 others |= {{"training.data.images.augmentation"}}  # a field of every recipe
 # Sections of settings, whose values are in the key themselves; a recipe chooses a trainer.

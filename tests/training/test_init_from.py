@@ -18,6 +18,7 @@ from training.identity import changes, inputs_digest
 from training.initial_weights import InitialWeights, Start, weights_file
 from training.plan import RunPlan, identify
 from training.recipe import load
+from training.search.planning import at_version
 from training.settings.overrides import parse_assignments, resolve
 from training.settings.schema import Settings
 from training.storage.files import write_text
@@ -199,14 +200,21 @@ def test_a_forced_run_goes_on_though_its_version_was_deleted(home: Home) -> None
     assert planned(home, gone, force=True).run_key == begun.run_key
 
 
-def test_a_trained_trial_of_a_search_is_no_unfinished_run(home: Home) -> None:
+def test_a_trial_of_a_search_is_no_unfinished_run(home: Home) -> None:
     trial = keep_plan(planned(home, champion("1", ONE)).model_copy(update={"search": "5" * 64}))
     write_text(trial.paths.initial_weights, "")
     later = champion("2", OTHER)
-    assert planned(home, later).run_key == trial.run_key
-    assert planned(home, later).first  # a trial is not the recipe's last run
-    write_text(trial.paths.model / "trained.json", "{}")
     assert planned(home, later).initial == later.weights
+    assert planned(home, later).first  # a trial is not the recipe's last run
+
+
+def test_a_search_from_the_champion_starts_all_trials_from_one_version(home: Home) -> None:
+    start = champion("2", OTHER, inputs="1" * 64, before=of_version("1", ONE))
+    overrides, fixed = at_version({"training": {"epochs": 3}, "seed": 1}, start)
+    assert overrides == {"training": {"epochs": 3, "init_from": "version:2"}, "seed": 1}
+    assert fixed == Start("version:2", "digits", of_version("2", OTHER, "version:2"))
+    for other in (None, Start("champion", "digits"), fixed, Start("version:3", missing="no version 3")):
+        assert at_version({}, other) == ({}, other)
 
 
 def test_a_run_goes_on_though_its_version_was_deleted(home: Home) -> None:

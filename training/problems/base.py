@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from training.problems.objectives import Objective
-from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, Score
+from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, Score, TableSchema
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,8 +68,12 @@ class Problem(Objective, Protocol):
         None for a problem whose models generate no images; `module` is then not called.
         """
 
-    def rows_at_once(self, outputs: int) -> int:
-        """Rows to give to a registered model at once; `outputs` is the number of values that it predicts for a row."""
+    def rows_at_once(self, outputs: int, table: TableSchema | None) -> int:
+        """Rows to give to a trained model at once, so that its forward pass needs a limited amount of memory.
+
+        `outputs` is the number of values that the model predicts for a row; `table` describes its inputs, None for
+        images with classes.
+        """
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """Shape of the prediction for one row."""
@@ -91,7 +95,7 @@ class Problem(Objective, Protocol):
     def aligned(
         self, predictions: Predictions, classes: tuple[str, ...], version: DatasetVersion
     ) -> Predictions:
-        """Predictions of a model with these classes, as predictions of this dataset: one column for each class of it.
+        """Predictions of a model with `classes`, with their columns in the order of the classes of `version`.
 
         Those of a model with the same classes are returned unchanged, finite or not: :meth:`score` names the row.
         """

@@ -19,7 +19,7 @@ from training.problems.base import Predictions
 from training.problems.mean_errors import MeanErrorMethods, mean_error
 from training.problems.objectives.denoising import DenoisingObjective, rows_at_once
 from training.problems.skewed_means import Numbers
-from training.records import DatasetVersion, LargestError, ProblemName, Record, Score
+from training.records import DatasetVersion, LargestError, ProblemName, Record, Score, TableSchema
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,8 +70,9 @@ class Denoising(DenoisingObjective, MeanErrorMethods):
     score_record: ClassVar[type[Score]] = DenoisingScore
     finite: ClassVar[tuple[str, ...]] = ("noise_error", "low", "high")
 
-    def rows_at_once(self, outputs: int) -> int:
+    def rows_at_once(self, outputs: int, table: TableSchema | None) -> int:
         """Fewer rows for more classes, as each row takes several forward passes for each class."""
+        del table
         return rows_at_once(outputs)
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:

@@ -17,13 +17,23 @@ from pydantic import Field
 
 from training.errors import TrainingError
 from training.problems.base import Predictions
-from training.problems.objectives.language_model import LanguageModelObjective
+from training.problems.interval_texts import interval_in_log, interval_text
+from training.problems.objectives.language_model import LanguageModelObjective, most_rows
 from training.problems.shared import SharedMethods
 from training.problems.skewed_means import Numbers, mean_interval
-from training.records import DatasetVersion, EpochMetrics, Evaluation, LargestError, ProblemName, Score
+from training.records import (
+    DatasetVersion,
+    EpochMetrics,
+    Evaluation,
+    LargestError,
+    ProblemName,
+    Score,
+    TableSchema,
+)
 
 _LARGEST = 700.0  # mean loss whose exponential is still a float
 _WORST = 24
+_LOSSES = "the losses per token of the test texts"
 
 
 class LanguageModelScore(Score):
@@ -50,6 +60,12 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
     model_type: ClassVar[str] = "text"
     score_record: ClassVar[type[Score]] = LanguageModelScore
     finite: ClassVar[tuple[str, ...]] = ("perplexity", "low", "high", "loss_per_token")
+
+    def rows_at_once(self, outputs: int, table: TableSchema | None) -> int:
+        """Fewer rows for longer rows and larger vocabularies, as a row has a logit for each token and each id."""
+        if table is None or table.text is None:
+            return super().rows_at_once(outputs, table)
+        return most_rows(table.text)
 
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """Loss per token, and number of tokens."""
@@ -111,8 +127,8 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
         """The perplexity with its interval, and the loss per token."""
         one = _own(score)
         return (
-            f"test perplexity {shown(one.perplexity)} ({shown(one.low)} to {shown(one.high)} at "
-            f"{100 * one.confidence:g}% confidence), {one.loss_per_token:.4f} nats per token"
+            f"test perplexity {shown(one.perplexity)} ({interval_in_log(one, shown, _LOSSES)}), "
+            f"{one.loss_per_token:.4f} nats per token"
         )
 
     def purpose(self, rows: str, version: DatasetVersion) -> str:
@@ -123,11 +139,8 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
     def in_words(self, score: Score, rows: str) -> str:
         """The perplexity with its interval, and the number of tokens."""
         one = _own(score)
-        confidence = f"{100 * one.confidence:.6g}\N{NO-BREAK SPACE}%"
-        return (
-            f"perplexity {shown(one.perplexity)} ({confidence} confidence: {shown(one.low)} to {shown(one.high)}) on "
-            f"{one.tokens:,} tokens of {rows}"
-        )
+        interval = interval_text(one, shown, _LOSSES)
+        return f"perplexity {shown(one.perplexity)} ({interval}) on {one.tokens:,} tokens of {rows}"
 
     def against(self, candidate: Score, champion: Score) -> str:
         """Both perplexities."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from training.problems.base import Predictions, Targets
+from training.problems.interval_texts import interval_in_log, interval_text
 from training.problems.predicted_numbers import check_numbers, largest_of
 from training.problems.shared import SharedMethods
 from training.problems.skewed_means import Numbers, mean_interval
@@ -67,6 +68,8 @@ class MeanErrorMethods(SharedMethods):
     ) -> Score:
         """All scores of one model; `low` and `high` are :func:`mean_interval` of the rows' errors.
 
+        The interval takes the rows as independent, and has no width if there is a single row.
+
         Raises the errors of :func:`check_numbers`.
         """
         del version
@@ -113,10 +116,8 @@ class MeanErrorMethods(SharedMethods):
 
     def headline(self, score: Score) -> str:
         """The metric with its interval."""
-        return (
-            f"test {self.metric_word} {self.figure(score)} ({self.spell(score.low)} to {self.spell(score.high)} at "
-            f"{100 * score.confidence:g}% confidence)"
-        )
+        interval = interval_in_log(score, self.spell, self._errors())
+        return f"test {self.metric_word} {self.figure(score)} ({interval})"
 
     def purpose(self, rows: str, version: DatasetVersion) -> str:
         """The name of the target."""
@@ -124,13 +125,13 @@ class MeanErrorMethods(SharedMethods):
         return f"Predicts {name}, from {rows}"
 
     def in_words(self, score: Score, rows: str) -> str:
-        """The metric with its interval."""
-        name, confidence = (
-            self.metric_in_full or self.metric_word,
-            f"{100 * score.confidence:.6g}\N{NO-BREAK SPACE}%",
-        )
-        interval = f"{confidence} confidence: {self.spell(score.low)} to {self.spell(score.high)}"
-        return f"{name} {self.figure(score)} ({interval}) on {rows}"
+        """The metric with its interval, which takes the rows as independent, also those of one group."""
+        interval = interval_text(score, self.spell, self._errors(), f"{self.row_word}s taken as independent")
+        return f"{self.metric_in_full or self.metric_word} {self.figure(score)} ({interval}) on {rows}"
+
+    def _errors(self) -> str:
+        """What an interval needs to vary, in words."""
+        return f"the errors of the test {self.row_word}s"
 
     def against(self, candidate: Score, champion: Score) -> str:
         """The metric of both models."""

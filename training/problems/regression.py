@@ -14,11 +14,14 @@ import numpy.typing as npt
 from pydantic import Field
 
 from training.problems.base import Predictions
+from training.problems.interval_texts import interval_in_log, interval_text
 from training.problems.objectives.regression import RegressionObjective
 from training.problems.predicted_numbers import WORST, check_numbers, largest_of
 from training.problems.shared import SharedMethods
 from training.problems.skewed_means import Numbers, mean_interval
 from training.records import DatasetVersion, EpochMetrics, Evaluation, LargestError, ProblemName, Score
+
+_ERRORS = "the errors of the test rows"
 
 
 class RegressionScore(Score):
@@ -103,10 +106,7 @@ class Regression(RegressionObjective, SharedMethods):
     def headline(self, score: Score) -> str:
         """The RMSE with its interval, and R²."""
         one = _own(score)
-        return (
-            f"test RMSE {shown(one.rmse)} ({shown(one.low)} to {shown(one.high)} at {100 * one.confidence:g}% "
-            f"confidence), R² {one.r2:.4f}"
-        )
+        return f"test RMSE {shown(one.rmse)} ({interval_in_log(one, shown, _ERRORS)}), R² {one.r2:.4f}"
 
     def purpose(self, rows: str, version: DatasetVersion) -> str:
         """The name of the target."""
@@ -114,13 +114,10 @@ class Regression(RegressionObjective, SharedMethods):
         return f"Predicts {version.table.target} as a number, from {rows}"
 
     def in_words(self, score: Score, rows: str) -> str:
-        """The RMSE with its interval, and R²."""
+        """The RMSE with its interval, which takes the rows as independent, also those of one group; and R²."""
         one = _own(score)
-        confidence = f"{100 * one.confidence:.6g}\N{NO-BREAK SPACE}%"
-        return (
-            f"RMSE {shown(one.rmse)} ({confidence} confidence: {shown(one.low)} to {shown(one.high)}), "
-            f"R² {one.r2:.4f}, on {rows}"
-        )
+        interval = interval_text(one, shown, _ERRORS, "rows taken as independent")
+        return f"RMSE {shown(one.rmse)} ({interval}), R² {one.r2:.4f}, on {rows}"
 
     def against(self, candidate: Score, champion: Score) -> str:
         """Both RMSEs."""
@@ -162,6 +159,9 @@ def score(
     targets: Numbers, predictions: Predictions, confidence: float, latency_ms: float, rows_per_s: float
 ) -> RegressionScore:
     """All scores of one model; `low` and `high` are :func:`mean_interval` of the squared errors, as RMSE.
+
+    The interval takes the rows as independent: for rows that depend on each other, such as those of one group of
+    `Table(group=...)`, it is too narrow. It has no width if there is a single row.
 
     R² of targets that are all equal is 1 if each is predicted exactly, and 0 otherwise, as in scikit-learn's
     `r2_score`: the quotient is undefined then.

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from training.problems.base import BuildModel, Predictions
-from training.records import DatasetVersion, Evaluation, ProblemName, Score
+from training.records import DatasetVersion, Evaluation, ProblemName, Score, TableSchema
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,9 +48,9 @@ class SharedMethods:
         del module, version, count
         return None
 
-    def rows_at_once(self, outputs: int) -> int:
+    def rows_at_once(self, outputs: int, table: TableSchema | None) -> int:
         """512."""
-        del outputs
+        del outputs, table
         return 512
 
     def aligned(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import SettingError
-from training.initial_weights import Start
+from training.initial_weights import CHAMPION, Start
 from training.plan import RunPlan, identify
 from training.problems import problem_named
 from training.recipe import RecipeRef
@@ -153,7 +153,8 @@ def plan_search(
 ) -> PlannedSearch:
     """Plan the run of each trial; the search's key is a digest of the run keys, the space and the scheduler.
 
-    With the scheduler pbt, plans the first generation: the others follow from its results; see
+    With the scheduler pbt, the key also has the number of generations and the seed, and only the first generation is
+    planned: the others follow from its results; see
     :mod:`training.search.generations`. `start` has the weights to which `training.init_from` refers at present; None if
     the setting is not set. Raises the errors of :func:`check_request` and :func:`training.plan.identify`.
     """
@@ -188,6 +189,19 @@ def with_values(overrides: Mapping[str, Any], values: Values) -> dict[str, Any]:
         name: {**overrides.get(name, {}), **given} if isinstance(given, dict) else given
         for name, given in nested(values).items()
     }
+
+
+def at_version(overrides: Mapping[str, Any], start: Start | None) -> tuple[dict[str, Any], Start | None]:
+    """Replace `training.init_from=champion` by the number of the version that is the champion now.
+
+    Returns overrides of the settings, and the start that they give. So all trials and the winner's retraining start
+    from the same weights, whatever becomes the champion in between, and whichever weights earlier runs started from.
+    """
+    if start is None or start.reference != CHAMPION or start.weights is None:
+        return dict(overrides), start
+    reference = f"version:{start.weights.version}"
+    weights = start.weights.model_copy(update={"reference": reference})
+    return with_values(overrides, {"training.init_from": reference}), Start(reference, start.model, weights)
 
 
 def nested(values: Values) -> dict[str, Any]:

@@ -28,7 +28,9 @@ class TrialResult(Record):
     """Result of a trial. Its scores are measured on the validation rows, at the best epoch so far."""
 
     number: int = Field(description="number of the trial")
-    status: Status = Field(description="stopped early: the scheduler ended the trial; its run can be resumed")
+    status: Status = Field(
+        description="stopped early: the scheduler ended the trial; the same command does not continue it"
+    )
     reused: bool = Field(False, description="whether the run was finished before the search")
     epochs: int = Field(0, description="epochs trained")
     best_epoch: int | None = Field(None, description="epoch whose weights are, or would be, kept")
@@ -46,7 +48,10 @@ class Search(Record):
     """A search: its trials, and the results so far."""
 
     recipe: str = Field(description="name of the recipe")
-    key: str = Field(description="sha256 over the first trials' run keys, the space and the scheduler")
+    key: str = Field(
+        description="sha256 over the run keys of the first generation, the space and the scheduler; with pbt also the "
+        "number of generations and the seed"
+    )
     problem: ProblemName = Field(description="name of the problem")
     metric: str = Field(description="name of the problem's metric, such as accuracy or rmse")
     space: dict[str, str] = Field(description="values of each searched setting, as in --space")

@@ -71,7 +71,10 @@ def _of_plan(recorded: Search | None, planned: PlannedSearch) -> Search:
 
 
 def _is_lost(found: Search, result: TrialResult) -> bool:
-    """Whether the weights of a finished trial, from which other trials may start, were deleted."""
+    """Whether a recorded result does not count without the trial's weights, which the caller did not find.
+
+    With the scheduler pbt, other trials start from the weights of a finished trial.
+    """
     return found.scheduler == "pbt" and result.status == "finished"
 
 

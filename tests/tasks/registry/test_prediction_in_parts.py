@@ -5,6 +5,8 @@ import pytest
 
 from tasks.registry.safe_loading import _in_parts
 from training.problems import problem_named
+from training.records import TableSchema
+from training.table_records import TextEncoding
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4, 5, 9])
@@ -23,5 +25,15 @@ def test_the_predictions_are_those_of_all_rows_in_order(rows: int) -> None:
 
 def test_a_diffusion_model_with_more_classes_gets_fewer_rows() -> None:
     denoising = problem_named("denoising")
-    assert [denoising.rows_at_once(classes) for classes in (1, 2, 10, 1000)] == [128, 64, 12, 1]
-    assert problem_named("classification").rows_at_once(1000) == 512
+    assert [denoising.rows_at_once(classes, None) for classes in (1, 2, 10, 1000)] == [128, 64, 12, 1]
+    assert problem_named("classification").rows_at_once(1000, None) == 512
+
+
+@pytest.mark.parametrize(
+    ("length", "vocabulary", "rows"), [(64, 50_257, 20), (16, 30, 512), (512, 262_144, 1)]
+)
+def test_a_language_model_with_more_logits_gets_fewer_rows(length: int, vocabulary: int, rows: int) -> None:
+    text = TextEncoding(length=length, vocabulary=vocabulary, padding=0, tokenizer="0" * 64, trained=False)
+    table = TableSchema(target="", columns=(), text=text)
+    assert problem_named("language_model").rows_at_once(2, table) == rows
+    assert problem_named("classification").rows_at_once(2, table) == 512

@@ -12,7 +12,7 @@ from tasks.trackers import fan_out
 from tasks.trackers.base import RunInfo, Status
 from tasks.trackers.fan_out import FanOut, sending
 from training.attempts.metrics import Point
-from training.errors import StopRequestedError
+from training.errors import OutageError, StopRequestedError
 from training.seams import TRACKERS
 from training.settings.schema import Settings
 
@@ -121,6 +121,14 @@ def test_the_tracker_hears_how_the_run_ended(run: RunInfo, error: BaseException,
     with pytest.raises(type(error)), sending([FanOut("recorder", recorder, run)]):
         raise error
     assert recorder.ended == status
+
+
+def test_a_finished_training_is_finished_also_after_an_error(run: RunInfo) -> None:
+    recorder = Recorder()
+    recorder.may_begin.set()
+    with pytest.raises(OutageError), sending([FanOut("recorder", recorder, run)], lambda: True):
+        raise OutageError("MLflow did not accept all metrics")
+    assert recorder.ended == "FINISHED"
 
 
 def test_the_setting_names_the_trackers_that_there_are() -> None:

@@ -100,7 +100,7 @@ def test_many_images_are_measured_in_parts() -> None:
     errors = module(images)
     assert errors.shape == (150, 2)
     assert len(seen.noisy) == (150 - 2 * 64) * 2 * len(LEVELS)
-    assert Denoising().rows_at_once(2) == 64
+    assert Denoising().rows_at_once(2, None) == 64
     assert torch.allclose(errors, torch.cat([module(part) for part in images.split(50)]))
 
 
@@ -235,6 +235,12 @@ def test_the_description_of_a_model_explains_the_metric() -> None:
     contract = Contract()
     said = Denoising().in_words(contract.scored(contract.perfect() + 0.25), "60 test images")
     assert said == (
-        "mean squared error of the predicted noise 0.25 (95\N{NO-BREAK SPACE}% confidence: 0.25 to 0.25) "
+        "mean squared error of the predicted noise 0.25 (no interval: the errors of the test images do not vary) "
         "on 60 test images"
+    )
+    varying = contract.perfect() + np.linspace(0.2, 0.3, len(contract.targets()), dtype=np.float32)[:, None]
+    found = contract.scored(varying)
+    assert Denoising().in_words(found, "60 test images") == (
+        f"mean squared error of the predicted noise 0.25 (95\N{NO-BREAK SPACE}% confidence: {found.low:.4g} to "
+        f"{found.high:.4g}, images taken as independent) on 60 test images"
     )

@@ -124,3 +124,13 @@ def test_predict_writes_losses_and_sums_them_by_tokens() -> None:
     totals.add(predictions[:1])
     totals.add(predictions[1:])
     assert totals.summary() == {"value": "loss per token", "mean": 1.4, "least": 1.0, "most": 5.0}
+
+
+@pytest.mark.parametrize("tokens", [[7.0], [7.0, 30.0, 13.0]], ids=["one text", "equal losses"])
+def test_no_interval_is_printed_if_the_losses_do_not_vary(tokens: list[float]) -> None:
+    predictions = np.array([[2.3, one] for one in tokens], np.float32)
+    found = score(np.array(tokens), predictions, 0.95, 1.0, 1.0)
+    said = "9.974 (no interval: the losses per token of the test texts do not vary)"
+    assert LanguageModel().not_finite(found) == []
+    assert LanguageModel().headline(found).startswith(f"test perplexity {said}, 2.3000 nats per token")
+    assert LanguageModel().in_words(found, "test texts").startswith(f"perplexity {said} on ")

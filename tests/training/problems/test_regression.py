@@ -266,6 +266,7 @@ def test_the_texts_for_people():
     words = REGRESSION.in_words(found, "10,788 test rows")
     assert words.startswith(f"RMSE {found.rmse:.4g} (95\N{NO-BREAK SPACE}% confidence: {found.low:.4g} to ")
     assert words.endswith(f"R² {found.r2:.4f}, on 10,788 test rows")
+    assert f" to {found.high:.4g}, rows taken as independent), R² " in words
     assert REGRESSION.headline(found).startswith(f"test RMSE {found.rmse:.4g} ({found.low:.4g} to ")
     assert REGRESSION.against(found, found) == f"RMSE {shown(found.rmse)} against {shown(found.rmse)}"
     assert REGRESSION.floor_text(0.98123) == ("R²", "0.9812")
@@ -275,6 +276,19 @@ def test_the_texts_for_people():
         "12,345,679",
         "0",
     ]
+
+
+@pytest.mark.parametrize("targets", [[1.0], [1.0, 2.0, 3.0]], ids=["one row", "equal errors"])
+def test_no_interval_is_printed_if_the_errors_do_not_vary(targets):
+    found = scored(targets, [one + 2 for one in targets])
+    assert (found.low, found.rmse, found.high) == (2, 2, 2)
+    assert REGRESSION.not_finite(found) == []
+    assert REGRESSION.headline(found) == (
+        f"test RMSE 2 (no interval: the errors of the test rows do not vary), R² {found.r2:.4f}"
+    )
+    assert REGRESSION.in_words(found, "test rows").startswith(
+        "RMSE 2 (no interval: the errors of the test rows do not vary), R² "
+    )
 
 
 def test_scores_of_the_other_problem_are_refused():

@@ -24,11 +24,14 @@ class Objective(Protocol):
 
     A trainer of networks uses the operations below. Another trainer knows `loss` and `metric` by their names, as
     `training/trainers/xgboost/objectives.py` does, and refuses an objective that it does not know.
+
+    An objective whose outputs need much memory may have a method `most_rows(version)`: the number of rows of a
+    validation's forward pass.
     """
 
     @property
     def loss(self) -> str:
-        """Name of what a training minimises: "cross_entropy" over the classes, or "squared_error"."""
+        """Name of the loss that a training minimises, such as "cross_entropy" or "squared_error"."""
 
     @property
     def target(self) -> Literal["class", "number"]:
@@ -54,7 +57,11 @@ class Objective(Protocol):
         """
 
     def torch_targets(self, targets: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
-        """Targets (rows,) as a loss of PyTorch compares them with a network's output."""
+        """Convert targets (rows,) to what PyTorch's loss functions take.
+
+        Class numbers int64 (rows,); for a regression, standardised float32 (rows, 1); for a language model, the numbers
+        of predicted tokens (rows,).
+        """
 
     def torch_predictions(self, output: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
         """Predictions from a network's output, by operations that torch.export supports."""

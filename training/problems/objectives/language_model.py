@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from training.table_records import TextEncoding
+
 _LARGEST = 700.0  # mean loss in nats whose exponential is still a float
+_MOST_ROWS, _LOGITS_AT_ONCE = 512, 1 << 26  # of a forward pass without gradients; 2**26 logits are 256 MiB
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,10 @@ class LanguageModelObjective:
         """Mean loss and number of the predicted tokens."""
         del version
         return 2
+
+    def most_rows(self, version: DatasetVersion) -> int:
+        """Rows of a validation's forward pass, fewer for longer rows and larger vocabularies."""
+        return most_rows(_text_of(version))
 
     def adapted(self, build_model: "Callable[[Any, int], nn.Module]") -> "Callable[[Any, int], nn.Module]":
         """A function that builds the recipe's module, with the losses of its rows as output.
@@ -82,6 +89,11 @@ class LanguageModelObjective:
         return math.exp(min(total / rows, _LARGEST))
 
 
+def most_rows(text: "TextEncoding") -> int:
+    """Rows whose logits are computed at once: a row has a logit for each of its tokens and each id."""
+    return max(1, min(_MOST_ROWS, _LOGITS_AT_ONCE // (text.length * text.vocabulary)))
+
+
 def _losses_of(padding: int) -> "Callable[..., torch.Tensor]":
     """A forward hook that replaces a module's logits by :func:`row_losses`."""
 
@@ -122,9 +134,14 @@ def row_losses(logits: "torch.Tensor", ids: "torch.Tensor", padding: int) -> "to
 
 def _mean_tokens(version: DatasetVersion) -> float:
     """Mean number of predicted tokens of a row of the train split."""
-    if version.text is None or version.table is None:
+    _text_of(version)
+    return version.table.target_mean if version.table is not None else 0.0
+
+
+def _text_of(version: DatasetVersion) -> "TextEncoding":
+    if version.text is None:
         raise ValueError(f"dataset {version.name}: a language model needs texts")
-    return version.table.target_mean
+    return version.text
 
 
 OBJECTIVE = LanguageModelObjective()

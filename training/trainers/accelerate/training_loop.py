@@ -198,8 +198,9 @@ class TrainingLoop:
         named `optimizer`. With several workers, `model` must be wrapped in DistributedDataParallel, as by
         `accelerator.prepare`.
 
-        Raises :class:`TrainingError` for a model that does not exchange gradients, for an `Accelerator` with a plugin
-        that divides the model, and if called twice.
+        Raises :class:`TrainingError` for a model that does not exchange gradients or is not that of `build_model()`,
+        for an `Accelerator` with a plugin that divides the model, for a checkpoint of objects with other names, and if
+        called twice.
         """
         if self._position is not None:
             raise TrainingError("the loop calls register() twice; pass all objects in one call")
@@ -241,6 +242,9 @@ class TrainingLoop:
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield this worker's remaining batches (inputs, targets) of the epoch, on the worker's device.
+
+        Inputs are float32 images (rows, channels, height, width), float32 features (rows, features) or int64 token ids
+        (rows, tokens); targets are int64 classes (rows,) or standardised float32 numbers (rows, 1).
 
         Raises :class:`TrainingError` outside of a loop over epochs(), and if the loop did not count the previous step.
         """

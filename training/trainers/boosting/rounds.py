@@ -61,7 +61,7 @@ class Boosting(Protocol[Model]):
 
     @property
     def learning_rate(self) -> float:
-        """Share of each tree that is added."""
+        """The learning rate (shrinkage): the factor by which the values of each new tree are multiplied."""
 
     def model(self, content: bytes, round_number: int) -> Model:
         """Build the model of the first `round_number` rounds from its bytes, which are empty before the first round.
@@ -72,8 +72,9 @@ class Boosting(Protocol[Model]):
     def next_block(self, model: Model, round_number: int) -> Model:
         """The model at the start of the block that begins at round `round_number`, from the model at the end before it.
 
-        The state equals that of `self.model(self.content(model), round_number)`. That call would compute the sums of
-        predictions of all trees so far again, in a time that grows with the square of the number of rounds.
+        The state equals that of `self.model(self.content(model), round_number)`. That call would compute the
+        predictions of all trees so far again; the time of all such calls of a training grows with the square of the
+        number of rounds.
         """
 
     def advance(self, model: Model, round_number: int) -> None:

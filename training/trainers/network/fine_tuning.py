@@ -95,9 +95,9 @@ def take_weights(
     """Load `weights` into `module`, converted to its dtypes; returns the names of the tensors that keep new weights.
 
     Names and shapes must agree, but tensors in `may_lack` may be absent: these keep their new weights. With
-    `new_head`, the shape of a tensor may differ in dimensions whose size in `module` is `outputs`, such as in the last
-    layer of a model for another number of classes; such a tensor keeps its new weights. Raises
-    :class:`SettingError`, which lists the tensors that differ.
+    `new_head`, the shape of a tensor may differ in its number of outputs, such as in the last layer of a model for
+    another number of classes: in the dimension of the outputs, whose size in `module` is `outputs`. Such a tensor
+    keeps its new weights. Raises :class:`SettingError`, which lists the tensors that differ.
     """
     mine = module.state_dict()
     absent = may_lack - weights.keys()
@@ -113,6 +113,8 @@ def take_weights(
         )
     differing = [name for name in weights if mine[name].shape != weights[name].shape]
     head = [name for name in differing if _is_head(mine[name], weights[name], outputs)]
+    if len({_outputs_of(mine[name], weights[name]) for name in head}) > 1:
+        head = []  # of other numbers of outputs, so not of one head
     if differing and (not new_head or head != differing or len(head) == len(weights)):
         raise SettingError(_differing(differing, head, mine, weights))
     new = absent.union(head)
@@ -167,8 +169,21 @@ def _is_in(name: str, part: str) -> bool:
 
 
 def _is_head(here: "torch.Tensor", there: "torch.Tensor", outputs: int) -> bool:
-    sizes = zip(here.shape, there.shape, strict=False)
-    return here.dim() == there.dim() and all(one in (other, outputs) for one, other in sizes)
+    """Whether two tensors differ in the dimension of the outputs alone, of which `here` has `outputs`.
+
+    That is the first dimension, or the second of a matrix, as in Keras.
+    """
+    if here.dim() != there.dim():
+        return False
+    differing = [axis for axis in range(here.dim()) if here.shape[axis] != there.shape[axis]]
+    return (differing == [0] or (differing == [1] and here.dim() == 2)) and here.shape[
+        differing[0]
+    ] == outputs
+
+
+def _outputs_of(here: "torch.Tensor", there: "torch.Tensor") -> int:
+    """The size that `there` has in the one dimension in which the two tensors differ."""
+    return next(size for size, own in zip(there.shape, here.shape, strict=True) if size != own)
 
 
 def _both_ways(one: Iterable[str], other: Iterable[str]) -> tuple[tuple[set[str], set[str]], ...]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.checkpoints.weights import weights_digest
+from training.problems import problem_named
 
 if TYPE_CHECKING:
     from training.problems.base import Predict
@@ -19,7 +20,9 @@ def predictor(recipe: "Recipe", version: "DatasetVersion", trained: "TrainedMode
     """
     from training.trainers.network import serving
 
-    return serving.predictor(serving.serving_module(recipe, version, trained))
+    problem = problem_named(version.problem)
+    rows = problem.rows_at_once(problem.outputs(version), version.table)
+    return serving.predictor(serving.serving_module(recipe, version, trained), rows)
 
 
 def model_digest(state: Mapping[str, Any], epoch: int) -> str:

@@ -14,7 +14,6 @@ from training.records import DatasetVersion, TrainedModel
 if TYPE_CHECKING:
     from torch import nn
 
-_BATCH_ROWS = 512
 _LATENCY_TRIES = 20
 
 
@@ -84,15 +83,15 @@ def load_weights_of(trained: TrainedModel) -> "dict[str, object]":
     return dict(weights)
 
 
-def predictor(module: "nn.Module") -> Predict:
-    """A function that maps inputs to predictions with the serving model `module`, in batches and without gradients."""
+def predictor(module: "nn.Module", rows: int) -> Predict:
+    """A function that maps inputs to predictions by the serving model `module`, with at most `rows` rows at a time."""
     import torch
 
     def predict(inputs: npt.NDArray[Any]) -> Predictions:
         parts = []
         with torch.inference_mode():
-            for start in range(0, len(inputs), _BATCH_ROWS):
-                batch = torch.from_numpy(np.array(inputs[start : start + _BATCH_ROWS]))
+            for start in range(0, len(inputs), rows):
+                batch = torch.from_numpy(np.array(inputs[start : start + rows]))
                 parts.append(module(batch).numpy())
         return np.concatenate(parts)
 

@@ -14,7 +14,16 @@ from training.recipe_metrics import RecipeMetrics
 from training.records import DatasetVersion
 from training.trainers.ranks import Ranks
 
-VALIDATION_ROWS = 512
+_MOST_ROWS = 512
+
+
+def rows_at_once(objective: Objective, version: DatasetVersion) -> int:
+    """Rows of a validation's forward pass: 512, or fewer if the objective's `most_rows` says so.
+
+    `most_rows(version)` is a method of objectives whose outputs need much memory.
+    """
+    most_rows: Callable[[DatasetVersion], int] | None = getattr(objective, "most_rows", None)
+    return _MOST_ROWS if most_rows is None else most_rows(version)
 
 
 def sums_over(
@@ -33,8 +42,9 @@ def sums_over(
     the network's output.
     """
     losses, scores = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for start in range(0, len(rows), VALIDATION_ROWS):
-        part = rows[start : start + VALIDATION_ROWS]
+    most = rows_at_once(objective, version)
+    for start in range(0, len(rows), most):
+        part = rows[start : start + most]
         targets = torch.from_numpy(columns.targets[part]).to(device)
         inputs = torch.from_numpy(columns.read(part)).to(device)
         outputs = forward(inputs)

@@ -183,7 +183,8 @@ class LoopReplica:
     def passes(self, tensor: torch.Tensor, batch: Batch) -> Sequence[torch.Tensor]:
         """`tensor`, with a row for each row of `batch`, divided into the step's forward and backward passes.
 
-        A pass has at least two rows, which batch normalisation needs, unless the passes of a full step have one.
+        Each pass has at least two rows, which batch normalisation needs; one row is allowed if the passes of a full
+        step have one.
         """
         del batch
         return tensor.tensor_split(self.passes_of(len(tensor)))

@@ -11,7 +11,7 @@ from training.data.dataset import Columns
 from training.data.sample_order import Rows
 from training.trainers.network.feeds import Batch
 from training.trainers.network.inputs import example_inputs
-from training.trainers.network.validation import VALIDATION_ROWS
+from training.trainers.network.validation import rows_at_once
 from training.trainers.torch.replica import Replica
 
 
@@ -50,7 +50,7 @@ class CollectiveReplica(Replica):
         self, columns: Columns, rows: Rows, progress: Callable[[], None]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As of :class:`Replica`; ranks with fewer batches than others compute further ones and ignore the results."""
-        batches = math.ceil(len(rows) / VALIDATION_ROWS)
+        batches = math.ceil(len(rows) / rows_at_once(self.objective, self.version))
         most = max(map(int, self.ranks.gather(torch.tensor([batches], device=self.ranks.device))))
         sums = super().sums_over(columns, rows, progress)
         self.module.eval()

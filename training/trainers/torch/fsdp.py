@@ -75,6 +75,8 @@ class FsdpReplica(CollectiveReplica):
             for index, values in state["optimizer"]["state"].items()
         }
         self.optimizer.load_state_dict(state["optimizer"] | {"state": of_weights})
+        for group in self.optimizer.param_groups:  # a checkpoint of one worker says fused=True, also for sgd
+            group["fused"] = self.optimizer.defaults["fused"]
         self.scaler.load_state_dict(state["scaler"])
 
     def changed_by_update_alone(self) -> set[int]:

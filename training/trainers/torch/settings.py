@@ -28,7 +28,7 @@ class TrainingSettings(OwnLoopSettings, FineTuningSettings):
     virtual_shards: PositiveInt | None = Field(
         None,
         description="Compute each step in this many fixed shards and add their gradients in a fixed order: the same "
-        "weights to the last bit for any number of workers up to it. Slower; needs data.feed=memory",
+        "weights to the last bit for any number of workers up to this number. Slower; needs data.feed=memory",
     )
     strategy: Literal["ddp", "fsdp", "deepspeed"] = Field(
         "ddp",
@@ -49,7 +49,7 @@ class TrainingSettings(OwnLoopSettings, FineTuningSettings):
         return ("deepspeed",) if self.strategy == "deepspeed" else ()
 
     def check(self, settings: "Settings") -> None:
-        """Refuse batches that do not divide among the workers, shards that workers can't share; frozen new weights."""
+        """Refuse batches that do not divide among workers, more workers than shards, and frozen new weights."""
         self.check_freeze()
         if self.strategy != "ddp":
             self._check_strategy()

@@ -94,6 +94,14 @@ def test_other_shapes_than_the_head_s_are_refused_in_any_case() -> None:
     for new_head in (False, True):
         with pytest.raises(SettingError, match=r"0\.weight \(9, 4\) there, \(8, 4\) here.*of the same model"):
             take_weights(model(12), wide.state_dict(), 12, new_head)
+    grey, colour = (nn.Sequential(nn.Conv2d(channels, 8, 3), nn.Linear(8, 1)) for channels in (1, 3))
+    with pytest.raises(
+        SettingError, match=r"0\.weight \(8, 3, 3, 3\) there, \(8, 1, 3, 3\) here.*same model"
+    ):
+        take_weights(grey, colour.state_dict(), 1, True)  # one channel, and one output
+    one, three = (nn.Sequential(nn.Linear(rows, 8), nn.Linear(8, out)) for rows, out in ((1, 1), (3, 5)))
+    with pytest.raises(SettingError, match="of the same model"):  # 3 and 5 are not the outputs of one head
+        take_weights(one, three.state_dict(), 1, True)
     linear = nn.Sequential(nn.Linear(4, 3))
     with pytest.raises(SettingError, match="of the same model"):  # a head alone: nothing would be taken
         take_weights(nn.Sequential(nn.Linear(4, 2)), linear.state_dict(), 2, True)
