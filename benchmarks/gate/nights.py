@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from tasks.gate.look import Spending, alpha_of, spend_jointly, spend_strictly
 from tasks.gate.paired import margin_score, mcnemar
-from tasks.gate.reign import Reign
+from tasks.gate.reign import Reign, pack_flips
 from tasks.gate.selection import corrected_gain
 from tasks.gate.signs import FLIPS
 from training.records import Look
@@ -202,10 +202,10 @@ class Nights:
             boundary=spending.boundary,
             level=spending.level,
             spent=spending.spent,
-            crossed="",
+            crossed=pack_flips(spending.crossed),
             passed=p <= spending.level or (spending.boundary is not None and statistic > spending.boundary),
         )
-        return look, reign.with_look(key, spending.crossed, spending.level if self.rule == "strict" else 0.0)
+        return look, reign.after(look)
 
 
 _BLOCK = 16

@@ -20,6 +20,6 @@ finite      only listed when a metric of the candidate is NaN or infinite; no ot
 Without a champion only the rule floor applies.
 """
 
-from tasks.gate.verdict import asks_for_look, has_first_rules, judge, look_of, same_policy
+from tasks.gate.verdict import asks_for_look, has_earlier_words, has_first_rules, judge, look_of, same_policy
 
-__all__ = ["asks_for_look", "has_first_rules", "judge", "look_of", "same_policy"]
+__all__ = ["asks_for_look", "has_earlier_words", "has_first_rules", "judge", "look_of", "same_policy"]

@@ -16,7 +16,7 @@ import numpy as np
 from tasks.gate.outcomes import Outcomes
 from tasks.gate.reign import Flips, Reign, look_key, pack_flips
 from tasks.gate.signs import FLIPS, TIE, Differences, flipped_sums, size_of
-from tasks.gate.spending import joint_spent, strict_level
+from tasks.gate.spending import ROUNDING, joint_spent, strict_level
 from training.records import Look, Question
 from training.settings.schema import GateSettings
 
@@ -97,11 +97,11 @@ def take_look(
         level=spending.level,
         spent=spending.spent,
         crossed=pack_flips(spending.crossed),
-        passed=passed and compared.also <= alpha_of(settings),
+        passed=passed and compared.second_p <= alpha_of(settings),
         reference_error=compared.reference_error,
         standard_error=compared.standard_error,
     )
-    return look, reign.with_look(key, spending.crossed, 0.0 if joint else spending.level)
+    return look, reign.after(look)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def spend_jointly(
     before, now = (
         max(0.0, joint_spent(looks, alpha, horizon) - reign.strict_spent) for looks in (number - 1, number)
     )
-    spent = joint_spent(number, alpha, horizon)
+    spent = max(joint_spent(number, alpha, horizon), reign.strict_spent)
     allowed = math.floor(now * (FLIPS + 1)) - int(reign.crossed.sum())
     if allowed < 1:
         return Spending(None, now - before, spent, np.empty(0, np.intp))
@@ -146,7 +146,20 @@ def spend_jointly(
 
 
 def spend_strictly(reign: Reign, settings: GateSettings) -> Spending:
-    alpha, horizon = alpha_of(settings), settings.horizon
-    before = reign.strict_spent + (joint_spent(reign.looks, alpha, horizon) if reign.crossed.any() else 0.0)
-    level = strict_level(reign.looks, before, alpha, horizon)
+    """Level of the reign's next look: an equal share of what strict and joint looks have not spent; no boundary."""
+    before = reign.strict_spent + _jointly_spent(reign, settings)
+    level = strict_level(reign.looks, before, alpha_of(settings), settings.horizon)
     return Spending(None, level, before + level, np.empty(0, np.intp))
+
+
+def _jointly_spent(reign: Reign, settings: GateSettings) -> float:
+    """Level that the reign's joint looks have spent; an upper bound if its state does not have this level.
+
+    Such a state was written by an earlier version of Evergreen. If no flip crossed and the strict levels are equal
+    shares for all looks, all looks were strict. Otherwise all looks count as joint.
+    """
+    if reign.joint_spent is not None:
+        return reign.joint_spent
+    alpha, horizon = alpha_of(settings), settings.horizon
+    all_strict = reign.strict_spent >= alpha * reign.looks / horizon - ROUNDING
+    return 0.0 if all_strict and not reign.crossed.any() else joint_spent(reign.looks, alpha, horizon)

@@ -29,6 +29,10 @@ class NotWorse:
 class MeasureOfLook(Protocol):
     """What a look by this measure says, in words and numbers."""
 
+    @property
+    def better_by_flips(self) -> bool:
+        """Whether question "better" is tested by sign flips, whose p-values have a lower limit."""
+
     def compared(self, look: Look) -> str:
         """What was measured, as the start of a rule's explanation."""
 

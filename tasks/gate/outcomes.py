@@ -27,10 +27,11 @@ class Compared:
     """What a question compares: the difference of each row, positive in favour of the candidate, and its test.
 
     `test` gives (p, statistic) from the flipped sums of `differences` (:mod:`tasks.gate.signs`); the p-value is that of
-    this comparison alone, the statistic is in standard deviations. `uses_flips`: whether it needs these sums. `also` is
-    a further p-value, which alpha must reach. `gained` and `lost` count rows that speak for candidate and reference,
-    `difference` is the mean difference of the models, without the margin. Of a regression, `reference_error` is the
-    reference's mean squared error, and `standard_error` that of the mean of `differences`.
+    this comparison alone, the statistic is in standard deviations. `uses_flips`: whether it needs these sums.
+    `second_p` is the p-value of a further test, which must be at most alpha for the candidate to pass (0: there is no
+    further test). `gained` and `lost` count rows that speak for candidate and reference, `difference` is the mean
+    difference of the models, without the margin. Of a regression, `reference_error` is the reference's mean squared
+    error, and `standard_error` that of the mean of `differences`.
     """
 
     measure: str
@@ -41,7 +42,7 @@ class Compared:
     gained: int
     lost: int
     difference: float
-    also: float = 0.0
+    second_p: float = 0.0
     reference_wrong: int = 0
     reference_error: float = 0.0
     standard_error: float = 0.0

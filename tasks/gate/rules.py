@@ -1,7 +1,7 @@
 """The rules of the gate, one function each: from an evaluation and looks to a :class:`Rule` with its numbers."""
 
 from tasks.gate.measures import measure_of
-from tasks.gate.needed import critical
+from tasks.gate.needed import level_is_reachable, obstacle
 from tasks.gate.wording import p_value
 from training.problems import problem_of
 from training.records import Evaluation, Look, Rule
@@ -33,12 +33,10 @@ def better_rule(look: Look) -> Rule:
     value, limit = (look.statistic, look.boundary) if look.boundary is not None else (look.p, look.level)
     text = f"{measure_of(look).compared(look)}: {p_value(look.p)}, z = {look.statistic:.2f}; {_asked(look)}"
     if not look.passed:
-        text += f": not shown to be better{_would_need(look)}"
+        text += f": not shown to be better{obstacle(look) or measure_of(look).would_need(look)}"
     if round(look.reference_excess, 4):
-        text += (
-            f". Having been chosen on these rows adds some {100 * look.reference_excess:.2f} points to the "
-        )
-        text += f"accuracy of version {look.reference_version}"
+        text += f". Version {look.reference_version} was promoted by its accuracy on these rows, which is therefore "
+        text += f"about {100 * look.reference_excess:.2f} points too high (selection bias)"
     return Rule(name="better", passed=look.passed, value=value, limit=limit, explanation=text)
 
 
@@ -46,7 +44,8 @@ def not_worse_rule(look: Look) -> Rule:
     """The candidate is not worse than the reference by more than `gate.margin`; see the look's measure."""
     measure = measure_of(look)
     found = measure.not_worse(look)
-    text = f"{measure.compared(look)}: {found.changed}; {_asked(look)}{'' if look.passed else found.remedy}"
+    remedy = "" if look.passed else obstacle(look) or found.remedy
+    text = f"{measure.compared(look)}: {found.changed}; {_asked(look)}{remedy}"
     return Rule(name="not_worse", passed=look.passed, value=found.value, limit=found.limit, explanation=text)
 
 
@@ -62,14 +61,8 @@ def _trained(evaluation: Evaluation) -> str:
 def _asked(look: Look) -> str:
     """Text that says what the look needs to pass."""
     ways = [f"z above {look.boundary:.2f}"] if look.boundary is not None else []
-    if look.level > 0:
+    # A level that p can't reach is not offered beside a boundary; alone, it shows what is out of reach.
+    if level_is_reachable(look) or (look.level > 0 and not ways):
         ways.append(f"p at most {look.level:.2g}")
     which = f"comparison {look.number:,} with version {look.reference_version}"
     return f"{which} needs {' or '.join(ways)}" if ways else f"{which} has no level left to spend"
-
-
-def _would_need(look: Look) -> str:
-    """Text that says what a failed look would have needed."""
-    if critical(look) is None:
-        return ". Raise gate.horizon, or test on fresh rows under another model name"
-    return measure_of(look).would_need(look)

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 FLIPS = 20_000
+# Smallest p-value of a test by sign flips: the observed signs count as one of the flips.
+LEAST_P = 1 / (FLIPS + 1)
 _BYTES = FLIPS // 8
 _CHUNK = 128  # rows at a time: 2.5 MB of unpacked bits, 20 MB as float64
 # Scores (sums in standard deviations) that are closer count as equal. Rounding makes equal sums of a million

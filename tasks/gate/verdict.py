@@ -7,6 +7,16 @@ from training.problems import problem_of
 from training.records import Choice, Evaluation, Look, Question, Rule, Verdict
 from training.settings.schema import GateSettings
 
+# Of texts that earlier versions of Evergreen wrote.
+_EARLIER_WORDS = (
+    "Promoted, the first: ",
+    " are left after correction for the choice",
+    ". Needed is a",
+    " can't show so little",
+    ". Having been chosen on these rows adds",
+    ". Raise gate.horizon, or test on fresh rows",
+)
+
 
 def judge(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...] = ()) -> Verdict:
     """Apply every rule to `evaluation`; the candidate is promoted when all rules pass.
@@ -51,6 +61,12 @@ def same_policy(verdict: Verdict, settings: GateSettings) -> bool:
 def has_first_rules(verdict: Verdict) -> bool:
     """Whether an early version of Evergreen reached `verdict`, by other rules and in other words than :func:`judge`."""
     return "error_control" not in verdict.policy
+
+
+def has_earlier_words(verdict: Verdict) -> bool:
+    """Whether an earlier version of Evergreen wrote the texts of `verdict`, by the same rules as :func:`judge`."""
+    texts = (verdict.summary, *(rule.explanation for rule in verdict.rules))
+    return any(words in text for words in _EARLIER_WORDS for text in texts)
 
 
 def _check(evaluation: Evaluation) -> None:
@@ -106,7 +122,7 @@ def _summary(evaluation: Evaluation, rules: tuple[Rule, ...], promote: bool, cho
     failed = "; ".join(rule.explanation for rule in rules if not rule.passed)
     champion = evaluation.champion
     if champion is None:
-        return f"Promoted, the first: {rules[0].explanation}" if promote else f"Not promoted: {failed}"
+        return f"Promoted as first champion: {rules[0].explanation}" if promote else f"Not promoted: {failed}"
     name = f"version {evaluation.champion_version}" if evaluation.champion_version else "the champion"
     if not promote:
         return f"Kept {name}: {failed}"
@@ -117,8 +133,6 @@ def _summary(evaluation: Evaluation, rules: tuple[Rule, ...], promote: bool, cho
         return f"Promoted over {name}: {compared}"
     text = f"Promoted over {name}: {scores}"
     if chosen is not None:
-        text += (
-            f", a gain of {100 * chosen.gain:.2f} points of which {100 * chosen.corrected_gain:.2f} are left "
-        )
-        text += "after correction for the choice"
+        text += f", a gain of {100 * chosen.gain:.2f} points, {100 * chosen.corrected_gain:.2f} points after "
+        text += "correction for selection bias"
     return f"{text}; {compared}"

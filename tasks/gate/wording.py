@@ -1,4 +1,7 @@
-"""How the gate's explanations write shares, differences and p-values."""
+"""How the gate's explanations write shares, differences and p-values, and words that all measures use."""
+
+POWER = "(80 % power)"  # probability of passing that `tasks.gate.needed.POWER_Z` gives
+TOO_FEW = "too few to show a change within gate.margin"
 
 
 def percent(share: float) -> str:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tasks.gate.measures import Array, NotWorse
 from tasks.gate.needed import critical
-from tasks.gate.wording import p_value
+from tasks.gate.wording import POWER, TOO_FEW, p_value
 from tasks.problems.regression.measures import rows_needed
 from tasks.report_page import wording
 from training.data.sources.wording import counted
@@ -26,6 +27,7 @@ class MeanLoss:
     row: str
     spelled: Callable[[float], str]
     losses: Callable[[Array, Array], Array]
+    better_by_flips: ClassVar[bool] = True
 
     def compared(self, look: Look) -> str:
         """Both values of the metric, and the numbers of rows on which each of the models has the lower loss."""
@@ -42,11 +44,12 @@ class MeanLoss:
         if most is None:
             text = f". No {self.metric} would be shown to be better {on}: test on more"
         else:
-            text = f". Needed is a {self.metric} of at most some {self.spelled(most)} {on}"
+            text = f". To pass {on}, the {self.metric} must be at most about {self.spelled(most)}"
         if rows is not None:
             text += (
-                f"; a true {self.metric} of {self.spelled(_loss(look))} takes some {rows:,} test {self.row}s"
+                f"; a true {self.metric} of {self.spelled(_loss(look))} would pass on about {rows:,} test "
             )
+            text += f"{self.row}s {POWER}"
         return text
 
     def not_worse(self, look: Look) -> NotWorse:
@@ -66,7 +69,9 @@ class MeanLoss:
                 f". Some {needed:,} test {self.row}s could show it, if the true change is the measured one"
             )
         elif z is not None and margin * look.reference_error <= z * look.standard_error:
-            remedy = f". {look.rows:,} {self.row}s can't show so little: test on more {self.row}s or raise gate.margin"
+            remedy = (
+                f". {look.rows:,} {self.row}s are {TOO_FEW}: test on more {self.row}s or raise gate.margin"
+            )
         return NotWorse(value, limit, changed, remedy)
 
     def facts(self, look: Look, verdict: Verdict) -> list[tuple[str, str]]:

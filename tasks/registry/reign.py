@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tasks.gate import asks_for_look, look_of
 from tasks.gate.look import Reference, key_of, take_look
 from tasks.gate.outcomes import Outcomes, Side, read_outcomes
-from tasks.gate.reign import DamagedReignError, Reign, read_reign, unpack_flips
+from tasks.gate.reign import DamagedReignError, Reign, read_reign, rebuilt_reign
 from tasks.registry.aliases import (
     CHAMPION,
     PREVIOUS,
@@ -93,12 +93,9 @@ class Registry:
             return self._rebuilt(question, number)
 
     def _rebuilt(self, question: Question, number: str) -> Reign:
-        tag, reign = f"{LOOK_TAG}.{question}.{number}", Reign()
+        tag = f"{LOOK_TAG}.{question}.{number}"
         found = all_pages(self.client.search_model_versions, f"name = '{self.model}'")
-        looks = [look for one in found if (look := _look_in(one.tags, tag)) is not None]
-        for look in sorted(looks, key=lambda look: look.number):
-            reign = _with_look(reign, look)
-        return reign
+        return rebuilt_reign(look for one in found if (look := _look_in(one.tags, tag)) is not None)
 
     def recorded_look(self, question: Question, weights: str, reference: str, key: str) -> Look | None:
         """The look with this key at any version with these weights, or None.
@@ -116,7 +113,7 @@ class Registry:
         tag = f"{LOOK_TAG}.{look.question}.{reference}"
         lease.check()
         self.client.set_model_version_tag(self.model, candidate, tag, look.model_dump_json())
-        state = _with_look(self.reign(look.question, reference), look)
+        state = self.reign(look.question, reference).after(look)
         while self._text(look.question, reference) != state.text():
             lease.check()
             self._write(look.question, reference, state)
@@ -241,8 +238,3 @@ def _look_in(tags: dict[str, str], tag: str) -> Look | None:
     except ValueError:
         log.warning("tag %s is damaged, ignored", tag)
         return None
-
-
-def _with_look(reign: Reign, look: Look) -> Reign:
-    level = look.level if look.error_control == "strict" else 0.0
-    return reign.with_look(look.key, unpack_flips(look.crossed), level)

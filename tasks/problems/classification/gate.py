@@ -66,9 +66,8 @@ class ClassOutcomes:
             gained=gained,
             lost=lost,
             difference=float(differences.mean()),
-            also=mcnemar(
-                gained, lost
-            ),  # a few rows alone can lower the mean: so significantly more rows must gain than lose
+            # A few rows alone can lower the mean: so significantly more rows must gain than lose.
+            second_p=mcnemar(gained, lost),
         )
 
     def _by_accuracy(self, question: Question, margin: float) -> Compared:

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 from tasks.gate.measures import Array, NotWorse
 from tasks.gate.needed import POWER_Z, critical
 from tasks.gate.paired import difference_bound
-from tasks.gate.wording import points
+from tasks.gate.wording import POWER, TOO_FEW, points
 from tasks.report_page import wording
 from training.data.sources.wording import counted
 from training.records import Look, Verdict
@@ -17,6 +18,8 @@ Fact = tuple[str, str]
 class Accuracy:
     """The share of rows that a model classifies right; see :class:`tasks.gate.measures.MeasureOfLook`."""
 
+    better_by_flips: ClassVar[bool] = False
+
     def compared(self, look: Look) -> str:
         """Numbers of rows that only one of the models got right."""
         other = "champion" if look.question == "better" else "reference"
@@ -25,14 +28,17 @@ class Accuracy:
     def would_need(self, look: Look) -> str:
         """The gain in points that would pass, and the number of rows on which the measured gain would pass."""
         gain, rows = gain_needed(look), rows_needed(look)
-        text = f". Needed is a gain of {100 * (gain or 0):.2f} points on these {look.rows:,} rows"
+        text = f". To pass on these {look.rows:,} rows, the gain must be at least about {100 * (gain or 0):.2f} points"
         if gain is not None and gain * look.rows > look.reference_wrong:
             text += (
                 f", more than correcting the champion's {counted(look.reference_wrong, 'mistake')} would give: test on "
                 "more rows or set gate.policy=not_worse"
             )
         if rows is not None:
-            text += f"; a true gain of {100 * look.difference:.2f} points takes some {rows:,} test rows"
+            text += (
+                f"; a true gain of {100 * look.difference:.2f} points would pass on about {rows:,} test rows "
+            )
+            text += POWER
         return text
 
     def not_worse(self, look: Look) -> NotWorse:
@@ -45,7 +51,7 @@ class Accuracy:
         )
         remedy = ""
         if z is not None and 0 < margin <= -difference_bound(0, 0, rows, z):
-            remedy = f". {rows:,} rows can't show so little: test on more rows or raise gate.margin"
+            remedy = f". {rows:,} rows are {TOO_FEW}: test on more rows or raise gate.margin"
         elif margin and (needed := rows_needed(look)) is not None:
             remedy = f". Some {needed:,} test rows could show it, if the true change is the measured one"
         return NotWorse(bound, -margin, changed, remedy)
@@ -75,6 +81,8 @@ class Accuracy:
 
 class LogLoss(Accuracy):
     """The log loss of two models that are right on all rows."""
+
+    better_by_flips: ClassVar[bool] = True
 
     def compared(self, look: Look) -> str:
         """Numbers of rows on which the candidate has the lower and the higher log loss."""

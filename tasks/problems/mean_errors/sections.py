@@ -31,7 +31,7 @@ class MeanErrorSections:
             Measured(
                 self.MEASURE.title,
                 self.problem.metric,
-                "mean over the test rows; lower is better",
+                "mean over the test rows; lower is better; its interval takes the rows as independent",
                 False,
                 False,
             ),

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from tasks.gate.measures import Array, NotWorse
 from tasks.gate.needed import POWER_Z, critical
-from tasks.gate.wording import p_value
+from tasks.gate.wording import POWER, TOO_FEW, p_value
 from tasks.report_page import wording
 from training.data.sources.wording import counted
 from training.problems.regression import shown
@@ -16,6 +17,8 @@ from training.records import Look, Verdict
 
 class SquaredError:
     """The mean squared error; see :class:`tasks.gate.measures.MeasureOfLook`."""
+
+    better_by_flips: ClassVar[bool] = True
 
     def compared(self, look: Look) -> str:
         """Both RMSEs, and the numbers of rows on which each of the models has the smaller error."""
@@ -31,9 +34,9 @@ class SquaredError:
         if most is None:
             text = f". No RMSE would be shown to be better on these {look.rows:,} rows: test on more rows"
         else:
-            text = f". Needed is an RMSE of at most some {shown(most)} on these {look.rows:,} rows"
+            text = f". To pass on these {look.rows:,} rows, the RMSE must be at most about {shown(most)}"
         if rows is not None:
-            text += f"; a true RMSE of {shown(_rmse(look))} takes some {rows:,} test rows"
+            text += f"; a true RMSE of {shown(_rmse(look))} would pass on about {rows:,} test rows {POWER}"
         return text
 
     def not_worse(self, look: Look) -> NotWorse:
@@ -51,7 +54,7 @@ class SquaredError:
         if z is not None and (needed := rows_needed(look)) is not None:
             remedy = f". Some {needed:,} test rows could show it, if the true change is the measured one"
         elif z is not None and margin * look.reference_error <= z * look.standard_error:
-            remedy = f". {rows:,} rows can't show so little: test on more rows or raise gate.margin"
+            remedy = f". {rows:,} rows are {TOO_FEW}: test on more rows or raise gate.margin"
         return NotWorse(value, limit, changed, remedy)
 
     def facts(self, look: Look, verdict: Verdict) -> list[tuple[str, str]]:
@@ -70,13 +73,13 @@ class SquaredError:
     def recounted(
         self, look: Look, labels: Array, columns: Mapping[str, Array], other: str
     ) -> dict[str, tuple[float, float]]:
-        """The reference's mean squared error, the difference, and the rows on which each model is nearer."""
+        """The reference's mean squared error, the difference, and the rows on which each model's error is smaller."""
         ours, theirs = (np.square(columns[name] - labels) for name in ("candidate", other))
         return {
             "mean squared error": (look.reference_error, float(theirs.mean())),
             "difference": (look.difference, float((theirs - ours).mean())),
-            "nearer rows": (look.gained, int((ours < theirs).sum())),
-            "farther rows": (look.lost, int((ours > theirs).sum())),
+            "rows with smaller error": (look.gained, int((ours < theirs).sum())),
+            "rows with larger error": (look.lost, int((ours > theirs).sum())),
         }
 
 

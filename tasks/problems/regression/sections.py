@@ -27,7 +27,13 @@ def candidate_of(evaluation: Evaluation) -> RegressionScore:
 def measures(inputs: ReportInputs) -> tuple[Measured, ...]:
     """See :class:`tasks.report_page.sections.Sections`."""
     return (
-        Measured("RMSE", "rmse", "root of the mean squared error; lower is better", False, False),
+        Measured(
+            "RMSE",
+            "rmse",
+            "root of the mean squared error; lower is better; its interval takes the rows as independent",
+            False,
+            False,
+        ),
         Measured("MAE", "mae", "mean absolute error; lower is better", False, False),
         Measured("R²", "r2", "share of the target's variance that is explained", False, True),
         Measured("Median error", "median_error", "median absolute error; lower is better", False, False),

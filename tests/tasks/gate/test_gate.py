@@ -69,8 +69,8 @@ def test_better_says_its_counts_and_p():
         "the candidate alone is right on 31 rows, the champion alone on 12: p = 0.0027" in better.explanation
     )
     assert verdict.summary.startswith(
-        "Promoted over version 7: accuracy 93.15 % against 85.48 %, a gain of 7.66 points of which 7.19 are left "
-        "after correction for the choice; the candidate alone is right"
+        "Promoted over version 7: accuracy 93.15 % against 85.48 %, a gain of 7.66 points, 7.19 points after "
+        "correction for selection bias; the candidate alone is right"
     )
 
 
@@ -87,14 +87,17 @@ def test_not_worse_gives_away_what_its_margin_allows():
     tight = judged(evaluation, GateSettings(**ALONE, policy="not_worse", margin=0.003))
     assert not tight.promote
     assert "changes by -0.20 points, at worst by -0.4" in tight.summary
-    assert "can't show so little" not in tight.summary
+    assert "too few to show" not in tight.summary
     assert rule(tight, "not_worse").limit == -0.003
 
 
 def test_not_worse_says_when_the_test_split_is_too_small():
     verdict = judged(from_counts((360, 0, 0, 0)), GateSettings(**ALONE, policy="not_worse"))
     assert not verdict.promote
-    assert "360 rows can't show so little: test on more rows or raise gate.margin" in verdict.summary
+    assert (
+        "360 rows are too few to show a change within gate.margin: test on more rows or raise gate.margin"
+        in verdict.summary
+    )
 
 
 def test_a_drop_within_noise_passes_and_says_so():

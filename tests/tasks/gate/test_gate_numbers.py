@@ -205,7 +205,7 @@ def test_a_first_regression_is_judged_by_its_floor_alone():
     verdict = judge(evaluation(targets, ours), GateSettings(floor=0.9))
     assert verdict.promote
     assert [rule.name for rule in verdict.rules] == ["floor"]
-    assert verdict.summary.startswith("Promoted, the first: R² 0.9")
+    assert verdict.summary.startswith("Promoted as first champion: R² 0.9")
     assert "on 2,000 rows reaches the floor of 0.9000" in verdict.summary
     refused = judge(evaluation(targets, ours), GateSettings(floor=0.99))
     assert not refused.promote
@@ -246,8 +246,8 @@ def test_a_refusal_names_the_error_and_the_rows_that_it_would_have_taken():
     most, rows = error_needed(look), rows_needed(look)
     assert most is not None
     assert rows is not None
-    assert f"Needed is an RMSE of at most some {most:.4g} on these 2,000 rows" in verdict.summary
-    assert f"takes some {rows:,} test rows" in verdict.summary
+    assert f"To pass on these 2,000 rows, the RMSE must be at most about {most:.4g}; " in verdict.summary
+    assert f"would pass on about {rows:,} test rows (80 % power)" in verdict.summary
     assert most < math.sqrt(look.reference_error - look.difference)
     assert rows > look.rows
 
@@ -279,7 +279,10 @@ def test_not_worse_lets_the_error_grow_by_the_margin():
     assert not not_worse_rule(grown).passed
     assert not_worse_rule(grown).value <= not_worse_rule(grown).limit
     few = not_worse_rule(look_at(1.1 * ours[:50], theirs[:50], NOT_WORSE))
-    assert "50 rows can't show so little: test on more rows or raise gate.margin" in few.explanation
+    assert (
+        "50 rows are too few to show a change within gate.margin: test on more rows or raise gate.margin"
+        in few.explanation
+    )
     more = not_worse_rule(look_at(0.99 * ours[:200], theirs[:200], NOT_WORSE))
     assert "test rows could show it, if the true change is the measured one" in more.explanation
 

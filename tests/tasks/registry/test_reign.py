@@ -120,6 +120,40 @@ def test_the_same_weights_under_another_number_get_no_second_look(shop: Shop, se
     assert shop.tags(forced)[f"{LOOK_TAG}.better.{champion}"] == look.model_dump_json()
 
 
+@pytest.mark.parametrize("settings", [JOINT, STRICT], ids=["joint", "strict"])
+def test_a_repeated_look_spends_nothing_after_its_key_was_forgotten(
+    shop: Shop, settings: GateSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.gate.reign._MOST_KEYS", 2)
+    champion, *candidates = (shop.version() for _ in range(5))
+    evaluation = shop.evaluation(champion)
+    looks = [shop.looks(candidate, evaluation, settings) for candidate in candidates]
+    spent = shop.tags(champion)[f"{REIGN_TAG}.better"]
+    assert looks[0][0].key not in shop.state(champion).keys
+    again = settings.model_copy(update={"max_class_drop": 0.5})
+    assert shop.looks(candidates[0], evaluation, again) == looks[0]
+    assert shop.tags(champion)[f"{REIGN_TAG}.better"] == spent
+
+
+def test_the_level_of_joint_looks_is_recorded(shop: Shop) -> None:
+    champion, candidate = shop.version(), shop.version()
+    (look,) = shop.looks(candidate, shop.evaluation(champion))
+    assert shop.state(champion).joint_spent == look.spent > 0
+
+
+def test_a_damaged_state_of_which_looks_are_lost_is_rebuilt_with_what_the_others_say(shop: Shop) -> None:
+    champion, *candidates = (shop.version() for _ in range(5))
+    for candidate in candidates[:3]:
+        shop.looks(candidate, shop.evaluation(champion), STRICT)
+    whole, tag = shop.state(champion), f"{REIGN_TAG}.better"
+    shop.client.set_model_version_tag(shop.model, champion, tag, "damaged")
+    for candidate in candidates[:2]:
+        shop.client.delete_model_version(shop.model, candidate)
+    (look,) = shop.looks(candidates[3], shop.evaluation(champion), STRICT)
+    assert look.number == 4
+    assert look.spent == pytest.approx(whole.strict_spent + look.level)
+
+
 def test_other_candidates_rows_and_settings_are_separate_looks(shop: Shop) -> None:
     champion, one, other = shop.version(), shop.version(), shop.version()
     first = shop.looks(one, shop.evaluation(champion))
