@@ -13,11 +13,13 @@ FILE = re.compile(r"`([a-z_]+/[\w./]*)`")
 NAME = re.compile(r"`(\w+)(?:\(\))?` (?:of|in) `([a-z_]+/[\w./]+\.py)`")
 
 
-@pytest.mark.parametrize("page", ["docs/extending.md", "docs/contracts.md"])
+@pytest.mark.parametrize("page", ["docs/extending.md", "docs/contracts.md", "ARCHITECTURE.md"])
 def test_every_file_that_the_page_names_exists(page: str) -> None:
     named = set(FILE.findall((ROOT / page).read_text()))
     assert len(named) > 25
-    assert not [name for name in named if not (ROOT / name).exists()]
+    # ARCHITECTURE.md names some folders within the folder that the row is about.
+    within = ("", "training/trainers", "tasks", "tasks/report_page") if page == "ARCHITECTURE.md" else ("",)
+    assert not [name for name in named if not any((ROOT / folder / name).exists() for folder in within)]
 
 
 @pytest.mark.parametrize("page", PAGES)
