@@ -1,4 +1,4 @@
-"""The flow that scores images or rows of a table with a registered model: images, CSV or Parquet -> Parquet.
+"""The flow that scores images, rows of a table or texts with a registered model, and writes Parquet.
 
 evergreen predict digits IMAGES OUTPUT.parquet
 """
@@ -25,7 +25,7 @@ def predict(
     tracking_uri: str | None = None,
     ray: RaySettings = RaySettings(),  # noqa: B008 - frozen
 ) -> PredictionSummary:
-    """Score all images, or all rows of a table, with a registered model.
+    """Score all images, rows of a table or texts with a registered model.
 
     Args:
         model: Name of the registered model, by default its recipe's.

@@ -77,7 +77,9 @@ def make_plan(
 def release_if_unchanged(
     recipe_name: str, overrides: dict[str, Any], place: Home, force: bool
 ) -> Release | None:
-    """The release of an earlier run with the same run key, found without Prefect and Ray; None with `force`.
+    """The release of an earlier run with the same run key, found without Prefect and Ray.
+
+    None with `force`, without an earlier run, and after a transient error, because the flow tries again.
 
     Raises :class:`training.errors.SettingError` for a recipe or settings with which no run is possible.
     """

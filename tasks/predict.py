@@ -1,4 +1,4 @@
-"""In: a registered model, and images or a table. Out: the prediction for each image or row, as Parquet, in input order.
+"""In: a registered model, and images, a table or texts. Out: the prediction for each, as Parquet, in input order.
 
 Fails with SettingError for an unknown model or alias and for an input or output path that can't be used, with
 ResourceError when the home was moved, and with DataError that names the images or rows which can't be read. A failure

@@ -111,8 +111,8 @@ def load(name_or_path: str | Path) -> tuple[Recipe, RecipeRef]:
         raise SettingError(f"recipe {path}: the file must define `recipe = Recipe(...)`")
     if not _NAME.fullmatch(recipe.name):
         raise SettingError(
-            f"recipe {path}: name {recipe.name!r} is the name of folders and of the registered model; use letters, "
-            "digits, `_`, `-` and `.`, not beginning with `-` or `.`"
+            f"recipe {path}: name {recipe.name!r} is the name of folders and of the registered model; use at most 100 "
+            "letters, digits, `_`, `-` and `.`, the first not `-` or `.`"
         )
     files += _named_files(recipe, path)
     check_named_files(path, recipe.files, files)

@@ -47,7 +47,7 @@ class Termination:
         self._grace_s = grace_s
         self._over = threading.Event()
         self._on_its_way: weakref.ref[BaseException] | None = None
-        self._arrived = False  # whether SIGTERM has arrived that no receiver has got
+        self._arrived = False  # whether a SIGTERM arrived while there was no receiver
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
         self._arrived = not self.receivers
@@ -155,7 +155,7 @@ def sigterm_to(receiver: Receiver) -> Iterator[None]:
 
 
 def no_longer_to(receiver: Receiver) -> None:
-    """Stop :func:`sigterm_to` a receiver that does not end its work: from now on, SIGTERM ends the process."""
+    """Remove a receiver that :func:`sigterm_to` added: its work did not end in time, so SIGTERM ends the process."""
     termination = active()
     with suppress(ValueError):  # it was removed before
         if termination is not None:

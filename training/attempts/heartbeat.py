@@ -21,8 +21,8 @@ STACKS_SIGNAL = signal.SIGUSR1  # a worker that receives it dumps its threads' s
 class Beat(Record):
     """A worker's last heartbeat: `step` steps are done.
 
-    `gap_s` is the mean time of this process's steps but the first, in seconds; 0 until a second step is done. Time
-    before a heartbeat of the same step, as in a validation, is not counted.
+    `gap_s` is the mean time of this process's steps but the first, in seconds; 0 until a second step is done. The time
+    between two heartbeats of one step, as in a validation, is not counted.
     `process_start` is :func:`training.machine.process_start` of the worker's process, which distinguishes the process
     from a later one with this pid.
     `moved` is the number of bytes of checkpoints, datasets and models that the worker has read, written or transferred.
@@ -53,10 +53,10 @@ class Heartbeat:
     moved: int = 0  # bytes, see Beat
     finished: bool = False
     _step: int | None = None  # the highest step so far
-    _steps: int = 0  # how often this number has risen, at _first_rise for the first time and at _last_rise
-    _first_rise: float = 0.0  # both without _waited
-    _last_rise: float = 0.0
-    _waited: float = 0.0  # time before heartbeats of the same step: of a validation, or of a wait for a disk
+    _steps_done: int = 0  # steps that this process has finished
+    _first_step_at: float = 0.0  # time of the first finished step, less _waited
+    _last_step_at: float = 0.0  # time of the newest finished step, less _waited
+    _waited: float = 0.0  # seconds between heartbeats of one step, as in a validation or a wait for a disk
     _newest: float = 0.0  # when the newest heartbeat was
     _written: float = 0.0
     _identity: dict[str, object] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Heartbeat:
         if now - self._written < self.interval_s:
             return
         self._written = now
-        gap = (self._last_rise - self._first_rise) / max(1, self._steps - 1)
+        gap = (self._last_step_at - self._first_step_at) / max(1, self._steps_done - 1)
         beat = Beat.model_validate(
             {**self._identity, "step": step, "gap_s": gap, "moved": self.moved, "finished": self.finished}
         )
@@ -104,10 +104,10 @@ class Heartbeat:
 
     def _note_step(self, step: int, now: float) -> None:
         if self._step is not None and step > self._step:
-            self._steps += 1
-            self._last_rise = now - self._waited
-            if self._steps == 1:  # the time before this is start-up, not part of the mean
-                self._first_rise = self._last_rise
+            self._steps_done += 1
+            self._last_step_at = now - self._waited
+            if self._steps_done == 1:  # the time before this is start-up, not part of the mean
+                self._first_step_at = self._last_step_at
         elif self._step is not None:
             self._waited += now - self._newest
         self._newest, self._step = now, max(step, self._step or 0)

@@ -127,10 +127,11 @@ class DriverSide:
     def exchange(self, rank: int, changes: list[Change], known: str) -> Reply:
         """Apply a worker's changes to the run's files; returns the driver's requests. Each save is requested once.
 
-        `known` is the content of the fence in the last reply to the worker. Changes of a superseded worker are
-        dropped.
+        `known` is the content of the fence in the last reply to the worker. Changes of a worker of an older attempt are
+        dropped; of the first worker, also those of an older group of workers.
         """
         fence = _text(self._paths.fence)
+        # Other workers may have begun before the first worker entered the group: only their attempt's number counts.
         if known == fence or (rank and known.partition(".")[0] == fence.partition(".")[0]):
             for change in changes:
                 self._apply(change)

@@ -27,7 +27,9 @@ Keys = tuple[int | str, ...]  # of a tensor in nested dictionaries
 
 @dataclass(frozen=True)
 class OwnRows:
-    """This rank's rows of a tensor of `shape` (rows, ...) that all ranks hold together; `start` is the first one.
+    """This rank's rows of a tensor of `shape` (rows, ...) that all ranks hold together.
+
+    `start` is the number of the first of these rows in the whole tensor, from 0.
 
     `unflattened` is the shape before the tensor was flattened to `shape`; None if the tensor was not flattened.
     """
@@ -39,7 +41,9 @@ class OwnRows:
 
 
 class IndexedRows(Record):
-    """One tensor of an index: its keys in the state, its whole shape and dtype, and its first row in this part.
+    """One tensor of an index: its keys in the state, its whole shape and dtype, and where its rows are.
+
+    `start` is the number, in the whole tensor, of the first row that this part has.
 
     `unflattened` is that of :class:`OwnRows`.
     """

@@ -31,7 +31,9 @@ def _named(rule: str, spelled: str) -> AfterValidator:
 
     def check(name: str) -> str:
         if not re.fullmatch(rule, name):
-            raise ValueError(f"a name has {spelled}, at most 200, beginning with a letter or digit")
+            raise ValueError(
+                f"a name has {spelled}, at most 200 characters, and begins with a letter, a digit or _"
+            )
         return name
 
     return AfterValidator(check)
@@ -40,7 +42,7 @@ def _named(rule: str, spelled: str) -> AfterValidator:
 def _not_empty(text: str) -> str:
     if not text.strip():
         raise ValueError(
-            "not an empty text, as of a variable that is not set; leave the setting out for its default"
+            "the text is empty, perhaps from a variable that is not set; leave the setting out for its default"
         )
     return text
 
@@ -126,7 +128,7 @@ class ScalingSettings(Section):
     """Number of training processes, their CPUs and GPUs, and their communication."""
 
     num_workers: Annotated[int, Field(ge=0)] = Field(
-        2, description="Training processes, one model replica each; 0 trains in this process, without Ray"
+        2, description="Number of training processes; 0 trains in this process, without Ray"
     )
     min_workers: PositiveInt | None = Field(
         None,

@@ -38,8 +38,8 @@ def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
         ("scaling.num_workers=999", "scaling.num_workers: 999 workers need more than the "),
         ("epochs", "expected section.name=value"),
         ("training=3", "training is a section"),
-        ("data.path=", "data.path: not an empty text"),
-        ("tracking.uri=", "tracking.uri: not an empty text"),
+        ("data.path=", "data.path: the text is empty"),
+        ("tracking.uri=", "tracking.uri: the text is empty"),
     ],
 )
 def test_a_bad_setting_is_refused_at_once(tmp_path: Path, assignment: str, said: str, force: bool) -> None:
