@@ -1,14 +1,14 @@
 """The flow that retrains a model: download, Parquet, Ray Data transform, train, evaluate, register, report.
 
     evergreen retrain digits
-    python -m flows.retrain digits
     prefect deployment run retrain/digits
 
-All three run the flow below. When a run with the same run key has finished before, the flow ends at once with that
+Both commands run the flow below. When a run with the same run key has finished before, the flow ends at once with that
 run's version, unless the registry or the gate changed. An interrupted run resumes where it stopped.
 """
 
 import logging
+import time
 from typing import Any, cast
 
 from prefect import flow
@@ -28,7 +28,7 @@ from tasks.preflight import checked_alongside
 from tasks.register import register
 from tasks.registry.aliases import ChampionMovedError
 from tasks.registry.initial_weights import check_tokenizer, find_start, keep_initial_weights
-from tasks.registry.unjudged import Unjudged, close_judged, close_left, give_up, unjudged_runs
+from tasks.registry.unjudged import Unjudged, close_left, give_up, unjudged_runs
 from tasks.report import report
 from tasks.reuse import find_release
 from tasks.step import without_secrets
@@ -137,29 +137,49 @@ def bring_up_to_date(
                 with clock.time("preflight"), checked_alongside(plan, version), clock.time("training"):
                     trained = train(plan, version)
             for left in unjudged_runs(connect_patiently(plan), plan):
-                judge_unjudged(left, clock)
+                with clock.time("earlier versions"):
+                    judge_unjudged(left)
             evaluation, release = compare_and_register(plan, version, trained, clock)
-            release = clock.timed(release, trained, trained_before)
-            with clock.time("report"):
-                report(plan, version, trained, evaluation, release)
-            release = clock.timed(release, trained, trained_before)
-            write_record(plan.paths.release, release, plan.paths.root.name)
+            release = finish(plan, version, trained, evaluation, release, clock, trained_before)
     return release
 
 
-def judge_unjudged(left: Unjudged, clock: Stopwatch) -> None:
+def finish(
+    plan: RunPlan,
+    version: DatasetVersion,
+    trained: TrainedModel,
+    evaluation: Evaluation,
+    release: Release,
+    clock: Stopwatch,
+    trained_before: bool,
+) -> Release:
+    """Write the report and, last, the record of the release, with the times by `clock`: the run is finished."""
+    release = clock.timed(release, trained, trained_before)
+    with clock.time("report"):
+        report(plan, version, trained, evaluation, release)
+    release = clock.timed(release, trained, trained_before)
+    write_record(plan.paths.release, release, plan.paths.root.name)
+    return release
+
+
+def judge_unjudged(left: Unjudged) -> None:
     """Judge a version of another run that was killed before its verdict; if that fails for good, tag it so.
 
     After a failure that a user can remedy, such as a missing library, the next run tries again. Raises an error that
     may pass, such as that of a server that is away or of a full disk. Code of the other run's recipe is executed, so
-    the error may be of any type. The run's status in MLflow becomes FINISHED or, without a verdict, again KILLED.
+    the error may be of any type. The run's status in MLflow becomes that of :func:`finish_judged`, or again KILLED
+    without a verdict.
     """
+    clock = Stopwatch()
+    clock.began, clock.parts = (
+        time.perf_counter(),
+        {"training": 0.0},
+    )  # the parts of the training, which is over
     try:
-        compare_and_register(left.plan, left.version, left.trained, clock)
+        evaluation, release = compare_and_register(left.plan, left.version, left.trained, clock)
     except Exception as error:
         known = classify(error)
-        is_passing = known is not None and (known.transient or isinstance(known, ResourceError))
-        if is_passing or type(error).__module__.startswith("prefect"):
+        if _ends_this_run(error):
             raise
         if isinstance(known, SettingError) or isinstance(error, ImportError):
             log.warning("%s version %s is not judged in this run: %s", left.plan.model, left.number, error)
@@ -168,7 +188,31 @@ def judge_unjudged(left: Unjudged, clock: Stopwatch) -> None:
             give_up(connect_patiently(left.plan), left.plan.model, left.number, why)
         close_left(left.plan, left.number)
     else:
-        close_judged(left.plan)
+        finish_judged(left, evaluation, release, clock)
+
+
+def finish_judged(left: Unjudged, evaluation: Evaluation, release: Release, clock: Stopwatch) -> None:
+    """Finish the run of a version that was judged late, as a run that nothing interrupted.
+
+    Its status in MLflow becomes FINISHED. If its report fails, the version keeps its verdict, the status is FAILED, and
+    the run's own command finishes it. Raises an error that may pass.
+    """
+    plan = left.plan
+    write_record(plan.paths.ingredients, plan, plan.paths.root.name)  # with the settings that judged it
+    try:
+        with failure_recorded(plan):
+            finish(plan, left.version, left.trained, evaluation, release, clock, trained_before=True)
+    except Exception as error:
+        if _ends_this_run(error):
+            raise
+        log.warning("%s version %s is judged, but its report failed: %s", plan.model, left.number, error)
+
+
+def _ends_this_run(error: Exception) -> bool:
+    """Whether an error in the work on another run's version ends this run, too: it may pass, or is Prefect's."""
+    known = classify(error)
+    is_passing = known is not None and (known.transient or isinstance(known, ResourceError))
+    return is_passing or type(error).__module__.startswith("prefect")
 
 
 def compare_and_register(

@@ -9,7 +9,7 @@ from tasks.registry.aliases import WEIGHTS_TAG, champion_of, version_tags
 from tasks.registry.reign import anchor_of
 from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.plan import RunPlan
-from training.records import Evaluation, Record, TrainedModel
+from training.records import Evaluation, Record, TrainedModel, Verdict
 from training.redaction import redact
 from training.storage.files import digest_file, digest_json
 from training.storage.paths import RunPaths
@@ -52,7 +52,8 @@ def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel)
     """The comparison of the candidate with the current champion.
 
     If the candidate is the champion already, because an earlier attempt promoted the candidate and then crashed, the
-    comparison is the recorded one with the champion that the candidate replaced.
+    comparison is the recorded one with the champion that the candidate replaced. Without a record, because another home
+    promoted the same model, or because the run's folder was removed, the candidate is compared with no other model.
     """
     first = Comparison(
         store=redact(plan.settings.tracking.uri) if plan.settings.tracking.uri else "embedded",
@@ -74,6 +75,11 @@ def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel)
         weights = version_tags(client, plan.model, anchor).get(WEIGHTS_TAG)
         update |= {"anchor": anchor, "anchor_weights": weights}
     return first.model_copy(update=update)
+
+
+def of_champion(verdict: Verdict) -> Verdict:
+    """The verdict, with a summary that says so, on a candidate that was the champion already and compared with none."""
+    return verdict.model_copy(update={"summary": f"Is the champion already: {verdict.rules[0].explanation}"})
 
 
 def _same_candidate(one: Comparison, other: Comparison) -> bool:

@@ -13,24 +13,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tasks.comparison import of_champion
 from tasks.gate import judge
 from tasks.model_formats.base import check_same, format_name, format_of, metadata_of
 from tasks.registry.aliases import (
     CLASSES_TAG,
     DATASET_TAG,
-    TRANSFORM_TAG,
     VERDICT_TAG,
     WEIGHTS_TAG,
     Alias,
     ChampionMovedError,
     alias_of,
     champion_of,
+    check_compared_with,
     delete_duplicates,
     find_version,
     finish_rollback,
     keep_as_challenger,
     load_version,
     move_alias,
+    read_decisions,
     refuse_rolled_back,
     was_rolled_back,
 )
@@ -39,9 +41,15 @@ from tasks.registry.initial_weights import inputs_tags
 from tasks.registry.lock import Lease, registry_lock
 from tasks.registry.own_digests import OwnDigests, adopt_digests, announce_digests
 from tasks.registry.reign import settle_standing, take_looks
-from tasks.registry.safe_loading import FILE_TAG, METADATA_TAG, WEIGHTS_FILE_TAG, digest_of_logged
+from tasks.registry.safe_loading import (
+    FILE_TAG,
+    METADATA_TAG,
+    TRANSFORM_TAG,
+    WEIGHTS_FILE_TAG,
+    digest_of_logged,
+)
 from tasks.registry.training_rows import record_training_rows
-from tasks.registry.unjudged import is_judged_elsewhere
+from tasks.registry.unjudged import is_judged_elsewhere, is_made_elsewhere
 from tasks.report_page.wording import summary
 from tasks.step import step, worth_retrying
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_patiently, log_final, open_run
@@ -79,7 +87,7 @@ def register(
     """Register the candidate, check the registered model, judge it, and promote or keep it."""
     home = Home(Path(plan.home))
     client = connect_patiently(plan)
-    # This may be a run of before, whose version the current run judges before its own.
+    # `plan` may be that of an earlier run, whose version the current run judges before its own version.
     run_id = open_run(client, plan, leaves_others=True)
     recipe = reload_once(plan.recipe, plan.paths.recipe)
     predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)
@@ -88,6 +96,8 @@ def register(
     describe_model(client, plan, recipe, version)
     with registry_lock(client, home, plan.model) as lease:
         finish_rollback(lease)
+        # Before a look is spent: the candidate may have been compared with a champion that was rolled back since.
+        check_compared_with(lease, evaluation.champion_version, tags_of_candidate(plan, trained))
         number = find_or_create(lease, plan, version, trained, run_id, recipe, inputs)
         adopt_digests(client, home, plan.model, number)
         link_logged_model(client, plan.model, number)
@@ -95,7 +105,10 @@ def register(
         looks = take_looks(lease, number, trained.weights_digest, evaluation, plan.settings.gate)
         verdict = judge(evaluation, plan.settings.gate, looks)
         settle_standing(lease, number, evaluation, verdict)
-        alias = settle(lease, number, trained.weights_digest, verdict)
+        if is_champion_already(lease, number, verdict):
+            verdict, alias = of_champion(verdict), alias_of(client, plan.model, number)
+        else:
+            alias = settle(lease, number, trained.weights_digest, verdict)
     client.log_dict(run_id, verdict.model_dump(mode="json"), "verdict.json")
     if not is_judged_elsewhere(client, home, plan.model, number):
         text = version_description(plan, version, trained, evaluation, verdict, alias)
@@ -130,6 +143,11 @@ def register(
     )
 
 
+def tags_of_candidate(plan: RunPlan, trained: TrainedModel) -> dict[str, str]:
+    """The tags by which the version of this run and these weights is found."""
+    return {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: trained.weights_digest}
+
+
 def register_model(client: "MlflowClient", model: str) -> None:
     """Create the registered model that versions belong to, unless it exists."""
     from mlflow.exceptions import MlflowException
@@ -151,8 +169,8 @@ def find_or_create(
     inputs: npt.NDArray[Any],
 ) -> str:
     """Number of the version that an earlier attempt registered for this run and these weights, else of a new one."""
-    mine = {RUN_KEY_TAG: plan.run_key, WEIGHTS_TAG: trained.weights_digest}
-    if (number := find_version(lease.client, plan.model, mine)) is not None:
+    number = find_version(lease.client, plan.model, tags_of_candidate(plan, trained))
+    if number is not None:
         return number
     example = np.array(inputs[: max(2, min(4, len(inputs)))])
     record_training_rows(lease.client, run_id, plan, version)
@@ -230,6 +248,19 @@ def link_logged_model(client: "MlflowClient", model: str, number: str) -> None:
     if not any(one["name"] == model and str(one["version"]) == number for one in known):
         versions = [*known, {"name": model, "version": int(number)}]
         client.set_logged_model_tags(model_id, {_VERSIONS_TAG: json.dumps(versions)})
+
+
+def is_champion_already(lease: Lease, number: str, verdict: Verdict) -> bool:
+    """Whether `number` was promoted over another champion before, or by another home, with which nothing was compared.
+
+    This home promotes nothing then. A first champion whose promotion was interrupted before the record is no such
+    version.
+    """
+    client, home, model = lease.client, lease.home, lease.model
+    if not verdict.promote or verdict.champion_version is not None or champion_of(client, model) != number:
+        return False
+    replaced = any(one.to == number and one.before for one in read_decisions(home, model).undamaged())
+    return replaced or is_made_elsewhere(client, home, model, number)
 
 
 def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:

@@ -16,7 +16,7 @@ from training.storage.paths import Home
 log = logging.getLogger("evergreen.rollback")
 
 
-# No retries: after an interruption, a retry would swap the two aliases back.
+# No retries: a retry of a rollback that was done would swap the two aliases back.
 @step("rollback")
 def rollback(home: str, model: str, why: str = "", tracking_uri: str | None = None) -> tuple[str, str]:
     """Swap the aliases champion and previous; returns the champion's version numbers (from, to)."""

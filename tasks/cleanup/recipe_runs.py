@@ -4,8 +4,9 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from tasks.registry.removal import is_in_service, is_running
+from tasks.registry.removal import is_in_service, is_kept_as_rolled_back, is_running
 from tasks.trackers.embedded_store import store_file
 from tasks.trackers.mlflow_run import connect_once
 from training.errors import EvergreenError, classify
@@ -27,26 +28,46 @@ class RecipeRun:
     changed: float
 
 
-def runs_of(home: Home, recipe: str) -> list[RecipeRun]:
-    """Runs of a recipe, most recently changed first. A folder without a readable plan is not listed, so is kept."""
-    found = []
+class RunsOfRecipe(NamedTuple):
+    """The runs of a recipe, most recently changed first, and those with a damaged record, of which nothing is removed.
+
+    `damaged` has the fingerprint of each damaged run's dataset, by the name of the run's folder; None when the plan is
+    damaged.
+    """
+
+    runs: list[RecipeRun]
+    damaged: dict[str, str | None]
+
+
+def runs_of(home: Home, recipe: str) -> RunsOfRecipe:
+    """Read the runs of a recipe. A folder without a plan is not listed, so is kept."""
+    found = RunsOfRecipe([], {})
     for file in home.runs(recipe).glob("*/ingredients.json"):
-        paths = RunPaths(file.parent)
+        paths, plan = RunPaths(file.parent), None
         try:
             plan = read_record(file, RunPlan, paths.root.name)
-            finished = paths.release.is_file()
-            release = read_record(paths.release, Release, paths.root.name) if finished else None
+            release = _release(paths)
         except DamagedError as error:
-            log.warning("%s Nothing of the run is removed.", error)
+            found.damaged[paths.root.name] = None if plan is None else plan.fingerprint
+            dataset = f" Also, no dataset of recipe {recipe} is removed." if plan is None else ""
+            log.warning("%s Nothing of the run is removed.%s", error, dataset)
             continue
         if Path(plan.home) != home.root:  # the home was moved, and the plan's paths depend on its location
             plan = plan.model_copy(update={"home": str(home.root)})
-        places = [file, paths.release, paths.metrics, paths.attempts]
-        if not finished:  # its workers may live on another machine
-            places += paths.beats.glob("*")
-        changed = max(map(_changed, places))
-        found.append(RecipeRun(paths, plan, release, changed))
-    return sorted(found, key=lambda run: run.changed, reverse=True)
+        found.runs.append(RecipeRun(paths, plan, release, _last_change(paths, release)))
+    found.runs.sort(key=lambda run: run.changed, reverse=True)
+    return found
+
+
+def _release(paths: RunPaths) -> Release | None:
+    return read_record(paths.release, Release, paths.root.name) if paths.release.is_file() else None
+
+
+def _last_change(paths: RunPaths, release: Release | None) -> float:
+    places = [paths.ingredients, paths.release, paths.metrics, paths.attempts]
+    if release is None:  # its workers may live on another machine
+        places += paths.beats.glob("*")
+    return max(map(_changed, places))
 
 
 def _changed(file: Path) -> float:
@@ -81,6 +102,13 @@ def in_service(run: RecipeRun, unreadable: set[str]) -> bool:
         others = " with all others of the registry" if registry in unreadable else ""
         log.warning("%s: kept%s, because its registry can't be read (%s)", run.paths.root, others, error)
         return True
+
+
+def keeps_version(run: RecipeRun) -> bool:
+    """Whether the released version of a run that is removed stays in the registry, because it was rolled back."""
+    if run.release is None or not has_store(run):
+        return False
+    return is_kept_as_rolled_back(connect_once(run.plan), Home(Path(run.plan.home)), run.release)
 
 
 def has_store(run: RecipeRun) -> bool:

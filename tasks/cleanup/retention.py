@@ -2,8 +2,8 @@
 
 In: a home, and the number of finished runs to keep for each recipe. Out: the list of removals, done or planned.
 Also kept are runs with a version that has an alias or is an anchor in any registered model, unfinished runs changed in
-the last 30 days, the datasets of kept runs, and searches of the last 30 days with a kept trial. Running the same
-command again recreates a removed run or dataset.
+the last 30 days, runs with a damaged record, the datasets of kept runs, searches of the last 30 days with a kept trial,
+and versions that were rolled back. Running the same command again recreates a removed run or dataset.
 Fails with SettingError when the number of runs to keep is below 1. A recipe with an active run is skipped.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from tasks.cleanup.abandoned_claims import abandoned_claims, remove_claim
 from tasks.cleanup.abandoned_folders import abandoned_folders
 from tasks.cleanup.old_searches import old_searches
-from tasks.cleanup.recipe_runs import RecipeRun, has_store, in_service, runs_of
+from tasks.cleanup.recipe_runs import RecipeRun, has_store, in_service, keeps_version, runs_of
 from tasks.cleanup.removals import Collection, Kind, PlannedRemoval, Removal, folder_removal, size_of
 from tasks.cleanup.stored_objects import ABANDONED_AFTER_S, RecipeStore, Unneeded, read_store
 from tasks.registry.removal import delete_version
@@ -77,12 +77,14 @@ def _execute(work: "Iterable[PlannedRemoval]", dry_run: bool) -> Iterator[Remova
 def _removable(
     home: Home, recipe: str, keep: int, versions: bool, unreadable: set[str]
 ) -> Iterator[PlannedRemoval]:
-    runs = runs_of(home, recipe)
+    runs, damaged = runs_of(home, recipe)
     finished = [run for run in runs if run.release is not None]
     yield from _claims(recipe, runs)
     unneeded = dict(_unneeded(runs, finished[:keep], unreadable))
     stores = {url: read_store(url, recipe) for url in sorted(filter(None, map(_url, runs)))}
-    known = {run.paths.root.name: run.paths.root not in unneeded for run in runs}
+    known = {run.paths.root.name: run.paths.root not in unneeded for run in runs} | dict.fromkeys(
+        damaged, True
+    )
     whole = {url: store.whole_runs(known) for url, store in stores.items() if store is not None}
     # Before the folders: a home that has removed a run's folder would leave the run in the store for ever.
     for url, going in whole.items():
@@ -97,17 +99,27 @@ def _removable(
                     home, recipe, "checkpoints", run.paths.checkpoints, "the model is finished"
                 )
         else:
-            if versions and run.release is not None:
+            if versions and keeps_version(run):
+                why += f"; {_name_of_version(run)} stays in MLflow, because it was rolled back"
+            elif versions and run.release is not None:
                 yield from _version(recipe, run)
             yield _run_folder(recipe, run, why)
-    used = {run.plan.fingerprint[:16] for run in kept}
+    used = _used_datasets(kept, damaged.values())
     removed = {run.paths.root for run in runs if run not in kept}
     for search in old_searches(home, recipe, removed):
         yield folder_removal(home, recipe, "search", search.folder, search.why)
     yield from _data(home, recipe, used)
     for url, store in stores.items():
         if store is not None:
-            yield from (_stored(recipe, url, found) for found in store.parts(whole[url], used))
+            left_out = {*whole[url], *damaged}
+            yield from (_stored(recipe, url, found) for found in store.parts(left_out, used))
+
+
+def _used_datasets(kept: Iterable[RecipeRun], damaged: Iterable[str | None]) -> set[str] | None:
+    """Names of the datasets of kept runs, and of runs with a damaged record; None when a name is not known."""
+    fingerprints = [*(run.plan.fingerprint for run in kept), *damaged]
+    names = {one[:16] for one in fingerprints if one is not None}
+    return None if None in fingerprints else names
 
 
 def _unneeded(
@@ -157,7 +169,7 @@ def _caches(home: Home) -> list[str | None]:
     named = {
         run.plan.settings.storage.node_cache
         for one in home.runs("").glob("*")
-        for run in runs_of(home, one.name)
+        for run in runs_of(home, one.name).runs
     }
     return [None, *sorted(one for one in named if one is not None)]
 
@@ -175,23 +187,28 @@ def _leftovers(caches: Sequence[str | None]) -> Iterator[PlannedRemoval]:
         yield removal, partial(remove_unused, path)
 
 
-def _data(home: Home, recipe: str, used: set[str]) -> Iterator[PlannedRemoval]:
+def _data(home: Home, recipe: str, used: set[str] | None) -> Iterator[PlannedRemoval]:
     """Damaged datasets, datasets that no kept run was trained on (except the newest), and unneeded raw rows.
 
-    Raw rows are not needed once their dataset is finished, or when they are older than 30 days.
+    Raw rows are not needed once their dataset is finished, or when they are older than 30 days. When `used` is None,
+    all datasets but the damaged ones count as used.
     """
     for folder in sorted((home.datasets / recipe).glob("*.damaged-*")):
         yield folder_removal(home, recipe, "dataset", folder, "damaged, and set aside")
     made = [file.parent for file in (home.datasets / recipe).glob(f"*/{MANIFEST}")]
     datasets = _newest_first([folder for folder in made if ".damaged-" not in folder.name])
-    stay = used | {folder.name for folder in datasets[:1]}
+    newest = datasets[:1]
     for folder in datasets:
-        if folder.name not in stay:
+        if used is not None and folder.name not in used and folder not in newest:
             yield folder_removal(home, recipe, "dataset", folder, "no kept run was trained on it")
     for folder in _newest_first([one for one in (home.raw / recipe).glob("*") if one.is_dir()]):
         if (home.datasets / recipe / folder.name / MANIFEST).is_file():
             yield folder_removal(home, recipe, "raw rows", folder, "their dataset is finished")
-        elif folder.name not in used and time.time() - folder.stat().st_mtime > ABANDONED_AFTER_S:
+        elif (
+            used is not None
+            and folder.name not in used
+            and time.time() - folder.stat().st_mtime > ABANDONED_AFTER_S
+        ):
             yield folder_removal(
                 home, recipe, "raw rows", folder, "older than 30 days, and without a dataset"
             )
@@ -213,13 +230,21 @@ def _run_folder(recipe: str, run: RecipeRun, why: str) -> PlannedRemoval:
 
 
 def _version(recipe: str, run: RecipeRun) -> Iterator[PlannedRemoval]:
-    release = run.release
+    release, home = run.release, Home(Path(run.plan.home))
     assert release is not None
     if not has_store(run):
         return
-    name, home = f"{release.model} version {release.version}", Home(Path(run.plan.home))
-    uri = redact(str(run.plan.settings.tracking.uri or ""))
     removal = Removal(
-        recipe=recipe, kind="version", name=name, bytes=0, why="its run is removed", tracking_uri=uri
+        recipe=recipe,
+        kind="version",
+        name=_name_of_version(run),
+        bytes=0,
+        why="its run is removed",
+        tracking_uri=redact(str(run.plan.settings.tracking.uri or "")),
     )
     yield removal, lambda: delete_version(connect_once(run.plan), home, release)
+
+
+def _name_of_version(run: RecipeRun) -> str:
+    assert run.release is not None
+    return f"{run.release.model} version {run.release.version}"

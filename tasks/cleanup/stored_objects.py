@@ -89,17 +89,18 @@ class RecipeStore:
         found = {name: _whole(self.store, run, kept.get(name)) for name, run in self.runs.items()}
         return {name: one for name, one in found.items() if one is not None}
 
-    def parts(self, whole: Container[str], fingerprints: set[str]) -> Iterator[Unneeded]:
-        """Unneeded objects of the runs that are not in `whole`, and unneeded datasets.
+    def parts(self, left_out: Container[str], fingerprints: set[str] | None) -> Iterator[Unneeded]:
+        """Unneeded objects of the runs that are not in `left_out`, and unneeded datasets.
 
-        `fingerprints` are the first 16 characters of the fingerprints of the kept runs' datasets. If the store can't
-        be read any more, a warning says so.
+        `fingerprints` are the first 16 characters of the fingerprints of the kept runs' datasets; None: they are not
+        known, so every dataset may be needed. If the store can't be read any more, a warning says so.
         """
         try:
             for name, run in self.runs.items():
-                if name not in whole:
+                if name not in left_out:
                     yield from _parts(self.store, run)
-            yield from _datasets(self.store, self.recipe, list(self.runs.values()), fingerprints)
+            if fingerprints is not None:
+                yield from _datasets(self.store, self.recipe, list(self.runs.values()), fingerprints)
         except EvergreenError as error:
             log.warning("%s No other objects of recipe %s are removed from the store.", error, self.recipe)
 

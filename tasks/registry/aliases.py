@@ -13,6 +13,8 @@ from pydantic import ConfigDict, Field
 
 from tasks.model_formats.base import Registered
 from tasks.registry.lock import Lease, LockLostError, registry_lock
+from tasks.registry.rollback_mark import ROLLBACK_TAG as ROLLBACK_TAG
+from tasks.registry.rollback_mark import Mark, mark_text, marks_of
 from tasks.registry.safe_loading import load_checked
 from tasks.trackers.paged_search import all_pages
 from training.errors import SettingError, TransientError
@@ -28,13 +30,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.registry")
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
-TRANSFORM_TAG = "evergreen.transform"  # digest of the recipe's function `transform_rows`; absent without one
 DATASET_TAG = "evergreen.dataset"
 CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
 ROLLED_BACK_TAG = "evergreen.rolled_back"
-ROLLBACK_TAG = (
-    "evergreen.rollback"  # of a version that is being rolled back: the identity of the home that does so
-)
 VERDICT_TAG = "evergreen.verdict"
 TURN_TAG = "evergreen.turn"  # turn of the registry lock in which a version last became champion
 Alias = Literal["champion", "challenger", "previous", "none"]
@@ -43,7 +41,8 @@ Alias = Literal["champion", "challenger", "previous", "none"]
 class Decision(Record):
     """A line of `decisions/<model>.jsonl`: when and why a version became champion, or a candidate was kept.
 
-    A promotion or rollback replaces the champion `before` by `to`. Kept: `candidate` was not promoted.
+    A promotion or rollback replaces the champion `before` by `to`. Kept: `candidate` was not promoted. `mark_stays`:
+    the rollback is done, although its mark in the registry could not be removed.
     """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
@@ -55,6 +54,7 @@ class Decision(Record):
     to: str | None = None
     why: str
     turn: int | None = None
+    mark_stays: bool = False
 
 
 class ChampionMovedError(TransientError):
@@ -162,12 +162,29 @@ def move_alias(lease: Lease, number: str, expected: str | None, why: str) -> Non
         client.delete_registered_model_alias(model, CHALLENGER)
 
 
+def check_compared_with(lease: Lease, expected: str | None, candidate: dict[str, str]) -> None:
+    """Check that the champion is `expected`, or a version with the tags `candidate`: the candidate itself.
+
+    Raises :class:`ChampionMovedError` otherwise: a verdict on the candidate would be about a former champion.
+    """
+    now = champion_of(lease.client, lease.model)
+    if now == expected:
+        return
+    tags = {} if now is None else version_tags(lease.client, lease.model, now)
+    if not candidate.items() <= tags.items():
+        raise _moved(lease.model, expected, now)
+
+
+def _moved(model: str, expected: str | None, now: str | None) -> ChampionMovedError:
+    return ChampionMovedError(
+        f"model {model}: the champion was version {expected} when the comparison began and is {now} now. "
+        "Run the same command again: the candidate is compared with the new champion."
+    )
+
+
 def _replace_champion(lease: Lease, now: str | None, number: str, expected: str | None) -> None:
     if now != expected:
-        raise ChampionMovedError(
-            f"model {lease.model}: the champion was version {expected} when the comparison began and is {now} now. "
-            "Run the same command again: the candidate is compared with the new champion."
-        )
+        raise _moved(lease.model, expected, now)
     if now is not None:
         _point(lease, PREVIOUS, now)
     _make_champion(lease, number)
@@ -238,50 +255,92 @@ def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple
         lease.check()
         client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why)
         lease.check()
-        client.set_model_version_tag(model, now, ROLLBACK_TAG, home.identity)
+        mark = mark_text(home.identity, before, lease.turn)
+        client.set_model_version_tag(model, now, ROLLBACK_TAG, mark)
         _make_champion(lease, before)
-        _complete_rollback(lease, now, before, why)
+        _complete_rollback(lease, now, before, why, lease.turn)
         return now, before
 
 
 def unfinished_rollback(client: "MlflowClient", home: Home, model: str) -> tuple[str, str] | None:
-    """(from, to) of a rollback that moved the champion but was interrupted before it was recorded, or None.
+    """(from, to) of a rollback by `home` that moved the champion but was interrupted before its last step, or None.
 
     The rollback of another home that shares the registry is left to that home.
     """
-    now, left = champion_of(client, model), _last_move(home, model)
-    if now is None or left in (None, now) or champion_of(client, model, PREVIOUS) not in (now, left):
+    mark = _unfinished(client, home, model)
+    return None if mark is None or mark.to is None else (mark.left, mark.to)
+
+
+def _unfinished(client: "MlflowClient", home: Home, model: str) -> Mark | None:
+    """The mark, with its target, of the rollback that :func:`unfinished_rollback` names."""
+    now = champion_of(client, model)
+    if now is None:
         return None
-    begun = _found(client, model, {ROLLBACK_TAG: home.identity})
-    return (left, now) if left in (str(version.version) for version in begun) else None
+    found = (_made_champion(client, home, one, model, now) for one in marks_of(client, model, home.identity))
+    return next((one for one in found if one is not None), None)
+
+
+def _made_champion(client: "MlflowClient", home: Home, mark: Mark, model: str, now: str) -> Mark | None:
+    """`mark`, with its target, if its rollback made `now` the champion and may have steps left; else None.
+
+    The turn distinguishes the rollback's move of the alias from a later move to the same version.
+    """
+    if mark.to is None:
+        return _made_champion_on_record(client, home, mark, model, now)
+    turn = version_tags(client, model, now).get(TURN_TAG)
+    moved = (mark.to, str(mark.turn)) == (now, turn)
+    return mark if moved and not _is_done(home, mark, model) else None
+
+
+def _made_champion_on_record(
+    client: "MlflowClient", home: Home, mark: Mark, model: str, now: str
+) -> Mark | None:
+    """:func:`_made_champion` for a mark without a target: the home's record says which version was champion."""
+    left = _last_move(home, model)
+    if left in (None, now) or left != mark.left or champion_of(client, model, PREVIOUS) not in (now, left):
+        return None
+    return mark._replace(to=now)
+
+
+def _is_done(home: Home, mark: Mark, model: str) -> bool:
+    """Whether the rollback is done although the mark is still there, because the mark could not be removed."""
+    decisions = read_decisions(home, model).undamaged()
+    return any(one.mark_stays and (one.before, one.to, one.turn) == mark for one in decisions)
 
 
 def finish_rollback(lease: Lease) -> tuple[str, str] | None:
-    """Finish an interrupted rollback; returns its (from, to), or None when there is none."""
-    found = unfinished_rollback(lease.client, lease.home, lease.model)
-    if found is not None:
-        why = version_tags(lease.client, lease.model, found[0]).get(ROLLED_BACK_TAG, "by hand")
-        _complete_rollback(lease, *found, why)
-    return found
+    """Finish an interrupted rollback; returns its (from, to), or None when there is none.
+
+    Marks of this home that no interrupted rollback needs are removed.
+    """
+    client, home, model = lease.client, lease.home, lease.model
+    mark = _unfinished(client, home, model)
+    if mark is None or mark.to is None:
+        for stale in marks_of(client, model, home.identity):
+            lease.check()
+            client.delete_model_version_tag(model, stale.left, ROLLBACK_TAG)
+        return None
+    why = version_tags(client, model, mark.left).get(ROLLED_BACK_TAG, "by hand")
+    _complete_rollback(lease, mark.left, mark.to, why, mark.turn or lease.turn)
+    return mark.left, mark.to
 
 
-def _complete_rollback(lease: Lease, left: str, now: str, why: str) -> None:
-    """Do the steps after the move of the champion. The record and the removal of the mark come last, in this order."""
+def _complete_rollback(lease: Lease, left: str, now: str, why: str, turn: int) -> None:
+    """Do the steps after the champion's move in `turn`; the record and the removal of the mark last, in this order."""
     client, model = lease.client, lease.model
     _point(lease, PREVIOUS, left)
     if ROLLED_BACK_TAG in version_tags(client, model, now):
         lease.check()
         client.delete_model_version_tag(model, now, ROLLED_BACK_TAG)
-    decision = Decision(action="rollback", before=left, to=now, why=why, turn=lease.turn)
-    record_decision(lease.home, model, decision)
-    _remove_marks(lease, left, now)
+    record_decision(lease.home, model, Decision(action="rollback", before=left, to=now, why=why, turn=turn))
+    _remove_marks(lease, now, left)
 
 
 def _remove_marks(lease: Lease, *versions: str) -> None:
     """Remove the marks of a rollback in progress, now that the rollback is on record.
 
-    A failure is no failure of the rollback, and a repeated command would begin another rollback. The next rollback to
-    or from these versions removes a mark that stays.
+    A failure is no failure of the rollback: the record then says that the mark stays, and a repeated command begins
+    another rollback. The home's next rollback or registration removes a mark that stays.
     """
     from mlflow.exceptions import MlflowException
 
@@ -292,9 +351,17 @@ def _remove_marks(lease: Lease, *versions: str) -> None:
                 lease.check()
                 client.delete_model_version_tag(model, number, ROLLBACK_TAG)
     except (MlflowException, LockLostError) as error:
+        _record_that_mark_stays(lease.home, model)
         log.warning(
             "model %s: the rollback is done, but tag %s was not removed (%s)", model, ROLLBACK_TAG, error
         )
+
+
+def _record_that_mark_stays(home: Home, model: str) -> None:
+    """Add to the last decision, which is the rollback, that its mark stays."""
+    found = read_decisions(home, model)
+    *others, last = found.records
+    write_records(found.file, [*others, last.model_copy(update={"mark_stays": True})], model)
 
 
 def record_decision(home: Home, model: str, decision: Decision) -> None:

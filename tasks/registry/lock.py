@@ -126,7 +126,7 @@ def _file_lock(home: Home, model: str) -> Iterator[None]:
             yield
     except Timeout as error:
         raise TransientError(
-            f"model {model}: another process of this home has been registering for over {_WAIT_S:g} s. Run the same "
+            f"model {model}: another process of this home held the registry lock for over {_WAIT_S:g} s. Run the same "
             "command again."
         ) from error
 
@@ -215,8 +215,8 @@ class _Contest:
         if time.monotonic() - self.began > _WAIT_S:
             holders = " and ".join(sorted(claim.holder for claim in rivals.values()))
             raise TransientError(
-                f"model {self.model}: {holders} has been registering for over {_WAIT_S:g} s. Run the same "
-                "command again."
+                f"model {self.model}: {holders} held the registry lock for over {_WAIT_S:g} s. Run the same command "
+                "again."
             )
         time.sleep(self.pause_s * random.uniform(0.5, 1.0))
         self.pause_s = min(_LONGEST_PAUSE_S, 1.5 * self.pause_s)

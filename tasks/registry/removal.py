@@ -1,8 +1,10 @@
 """Remove the registered versions and the MLflow run of a run that nothing needs any more: for `evergreen gc`."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tasks.registry.aliases import ROLLED_BACK_TAG
 from tasks.registry.lock import registry_lock
 from tasks.registry.reign import is_anchor
 from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, tags_of_run
@@ -45,22 +47,51 @@ def _serves(client: "MlflowClient", model: str, number: str) -> bool:
     return number in map(str, pointed_to) or is_anchor(client, model, number)
 
 
-def delete_version(client: "MlflowClient", home: Home, release: Release) -> None:
-    """Delete the released version, and then the MLflow run with its logged models, unless a version still needs them.
+def is_kept_as_rolled_back(client: "MlflowClient", home: Home, release: Release) -> bool:
+    """Whether the released version is never deleted, because it was rolled back.
 
-    Each may already be deleted. A version with this number that another run made is left alone: the registry was
-    created anew, or another home that shares the registry made the same model first. Raises :class:`TransientError`
-    when an alias points to the version now.
+    Its tag is the record by which no version with equal weights is promoted again.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        found = client.get_model_version(release.model, release.version)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        raise
+    return ROLLED_BACK_TAG in found.tags and _is_of_run(client, home, found, release)
+
+
+def delete_version(client: "MlflowClient", home: Home, release: Release) -> None:
+    """Delete the released version, and then the run's MLflow runs with their logged models.
+
+    An MLflow run stays while a version needs it, and a version that was rolled back stays. Each may already be deleted.
+    A version with this number that another run made is left alone: the registry was created anew, or another home that
+    shares the registry made the same model first. Raises :class:`TransientError` when an alias points to the version
+    now.
     """
     _unless_gone(lambda: _delete_released(client, home, release))
-    if not all_pages(client.search_model_versions, f"run_id = '{release.mlflow_run_id}'"):
-        _unless_gone(lambda: _delete_run(client, release.mlflow_run_id))
+    for run_id in _runs_of(client, home, release):
+        if not all_pages(client.search_model_versions, f"run_id = '{run_id}'"):
+            _unless_gone(partial(_delete_run, client, run_id))
+
+
+def _runs_of(client: "MlflowClient", home: Home, release: Release) -> list[str]:
+    """The MLflow runs of the run in this home; one in each experiment that `tracking.experiment` named.
+
+    The first of them has the logged model, the newest is that of the release.
+    """
+    places = [one.experiment_id for one in all_pages(client.search_experiments)]
+    wanted = f"tags.`{RUN_KEY_TAG}` = '{release.run_key}' and tags.`{HOME_TAG}` = '{home.identity}'"
+    found = [run.info.run_id for run in all_pages(client.search_runs, places, wanted)]
+    return list(dict.fromkeys((release.mlflow_run_id, *found)))
 
 
 def _delete_released(client: "MlflowClient", home: Home, release: Release) -> None:
     with registry_lock(client, home, release.model) as lease:
         found = client.get_model_version(release.model, release.version)
-        if not _is_of_run(client, home, found, release):
+        if not _is_of_run(client, home, found, release) or ROLLED_BACK_TAG in found.tags:
             return
         if found.aliases:
             raise TransientError(

@@ -16,7 +16,6 @@ from tasks.trackers.mlflow_run import (
     RUN_KEY_TAG,
     close_run,
     connect_patiently,
-    open_run,
     tags_of_run,
 )
 from tasks.trackers.paged_search import all_pages
@@ -77,9 +76,14 @@ def unjudged_runs(client: "MlflowClient", plan: RunPlan) -> list[Unjudged]:
 
 def is_judged_elsewhere(client: "MlflowClient", home: Home, model: str, number: str) -> bool:
     """Whether a version has the verdict of another home that made the same model before."""
-    found = client.get_model_version(model, number)
-    owner = tags_of_run(client, found.run_id).get(HOME_TAG, home.identity)
-    return VERDICT_TAG in found.tags and owner != home.identity
+    tags = client.get_model_version(model, number).tags
+    return VERDICT_TAG in tags and is_made_elsewhere(client, home, model, number)
+
+
+def is_made_elsewhere(client: "MlflowClient", home: Home, model: str, number: str) -> bool:
+    """Whether another home made the version. A version whose MLflow run names no home counts as this home's."""
+    run_id = client.get_model_version(model, number).run_id
+    return tags_of_run(client, run_id).get(HOME_TAG, home.identity) != home.identity
 
 
 def give_up(client: "MlflowClient", model: str, number: str, why: str) -> None:
@@ -87,12 +91,6 @@ def give_up(client: "MlflowClient", model: str, number: str, why: str) -> None:
     log.warning("%s version %s is not judged: %s", model, number, why)
     client.set_model_version_tag(model, number, VERDICT_TAG, NOT_JUDGED)
     client.set_model_version_tag(model, number, "evergreen.why", why[:_LONGEST_TAG])
-
-
-def close_judged(plan: RunPlan) -> None:
-    """Set the MLflow run of a version that was judged late to FINISHED; the run that judges the version goes on."""
-    client = connect_patiently(plan)
-    close_run(client, open_run(client, plan, leaves_others=True), "FINISHED")
 
 
 def close_left(plan: RunPlan, number: str) -> None:

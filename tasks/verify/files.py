@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from tasks.comparison import COMPARISON, EVALUATION, Comparison, comparison_folders, owner_of
 from tasks.verify.evidence import Evidence
-from tasks.verify.finding import NoEvidence, Outcome, judged
+from tasks.verify.finding import NoEvidence, Outcome, few, judged
 from tasks.verify.part_inputs import input_columns, inputs_of
+from tasks.verify.residue import is_at_work
 from training.attempts.history import Attempt, Failure
 from training.attempts.metrics import Point
 from training.checkpoints.checkpoint_files import FORMAT, STATE, read_manifest
@@ -122,6 +123,8 @@ def nothing_half_done(run: Evidence) -> Outcome:
     found = sorted(
         {left for place in _places(run) for pattern in _HALF_DONE for left in place.rglob(pattern)}
     )
+    if found and run.is_finished and is_at_work(run, run.plan.recipe.name):
+        raise NoEvidence(f"a process works on recipe {run.plan.recipe.name}, and may be writing {few(found)}")
     return judged([f"{left} is left" for left in found], "no *.tmp, no *.removed")
 
 

@@ -54,7 +54,7 @@ def final_numbers(run: Evidence) -> Outcome:
             problems.append(f"{name} is not in MLflow")
         elif any(one.value == other.value for one, other in pairwise(there)):
             problems.append(f"{name} is in MLflow {len(there)} times")
-        elif not _is_circumstantial(name) and not _is_close(value, float(there[-1].value)):
+        elif not _is_circumstantial(name) and not is_close(value, float(there[-1].value)):
             problems.append(f"{name} is {there[-1].value} in MLflow and {value} in release.json")
     return judged(problems, f"{len(run.release.metrics)} numbers")
 
@@ -72,7 +72,7 @@ def same_as(run: Evidence, other: Evidence) -> Outcome:
     problems += [
         f"{name}: {mine[name]} and {others[name]}"
         for name in numbers
-        if not _is_close(mine[name], others[name])
+        if not is_close(mine[name], others[name])
     ]
     found = judged(problems, f"{len(ours)} points and {len(numbers)} final numbers")
     return unless_permitted(found, run, other)
@@ -158,8 +158,8 @@ def _different(ours: dict[At, float], theirs: dict[At, float], where: str) -> li
     ]
 
 
-def _is_close(one: float, other: float) -> bool:
-    """Whether final numbers agree up to rounding: their forward passes may run on different numbers of threads."""
+def is_close(one: float, other: float) -> bool:
+    """Whether two numbers agree up to rounding: their forward passes may run on different numbers of threads."""
     return math.isclose(one, other, rel_tol=_SAME, abs_tol=_SAME)
 
 

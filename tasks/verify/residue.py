@@ -32,9 +32,17 @@ def locks(run: Evidence) -> Outcome:
         *data.glob(".*.lock"),
     }
     held = [file for file in sorted({*ours, *run.home.locks.glob("*.lock")}) if is_held(file)]
+    names = few([file.name for file in held])
     if held and not ours & {*held}:
-        raise NoEvidence(f"other runs of this home are active: {few([file.name for file in held])}")
+        raise NoEvidence(f"other runs of this home are active: {names}")
+    if held and run.is_finished and is_at_work(run, recipe):
+        raise NoEvidence(f"a process works on recipe {recipe}: {names} held")
     return judged([f"{file.name} is held" for file in held], "none is held")
+
+
+def is_at_work(run: Evidence, recipe: str) -> bool:
+    """Whether a process works on `recipe`: such a process holds the recipe's lock until it ends."""
+    return is_held(run.home.locks / f"run-{recipe}.lock")
 
 
 def stop_file(run: Evidence) -> Outcome:

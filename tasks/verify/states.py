@@ -2,18 +2,22 @@
 
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
-from tasks.verify.residue import is_held
+from tasks.verify.residue import is_at_work
 from training.storage.paths import TRAINED
 
 
 def mlflow_run(run: Evidence) -> Outcome:
-    """MLflow has exactly one run with the run key, and its status agrees with the run's actual state."""
+    """The run's experiment has exactly one run with the run key, and its status agrees with the run's actual state.
+
+    A run that was registered before `tracking.experiment` changed has a run in the former experiment, too.
+    """
     store = run.store
     if not store.runs and not run.is_finished:
         raise NoEvidence("not finished, and not in MLflow yet")
     status = store.run.info.status
     said = f"{store.run.info.run_id} is {status}"
-    problems = [] if len(store.runs) == 1 else [f"{len(store.runs)} MLflow runs have this run key"]
+    twins = len(store.runs_of_experiment)
+    problems = [] if twins == 1 else [f"{twins} MLflow runs have this run key"]
     if run.is_finished and store.run.info.run_id != run.release.mlflow_run_id:
         problems.append(f"release.json names MLflow run {run.release.mlflow_run_id}, MLflow has {said}")
     done = run.is_finished or (run.is_trial and (run.paths.model / TRAINED).is_file())
@@ -21,23 +25,18 @@ def mlflow_run(run: Evidence) -> Outcome:
         problems.append(f"{said}, but the run is {'finished' if done else 'not finished'}")
     elif status == "RUNNING":
         problems.append(f"{said}, but no process works on it")
-    if problems and status == "RUNNING" and _at_work(run, run.plan.recipe.name):
+    if problems and status == "RUNNING" and is_at_work(run, run.plan.recipe.name):
         raise NoEvidence(f"{said}, and a process works on it")
     return judged(problems, said)
 
 
 def others_running(run: Evidence) -> Outcome:
     """No other MLflow run of this home has the status RUNNING without a process that works on its recipe."""
-    ours = {one.info.run_id for one in run.store.runs}
+    ours = {one.info.run_id for one in run.store.runs_of_experiment}
     running = [one for one in run.store.running if one.info.run_id not in ours]
     dead = [
         f"{one.info.run_name} ({one.info.run_id}) is RUNNING, but no process works on it"
         for one in running
-        if not _at_work(run, one.data.tags.get("evergreen.recipe", ""))
+        if not is_at_work(run, one.data.tags.get("evergreen.recipe", ""))
     ]
     return judged(dead, f"{len(running) or 'none'} RUNNING")
-
-
-def _at_work(run: Evidence, recipe: str) -> bool:
-    """Whether a process works on `recipe`: such a process holds the recipe's lock until it ends."""
-    return is_held(run.home.locks / f"run-{recipe}.lock")

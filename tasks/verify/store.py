@@ -45,6 +45,12 @@ class Store:
             raise NoEvidence("MLflow has no run with this run key", ok=False)
         return next((one for one in self.runs if one.info.run_id == self.released), self.runs[0])
 
+    @property
+    def runs_of_experiment(self) -> "list[Run]":
+        """The runs of :attr:`runs` that are in the experiment of :attr:`run`; empty when MLflow has no such run."""
+        experiments = {self.run.info.experiment_id} if self.runs else set()
+        return [one for one in self.runs if one.info.experiment_id in experiments]
+
     @cached_property
     def running(self) -> "list[Run]":
         """MLflow runs of the home with the status RUNNING."""

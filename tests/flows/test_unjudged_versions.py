@@ -11,10 +11,12 @@ from flows.retrain import retrain
 from tasks import register as module
 from tasks.registry.aliases import VERDICT_TAG, champion_of
 from tasks.registry.unjudged import NOT_JUDGED
-from tasks.trackers.mlflow_run import connect
+from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect
+from tasks.verify import verify
 from training.errors import SettingError
 from training.records import Release
-from training.storage.paths import Home
+from training.storage.paths import Home, RunPaths
+from training.storage.record_files import read_record
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")
 
@@ -66,6 +68,47 @@ def test_the_next_run_judges_both_versions(killed: Any) -> None:
     assert release.evaluation is not None
     assert "champion" in release.verdict.summary
     assert statuses(killed) == ["FINISHED", "FINISHED"]
+
+
+def run_of_version(client: Any, home: Home, number: str) -> RunPaths:
+    return home.run("digits", client.get_model_version("digits", number).tags[RUN_KEY_TAG])
+
+
+def test_a_run_that_is_judged_late_is_finished(killed: Any, home: Home) -> None:
+    """It has a report and a release, so `verify` finds nothing, and its own command finds nothing to do."""
+    run(seed=1)
+    late = run_of_version(killed, home, "1")
+    release = read_record(late.release, Release, late.root.name)
+    assert (release.version, release.verdict.promote) == ("1", True)
+    assert late.report.is_file()
+    assert "compute" in release.goodput.parts
+    assert release.goodput.total_s == pytest.approx(sum(release.goodput.parts.values()))
+    assert [one for one in verify(late, home) if one.ok is False] == []
+    again = run(seed=0)
+    assert (again.reused, again.version) == (True, "1")
+    assert statuses(killed) == ["FINISHED", "FINISHED"]
+
+
+def test_a_run_whose_late_report_fails_stays_unfinished_with_its_verdict(
+    killed: Any, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = flow.report
+
+    def failing(plan: Any, *others: Any) -> Any:
+        report(plan, *others)
+        if plan.settings.seed == 0:
+            raise AttributeError("module 'torch' has no attribute 'gone'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow, "report", failing)
+        assert run(seed=1).version == "2"
+    late = run_of_version(killed, home, "1")
+    assert killed.get_model_version("digits", "1").tags[VERDICT_TAG] == "promote"
+    assert statuses(killed) == ["FAILED", "FINISHED"]
+    assert not late.release.exists()
+    assert {one.invariant for one in verify(late, home) if one.ok is False} == {"I10"}  # not finished
+    assert not run(seed=0).reused
+    assert [one for one in verify(late, home) if one.ok is False] == []
 
 
 def test_a_version_that_can_t_be_judged_holds_no_later_run_up(killed: Any, home: Home) -> None:

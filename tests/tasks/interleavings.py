@@ -21,7 +21,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from mlflow.exceptions import MlflowException
 from registry_in_memory import Model, RegistryInMemory
 
-from tasks.registry.aliases import TURN_TAG
+from tasks.registry.aliases import ROLLBACK_TAG, TURN_TAG
 from tasks.registry.lock import LEASE_S
 
 Program = Callable[[], Any]
@@ -164,6 +164,7 @@ class Move(NamedTuple):
     compared_with: str | None
     turn: int  # fencing token of the lock's holder; 0 when the new champion has none
     left: tuple[str, ...]  # tags of the version that was champion before
+    mark: str  # mark of a rollback in progress, of the version that becomes champion; empty without a mark
 
 
 class Execution:
@@ -260,8 +261,9 @@ class Execution:
         if (after := self.model.aliases.get("champion")) != before:
             versions = self.model.versions
             left = tuple(sorted(versions.get(before, {}))) if before else ()
-            turn = int(versions[after].get(TURN_TAG, 0)) if after else 0
-            self.moves.append(Move(number, str(before), str(after), actor.compared_with, turn, left))
+            entered = versions[after] if after else {}
+            turn, mark = int(entered.get(TURN_TAG, 0)), entered.get(ROLLBACK_TAG, "")
+            self.moves.append(Move(number, str(before), str(after), actor.compared_with, turn, left, mark))
         return answer
 
 

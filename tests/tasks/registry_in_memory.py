@@ -18,6 +18,7 @@ from mlflow.protos.databricks_pb2 import (
 from mlflow.store.entities import PagedList
 
 _TAG = re.compile(r"tags\.`([^`]+)` = '([^']*)'")
+_BEGINNING = re.compile(r"tags\.`([^`]+)` LIKE '([^'%]*)%'")
 
 
 @dataclass
@@ -76,10 +77,13 @@ class RegistryInMemory:
 
     def search_model_versions(self, wanted: str, **_: Any) -> PagedList[SimpleNamespace]:
         named, made_by = (re.search(rf"{field} = '([^']*)'", wanted) for field in ("name", "run_id"))
-        tags, found = dict(_TAG.findall(wanted)), []
+        tags, beginnings, found = dict(_TAG.findall(wanted)), _BEGINNING.findall(wanted), []
         for name in [named[1]] if named else sorted(self.models):
             model = self.models.get(name, Model())
             numbers = [number for number in model.versions if tags.items() <= model.versions[number].items()]
+            for tag, beginning in beginnings:
+                texts = {number: model.versions[number].get(tag) for number in numbers}
+                numbers = [one for one, text in texts.items() if text and text.startswith(beginning)]
             chosen = [number for number in numbers if not made_by or model.runs[number] == made_by[1]]
             found += [self.get_model_version(name, str(number)) for number in chosen]
         return PagedList(found, None)

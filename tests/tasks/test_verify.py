@@ -20,7 +20,7 @@ from hostile_model import arm
 from verified_run import EVERY_STEPS, Subject, edit, edit_lines, flip, made
 
 from tasks.registry.aliases import CHAMPION, PREVIOUS, TURN_TAG, VERDICT_TAG, WEIGHTS_TAG, roll_back
-from tasks.trackers.mlflow_run import HOME_TAG
+from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG
 from tasks.verify import Finding
 from tasks.verify.residue import SHARED_MEMORY
 from training.attempts.history import read_attempts
@@ -111,6 +111,18 @@ def test_a_version_of_another_home_with_the_same_run_key_is_not_this_run_s(sound
     assert told(sound.look(), "one version").ok is False  # the version of this home is left over
 
 
+def test_a_run_of_the_same_key_in_a_former_experiment_is_no_damage(sound: Subject) -> None:
+    """After `tracking.experiment` was changed, the run is registered in the new experiment, too."""
+    former = sound.client.create_experiment("former")
+    ours = sound.client.get_run(sound.release.mlflow_run_id)
+    tags = {name: ours.data.tags[name] for name in (HOME_TAG, RUN_KEY_TAG)}
+    before = sound.client.create_run(former, tags=tags).info.run_id
+    sound.client.set_terminated(before)
+    assert [one for one in sound.look() if one.ok is False] == []
+    sound.client.update_run(before, status="RUNNING")
+    assert told(sound.look(), "other MLflow runs").ok is False
+
+
 def without_newer_fields(verdict: dict[str, Any]) -> None:
     """The verdict of a release that had neither this setting of the gate nor these fields."""
     del verdict["policy"]["max_class_drop"], verdict["choice"]
@@ -151,6 +163,26 @@ def test_a_held_lock(sound: Subject) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = told(sound.look(), "locks")
     assert (found.ok, found.detail) == (None, "other runs of this home are active: run-other.lock")
+
+
+def test_another_active_run_of_the_recipe_is_no_damage(sound: Subject) -> None:
+    """It may be preparing data, and may hold any lock of the recipe."""
+    half_done = sound.home.datasets / "digits" / ".0a1b2c3d.tmp"
+    half_done.mkdir()
+    with (
+        (sound.home.locks / "run-digits.lock").open() as run_lock,
+        (sound.home.locks / "registry-digits.lock").open() as registry_lock,
+    ):
+        fcntl.flock(run_lock, fcntl.LOCK_EX)
+        assert told(sound.look(), "locks").ok is None
+        fcntl.flock(registry_lock, fcntl.LOCK_EX)
+        findings = sound.look()
+    assert {one.invariant for one in findings if one.ok is False} == set()
+    for name in ("locks", "nothing half done"):
+        found = told(findings, name)
+        assert (found.ok, "a process works on recipe digits" in found.detail) == (None, True)
+    assert sound.broken() == {"I7"}
+    half_done.rmdir()
 
 
 def test_an_active_run_is_not_reported_as_left_running(sound: Subject) -> None:

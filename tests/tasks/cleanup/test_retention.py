@@ -15,8 +15,11 @@ from verified_run import made
 
 import tasks.cleanup.removals
 from tasks.cleanup import recipe_runs
+from tasks.cleanup.recipe_runs import runs_of
 from tasks.cleanup.retention import collect
+from tasks.registry.aliases import ROLLED_BACK_TAG
 from tasks.registry.lock import LOCK_TAG, read_claims
+from tasks.registry.removal import delete_version
 from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, connect
 from tasks.verify import verify
 from training.attempts.fence import Fence, SupersededError
@@ -415,6 +418,80 @@ def test_a_version_of_another_run_is_not_deleted(kept: Kept) -> None:
     assert not run.root.exists()
     assert client.get_model_version("digits", other.version).run_id == other.mlflow_run_id
     assert client.get_run(release.mlflow_run_id).info.lifecycle_stage == "active"
+
+
+def test_the_run_in_a_former_experiment_goes_with_its_version(kept: Kept) -> None:
+    """After `tracking.experiment` was changed, the release names a newer run than the version."""
+    client, run = connect(None, kept.home), kept.runs[4]
+    release = read_record(run.release, Release, run.root.name)
+    tags, former = {RUN_KEY_TAG: release.run_key}, client.create_experiment("former")
+    first, theirs = (
+        client.create_run(former, tags=tags | {HOME_TAG: home}).info.run_id
+        for home in (kept.home.identity, "other")
+    )
+    client.set_terminated(first)
+    source = client.get_model_version("digits", release.version).source
+    client.delete_model_version("digits", release.version)
+    version = client.create_model_version("digits", source, run_id=first, tags=tags).version
+    edit(run.release, {"version": str(version)})
+    os.utime(run.release, (0, 0))
+    collect(kept.home, keep=1, versions=True)
+    assert not run.root.exists()
+    assert str(version) not in {one.version for one in client.search_model_versions("name = 'digits'")}
+    stages = [client.get_run(one).info.lifecycle_stage for one in (first, release.mlflow_run_id, theirs)]
+    assert stages == ["deleted", "deleted", "active"]
+
+
+def test_a_version_that_was_rolled_back_is_never_deleted(kept: Kept) -> None:
+    """Its tag is the record by which equal weights are not promoted again."""
+    client, run = connect(None, kept.home), kept.runs[4]
+    release = read_record(run.release, Release, run.root.name)
+    client.set_model_version_tag("digits", release.version, ROLLED_BACK_TAG, "bad")
+    would = collect(kept.home, keep=1, versions=True, dry_run=True)
+    assert collect(kept.home, keep=1, versions=True) == would
+    name = f"digits version {release.version}"
+    assert name not in {one.name for one in would.removals}
+    (why,) = [one.why for one in would.removals if one.name == f"runs/digits/{run.root.name}"]
+    assert why.endswith(f"; {name} stays in MLflow, because it was rolled back")
+    assert not run.root.exists()
+    delete_version(client, kept.home, release)  # a rollback may come after the versions were listed
+    assert ROLLED_BACK_TAG in client.get_model_version("digits", release.version).tags
+    assert client.get_run(release.mlflow_run_id).info.lifecycle_stage == "active"
+
+
+def test_the_dataset_of_a_run_with_a_damaged_release_stays(kept: Kept) -> None:
+    kept.runs[4].release.write_text("{")
+    found = collect(kept.home, keep=1)
+    assert "dataset" not in {one.kind for one in found.removals}
+    assert kept.runs[4].root.is_dir()
+    assert kept.home.dataset("digits", "f" * 64).is_dir()
+
+
+def test_all_datasets_of_a_recipe_stay_when_a_plan_is_damaged(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept.runs[4].ingredients.write_text("{")
+    right = kept.home.dataset("digits", "f" * 64)
+    damaged = Path(shutil.copytree(right, right.with_name(f"{right.name}.damaged-0")))
+    rows = kept.home.raw_rows("digits", "e" * 64)
+    rows.mkdir(parents=True)
+    os.utime(rows, (0, 0))
+    found = collect(kept.home, keep=1)
+    assert {one.name for one in found.removals if one.kind == "dataset"} == {
+        f"datasets/digits/{damaged.name}"
+    }
+    assert (right.is_dir(), rows.is_dir()) == (True, True)
+    assert "no dataset of recipe digits is removed" in caplog.text
+
+
+def test_the_datasets_of_damaged_runs_are_not_known_when_a_plan_is_damaged(kept: Kept) -> None:
+    assert runs_of(kept.home, "digits").damaged == {}
+    kept.runs[3].release.write_text("{")
+    kept.runs[4].ingredients.write_text("{")
+    found = runs_of(kept.home, "digits")
+    plan = read_record(kept.runs[3].ingredients, RunPlan, kept.runs[3].root.name)
+    assert found.damaged == {kept.runs[3].root.name: plan.fingerprint, kept.runs[4].root.name: None}
+    assert len(found.runs) == 3
 
 
 def test_a_lock_that_a_killed_process_left_goes(kept: Kept) -> None:

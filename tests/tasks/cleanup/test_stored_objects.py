@@ -183,6 +183,22 @@ def test_a_damaged_log_keeps_its_run(
     assert "damaged" in caplog.text
 
 
+def test_stored_datasets_and_a_damaged_run_stay_while_its_dataset_is_not_known(
+    store: ObjectStore, tmp_path: Path, home: Home
+) -> None:
+    """The plan of a run of this home is damaged, so nothing of the run is removed, nor any dataset."""
+    run_with_checkpoint(store, tmp_path, finished=True)
+    make_old(tmp_path / "store", 90)
+    assert kinds(store, is_kept=True) == ["stored uploads", "stored checkpoints", "stored dataset"]
+    job = job_in(home, store.url)
+    for name in (job.paths.root.name, NAME):
+        file = home.run("digits", name).ingredients
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(job.paths.ingredients.read_text() if name != NAME else "{")
+    removals = collect(home, keep=1).removals
+    assert not [one for one in removals if one.kind.startswith("stored")]
+
+
 def job_in(home: Home, url: str) -> TrainingJob:
     _, ref = load("digits")
     few = {"max_train_rows": 300}

@@ -29,7 +29,7 @@ import tasks.registry.reign
 import tasks.rollback
 from flows.stopwatch import Stopwatch
 from tasks.problems.classification.gate import ClassOutcomes
-from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLED_BACK_TAG, WEIGHTS_TAG
+from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLBACK_TAG, ROLLED_BACK_TAG, WEIGHTS_TAG
 from tasks.registry.lock import Lease, LockLostError
 from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.errors import EvergreenError, SettingError, TransientError
@@ -150,6 +150,8 @@ class RunsToo(Client):
     def search_logged_models(self, *_: Any, **__: Any) -> PagedList[Any]:
         return PagedList([], None)
 
+    search_experiments = search_runs = search_logged_models
+
     def delete_run(self, *_: Any) -> None:
         pass
 
@@ -267,14 +269,17 @@ def explored(homes: list[HomeOfRuns], actions: list[tuple[Action, int]], limits:
             (one.home.root / "decisions" / f"{MODEL}.jsonl").unlink(missing_ok=True)
         return Execution(start, [partial(action, homes[number]) for action, number in actions], limits)
 
-    return explore(begin, lambda execution: check(execution, homes))
+    places = [homes[number].home for _, number in actions]
+    return explore(begin, lambda execution: check(execution, homes, places))
 
 
-def check(execution: Execution, homes: list[HomeOfRuns]) -> None:
+def check(execution: Execution, homes: list[HomeOfRuns], places: list[Home]) -> None:
+    """Check the invariants; `places` are the homes of the actors."""
     model = execution.model
     assert CHAMPION in model.aliases
     assert set(model.aliases.values()) <= set(model.versions), "an alias points to a version that is gone"
     check_comparisons(execution)
+    check_rollbacks(execution, places)
     turns = [move.turn for move in execution.moves]
     assert turns == sorted(set(turns)), f"turns do not grow: {turns}"
     if not execution.choices():
@@ -287,6 +292,17 @@ def check_comparisons(execution: Execution) -> None:
             assert ROLLED_BACK_TAG in move.left
         else:
             assert move.before == move.compared_with, f"replaced without comparison: {move}"
+
+
+def check_rollbacks(execution: Execution, places: list[Home]) -> None:
+    """A command that repeats an interrupted rollback finishes it, and does not put back the version that was left."""
+    for move in execution.moves:
+        assert not move.mark.startswith(places[move.actor].identity), f"undid a rollback: {move}"
+    if not execution.choices() and not execution.lapses:
+        assert execution.model.aliases[CHAMPION] != execution.model.aliases[PREVIOUS], "a half-done rollback"
+        marks = [tags.get(ROLLBACK_TAG, "") for tags in execution.model.versions.values()]
+        done = [places[n] for n, one in enumerate(execution.actors) if isinstance(one.outcome, tuple)]
+        assert not any(mark.startswith(home.identity) for mark in marks for home in done), "a mark stays"
 
 
 def check_end(execution: Execution, homes: list[HomeOfRuns]) -> None:
@@ -312,6 +328,7 @@ def decisions(home: Home) -> list[tuple[str, str]]:
 
 TWO_RETRAININGS = [(retraining, 0), (retraining, 1)]
 AND_ROLLBACK = [(retraining, 0), (rollback, 1)]
+ONE_ROLLBACK = [(rollback, 1)]
 TWO_ROLLBACKS = [(rollback, 0), (rollback, 1)]
 AND_DELETION = [(retraining, 0), (deletion, 2)]
 ROLLBACK_AND_DELETION = [(rollback, 0), (deletion, 2)]
@@ -320,11 +337,15 @@ FAST = [
     (TWO_RETRAININGS, Limits(crashes=1, preemptions=0)),
     (TWO_RETRAININGS, Limits(lapses=1, preemptions=1)),
     (AND_ROLLBACK, Limits(preemptions=1)),
+    (AND_ROLLBACK, Limits(crashes=1, preemptions=0)),
+    (ONE_ROLLBACK, Limits(crashes=2)),
+    (TWO_ROLLBACKS, Limits(crashes=1, preemptions=0)),
     (TWO_ROLLBACKS, Limits(lapses=1, preemptions=1)),
     (AND_DELETION, Limits(preemptions=1)),
     (AND_DELETION, Limits(lapses=1, preemptions=1)),
 ]
 SLOW = [
+    (ONE_ROLLBACK, Limits(crashes=3)),
     (TWO_RETRAININGS, Limits()),
     (TWO_RETRAININGS, Limits(crashes=1, lapses=1, preemptions=1)),
     (TWO_RETRAININGS, Limits(lapses=2, preemptions=2)),

@@ -119,7 +119,9 @@ def test_a_holder_with_heartbeats_is_waited_for(
         until(lambda: read_claims(client, MODEL)[lease.token].beat != before)
         monkeypatch.setattr(tasks.registry.lock, "_WAIT_S", 0.5)
         with (
-            pytest.raises(TransientError, match=f"process {os.getpid()} on .* has been registering"),
+            pytest.raises(
+                TransientError, match=f"process {os.getpid()} on .* held the registry lock for over"
+            ),
             registry_lock(client, homes[1], MODEL),
         ):
             pass

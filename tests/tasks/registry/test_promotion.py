@@ -147,6 +147,20 @@ def test_a_verdict_is_not_recorded_when_the_champion_moved_during_a_crash(world:
     assert world.decisions()[0] == ("promote", "2", "4")
 
 
+@pytest.mark.parametrize("gate", [{}, REFUSED], ids=["compared", "refused"])
+def test_no_verdict_is_reached_against_a_former_champion(world: World, gate: dict[str, Any]) -> None:
+    """A person rolls back between the comparison and the registration: no look is spent, and nothing is kept."""
+    roll_back(world.client, world.home, world.model, "worse")
+    before = [version_tags(world.client, world.model, number) for number in ("1", "2")]
+    with pytest.raises(ChampionMovedError, match="was version 2 when the comparison began and is 1 now"):
+        world.candidate.register(**gate)
+    assert [version_tags(world.client, world.model, number) for number in ("1", "2")] == before
+    assert [action for action, *_ in world.decisions()] == ["rollback"]
+    assert world.aliases() == ("1", "2", None)
+    release = world.candidate.compared_again().register(**gate)
+    assert release.verdict.champion_version == "1"
+
+
 def test_a_version_rolled_back_before_its_run_could_finish_stays_so(world: World) -> None:
     crashed(world.candidate.register, MlflowClient, "log_dict")
     assert world.aliases() == ("3", "2", None)

@@ -14,7 +14,7 @@ from training.storage.paths import Home
 
 _SOURCE = "s3://bucket/model"  # servers refuse a path, and artifacts of no run
 _STEPS = 300
-_NAMES, _KEYS, _TEXTS = ("m", "m", "m", "n"), ("evergreen.a", "evergreen.b"), ("x", "y")
+_NAMES, _KEYS, _TEXTS = ("m", "m", "m", "n"), ("evergreen.a", "evergreen.b"), ("x", "y", "xy")
 _RUNS = ("a" * 32, "b" * 32)
 _ALIASES, _NUMBERS = ("champion", "previous"), ("1", "2", "3", "4")
 
@@ -46,6 +46,7 @@ def calls(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
                     one("get_model_version", name, number),
                     one("search_model_versions", f"name = '{name}'"),
                     one("search_model_versions", wanted),
+                    one("search_model_versions", f"name = '{name}' and tags.`{key}` LIKE '{text}%'"),
                     one("search_model_versions", f"run_id = '{draw.choice(_RUNS)}'"),
                     one("delete_model_version", name, number),
                     one("set_model_version_tag", name, number, key, text),

@@ -10,12 +10,16 @@ from tracked import planned
 
 from tasks import register as module
 from tasks.evaluate import evaluate
-from tasks.registry.aliases import CHAMPION, champion_of
-from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, close_judged, unjudged_runs
+from tasks.registry import aliases
+from tasks.registry.aliases import CHAMPION, champion_of, read_decisions
+from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, unjudged_runs
 from tasks.report import note_efficiency
-from tasks.trackers.mlflow_run import connect_once, open_run
+from tasks.trackers.mlflow_run import close_run, connect_once, open_run
 from tasks.train import keep_plan
+from tasks.verify import agreement
+from tasks.verify.evidence import Evidence
 from training.storage.paths import Home
+from training.storage.record_files import write_record
 from training.supervision.launch import launch, make_job
 
 
@@ -59,7 +63,7 @@ def test_the_next_run_judges_an_unjudged_version(killed: tuple[Home, Candidate, 
     assert unjudged_runs(client, following.plan) == []
     statuses = [client.get_run(one).info.status for one in (run_id, judged.mlflow_run_id)]
     assert statuses == ["RUNNING", "RUNNING"]  # neither counts as killed
-    close_judged(left.plan)
+    close_run(client, judged.mlflow_run_id, "FINISHED")  # as the report does
     statuses = [client.get_run(one).info.status for one in (run_id, judged.mlflow_run_id)]
     assert statuses == ["RUNNING", "FINISHED"]
     assert open_run(client, following.plan) == run_id  # the next start continues its own MLflow run
@@ -118,6 +122,39 @@ def test_a_home_that_makes_the_model_of_another_home_leaves_the_verdict_alone(tm
     note_efficiency(client, one.plan, one.trained, first, "image")
     assert "evergreen.worker_hours" in client.get_model_version(first.model, first.version).tags
     assert one.register(floor=0.5).version == first.version  # the first home may judge the version again
+
+
+def test_a_home_that_makes_the_champion_of_another_home_promotes_nothing(tmp_path: Path) -> None:
+    one, other = (
+        candidate_in(tmp_path / name, f"sqlite:///{tmp_path}/shared.db") for name in ("one", "other")
+    )
+    first = one.register()
+    assert first.verdict.summary.startswith("Promoted ")
+    second = other.register()
+    assert (second.version, second.alias) == (first.version, "champion")
+    floor = second.verdict.rules[0].explanation
+    assert second.verdict.summary == f"Is the champion already: {floor}"
+    homes = [Home(Path(candidate.plan.home)) for candidate in (one, other)]
+    decided = [[line.to for line in read_decisions(home, first.model).records] for home in homes]
+    assert decided == [[first.version], []]
+    write_record(other.plan.paths.release, second, other.plan.paths.root.name)
+    assert agreement.verdict_follows(Evidence(other.plan.paths, homes[1])).ok
+
+
+def test_the_first_promotion_is_on_record_although_a_crash_came_before_the_record(tmp_path: Path) -> None:
+    candidate = candidate_in(tmp_path / "home", f"sqlite:///{tmp_path}/own.db")
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aliases, "write_records", die)
+        with pytest.raises(Killed):
+            candidate.register()
+    release = candidate.register()
+    assert (release.alias, release.verdict.summary[:9]) == ("champion", "Promoted ")
+    found = read_decisions(Home(Path(candidate.plan.home)), release.model).records
+    assert [(line.action, line.before, line.to) for line in found] == [("promote", None, release.version)]
 
 
 def candidate_in(folder: Path, uri: str) -> Candidate:
