@@ -171,10 +171,8 @@ def judge_unjudged(left: Unjudged) -> None:
     without a verdict.
     """
     clock = Stopwatch()
-    clock.began, clock.parts = (
-        time.perf_counter(),
-        {"training": 0.0},
-    )  # the parts of the training, which is over
+    # Since now, with the parts of the training, which is over.
+    clock.began, clock.parts = time.perf_counter(), {"training": 0.0}
     try:
         evaluation, release = compare_and_register(left.plan, left.version, left.trained, clock)
     except Exception as error:

@@ -185,7 +185,11 @@ def scores_follow(run: Evidence) -> Outcome:
     }
     wrong = _wrong(pairs, _is_same) + _wrong(looks, _is_same)
     if _wrong(looks, _is_same) and _is_recorded_elsewhere(run):
-        wrong = _wrong(pairs, _is_same) + _wrong(looks, is_close)
+        # A difference of mean errors has the rounding of these errors.
+        scale = max(1.0, *(look.reference_error for look in run.release.verdict.looks))
+        wrong = _wrong(pairs, _is_same) + _wrong(
+            looks, lambda one, other: is_close(one / scale, other / scale)
+        )
     figure = problem.figure(evaluation.candidate)
     return judged(wrong, f"{problem.metric_word} {figure} on {len(labels):,} rows")
 

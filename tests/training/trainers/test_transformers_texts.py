@@ -59,7 +59,7 @@ def test_a_small_bert_learns_and_its_program_predicts_without_transformers(
     columns = open_columns(version, "test")
     ids = columns.read(np.arange(len(columns)))
     assert (ids == 0).any()  # some rows are padded
-    expected = predictor(module)(ids)
+    expected = predictor(module, 512)(ids)
     rows = torch.export.Dim("rows")
     program = torch.export.export(module, (torch.from_numpy(ids),), dynamic_shapes=({0: rows},))
     torch.export.save(program, tmp_path / "model.pt2")

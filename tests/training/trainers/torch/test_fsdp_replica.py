@@ -19,7 +19,7 @@ from training.records import DatasetVersion
 from training.trainers.network import validation
 from training.trainers.network.feeds import Batch
 from training.trainers.ranks import Ranks
-from training.trainers.torch import collective, fsdp
+from training.trainers.torch import fsdp
 from training.trainers.torch.fsdp import FsdpReplica
 from training.trainers.torch.replica import Replica
 
@@ -80,7 +80,7 @@ def _train(rank: int, folder: Path, recipe: str, version: DatasetVersion) -> Non
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     fsdp.UNIT_PARAMETERS = 1000
-    validation.VALIDATION_ROWS = collective.VALIDATION_ROWS = 100
+    validation._MOST_ROWS = 100
     ranks, columns = Ranks(rank, 2, torch.device("cpu"), distributed=True), open_columns(version, "train")
     results = {}
     for case in CASES:

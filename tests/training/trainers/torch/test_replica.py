@@ -250,7 +250,7 @@ def test_validation_in_several_batches_is_the_same(
     replica: Callable[..., Replica], columns: Columns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = replica().validate(columns, np.arange(200))
-    monkeypatch.setattr("training.trainers.network.validation.VALIDATION_ROWS", 33)
+    monkeypatch.setattr("training.trainers.network.validation._MOST_ROWS", 33)
     assert replica().validate(columns, np.arange(200)) == pytest.approx(whole, rel=1e-6)
 
 

@@ -38,7 +38,7 @@ def test_the_built_in_network_explains_two_fifths_of_the_variance(
     job = job_on(home, diabetes)
     trained = launch(job)
     test = open_columns(diabetes, "test")
-    predicted = predictor(serving_module(load("diabetes")[0], diabetes, trained))(test.inputs)
+    predicted = predictor(serving_module(load("diabetes")[0], diabetes, trained), 512)(test.inputs)
     assert predicted.shape == (len(test),)
     assert predicted.dtype == np.dtype("float32")
     errors, spread = predicted - test.targets, test.targets - test.targets.mean()

@@ -24,7 +24,6 @@ from training.trainers.network import validation
 from training.trainers.network.feeds import Batch
 from training.trainers.own_loop.replay import _state
 from training.trainers.ranks import Ranks
-from training.trainers.torch import collective
 from training.trainers.torch.replica import Replica
 
 # Not imported here: the processes of the test must import the library as a worker does.
@@ -112,7 +111,7 @@ def _train(rank: int, folder: Path, recipe: str, version: DatasetVersion) -> Non
     os.environ["HOME"], os.environ["PATH"] = str(folder / "home"), "/nothing"  # so no compiler is found
     os.chdir(folder / "here")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    validation.VALIDATION_ROWS = collective.VALIDATION_ROWS = 100
+    validation._MOST_ROWS = 100
     ranks, columns = Ranks(rank, 2, torch.device("cpu"), distributed=True), open_columns(version, "train")
     results = {}
     with (folder / f"output-{rank}").open("w") as output:
