@@ -6,7 +6,6 @@ then shows the flow run.
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -336,4 +335,4 @@ def _plain(value: Any) -> Any:
         return value.model_dump(exclude_unset=True)
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+    return value

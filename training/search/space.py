@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from training.errors import SettingError
@@ -115,7 +116,9 @@ def propose(space: Mapping[str, Domain], trials: int, seed: int) -> list[Values]
 
 
 def text_of(value: Any) -> str:
-    """Format a value as `--set` reads it; None becomes `none`."""
+    """Format a value as `--set` reads it; None becomes `none`, and a relative path begins with `./`."""
+    if isinstance(value, PurePath):  # `champion` as a path is no version
+        return str(value) if value.is_absolute() else f"./{value}"
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,3 +143,8 @@ def test_no_two_trials_are_equal_and_a_small_space_gives_fewer() -> None:
     found = propose(space, 50, seed=0)
     assert len(found) == 6
     assert len({str(values) for values in found}) == 6
+
+
+def test_a_path_is_written_as_a_path() -> None:
+    assert text_of(Path("champion")) == "./champion"
+    assert text_of(Path("/data/dog")) == "/data/dog"
