@@ -61,10 +61,11 @@ def test_a_killed_worker_changes_no_bit_and_one_worker_reads_the_checkpoint_of_t
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])  # sgd is fused on one worker alone
 def test_two_workers_read_the_checkpoint_of_one_in_an_object_store(
-    small_version: DatasetVersion, home: Home
+    small_version: DatasetVersion, home: Home, optimizer: str
 ) -> None:
-    store = {"storage": {"url": f"file://{home.root}-store"}}
+    store = {"storage": {"url": f"file://{home.root}-store"}, "training": {"optimizer": optimizer}}
     alone = job(home, small_version, workers=0, **store)
     crashed(alone, 7)
     trained = attempt(alone.model_copy(update={"settings": settings(workers=2, **store)}))
