@@ -265,7 +265,7 @@ def test_the_next_attempt_continues_from_the_entry_before_a_damaged_one(
     worker.commit(with_step(2))
     damaged(store, 4, tmp_path)
     assert steps(store) == [1]
-    assert f"{store.url}/{PREFIX}/log/000000004.json: damaged (its checksum is not" in caplog.text
+    assert f"{store.url}/{PREFIX}/log/000000004.json: damaged (its checksum does not match" in caplog.text
     assert "The run continues from the entry before it" in caplog.text
     following = begun(store)
     following.commit(with_step(3))
