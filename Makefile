@@ -46,7 +46,7 @@ export UV_HTTP_TIMEOUT ?= $(PIP_DEFAULT_TIMEOUT)
 endif
 
 .NOTPARALLEL: # two targets must not make the same environment at the same time
-.PHONY: help setup retrain test test-slow test-frameworks test-tensorflow bench bench-quick chaos check check-format check-lint check-types check-imports check-dead-code lock reference clean
+.PHONY: help setup retrain test test-extended test-slow test-frameworks test-tensorflow bench bench-quick chaos check check-format check-lint check-types check-imports check-dead-code lock reference clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 25
@@ -58,6 +58,9 @@ retrain: $(READY) ## Retrain a model: make retrain [RECIPE=digits] [ARGS="--set 
 
 test: $(READY) ## Run the tests, in three processes: make test [ARGS="tests/training -k order -n 0"]
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-extended: $(READY) ## Run the tests that take more than some seconds, for half an hour
+	@$(BIN)/python -m pytest -m "extended and not slow and not frameworks" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(READY) ## Run the tests that take long
 	@$(BIN)/python -m pytest -m slow $(ARGS)

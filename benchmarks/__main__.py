@@ -34,9 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _arguments(argv)
     rows = all_rows()
     if options.list:
-        for row in rows:
-            for claim in row.claims:
-                print(f"{claim.id:12}{claim.title}")
+        claims = [claim for row in rows for claim in row.claims]
+        width = max(len(claim.id) for claim in claims)
+        for claim in claims:
+            print(f"{claim.id:{width}}  {claim.title}")
         return 0
     size: Size = "tiny" if options.tiny else "quick" if options.quick else "full"
     name = "results" if size == "full" else f"results-{size}"

@@ -113,6 +113,7 @@ _SHORT_OF = (
     "can't allocate memory",
     "pytorchstreamwriter failed writing",
     "file write failed",
+    "no usable temporary directory",
 )
 _MLFLOW = frozenset({"MlflowException", "RestException"})
 # In messages of SQLAlchemy: InternalError, InterfaceError, OperationalError, and a pool without a free connection.

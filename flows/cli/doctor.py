@@ -46,7 +46,7 @@ def command(
     del verbose, quiet
     # `checks` reports a home that can't be used, and a damaged file of Prefect's profiles, and checks the rest.
     with suppress(ResourceError, SettingError, OSError):
-        prepare(paths.home())
+        prepare(paths.home(for_run=False))
     found = list(checks(None, deep, tracking_uri, storage_url))
     print_checks(found)
     if as_json:
@@ -67,7 +67,7 @@ def checks(
     """
     yield from _section("packages", package_checks)
     try:
-        place = home or paths.home()
+        place = home or paths.home(for_run=False)
     except ResourceError as error:
         yield Check(name="home", ok=False, found=str(error), remedy=f"Set {paths.HOME_VARIABLE}.")
     else:

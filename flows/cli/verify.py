@@ -67,7 +67,7 @@ def locate(text: str) -> tuple[RunPaths, Home]:
     """
     if (run := run_of_folder(text)) is not None:
         return run, home_of(run)
-    place = paths.home(for_run=False)
+    place = paths.home_to_read()
     return find_run(text, place), place
 
 

@@ -12,7 +12,6 @@ from tasks.checks.model_checks import compare_champion, compare_transforms
 from tasks.checks.storage_check import check_storage_reads
 from tasks.checks.tracker_check import check_trackers
 from tasks.model_formats.base import format_of
-from tasks.model_formats.exportable import check_model
 from tasks.trackers.embedded_store import champion_tags
 from tasks.trackers.mlflow_run import check_embedded_experiment
 from training.data.manifest import read_manifest
@@ -64,14 +63,13 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
         _check_champion(home, plan, expected)
     if proven:
         return
-    if expected.has_images:
-        outputs = problem_named(expected.problem).outputs(expected)
-        if outputs:  # otherwise the classes are known only after the rows have been prepared
-            check_model(plan, lambda: recipe, expected.shape, outputs)
-    elif version is not None:  # otherwise the categories, and so the model's inputs, are not known
-        check = getattr(format_of(plan.settings), "check_untrained", None)
-        if check is not None:
-            check(plan, lambda: recipe, version)
+    check = getattr(format_of(plan.settings), "check_untrained", None)
+    # Before the rows are prepared, the classes of images may be unknown, and so may the categories of tables.
+    known = version is not None or (
+        expected.has_images and problem_named(expected.problem).outputs(expected) > 0
+    )
+    if known and check is not None:
+        check(plan, lambda: recipe, expected)
 
 
 def _expected_version(home: Home, plan: RunPlan, look: bool) -> DatasetVersion:

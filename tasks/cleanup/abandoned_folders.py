@@ -10,7 +10,6 @@ name are considered abandoned after a day without changes.
 
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,7 +21,7 @@ import psutil
 
 from training.ray_cluster.local_ray import sessions_folder
 from training.storage.files import TEMPORARY_PREFIX
-from training.storage.scratch import is_abandoned
+from training.storage.scratch import is_abandoned, temporaries
 
 _SESSION = re.compile(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d{6})_(\d+)")
 _STAMP = "%Y-%m-%d_%H-%M-%S_%f"
@@ -49,7 +48,7 @@ def abandoned_folders() -> Iterator[AbandonedFolder]:
     """Find the folders that killed runs of this user left outside of their homes."""
     in_use = _command_lines()
     # Ray's default folder for sessions; other programs and earlier versions of Evergreen use it.
-    shared = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
+    shared = Path(os.environ.get("RAY_TMPDIR") or temporaries()) / "ray"
     for folder in dict.fromkeys([sessions_folder(), shared]):
         for path in _ours(folder, "session_*"):
             stamp = _SESSION.fullmatch(path.name)
@@ -58,7 +57,7 @@ def abandoned_folders() -> Iterator[AbandonedFolder]:
             made = datetime.strptime(stamp[1], _STAMP).timestamp() + _CLOCK_CHANGE_S
             if not _runs(int(stamp[2]), made) and (folder != shared or _is_of_a_run(path)):
                 yield AbandonedFolder(path, True, "its process is gone")
-    for path in _ours(Path(tempfile.gettempdir()), f"{TEMPORARY_PREFIX}*"):
+    for path in _ours(temporaries(), f"{TEMPORARY_PREFIX}*"):
         if (found := _TEMPORARY.fullmatch(path.name)) is not None:
             if _is_left(path, int(found[1])):
                 yield AbandonedFolder(path, False, "its process is gone")

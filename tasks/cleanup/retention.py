@@ -4,7 +4,8 @@ In: a home, and the number of finished runs to keep for each recipe. Out: the li
 Also kept are runs with a version that has an alias or is an anchor in any registered model, unfinished runs changed in
 the last 30 days, runs with a damaged record, the datasets of kept runs, searches of the last 30 days with a kept trial,
 and versions that were rolled back. Running the same command again recreates a removed run or dataset.
-Fails with SettingError when the number of runs to keep is below 1. A recipe with an active run is skipped.
+Fails with SettingError when the number of runs to keep is below 1. A recipe with an active run is skipped. On a full
+disk, what can be removed without writing a file is removed first.
 """
 
 import shutil
@@ -24,12 +25,17 @@ from tasks.registry.removal import delete_version
 from tasks.trackers.mlflow_run import connect_once
 from training.attempts.fence import Fence, new_driver
 from training.data.manifest import MANIFEST
-from training.errors import SettingError, TransientError
+from training.errors import ResourceError, SettingError, TransientError, classify
 from training.ray_cluster.node_caches import remove_unused, unused
 from training.redaction import redact
 from training.storage.files import sweep
 from training.storage.paths import Home
 from training.storage.run_lock import check_no_run, run_lock
+
+# A claim and a version are in the registry, and a file closes the fence of a removed run.
+_WITHOUT_WRITING: frozenset[Kind] = frozenset(
+    {"search", "checkpoints", "dataset", "raw rows", "Ray session", "temporary files", "cached dataset"}
+)
 
 
 def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False) -> Collection:
@@ -54,8 +60,14 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
                     _sweep(home, recipe)
                 # Listed first: a removal must not change what is found later, or a dry run would say something else.
                 removals += _execute(list(_removable(home, recipe, keep, versions, unreadable)), dry_run)
-        except TransientError as error:
-            left_alone[recipe] = str(error)
+        except Exception as error:
+            known = classify(error)
+            if isinstance(known, ResourceError):  # other recipes' folders may free the space
+                left_alone[recipe] = f"{known} Run `evergreen gc` again."
+            elif isinstance(known, TransientError):
+                left_alone[recipe] = str(known)
+            else:
+                raise
     removals += _execute(_leftovers(caches), dry_run)
     return Collection(removals=tuple(removals), left_alone=left_alone)
 
@@ -68,9 +80,23 @@ def _sweep(home: Home, recipe: str) -> None:
 
 
 def _execute(work: "Iterable[PlannedRemoval]", dry_run: bool) -> Iterator[Removal]:
+    """Do the removals. After the first that finds the disk full, those that write no file come before the others."""
+    postponed: list[PlannedRemoval] = []
     for removal, remove in work:
-        if not dry_run:
-            remove()
+        if postponed and removal.kind not in _WITHOUT_WRITING:
+            postponed.append((removal, remove))
+            continue
+        try:
+            if not dry_run:
+                remove()
+        except Exception as error:
+            if removal.kind in _WITHOUT_WRITING or not isinstance(classify(error), ResourceError):
+                raise
+            postponed.append((removal, remove))
+        else:
+            yield removal
+    for removal, remove in postponed:
+        remove()
         yield removal
 
 

@@ -2,7 +2,6 @@
 
 import resource
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,8 @@ import psutil
 
 from tasks.doctor import Check
 from training.machine import available_cpus
+from training.ray_cluster.local_ray import sessions_folder
+from training.storage.scratch import temporaries
 
 _GB = 1e9
 _DISK_LOW, _DISK_TOO_LOW = 5 * _GB, 1 * _GB
@@ -24,7 +25,7 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 def machine_checks(home: Path) -> Iterator[Check]:
     """All checks of this machine; they take milliseconds."""
     yield disk_check(home, shutil.disk_usage(home).free)
-    yield temporary_disk_check(Path(tempfile.gettempdir()))
+    yield from map(temporary_disk_check, _temporary_folders())
     memory = psutil.virtual_memory()
     limit = min([memory.total, *_container_limits()])
     yield memory_check(min(memory.available, limit), limit)
@@ -32,6 +33,12 @@ def machine_checks(home: Path) -> Iterator[Check]:
     if _SHM.is_dir():
         yield shared_memory_check(shutil.disk_usage(_SHM).total)
     yield open_files_check(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _temporary_folders() -> list[Path]:
+    """The folders of temporary files and of Ray's sessions; of two on the same disk, the latter."""
+    sessions = next(folder for folder in sessions_folder().parents if folder.is_dir())
+    return list({folder.stat().st_dev: folder for folder in (temporaries(), sessions)}.values())
 
 
 def disk_check(home: Path, free: int) -> Check:

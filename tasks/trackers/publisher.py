@@ -159,12 +159,14 @@ class Publisher:
         client, run_id = self._opened()
         from mlflow.entities import Metric  # imported after connecting, which imports MLflow under a lock
 
-        new = [
-            (point, name, value)
+        # An outage may outlast an attempt: then a metric of a step is unsent twice, and the later point is in the file.
+        latest = {
+            (point.step, name): (point, name, value)
             for point in self._unsent
             for name, value in point.values.items()
             if (point.step, name) not in self._sent
-        ]
+        }
+        new = list(latest.values())
         for start in range(0, len(new), _MOST_POINTS):
             batch = new[start : start + _MOST_POINTS]
             metrics = [Metric(name, value, int(point.at * 1000), point.step) for point, name, value in batch]

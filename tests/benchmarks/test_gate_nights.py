@@ -36,12 +36,14 @@ def test_equal_models_seldom_replace_a_champion_in_many_nights(rule: Rule) -> No
     assert promoted(years(rule)) <= 3 / 24
 
 
+@pytest.mark.extended
 def test_candidates_that_are_truly_better_are_found_within_a_month() -> None:
     found = years("joint", gain=0.04)
     waits = [next((one.night for one in year.promotions if one.better), _NIGHTS) for year in found]
     assert np.mean(np.array(waits) <= 30) > 0.8
 
 
+@pytest.mark.extended
 def test_candidates_that_lose_the_whole_margin_seldom_pass_not_worse() -> None:
     settings = GateSettings(policy="not_worse", margin=0.03)
     assert promoted(years("joint", gain=-0.03, settings=settings)) <= 3 / 24

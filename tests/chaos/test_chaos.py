@@ -26,6 +26,7 @@ def place() -> Iterator[Bench]:
         yield made
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("fault", "number", "done"),
     [

@@ -61,6 +61,7 @@ def test_a_line_from_before_there_were_other_trainers_is_of_the_pytorch_loop(tmp
     assert of_fault(found, "F1", "xgboost") == found[1:]
 
 
+@pytest.mark.extended
 def test_trials_that_are_recorded_are_not_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +136,7 @@ def test_the_recipe_of_a_workload_is_of_its_trainer_and_takes_its_settings(
     assert settings.checkpoint.every_steps == workload.steps_per_checkpoint
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("trainer", "library"), [("torch-deepspeed", "deepspeed"), ("keras", "keras")])
 def test_a_trainer_whose_library_is_missing_is_named_and_left_out(
     trainer: str,

@@ -109,6 +109,7 @@ def test_a_space_of_another_type_is_refused(tmp_path: Path, monkeypatch: pytest.
         evergreen.tune("digits", space)
 
 
+@pytest.mark.extended
 def test_a_program_plans_retrains_and_predicts(tmp_path: Path) -> None:
     code = f"""
 import asyncio, json, time, numpy as np

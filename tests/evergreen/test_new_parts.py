@@ -89,6 +89,7 @@ PARTS = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_a_new_part_is_one_file_and_one_line(part: NewPart, tmp_path: Path) -> None:
     for name in COPIED:

@@ -56,6 +56,7 @@ def test_child_processes_import_evergreens_packages_too(project: Path) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.extended
 def test_workers_on_ray_import_evergreens_packages_from_such_a_folder(project: Path) -> None:
     """Ray puts the working directory first on the import path of its workers."""
     code = """
@@ -86,6 +87,7 @@ def test_workers_on_ray_import_evergreens_packages_from_such_a_folder(project: P
     assert [Path(line).is_relative_to(root) for line in done.stdout.split()[-3:]] == [True] * 3
 
 
+@pytest.mark.extended
 def test_a_recipe_beside_such_a_folder_loads(project: Path) -> None:
     recipe = project / "mine.py"
     recipe.write_text(RECIPE)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from flows.preview import preview
 from flows.retrain import retrain
 from tasks import predict
 from tasks.registry.aliases import champion_of
@@ -60,6 +61,7 @@ def check_digits(home: Home, folder: Path, recipe: str, distribution: str, block
     """
     file = folder / f"{NAME}.py"
     file.write_text(recipe)
+    assert preview(str(file), {}, home).first
     first = night(str(file), epochs=2)
     assert first.alias == "champion"
     assert Path(first.report).is_file()

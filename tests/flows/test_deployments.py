@@ -80,6 +80,7 @@ def test_no_library_reports_its_use(deployment: dict[str, Any]) -> None:
     assert {f"{name}={value}" for name, value in OFF.items()} <= set(lines)
 
 
+@pytest.mark.extended
 def test_entrypoints_are_imported_without_torch_or_ray() -> None:
     entrypoints = sorted({param.values[0]["entrypoint"] for param in EACH})
     program = (

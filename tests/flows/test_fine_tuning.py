@@ -59,6 +59,7 @@ def check_verify_reads_the_copy_of_the_initial_weights(home: Home, release: Rele
     assert broken() == []
 
 
+@pytest.mark.extended
 def test_each_night_starts_from_the_champion_of_the_night_before(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:

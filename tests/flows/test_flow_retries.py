@@ -55,6 +55,7 @@ def newest_run() -> Iterator[Callable[[], FlowRun]]:
         yield found
 
 
+@pytest.mark.extended
 def test_a_transient_failure_is_followed_by_a_retry_that_finishes(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def steps_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replica, "step", step)
 
 
+@pytest.mark.extended
 def test_a_used_up_failure_budget_is_not_granted_again(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, prefect_harness: None) -> Mad
         return Made(folder)
 
 
+@pytest.mark.extended
 def test_train_and_test_rows_are_inputs_with_source_schema_and_counts(made: Made) -> None:
     inputs = {
         one.dataset.name: (one.dataset, {tag.key: tag.value for tag in one.tags})

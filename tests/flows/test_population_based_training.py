@@ -70,6 +70,7 @@ def check_starts(planned: PlannedSearch, found: Search) -> None:
         assert len(kept) == 2  # the third place has other values
 
 
+@pytest.mark.extended
 def test_a_population_is_trained_in_generations(
     home: Home, ray_session: None, prefect_harness: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,6 +145,7 @@ def searched(
     return grown(planned), found
 
 
+@pytest.mark.extended
 def test_a_population_keeps_its_size_although_its_values_are_few(
     home: Home, ray_session: None, prefect_harness: None
 ) -> None:
@@ -172,6 +174,7 @@ def test_a_population_keeps_its_size_although_its_values_are_few(
     assert resolve(planned.settings, nested(later)) == planned.plans[5].settings
 
 
+@pytest.mark.extended
 def test_a_trial_whose_values_can_t_run_here_is_replaced(
     home: Home, ray_session: None, prefect_harness: None
 ) -> None:

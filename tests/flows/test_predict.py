@@ -103,6 +103,7 @@ def test_linked_folders_are_read_once(tmp_path):
     assert [chunk.files for chunk in find_chunks(tmp_path / "images")] == [("link/0.png",)]
 
 
+@pytest.mark.extended
 @given(sizes=st.lists(st.integers(0, 23), min_size=1, max_size=12))
 def test_parts_do_not_depend_on_how_rows_arrive(tmp_path_factory, sizes):
     rows = sum(sizes)

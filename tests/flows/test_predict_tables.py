@@ -119,6 +119,7 @@ def _new(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.extended
 def test_xgboost_predicts_what_its_trees_say(
     trained: dict[str, Release], predict: Callable[..., step.PredictionSummary], tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def digits(folder: Path, workers: int) -> DatasetVersion:
     return prepare(identify(home, load("digits")[1], settings, Digits().fetch(home.sources)))
 
 
+@pytest.mark.extended
 def test_several_shards_become_the_same_parts_on_ray(
     tmp_path: Path, pipelines: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_first_run_promotes_and_the_same_run_again_trains_nothing(home: Home) 
     assert champion_of(client_of(home), "digits") == "1"
 
 
+@pytest.mark.extended
 def test_the_same_run_in_another_home_gives_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def test_the_same_run_in_another_home_gives_the_same_weights(
     assert releases[0].report != releases[1].report
 
 
+@pytest.mark.extended
 def test_a_changed_setting_makes_a_new_version_and_force_another(home: Home) -> None:
     first, changed, forced = run(), run(training={"epochs": 1}), run(force=True)
     assert len({first.run_key, changed.run_key, forced.run_key}) == 3
@@ -153,6 +155,7 @@ def test_a_worse_candidate_is_kept_as_challenger_with_reasons(home: Home) -> Non
     assert worse.metrics["champion_accuracy"] == champion.metrics["accuracy"]
 
 
+@pytest.mark.extended
 def test_changed_gate_settings_judge_again_without_training(home: Home) -> None:
     kept = run(gate={"floor": 0.999})
     assert kept.alias == "challenger"
@@ -217,6 +220,7 @@ def test_a_champion_that_keeps_moving_ends_the_run_and_a_retry_does_not_train_ag
     assert len(attempts) == 1
 
 
+@pytest.mark.extended
 def test_one_mlflow_run_a_key_with_every_point_once(home: Home) -> None:
     release = run()
     client = client_of(home)
@@ -233,6 +237,7 @@ def test_one_mlflow_run_a_key_with_every_point_once(home: Home) -> None:
     assert {"report.html", "figures", "verdict.json", "ingredients.json", "dataset.json"} <= names
 
 
+@pytest.mark.extended
 def test_a_crash_after_registration_ends_in_the_same_single_version(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +336,7 @@ def test_bad_images_are_named_and_nothing_is_registered(
     assert run(data={"path": str(good)}).version == "1"
 
 
+@pytest.mark.extended
 def test_a_diverging_training_fails_for_good_and_registers_nothing(home: Home) -> None:
     with pytest.raises(TrainingError, match="diverged"):
         run(training={"learning_rate": 1e38, "optimizer": "sgd", "warmup_share": 0.0})
@@ -346,6 +352,7 @@ def test_more_workers_than_cpus_are_refused_before_anything_starts(home: Home) -
     assert not home.datasets.exists()
 
 
+@pytest.mark.extended
 def test_a_recipe_file_of_the_users_own(home: Home, tmp_path: Path) -> None:
     recipe = tmp_path / "mine" / "flat.py"
     recipe.parent.mkdir()
@@ -407,6 +414,7 @@ def test_a_damaged_mlflow_store_is_reported_and_not_changed(home: Home) -> None:
     assert store.read_bytes() == b"not a database" * 100
 
 
+@pytest.mark.extended
 def test_a_run_ends_although_the_prefect_server_is_away(
     home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

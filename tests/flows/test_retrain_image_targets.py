@@ -75,6 +75,7 @@ def dataset_of(place: Path, release: Release) -> DatasetVersion:
     return read_manifest(folder, release.dataset_fingerprint)
 
 
+@pytest.mark.extended
 def test_the_better_model_is_champion(releases: tuple[Release, Release]) -> None:
     first, second = releases
     assert (first.alias, second.alias, second.version) == ("champion", "champion", "2")

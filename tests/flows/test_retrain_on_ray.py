@@ -94,6 +94,7 @@ def test_training_with_feeds_stream_and_loader(odd_home: Home, feed: str) -> Non
     assert list(home.root.parent.iterdir()) == [home.root]
 
 
+@pytest.mark.extended
 def test_an_error_of_the_recipe_is_not_retried(home: Home, tmp_path: Path) -> None:
     recipe = tmp_path / "wrong.py"
     recipe.write_text(

@@ -26,6 +26,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.extended
 def test_predict_applies_the_function_of_the_run_and_another_function_is_not_compared(
     home: Home, tmp_path: Path
 ) -> None:

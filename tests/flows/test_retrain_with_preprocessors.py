@@ -109,6 +109,7 @@ def trained(
         yield Trained(home, recipe, release, read_manifest(place, release.dataset_fingerprint))
 
 
+@pytest.mark.extended
 def test_the_model_learns_from_the_columns_after_the_steps(trained: Trained) -> None:
     table = trained.version.table
     assert table is not None
@@ -188,6 +189,7 @@ def test_a_changed_statistic_of_the_registered_model_is_refused(trained: Trained
     load_version(trained.home, trained.recipe.stem, "1")
 
 
+@pytest.mark.extended
 def test_the_second_run_changes_nothing_and_another_step_retrains(trained: Trained) -> None:
     again = retrain(str(trained.recipe), SETTINGS)
     assert (again.version, again.run_key) == (trained.release.version, trained.release.run_key)

@@ -130,6 +130,7 @@ def test_the_form_of_a_recipe_has_the_fields_and_values_of_its_trainer() -> None
         assert field["title"] == SCHEMA["properties"][name]["title"], name
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("recipe", "accepted", "refused"),
     [
@@ -195,6 +196,7 @@ def test_the_form_of_a_search_keeps_the_seed_of_its_trials() -> None:
         client.delete_deployment(one)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("prefect_harness")
 @pytest.mark.parametrize(
     ("given", "why"),

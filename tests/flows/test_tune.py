@@ -86,6 +86,7 @@ def client_of(home: Home) -> Any:
     return connect(None, home)
 
 
+@pytest.mark.extended
 def test_trials_are_scored_by_validation_and_one_failure_ends_nothing(searched: Searched) -> None:
     by_rate = {
         trial.values["training.learning_rate"]: searched.found.result_of(trial)
@@ -134,6 +135,7 @@ def test_mlflow_has_a_parent_with_the_trials_and_nothing_is_registered(searched:
     assert {"search.json", "parallel_coordinates.png"} <= files
 
 
+@pytest.mark.extended
 def test_repeated_it_trains_nothing_and_registers_the_winner(searched: Searched) -> None:
     plans = searched.planned.plans
     before = [read_attempts(plan.paths) for plan in plans]

@@ -60,6 +60,7 @@ def statuses(client: Any) -> list[str]:
     return [client.get_run(run_id).info.status for run_id in runs]
 
 
+@pytest.mark.extended
 def test_the_next_run_judges_both_versions(killed: Any) -> None:
     release = run(seed=1)
     verdicts = [killed.get_model_version("digits", number).tags[VERDICT_TAG] for number in ("1", "2")]
@@ -74,6 +75,7 @@ def run_of_version(client: Any, home: Home, number: str) -> RunPaths:
     return home.run("digits", client.get_model_version("digits", number).tags[RUN_KEY_TAG])
 
 
+@pytest.mark.extended
 def test_a_run_that_is_judged_late_is_finished(killed: Any, home: Home) -> None:
     """It has a report and a release, so `verify` finds nothing, and its own command finds nothing to do."""
     run(seed=1)
@@ -89,6 +91,7 @@ def test_a_run_that_is_judged_late_is_finished(killed: Any, home: Home) -> None:
     assert statuses(killed) == ["FINISHED", "FINISHED"]
 
 
+@pytest.mark.extended
 def test_a_run_whose_late_report_fails_stays_unfinished_with_its_verdict(
     killed: Any, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +114,7 @@ def test_a_run_whose_late_report_fails_stays_unfinished_with_its_verdict(
     assert [one for one in verify(late, home) if one.ok is False] == []
 
 
+@pytest.mark.extended
 def test_a_version_that_can_t_be_judged_holds_no_later_run_up(killed: Any, home: Home) -> None:
     """A reader of the model's file gets other bytes than were registered."""
     source = killed.get_model_version("digits", "1").source
@@ -127,6 +131,7 @@ def test_a_version_that_can_t_be_judged_holds_no_later_run_up(killed: Any, home:
     assert run(seed=1).reused
 
 
+@pytest.mark.extended
 def test_an_old_recipe_that_fails_in_its_own_code_holds_no_later_run_up(
     killed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +149,7 @@ def test_an_old_recipe_that_fails_in_its_own_code_holds_no_later_run_up(
     assert statuses(killed) == ["KILLED", "FINISHED"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "error", [SettingError("install a library"), ModuleNotFoundError("No module named 'x'")]
 )
@@ -165,6 +171,7 @@ def test_what_a_user_can_remedy_is_tried_again_by_the_next_run(
     assert VERDICT_TAG in killed.get_model_version("digits", "1").tags
 
 
+@pytest.mark.extended
 def test_a_full_disk_ends_the_run(killed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")

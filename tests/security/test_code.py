@@ -19,6 +19,7 @@ EXTRAS = ("lightning", "accelerate", "transformers", "keras")  # the core instal
 CODE = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("file", CODE, ids=lambda file: str(file.relative_to(ROOT)))
 def test_no_line_runs_what_it_reads_or_lets_others_in(file: Path) -> None:
     assert list(dangers(file.read_text(encoding="utf-8"))) == []
@@ -86,6 +87,7 @@ def test_no_other_code_touches_that_switch() -> None:
     assert found == {"tasks/trackers/mlflow_store.py"}
 
 
+@pytest.mark.extended
 def test_importing_all_of_evergreen_sets_no_variable_of_rays_loaders() -> None:
     modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in CODE]
     program = (

@@ -103,6 +103,7 @@ def answer_of(url: str, secret: str = "", **headers: str) -> int:
         return refused.code
 
 
+@pytest.mark.extended
 def test_the_prefect_server_of_a_run_serves_this_machine_alone(tmp_path: Path) -> None:
     with started(["-c", _PREFECT], tmp_path) as run:
         assert run.stdout is not None

@@ -163,6 +163,7 @@ ATTACKS = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_it_is_refused_and_nothing_in_it_runs(
     registry: Registry, tmp_path: Path, attack: Attack, monkeypatch: pytest.MonkeyPatch

@@ -74,6 +74,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory, members: dict[str, bytes]) 
     return {attack.__name__ for attack in ATTACKS if (folder / attack.__name__).exists()}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 def test_what_runs_unchecked_is_refused(
     members: dict[str, bytes], marked: set[str], attack: Callable[..., Any], tmp_path: Path
@@ -247,6 +248,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.extended
 @given(data=st.data())
 def test_whatever_stands_somewhere_is_taken_or_refused(
     members: dict[str, bytes], data: st.DataObject
@@ -293,6 +295,7 @@ class Resizing(nn.Module):
         return self.head(self.attention(states)).reshape(rows, -1)
 
 
+@pytest.mark.extended
 def test_a_program_of_many_operations_passes() -> None:
     example = torch.zeros((3, 1, 8, 8), dtype=torch.uint8)
     program = torch.export.export(Resizing().eval(), (example,), dynamic_shapes=[{0: torch.export.Dim.AUTO}])

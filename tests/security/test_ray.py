@@ -98,6 +98,7 @@ def test_who_has_the_token_gets_in(cluster: Cluster) -> None:
     assert done.stdout.strip() == "in 42", done.stderr
 
 
+@pytest.mark.extended
 def test_who_has_not_does_not(cluster: Cluster) -> None:
     without = {"RAY_AUTH_MODE": "disabled"}
     wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}

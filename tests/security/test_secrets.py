@@ -152,6 +152,7 @@ def test_a_run_listens_to_this_machine_alone(succeeded: tuple[Ran, Proxy]) -> No
     assert {(name, ip) for name, ip in listened if not ip.removeprefix("::ffff:").startswith("127.")} == set()
 
 
+@pytest.mark.extended
 def test_a_run_that_succeeds_gives_none_away(succeeded: tuple[Ran, Proxy]) -> None:
     ran, proxy = succeeded
     assert ran.status == 0, ran.said
@@ -161,6 +162,7 @@ def test_a_run_that_succeeds_gives_none_away(succeeded: tuple[Ran, Proxy]) -> No
     assert not _OF_THE_SERVER.search(ran.said.encode())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("failure", "status"), [("RuntimeError", 4), pytest.param("ConnectionError", 75, marks=pytest.mark.slow)]
 )

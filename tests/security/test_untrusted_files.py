@@ -30,6 +30,7 @@ from training.supervision.launch import finished, launch
 from training.trainers.network.serving import load_weights_of
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["pickle", "torch"])
 def test_weights_that_are_a_pickle(tmp_path: Path, how: str) -> None:
     mark, file = tmp_path / "executed", tmp_path / "weights.safetensors"
@@ -96,6 +97,7 @@ def read_to_predict(folder: Path) -> None:
         list(read_chunk(chunk, (1, 2, 2)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("read", [read_as_a_source, read_to_predict])
 @pytest.mark.parametrize(
     "extension",
@@ -137,6 +139,7 @@ def pickled_objects(folder: Path, name: str, mark: Path) -> Path:
     return folder
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("read", [read_as_a_source, read_to_predict])
 @pytest.mark.parametrize("place", PICKLED)
 def test_parquet_with_pickled_values(tmp_path: Path, place: str, read: Callable[[Path], None]) -> None:

@@ -131,6 +131,7 @@ def refused(registry: RegisteredTrees, why: str) -> None:
         load_version(registry.home, "boosted", "1")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "attack", [own_class, own_loader, own_code, module_in_place_of_a_library, python_model]
 )
@@ -252,6 +253,7 @@ def test_a_table_that_evergreen_would_not_describe_is_refused(
     refused(registry, why)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", [py_compile.PycInvalidationMode.UNCHECKED_HASH, None], ids=["hash", "time"])
 def test_compiled_code_beside_the_code_is_refused(
     registry: RegisteredTrees, tmp_path: Path, mode: py_compile.PycInvalidationMode | None
@@ -363,6 +365,7 @@ def test_other_categories_than_those_registered_are_refused(registry: Registered
         registry.client.delete_model_version_tag("boosted", "1", METADATA_TAG)
 
 
+@pytest.mark.extended
 def test_a_machine_without_xgboost_names_the_command(registry: RegisteredTrees) -> None:
     command = [sys.executable, "-c", _WITHOUT, str(registry.home.root)]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

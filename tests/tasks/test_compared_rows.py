@@ -44,6 +44,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return home
 
 
+@pytest.mark.extended
 def test_test_rows_that_the_champion_was_trained_on_are_left_out_and_said(home: Home) -> None:
     one = candidate(home, 0.4)
     client = connect(None, home)

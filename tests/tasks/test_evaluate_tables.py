@@ -235,6 +235,7 @@ def test_predictions_that_are_not_finite_name_the_row_or_the_version(
 # --- classification on a table
 
 
+@pytest.mark.extended
 def test_a_classification_on_a_table_is_compared_by_its_classes(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     table = parcels().assign(price=lambda one: np.where(one.price > 20, "high", "low"))
@@ -273,6 +274,7 @@ def test_probabilities_that_are_not_finite_name_the_candidates_row_or_the_champi
         compare(one.plan, one.version, one.trained, None, None, tmp_path)
 
 
+@pytest.mark.extended
 def test_names_of_classes_that_are_too_long_for_a_tag_are_in_the_metadata(home: Home) -> None:
     names = ("a" * 60_000, "b" * 60_000)
     table = parcels().assign(price=lambda one: np.where(one.price > 20, *names))

@@ -224,6 +224,7 @@ def says(
     return "shorter"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", KINDS)
@@ -251,6 +252,7 @@ COMMANDS: dict[str, Ask] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
 def test_commands_tell_the_truth_or_name_the_file(
     subject: Subject, truths: dict[str, Any], kind: str, caplog: pytest.LogCaptureFixture

@@ -103,6 +103,7 @@ def test_mlflows_store_lies_in_the_home(odd: Home) -> None:
         assert store.execute("select count(*) from runs").fetchone() == (1,)
 
 
+@pytest.mark.extended
 def test_prefects_database_lies_in_the_home(odd: Home) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     root = Path(__file__).resolve().parents[2]

@@ -37,6 +37,7 @@ def run(recipe: str, **data: Any) -> Any:
     return retrain(recipe, form)
 
 
+@pytest.mark.extended
 def test_a_champion_of_another_shape_is_refused_before_training(home: Home, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
     assert run(recipe).alias == "champion"
@@ -45,6 +46,7 @@ def test_a_champion_of_another_shape_is_refused_before_training(home: Home, tmp_
     assert len(list(home.runs("plain").glob("*/attempts.jsonl"))) == 1
 
 
+@pytest.mark.extended
 def test_a_damaged_champion_is_refused_before_training_and_can_be_given_up(
     home: Home, tmp_path: Path
 ) -> None:
@@ -62,6 +64,7 @@ def test_a_damaged_champion_is_refused_before_training_and_can_be_given_up(
     assert run(recipe, validation_share=0.3).alias == "champion"
 
 
+@pytest.mark.extended
 def test_a_deleted_experiment_is_refused_before_training(home: Home, tmp_path: Path) -> None:
     client = connect(None, home)
     number = client.create_experiment("plain", artifact_location=home.mlflow_artifacts.as_uri())

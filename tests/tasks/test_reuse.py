@@ -58,6 +58,7 @@ def promoted(promoted_home: Done) -> Iterator[Done]:
     promoted_home.plan.paths.release.write_bytes(written)
 
 
+@pytest.mark.extended
 def test_the_same_question_has_the_same_answer(promoted: Done, kept_home: Done) -> None:
     for done in (promoted, kept_home):
         found = find_release(done.plan)

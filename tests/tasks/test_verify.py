@@ -52,6 +52,7 @@ def told(findings: tuple[Finding, ...], name: str) -> Finding:
     return next(one for one in findings if one.name == name)
 
 
+@pytest.mark.extended
 def test_a_run_that_recovered_keeps_every_promise(sound: Subject, undisturbed: RunPaths) -> None:
     findings = sound.look(against=undisturbed, recovery_bound_s=60)
     assert [one for one in findings if one.ok is not True] == []
@@ -73,6 +74,7 @@ def test_verify_changes_nothing(sound: Subject) -> None:
     assert everything() == before
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 def test_damage_breaks_the_invariant_that_covers_it(
     sound: Subject, damage: Callable[[Subject], None]
@@ -135,6 +137,7 @@ def test_a_verdict_of_an_earlier_release_lacks_newer_fields(sound: Subject) -> N
     assert told(sound.look(), "verdict follows").ok is False
 
 
+@pytest.mark.extended
 def test_an_alias_that_was_moved_after_the_lock_was_lost(sound: Subject) -> None:
     """Version 2 from another home has an earlier turn than the present champion, but becomes champion."""
     sound.client.set_model_version_tag("digits", "2", TURN_TAG, "0")
@@ -213,6 +216,7 @@ def test_a_helper_process(sound: Subject) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no /dev/shm here")
 def test_shared_memory(sound: Subject) -> None:
     file = SHARED_MEMORY / f"torch_{os.getpid()}_evergreen_test"
@@ -243,6 +247,7 @@ def harness_database(target: Path) -> Iterator[sqlite3.Connection]:
         yield ours
 
 
+@pytest.mark.extended
 def test_a_flow_run_left_running_in_the_homes_own_server(sound: Subject) -> None:
     with harness_database(sound.home.prefect / "prefect.db") as database:
         with database:

@@ -45,6 +45,7 @@ def scores(one: Candidate) -> Outcome:
     return agreement.scores_follow(one.evidence())
 
 
+@pytest.mark.extended
 def test_a_look_that_the_run_recorded_is_what_its_predictions_give(
     rounded: tuple[Candidate, Release],
 ) -> None:

@@ -71,6 +71,7 @@ def _trained(one: Candidate) -> Path:
     return one.plan.paths.model / TRAINED
 
 
+@pytest.mark.extended
 def test_rounds_since_the_newest_block_may_be_computed_twice(ended: tuple[Candidate, Release]) -> None:
     found = attempts.computed_twice(ended[0].evidence())
     assert found.ok, found.detail

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from crashes import crashed
 from small_runs import prepared, tiny_settings
 
@@ -91,6 +92,7 @@ def test_a_changed_part_file_of_the_uploaded_dataset_is_found_and_named(home: Ho
     assert "the dataset is not in" in dataset(run).detail
 
 
+@pytest.mark.extended
 def test_a_training_that_another_machine_continued_or_downloaded_is_sound(home: Home, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store"
     crashed(job_in(home, url), crash_step=3)

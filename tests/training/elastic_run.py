@@ -25,7 +25,9 @@ from ray.core.generated import autoscaler_pb2
 from slow_runs import last_step, slow_job
 
 from training.attempts.history import read_attempts
+from training.errors import EvergreenError
 from training.ray_cluster import ray_train
+from training.ray_cluster.cluster import ray_cluster
 from training.records import DatasetVersion, TrainedModel
 from training.storage.paths import Home
 from training.supervision.launch import launch
@@ -93,6 +95,33 @@ def preempt(folder: Path, version: DatasetVersion) -> None:
     cluster.shutdown()
 
 
+def lose_head(folder: Path, version: DatasetVersion) -> None:
+    """Kill the head of a cluster at `ray.address` during a training; prints the error, and the seconds until then."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    job = slow_job(
+        Home(folder),
+        version,
+        workers=1,
+        scaling={"cpus_per_worker": 1},
+        training={"epochs": 1000},
+        ray={"address": cluster.address, "num_cpus": None},
+    )
+    killed: list[float] = []
+
+    def kill() -> None:
+        wait(lambda: last_step(job.paths.metrics) >= 10)
+        cluster.head_node.all_processes["gcs_server"][0].process.kill()
+        killed.append(time.monotonic())
+
+    threading.Thread(target=kill, daemon=True).start()
+    try:
+        with ray_cluster(job.settings):
+            launch(job)
+    except EvergreenError as error:
+        seconds = time.monotonic() - killed[0]
+        print(json.dumps({"error": str(error), "status": error.exit_status, "seconds": seconds}), flush=True)
+
+
 def without_shared_disk(folder: Path, version: DatasetVersion) -> None:
     """Train on a node that sees neither the run's folder nor the dataset: empty folders are mounted over them there."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
@@ -122,7 +151,7 @@ def without_shared_disk(folder: Path, version: DatasetVersion) -> None:
         cluster.shutdown()
 
 
-def wait(condition: Callable[[], bool], seconds: float = 180) -> None:
+def wait(condition: Callable[[], bool], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -131,6 +160,11 @@ def wait(condition: Callable[[], bool], seconds: float = 180) -> None:
 
 
 if __name__ == "__main__":
-    scenarios = {"elastic": grow_and_shrink, "preemption": preempt, "storage": without_shared_disk}
+    scenarios = {
+        "elastic": grow_and_shrink,
+        "preemption": preempt,
+        "storage": without_shared_disk,
+        "head": lose_head,
+    }
     scenario = scenarios[sys.argv[1]]
     scenario(Path(sys.argv[2]), DatasetVersion.model_validate_json(Path(sys.argv[3]).read_text()))

@@ -432,6 +432,7 @@ def test_a_root_that_is_no_module_is_named() -> None:
 BY_NAME = {"training.problems.objectives", "training.trainers.base", "training.trainers.tensorflow.library"}
 
 
+@pytest.mark.extended
 def test_no_module_that_computes_is_imported_by_a_computed_name() -> None:
     """Such an import can't be followed. Some modules only ask whether a library is installed."""
     for name in {module for recipe in BUILT_IN for module in code_of_recipe(recipe)} - BY_NAME:
@@ -445,6 +446,7 @@ def test_no_module_that_computes_is_imported_by_a_computed_name() -> None:
         assert not called & {"import_module", "__import__", "exec"}, name
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("recipe", ["digits", "diabetes", "breast-cancer", "breast-cancer-lightgbm"])
 def test_a_training_imports_no_module_that_does_not_count(recipe: str, tmp_path: Path) -> None:
     """Every module of the hashed packages that a training imports in a fresh process is in its run key."""

@@ -97,6 +97,7 @@ def test_a_module_may_have_another_name_than_its_distribution(tmp_path: Path) ->
     assert {"scikit-learn", "pillow"} <= versions.keys()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("editable", [True, False], ids=["editable", "no distribution"])
 def test_code_without_a_fixed_version_counts_by_its_text(
     tmp_path: Path, install: Install, editable: bool

@@ -333,6 +333,7 @@ def test_a_run_s_copy_is_executed_once_unless_its_global_variables_must_be_new(t
     assert executed.read_text() == "xxx"
 
 
+@pytest.mark.extended
 def test_a_helper_of_a_run_s_copy_is_imported_once(tmp_path: Path) -> None:
     path = Path(
         write(tmp_path / "own", "import shapes\ndef build_again():\n    import shapes\n    return shapes\n")

@@ -30,6 +30,7 @@ def printed(script: Path, home: Path) -> str:
     return done.stdout or done.stderr
 
 
+@pytest.mark.extended
 def test_a_script_plans_its_own_recipe(tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text(
@@ -40,6 +41,7 @@ def test_a_script_plans_its_own_recipe(tmp_path: Path) -> None:
     assert printed(script, tmp_path / "home").split() == ["True"]
 
 
+@pytest.mark.extended
 def test_a_script_that_imports_a_recipe_plans_the_file_that_defines_it(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(_RECIPE)
     script = tmp_path / "nightly.py"
@@ -50,6 +52,7 @@ def test_a_script_that_imports_a_recipe_plans_the_file_that_defines_it(tmp_path:
     assert printed(script, tmp_path / "home").split() == ["True"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("argument", ["recipe", "__file__"])
 def test_a_recipe_file_that_plans_itself_while_it_is_loaded_is_refused(argument: str, tmp_path: Path) -> None:
     script = tmp_path / "own.py"

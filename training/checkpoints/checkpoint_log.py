@@ -65,7 +65,8 @@ class CheckpointLog:
     settings: CheckpointSettings
     run_key: str
     conditions: dict[str, str] = field(default_factory=dict)  # of this attempt, added to contract()
-    before_commit: Callable[[], None] = lambda: None  # called before the rename; an error prevents the commit
+    # Called before a rename and before damaged checkpoints are removed; an error prevents both.
+    before_commit: Callable[[], None] = lambda: None
     progress: Callable[[], None] = lambda: None  # called each second while `wait` waits for a write
     moved: Callable[[int], None] = lambda _: (
         None
@@ -198,6 +199,8 @@ class CheckpointLog:
         import torch
 
         self._make_way(target)
+        if self._damaged:
+            self.before_commit()
         # _prune counts folders: it would keep damaged checkpoints as the newest, and remove good ones.
         while self._damaged:
             remove_folder(self._damaged.pop())
@@ -265,6 +268,7 @@ class CheckpointLog:
             if path.exists():
                 self._verified(path)
         except DataError:
+            self.before_commit()  # the checkpoint may belong to a newer attempt
             remove_folder(path)
 
     def publish(self, path: Path, manifest: Manifest, kept: list[str]) -> None:
@@ -317,6 +321,7 @@ class CheckpointLog:
         try:
             return self.load_at(step)
         except DataError as error:
+            self.before_commit()
             for path in self.entries():
                 if _step(path) >= step:
                     remove_folder(path)

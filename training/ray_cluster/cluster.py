@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -22,6 +23,8 @@ _own: dict[
 ] = {}  # head (gcs_server) and node (raylet) of a Ray that this process started, by name
 
 _ANSWER_TIMEOUT_S = 5.0
+# Ray gives a head that is gone 60 seconds. This is less, so that a run can end with a status of its own before.
+_HEAD_AWAY_S, _HEAD_EVERY_S, _HEAD_TIMEOUT_S = 30.0, 5.0, 1.0
 _PING_TIMEOUT_S = 60.0
 
 
@@ -109,6 +112,13 @@ def _connect(address: str) -> None:
             f"ray.address: RAY_AUTH_MODE is token, and there is none for {address}. Name the file with the cluster's "
             "token in RAY_AUTH_TOKEN_PATH, or put it at ~/.ray/auth_token."
         ) from error
+    except RuntimeError as error:
+        if "version mismatch" not in str(error).lower():
+            raise
+        raise SettingError(
+            f"ray.address: the cluster at {address} has other versions of Ray or Python than this process ({error}). "
+            "Install the same versions, to the patch version."
+        ) from error
     except ConnectionError as error:
         mode = os.environ.get("RAY_AUTH_MODE", "not set, so no token was offered")
         raise TransientError(
@@ -117,7 +127,7 @@ def _connect(address: str) -> None:
         ) from error
 
 
-def check_answers(address: str) -> None:
+def check_answers(address: str, timeout_s: float = _ANSWER_TIMEOUT_S) -> None:
     """Check that a server listens at `address`; Ray itself would try for minutes and then not name the address.
 
     Raises :class:`SettingError` when `address` is not host:port, and :class:`TransientError` when no server answers.
@@ -126,7 +136,7 @@ def check_answers(address: str) -> None:
     if not host or not port.isdigit():
         raise SettingError(f"ray.address: {address!r} is not host:port, such as 10.0.0.1:6379")
     try:
-        socket.create_connection((host, int(port)), timeout=_ANSWER_TIMEOUT_S).close()
+        socket.create_connection((host, int(port)), timeout=timeout_s).close()
     except OSError as error:
         raise TransientError(f"ray.address: no Ray cluster answers at {address} ({error})") from error
 
@@ -140,6 +150,8 @@ def restart_dead_ray(settings: Settings) -> None:
 
     if _runs("gcs_server") and _runs("raylet") and _has_node():
         return  # a test task would add another second to each recovery
+    if settings.ray.address:
+        check_answers(settings.ray.address)  # at once, while Ray would wait for its head
     if not _own and _answers():
         return
     if settings.ray.address:
@@ -172,6 +184,39 @@ def connection() -> object:
 def head_is_gone() -> bool:
     """Whether the head (GCS) of this run's own cluster died. Ray notices after a minute, then ends this process."""
     return bool(_own) and not _runs("gcs_server")
+
+
+class HeadWatch:
+    """Watches the head (GCS) of a run's cluster, which Ray itself does not report until it ends this process.
+
+    `address` is `ray.address`, or None for a local Ray.
+    """
+
+    def __init__(self, address: str | None):
+        self._address = address
+        self._asked = self._answered = time.monotonic()
+
+    def look(self) -> None:
+        """Raises :class:`TransientError` when the head has died, or has not answered for 30 seconds."""
+        if head_is_gone():
+            raise TransientError("Ray's head process (gcs_server) died.")
+        if time.monotonic() - self._asked > _HEAD_EVERY_S and not self.answers():
+            away = time.monotonic() - self._answered
+            if away > _HEAD_AWAY_S:
+                raise TransientError(
+                    f"ray.address: the head at {self._address} has not answered for {away:.0f} s."
+                )
+
+    def answers(self) -> bool:
+        """Whether the head answers now. Otherwise calls of Ray would block until Ray ends this process."""
+        self._asked = time.monotonic()
+        try:
+            if self._address is not None:
+                check_answers(self._address, _HEAD_TIMEOUT_S)
+        except TransientError:
+            return False
+        self._answered = self._asked
+        return not head_is_gone()
 
 
 def _runs(name: str) -> bool:

@@ -7,7 +7,6 @@ that version meanwhile. The operating system frees the lock when the worker dies
 import fcntl
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from typing import NamedTuple
 from training.errors import ResourceError
 from training.storage.files import HALF_DONE, remove_folder
 from training.storage.given_paths import expanded
+from training.storage.scratch import temporaries
 
 DATASETS = "datasets"
 _KEPT = 2  # versions of a dataset that a node keeps
@@ -51,7 +51,7 @@ def cache_folder(chosen: str | None) -> Path:
     """The path of :func:`node_cache`, which may not exist."""
     if chosen is not None:
         return expanded(chosen, "storage.node_cache")
-    return Path(tempfile.gettempdir()) / f".evergreen-datasets-{os.getuid()}"
+    return temporaries() / f".evergreen-datasets-{os.getuid()}"
 
 
 def _is_own(folder: Path) -> bool:

@@ -15,7 +15,7 @@ from training.attempts.history import read_failures
 from training.attempts.job import TrainingJob
 from training.errors import TransientError
 from training.redaction import redact
-from training.search.records import TrialFailure, TrialJob, failure_file
+from training.search.records import TrialFailure, TrialJob, failure_file, kind_of
 from training.storage.paths import TRAINED, RunPaths
 from training.storage.record_files import write_record
 from training.supervision.watchdog import Watchdog, end_workers
@@ -79,7 +79,7 @@ class _Watched:
         failure = TrialFailure(
             error=f"the trial hung: {redact(str(error))}",
             transient=True,
-            kind=type(error).__name__,
+            kind=kind_of(error),
             run_key=self.job.plan.run_key,
         )
         write_record(failure_file(folder, self.job.number), failure, folder.name)

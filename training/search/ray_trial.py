@@ -22,7 +22,7 @@ from training.errors import EvergreenError, ResourceError, StopRequestedError, T
 from training.redaction import redact
 from training.search.hung_trials import note_process
 from training.search.progress import LOSS, best_of, epochs_of
-from training.search.records import Event, TrialFailure, TrialJob, failure_file, stop_file
+from training.search.records import Event, TrialFailure, TrialJob, failure_file, kind_of, stop_file
 from training.storage.files import write_text
 from training.storage.paths import RunPaths
 from training.storage.record_files import write_record
@@ -117,7 +117,7 @@ class RayTrial(ray.tune.Trainable):
             error=redact(str(known)),
             transient=not isinstance(known, TrainingError),
             may_pass=known.transient or isinstance(known, ResourceError),
-            kind=type(known).__name__,
+            kind=kind_of(known),
             run_key=self._job.plan.run_key,
         )
         folder = Path(self._job.folder)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from training.errors import EvergreenError
 from training.plan import RunPlan
 from training.records import DatasetVersion, ProblemName, Record, Release
 
@@ -142,7 +143,7 @@ class TrialFailure(Record):
     The trial's process writes this record; for a trial that hangs, the process of the search does.
 
     `transient`: the same command tries the trial again. `may_pass`: the error may be gone then, although nobody changed
-    anything. `kind` is the name of the error's class.
+    anything. `kind` is the result of :func:`kind_of`.
     """
 
     error: str
@@ -150,6 +151,15 @@ class TrialFailure(Record):
     may_pass: bool = True
     kind: str = ""
     run_key: str = ""
+
+
+def kind_of(error: EvergreenError) -> str:
+    """Name of the subclass of :class:`EvergreenError` from which the class of `error` comes, such as DataError.
+
+    The subclass determines the exit status.
+    """
+    classes = type(error).mro()
+    return classes[max(0, classes.index(EvergreenError) - 1)].__name__
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,18 @@ log = logging.getLogger("evergreen.scratch")
 _HELD = ".held"
 
 
+def temporaries() -> Path:
+    """Folder of this machine's temporary files, also on a full disk, where Python's tempfile finds no folder."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        return Path(os.environ.get("TMPDIR") or "/tmp")
+
+
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
     """Yield a temporary folder as :func:`temporary_folder`; first removes those of this purpose without owner."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}{purpose}-*"):
+    for folder in temporaries().glob(f"{TEMPORARY_PREFIX}{purpose}-*"):
         with suppress(OSError):  # removed meanwhile, or of another user
             if is_abandoned(folder):
                 log.info("removing %s, which a killed process left", folder)

@@ -7,6 +7,7 @@ cluster instead.
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from training.attempts.heartbeat import read_beats
@@ -23,6 +24,7 @@ class PreemptionPoller:
     """Asks the cluster every `_LOOK_S` seconds whether a node with workers of this attempt is being drained."""
 
     job: TrainingJob
+    head_answers: Callable[[], bool]
     _looked: float = 0.0
     _known: set[str] = field(default_factory=set)
 
@@ -32,6 +34,8 @@ class PreemptionPoller:
         if now - self._looked < _LOOK_S:
             return
         self._looked = now
+        if not self.head_answers():
+            return
         ours = {beat.node for beat in read_beats(self.job.paths) if beat.attempt == self.job.attempt}
         for node in (set(_draining()) & ours) - self._known:
             self._known.add(node)

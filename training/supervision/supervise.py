@@ -9,6 +9,7 @@ driver has superseded it on the same run.
 import logging
 import random
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from training.errors import (
     classify,
 )
 from training.ray_cluster.capacity import NoCapacityError
-from training.ray_cluster.cluster import head_is_gone, restart_dead_ray
+from training.ray_cluster.cluster import HeadWatch, restart_dead_ray
 from training.ray_cluster.ray_train import upload_inputs
 from training.recipe_errors import raised_at
 from training.redaction import redact
@@ -82,6 +83,7 @@ def train_until_done(
         time.sleep(_pause_s(job, futile))
         if on_ray:
             restart_dead_ray(job.settings)
+        _check_rivals(job, fence)  # otherwise the next round would kill the workers of a newer driver
     return None
 
 
@@ -174,7 +176,13 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
 
     thread = threading.Thread(target=copy_context().run, args=(work,), name="evergreen-attempt", daemon=True)
     thread.start()
-    watchdog, limits, relay, notices = Watchdog(job), Deadlines(job), Relay(job.paths), PreemptionPoller(job)
+    watchdog, limits, relay, head = (
+        Watchdog(job),
+        Deadlines(job),
+        Relay(job.paths),
+        HeadWatch(job.settings.ray.address),
+    )
+    notices = PreemptionPoller(job, head.answers)
     fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
     while thread.is_alive():
         thread.join(_LOOK_S)
@@ -183,9 +191,11 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
         _end_for_rival(job, fence)
         if limits.passed(asked):
             break
-        if head_is_gone():
-            end_workers(read_beats(job.paths))
-            raise TransientError("Ray's head process (gcs_server) died.")
+        try:
+            head.look()
+        except TransientError:  # workers on other nodes end with their head, which alone could reach them
+            end_workers([beat for beat in read_beats(job.paths) if beat.host == socket.gethostname()])
+            raise
         try:
             watchdog.look()
         except TransientError:

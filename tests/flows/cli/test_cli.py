@@ -27,6 +27,7 @@ def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize(
     ("assignment", "said"),
@@ -52,6 +53,7 @@ def test_a_bad_setting_is_refused_at_once(tmp_path: Path, assignment: str, said:
     assert list(tmp_path.iterdir()) == []  # no store and no server log was created
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["recipes"], ["plan", "digits", "--json"], ["doctor", "--json"]]
 )
@@ -90,6 +92,7 @@ def test_a_terminal_that_was_closed_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
 @pytest.mark.parametrize(
     ("arguments", "status"),
@@ -147,6 +150,7 @@ def test_an_unknown_recipe_is_refused_with_a_list_of_recipes(tmp_path: Path) -> 
     assert "fashion-mnist" in done.stderr
 
 
+@pytest.mark.extended
 def test_missing_and_damaged_data(tmp_path: Path) -> None:
     missing = evergreen(
         "retrain", "digits", "--set", f"data.path={tmp_path / 'none'}", home=tmp_path / "home"
@@ -168,6 +172,7 @@ def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
     assert "EVERGREEN_HOME" in done.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("command", [["recipes"], ["plan", "digits"], ["retrain", "--help"]])
 def test_light_commands_import_nothing_heavy(tmp_path: Path, command: list[str]) -> None:
     program = (

@@ -86,6 +86,7 @@ def test_rollback(tmp_path: Path) -> None:
     assert not home.prefect.exists()  # the command started no Prefect server
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "command", [["predict", "nothing", "images", "out.parquet"], ["rollback", "nothing"]], ids=lambda c: c[0]
 )
@@ -106,6 +107,7 @@ def test_doctor_starts_ray_when_asked_to(tmp_path: Path) -> None:
     assert found["Ray"]["found"].startswith("started, ran a task and stopped")
 
 
+@pytest.mark.extended
 def test_doctor_finds_what_is_broken(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_bytes(b"not a database" * 100)
     done = evergreen("doctor", "--json", home=tmp_path)
@@ -130,6 +132,7 @@ def finished_home(tmp_path_factory: pytest.TempPathFactory, prefect_harness: Non
 ASSIGNMENTS = ["--set", "training.epochs=1", "--set", "scaling.num_workers=0", "--set", "gate.floor=0.3"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("command", ["retrain", "plan"])
 def test_a_reused_run_imports_neither_torch_nor_ray(finished_home: Home, command: str) -> None:
     began, heavy = time.monotonic(), HEAVY - {"mlflow", "pandas"}  # imported by MLflow's client

@@ -88,6 +88,7 @@ def test_the_command_shows_no_password_of_an_address(home: Home, capsys: pytest.
     assert home.root.is_dir()
 
 
+@pytest.mark.extended
 def test_credentials_of_prefect(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     server = LocalServer(home)
     try:

@@ -92,6 +92,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [(["gc"], EXIT_OK), (["rollback", MODEL], EXIT_OK), (["retrain", "digits"], EXIT_RESOURCE)],
@@ -144,6 +145,7 @@ def plan_of(recipe: str, home: Home) -> RunPlan:
     return plan
 
 
+@pytest.mark.extended
 def test_a_recipe_of_the_users_own_is_named_by_its_path(served: tuple[Home, Any], tmp_path: Path) -> None:
     home, client = served
     file = write_recipe(tmp_path / "my recipes", name="scans")

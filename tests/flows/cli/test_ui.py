@@ -44,6 +44,7 @@ def test_a_taken_port_is_refused_with_its_holder_and_a_free_port(tmp_path: Path)
     check_port(port)  # the port is free again
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("port", [-1, 0, 65536])
 def test_an_invalid_port_is_refused(tmp_path: Path, port: int) -> None:
     with pytest.raises(SettingError, match="from 1 to 65535"):

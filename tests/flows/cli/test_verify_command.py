@@ -45,6 +45,7 @@ def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.extended
 def test_a_sound_run_by_its_recipes_name(finished: RunPaths) -> None:
     done = evergreen("digits", "--json", home=home_of(finished).root)
     assert done.returncode == EXIT_OK, done.stdout + done.stderr
@@ -56,6 +57,7 @@ def test_a_sound_run_by_its_recipes_name(finished: RunPaths) -> None:
     assert len(marked) == len(findings)  # one line for each finding
 
 
+@pytest.mark.extended
 def test_an_unfinished_run_by_its_folder_says_what_comes_next(finished: RunPaths, tmp_path: Path) -> None:
     kept = {file: file.read_bytes() for file in (finished.release, finished.report)}
     for file in kept:

@@ -54,6 +54,7 @@ def test_a_server_that_dies_is_replaced_at_the_same_address_and_ends_with_the_bl
     assert gone(server._process.pid)
 
 
+@pytest.mark.extended
 def test_the_server_ends_with_a_killed_command(home: Home) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

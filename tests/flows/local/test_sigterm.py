@@ -73,6 +73,7 @@ def terminated_at(cpu_s: float, home: Home, folder: Path) -> None:
         pass
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cpu_s", moments(1, _SEED))
 def test_a_command_ends_at_any_moment_of_its_start(cpu_s: float, home: Home, tmp_path: Path) -> None:
     terminated_at(cpu_s, home, tmp_path)

@@ -53,11 +53,13 @@ def said(program: str, folder: Path, **variables: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.extended
 def test_the_libraries_themselves_say_that_reports_are_off(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     assert said(_LIBRARIES, tmp_path) == "False False False False False"
 
 
+@pytest.mark.extended
 def test_a_user_may_allow_reports(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     allowed = {

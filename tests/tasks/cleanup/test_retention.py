@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -113,6 +114,7 @@ def everything(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("with_store", [True, False])
 def test_a_dry_run_changes_nothing(kept: Kept, with_store: bool) -> None:
     left = kept.runs[0].root / ".release.json.cut.tmp"
@@ -211,6 +213,7 @@ def test_the_dataset_of_a_kept_run_stays(kept: Kept) -> None:
     assert kept.home.dataset("digits", "f" * 64).exists()
 
 
+@pytest.mark.extended
 def test_what_was_removed_comes_back_bit_for_bit(one_run: tuple[Home, Release]) -> None:
     home, release = one_run
     shutil.rmtree(home.run("digits", release.run_key).root)
@@ -405,6 +408,24 @@ def test_the_fence_of_a_removed_run_is_closed_first(kept: Kept, monkeypatch: pyt
     collect(kept.home, keep=1)
     assert refused == [run.root]
     assert not run.root.exists()
+
+
+def test_what_frees_space_without_writing_goes_first_on_a_full_disk(kept: Kept) -> None:
+    """By a limit of this process, no file can grow, as on a full disk."""
+    checkpoints = kept.runs[1].checkpoints
+    assert checkpoints.is_dir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        found = collect(kept.home, keep=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not checkpoints.exists()
+    assert kept.runs[4].root.exists()
+    assert "Run `evergreen gc` again" in found.left_alone["digits"]
+    again = collect(kept.home, keep=2)
+    assert not again.left_alone
+    assert not kept.runs[4].root.exists()
 
 
 def test_a_version_of_another_run_is_not_deleted(kept: Kept) -> None:

@@ -261,6 +261,7 @@ def test_a_run_that_the_store_does_not_have_goes_at_once(
     assert not unneeded_here.paths.root.exists()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["listing", "delete"])
 def test_a_run_s_folder_stays_while_its_store_is_away(
     home: Home,

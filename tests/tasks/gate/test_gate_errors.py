@@ -96,6 +96,7 @@ def exact_error(rows, margin, gained_share, confidence):
     return total
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
 @pytest.mark.parametrize("gained_share", [0.0, 0.005, 0.05])
 @pytest.mark.parametrize(
@@ -126,6 +127,7 @@ def simulated(rng, times, rows, gained, lost):
         yield base.model_copy(update=dict(zip(names, (same, up, down, changes), strict=True)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("policy", "lost"),
     [
@@ -141,6 +143,7 @@ def test_a_candidate_at_the_boundary_is_promoted_no_more_often_than_stated(polic
     assert 0.02 < np.mean(runs) <= 0.05
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("policy", "gained", "lost"),
     [(BETTER, 0.04, 0.02), (GateSettings(**ALONE, policy="not_worse", margin=0.01), 0.03, 0.03)],
@@ -153,6 +156,7 @@ def test_a_true_difference_is_found(policy, gained, lost):
     assert np.mean(runs) > 0.8
 
 
+@pytest.mark.extended
 def test_class_rule_seldom_fires_without_a_true_drop():
     """Without any limit on the drop, only the significance test prevents a refusal because of noise."""
     rng = np.random.default_rng(13)

@@ -397,6 +397,7 @@ def sometimes_far_off(rng, rows, margin, events=10):
     return reference, candidate + jumps * math.sqrt(margin * rows / events) * rng.choice([-1.0, 1.0], rows)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("draw", [evenly_worse, sometimes_far_off])
 @pytest.mark.parametrize(("margin", "alpha"), [(0.05, 0.05), (0.3, 0.05), (0.05, 0.01)])
 def test_not_worse_passes_a_model_that_is_worse_by_the_margin_no_oftener_than_allowed(draw, margin, alpha):
@@ -413,6 +414,7 @@ def better_on_most_rows(rng, rows, events):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("events", "least", "most"), [(3, 0.1, 0.25), (10, 0.05, 0.13), (30, 0.02, 0.09)])
 def test_how_often_equal_models_pass_if_few_rows_decide(events, least, most):
     """docs/gate.md has these shares under "What is not promised": 17 %, 8 % and 5 % instead of 5 %."""

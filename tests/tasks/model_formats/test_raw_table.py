@@ -134,6 +134,7 @@ OPERATIONS = st.one_of(
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["number", "category", "boolean", "date"])
 @given(values=SERIES, operations=st.lists(OPERATIONS, max_size=4), fill=FILLS)
 def test_preprocessing_has_the_same_bits(

@@ -53,6 +53,7 @@ def inputs_of(registered: RegisteredTrees) -> Any:
     return np.array(open_columns(registered.version, "test").inputs)
 
 
+@pytest.mark.extended
 def test_the_registered_model_predicts_as_the_trained_one(registered: RegisteredTrees) -> None:
     connect(None, registered.home)
     inputs, version = inputs_of(registered), registered.version
@@ -115,6 +116,7 @@ def test_a_missing_file_of_the_training_is_refused(registered: RegisteredTrees, 
         inspection.predictor(recipe, registered.version, trained)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "training",
     [

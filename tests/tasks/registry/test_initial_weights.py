@@ -59,6 +59,7 @@ def child(home: Home, reference: str = "champion", seed: int = 1) -> RunPlan:
     return planned(home, seed=seed, **sections)[0]
 
 
+@pytest.mark.extended
 def test_the_champion_is_found_with_what_it_was_made_from(home: Home, parent: Candidate) -> None:
     digest = parent.trained.weights_digest
     assert find_start(home, "digits", tiny_settings()) is None
@@ -150,6 +151,7 @@ def test_a_file_that_changed_after_planning_is_refused(home: Home, parent: Candi
         keep_initial_weights(plan)
 
 
+@pytest.mark.extended
 def test_test_rows_that_the_initial_weights_know_are_left_out(home: Home, parent: Candidate) -> None:
     """Under another model name, so that there is no champion whose training rows would be left out."""
     one = trained_candidate(home, data={"test_share": 0.4}, seed=5, epochs=1, init_from="champion").under(
@@ -183,6 +185,7 @@ def test_test_rows_that_the_initial_weights_know_are_left_out(home: Home, parent
     assert training_rows_of(client, one.plan, "1", "grandchild") is None
 
 
+@pytest.mark.extended
 def test_a_champion_that_was_fine_tuned_knows_its_ancestors_rows(home: Home, parent: Candidate) -> None:
     """Also where the champion learned the same dataset version as the candidate."""
     one = trained_candidate(home, data={"test_share": 0.4}, seed=6, epochs=1)

@@ -366,6 +366,7 @@ def named(case: Case) -> str:
     return " ".join(["-and-".join(action.__name__ for action, _ in actions), *some])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", FAST, ids=named)
 def test_no_promotion_is_lost_in_any_order(homes: list[HomeOfRuns], case: Case) -> None:
     assert explored(homes, *case).orders > 1

@@ -142,6 +142,7 @@ def mark(registry: RegistryInMemory, home: Home, call: str, *args: str) -> None:
     assert any(ROLLBACK_TAG in tags for tags in registry.models[MODEL].versions.values())
 
 
+@pytest.mark.extended
 def test_a_rollback_that_moved_nothing_is_not_finished_after_a_promotion(homes: tuple[Home, Home]) -> None:
     """The rollback of version 3 ended before the alias moved; another home promoted version 4 over version 3."""
     one, other = homes
@@ -154,6 +155,7 @@ def test_a_rollback_that_moved_nothing_is_not_finished_after_a_promotion(homes: 
     assert not any(ROLLBACK_TAG in tags for tags in registry.models[MODEL].versions.values())
 
 
+@pytest.mark.extended
 def test_a_rollback_is_not_finished_when_its_target_became_champion_again_since(
     homes: tuple[Home, Home],
 ) -> None:
@@ -167,6 +169,7 @@ def test_a_rollback_is_not_finished_when_its_target_became_champion_again_since(
     assert ROLLBACK_TAG not in registry.models[MODEL].versions[3]
 
 
+@pytest.mark.extended
 def test_a_registration_finishes_a_rollback_or_drops_its_stale_mark(homes: tuple[Home, Home]) -> None:
     one, other = homes
     registry = shared(one)

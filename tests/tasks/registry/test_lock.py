@@ -172,6 +172,7 @@ with registry_lock(connect(None, Home(Path(store))), Home(Path(home)), model):
 """
 
 
+@pytest.mark.extended
 def test_a_home_ends_the_claim_of_its_killed_holder_at_once(
     client: MlflowClient, store: Home, homes: list[Home]
 ) -> None:

@@ -99,6 +99,7 @@ PROMOTION = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("point", UNREGISTERED, ids=lambda point: point[1])
 def test_a_crash_before_the_version_exists(world: World, point: tuple[Any, ...]) -> None:
     crashed(world.candidate.register, *point)
@@ -106,6 +107,7 @@ def test_a_crash_before_the_version_exists(world: World, point: tuple[Any, ...])
     check_logged_models(world)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("point", PROMOTION, ids=lambda point: "-".join(map(str, point[1:])))
 def test_a_crash_while_a_challenger_is_promoted(world: World, point: tuple[Any, ...]) -> None:
     kept = world.candidate.register(**REFUSED)
@@ -114,6 +116,7 @@ def test_a_crash_while_a_challenger_is_promoted(world: World, point: tuple[Any, 
     check_promoted(world, world.candidate.register())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "point",
     [(MlflowClient, "set_registered_model_alias"), (tasks.registry.aliases, "write_records")],
@@ -134,6 +137,7 @@ def test_registering_leaves_the_run_unfinished(world: World) -> None:
     assert world.client.get_run(run_id).info.status == "RUNNING"
 
 
+@pytest.mark.extended
 def test_a_verdict_is_not_recorded_when_the_champion_moved_during_a_crash(world: World) -> None:
     """The crash comes before the alias moves; when the run is repeated, the champion is another version."""
     one, other = world.candidates
@@ -147,6 +151,7 @@ def test_a_verdict_is_not_recorded_when_the_champion_moved_during_a_crash(world:
     assert world.decisions()[0] == ("promote", "2", "4")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("gate", [{}, REFUSED], ids=["compared", "refused"])
 def test_no_verdict_is_reached_against_a_former_champion(world: World, gate: dict[str, Any]) -> None:
     """A person rolls back between the comparison and the registration: no look is spent, and nothing is kept."""
@@ -161,6 +166,7 @@ def test_no_verdict_is_reached_against_a_former_champion(world: World, gate: dic
     assert release.verdict.champion_version == "1"
 
 
+@pytest.mark.extended
 def test_a_version_rolled_back_before_its_run_could_finish_stays_so(world: World) -> None:
     crashed(world.candidate.register, MlflowClient, "log_dict")
     assert world.aliases() == ("3", "2", None)
@@ -177,6 +183,7 @@ def test_a_version_rolled_back_before_its_run_could_finish_stays_so(world: World
     assert world.aliases() == ("3", "2", None)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("point", [("set_model_version_tag",), ("set_registered_model_alias", 1)])
 def test_an_interrupted_rollback_is_not_undone_by_the_run_that_was_rolled_back(
     world: World, point: tuple[Any, ...]
@@ -222,6 +229,7 @@ def test_an_interrupted_rollback_is_finished_by_the_next(
     assert roll_back(world.client, world.home, world.model, "and back") == ("2", "3")
 
 
+@pytest.mark.extended
 def test_the_rollback_of_another_home_is_not_taken_for_an_interrupted_one(
     world: World, tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def tags(client: MlflowClient, candidate: Candidate) -> dict[str, str]:
     return client.get_model_version(candidate.plan.model, "1").tags
 
 
+@pytest.mark.extended
 def test_the_next_run_judges_an_unjudged_version(killed: tuple[Home, Candidate, MlflowClient]) -> None:
     home, candidate, client = killed
     assert VERDICT_TAG not in tags(client, candidate)
@@ -105,6 +106,7 @@ def test_a_version_whose_run_is_gone_is_tagged_as_not_judged(
     assert tags(client, candidate)[VERDICT_TAG] == NOT_JUDGED
 
 
+@pytest.mark.extended
 def test_a_home_that_makes_the_model_of_another_home_leaves_the_verdict_alone(tmp_path: Path) -> None:
     one, other = (
         candidate_in(tmp_path / name, f"sqlite:///{tmp_path}/shared.db") for name in ("one", "other")
@@ -124,6 +126,7 @@ def test_a_home_that_makes_the_model_of_another_home_leaves_the_verdict_alone(tm
     assert one.register(floor=0.5).version == first.version  # the first home may judge the version again
 
 
+@pytest.mark.extended
 def test_a_home_that_makes_the_champion_of_another_home_promotes_nothing(tmp_path: Path) -> None:
     one, other = (
         candidate_in(tmp_path / name, f"sqlite:///{tmp_path}/shared.db") for name in ("one", "other")
@@ -141,6 +144,7 @@ def test_a_home_that_makes_the_champion_of_another_home_promotes_nothing(tmp_pat
     assert agreement.verdict_follows(Evidence(other.plan.paths, homes[1])).ok
 
 
+@pytest.mark.extended
 def test_the_first_promotion_is_on_record_although_a_crash_came_before_the_record(tmp_path: Path) -> None:
     candidate = candidate_in(tmp_path / "home", f"sqlite:///{tmp_path}/own.db")
 

@@ -197,6 +197,7 @@ def test_markdown_says_the_same_and_can_not_be_injected() -> None:
     assert "Champion" not in markdown(report(with_champion=False)).split("## Scores")[1]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", ["promoted", "first", "120 classes"])
 def test_figures_are_pictures(case: str, tmp_path: Path) -> None:
     drawn = figures(report(**CASES[case]), tmp_path / "figures")

@@ -204,6 +204,7 @@ def test_the_histogram_counts_every_row() -> None:
     assert edges[-1] < 2  # one extreme error does not flatten the rest
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("values", [[], [3.0], [3.0, 3.0, 3.0], [float("nan"), 1.0, 2.0]])
 def test_degenerate_numbers_can_be_drawn(values: list[float], tmp_path: Path) -> None:
     truth = np.array(values)
@@ -236,6 +237,7 @@ def test_a_refused_regression_says_what_was_missing() -> None:
     assert "Test rows needed if the measured difference is the true one" in text
 
 
+@pytest.mark.extended
 def test_pictures_of_a_regression(tmp_path: Path) -> None:
     for inputs in (regression_report(), regression_report(times=5)):
         drawn = figures(inputs, tmp_path)

@@ -67,6 +67,7 @@ def test_mlflow_s_is_what_mlflow_migrates_to_before_it_adds_an_experiment_with_a
     assert copied_rows["experiments"] == []
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("prefect_harness")
 def test_prefect_s_is_what_prefect_s_server_migrates_to(made: Path) -> None:
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL

@@ -28,6 +28,7 @@ def shown(folder: Path, name: str) -> list[int]:
     return [one.step for one in events(newest) for value in one.summary.value if value.tag == name]
 
 
+@pytest.mark.extended
 def test_a_tracker_that_lacks_all_points_gets_them(home: Home, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
     retrain(recipe, SETTINGS)

@@ -133,6 +133,7 @@ def answers(port: int) -> bool:
         return one.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.extended
 def test_a_server_that_is_away_at_the_start_gets_the_points_later(
     proxy: Proxy, home: Home, tmp_path: Path, seed: int
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_server_that_is_away_at_the_start_gets_the_points_later(
     assert difference(proxy.uri, plan) == NONE
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("status", "delay_s"), [(500, 0.0), (503, 0.0), (None, 5.0)])
 def test_training_does_not_wait_for_a_server_that_fails_or_is_slow(
     proxy: Proxy, home: Home, tmp_path: Path, seed: int, status: int | None, delay_s: float
@@ -207,6 +209,7 @@ def test_an_answer_lost_on_its_way_back_makes_nothing_twice(
     assert open_run(client, plan) == run_id
 
 
+@pytest.mark.extended
 def test_a_version_whose_answer_was_lost_is_registered_once(proxy: Proxy, home: Home, seed: int) -> None:
     model = f"lost-{seed}"
     plan, version = planned(home, uri=proxy.uri, seed=seed, tracking={"model": model}, training={"epochs": 1})

@@ -12,6 +12,7 @@ import pytest
 import torch
 from checkpoints import at, folder, newest, opened, save, steps
 
+from training.attempts.fence import SupersededError
 from training.checkpoints.checkpoint_files import MANIFEST, STATE, read_manifest
 from training.checkpoints.checkpoint_log import CheckpointLog
 from training.errors import TransientError
@@ -163,6 +164,25 @@ def test_the_selected_one_is_named_and_made_again_when_damaged(log: CheckpointLo
     assert steps(log) == []  # later checkpoints are removed with the damaged one, and all are computed again
     with pytest.raises(TransientError, match="step-000000099"):
         log.load_step(99)
+
+
+def test_a_superseded_attempt_removes_no_damaged_checkpoint(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    save(log, 10, 20)
+    flipped(folder(log, 20))
+    again = opened(tmp_path)
+    assert newest(again) == 10
+
+    def superseded() -> None:
+        raise SupersededError("a newer attempt has begun")
+
+    again.before_commit = superseded
+    with pytest.raises(SupersededError):
+        again.load_step(20)
+    for step in (20, 30):  # the folder of the damaged checkpoint, and another folder
+        with pytest.raises(SupersededError):
+            save(again, step)
+    assert steps(log) == [10, 20]
 
 
 class Bomb:

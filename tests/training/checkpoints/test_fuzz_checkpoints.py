@@ -110,6 +110,7 @@ def _intact(file: Path) -> bool:
     return file.is_file() and file.stat().st_size > 0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_newest_whole_one_is_used_and_damaged_ones_are_named(
     whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int
@@ -129,6 +130,7 @@ def test_the_newest_whole_one_is_used_and_damaged_ones_are_named(
         assert newest(opened(tmp_path / "log", **KEPT)) == step
 
 
+@pytest.mark.extended
 def test_the_damages_reach_states_and_manifests_of_old_and_new_ones(whole: Path, tmp_path: Path) -> None:
     """Otherwise the test above could pass because too little was damaged."""
     reached: dict[str, int] = {}

@@ -148,6 +148,7 @@ def _open_and_digest(version: str) -> str:
     return hashlib.sha256(np.ascontiguousarray(images)).hexdigest()
 
 
+@pytest.mark.extended
 def test_processes_that_find_damaged_columns_together_all_get_whole_ones(copy: DatasetVersion) -> None:
     wanted = _open_and_digest(copy.model_dump_json())
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:

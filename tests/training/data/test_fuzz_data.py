@@ -150,6 +150,7 @@ def damaged_copy(whole: DatasetVersion, home: Home, seed: int) -> tuple[DatasetV
     }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", SEEDS)
 def test_damage_is_noticed_or_does_not_matter(
     whole: DatasetVersion, right: Rows, home: Home, caplog: pytest.LogCaptureFixture, seed: int
@@ -160,6 +161,7 @@ def test_damage_is_noticed_or_does_not_matter(
     check_rows(version, right, counting)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_damaged_is_made_anew(
     source: Source, whole: DatasetVersion, right: Rows, home: Home, seed: int

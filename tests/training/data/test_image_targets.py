@@ -211,6 +211,7 @@ def test_ray_writes_the_same_bytes(home: Home, tmp_path: Path, monkeypatch: pyte
     assert made[0].model_copy(update={"path": ""}) == made[1].model_copy(update={"path": ""})
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("ray_session")
 def test_ray_reads_the_numbers(scans: DatasetVersion) -> None:
     rows = versions.ray_dataset(scans, "train").take_all()

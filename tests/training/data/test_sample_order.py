@@ -165,6 +165,7 @@ def test_every_row_is_as_likely_at_every_position() -> None:
     assert stats.chisquare(counts, axis=0).pvalue.min() > IMPROBABLE
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("places", [(0, 1), (2, 7), (6, 7)])
 def test_every_pair_of_rows_is_as_likely_at_two_positions(places: tuple[int, int]) -> None:
     n, keys = 8, 5000

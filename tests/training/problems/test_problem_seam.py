@@ -31,6 +31,7 @@ def asked(tree: ast.AST) -> Iterator[str]:
             yield f"imports {module}"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", modules_outside(ROOMS, MAY_NAME))
 def test_no_other_module_asks_for_a_problem(name: str) -> None:
     assert not list(asked(ast.parse((ROOT / name).read_text())))

@@ -88,6 +88,7 @@ def test_as_many_gpus_as_the_fewest_workers_need_are_used(decided: dict[str, Any
     assert (decided["elastic workers"], decided["elastic workers on CPUs"]) == (1, 2)
 
 
+@pytest.mark.extended
 def test_a_fixed_number_of_workers_needs_gpus_for_all(decided: dict[str, Any]) -> None:
     assert decided["fixed"] is False
     assert "2 GPUs are needed for 2 workers, there are enough for 1" in decided["fixed, forced"]

@@ -140,6 +140,7 @@ with ray_cluster(Settings.model_validate({"ray": {"num_cpus": 1}})):
 """
 
 
+@pytest.mark.extended
 @needs_hook("sigterm_kept", "a SIGTERM in the seconds in which Ray starts ends the process with status 15")
 @pytest.mark.parametrize("moment", [pytest.param("starting", marks=pytest.mark.slow), "connected"])
 def test_a_sigterm_while_ray_starts_ends_the_process_in_order(moment: str) -> None:

@@ -13,6 +13,7 @@ from elastic_run import EPOCHS
 from s3_server import S3Server
 from slow_runs import slow_job
 
+from training.errors import EXIT_RETRY
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import launch
@@ -84,3 +85,13 @@ def test_workers_on_a_node_without_the_driver_s_disk_train_the_same_model(
     shards = {"virtual_shards": 4, "epochs": 3}
     calm = slow_job(Home(tmp_path / "calm"), small_version, 0, training=shards)
     assert launch(calm).weights_digest == found["digest"]
+
+
+@pytest.mark.slow
+def test_a_run_whose_cluster_loses_its_head_ends_before_ray_ends_the_process(
+    home: Home, small_version: DatasetVersion, tmp_path: Path
+) -> None:
+    found = run("head", "0.05", home, small_version, tmp_path)
+    assert "ray.address: no Ray cluster answers at" in found["error"]
+    assert found["status"] == EXIT_RETRY
+    assert found["seconds"] < 60

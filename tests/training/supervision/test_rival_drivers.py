@@ -12,8 +12,11 @@ from slow_runs import last_step, slow_job
 
 from training.attempts.fence import Fence, RivalDriverError, new_driver
 from training.attempts.history import read_attempts, read_failures
+from training.attempts.job import TrainingJob
+from training.errors import TransientError
 from training.records import DatasetVersion
 from training.storage.paths import Home, RunPaths
+from training.supervision import supervise
 from training.supervision.launch import launch
 
 _HERE = Path(__file__).parents[1]
@@ -78,6 +81,28 @@ def test_a_driver_with_workers_ends_them_and_itself(home: Home, small_version: D
         launch(job)
     rival.join()
     assert [one.number for one in read_failures(job.paths)] == [1]
+    assert job.paths.fence.read_text().startswith("2.0 ")
+
+
+def test_a_driver_that_begins_while_another_waits_for_its_next_attempt_keeps_the_run(
+    home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = slow_job(home, small_version, workers=0)
+    job.paths.root.mkdir(parents=True)
+    tried: list[int] = []
+
+    def attempt(job: TrainingJob) -> None:
+        tried.append(job.attempt)
+        raise TransientError("a worker was lost")
+
+    def pause_s(job: TrainingJob, futile: int) -> float:
+        Fence.begin(job.paths, new_driver())
+        return 0.0
+
+    monkeypatch.setattr(supervise, "_pause_s", pause_s)
+    with pytest.raises(RivalDriverError, match="attempt 2 belongs to that process"):
+        supervise.train_until_done(job, attempt, on_ray=False)
+    assert tried == [1]
     assert job.paths.fence.read_text().startswith("2.0 ")
 
 

@@ -113,6 +113,7 @@ def loaded_again(self: Any, model: Any, round_number: int) -> Any:
     return self.model(self.content(model), round_number)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("table", ["two classes", "numbers", "three classes", "rare flags"])
 @pytest.mark.parametrize("sampling", ["all", "rows", "columns", "both"])
 @pytest.mark.parametrize("trainer", ["XGBoost", "LightGBM"])

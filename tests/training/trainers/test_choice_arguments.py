@@ -60,6 +60,7 @@ def test_the_arguments_are_the_fields_of_the_section(name: str) -> None:
     assert {field: plain(hint) for field, hint in get_type_hints(arguments).items()} == fields
 
 
+@pytest.mark.extended
 def test_a_type_checker_refuses_an_unknown_setting(tmp_path: Path) -> None:
     (tmp_path / "recipe.py").write_text(PROGRAM)
     root = Path(evergreen.__file__).parent.parent

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -21,6 +22,7 @@ def _compare(rank: int, world: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.extended
 def test_ranks_notice_a_difference_of_one_at_any_step_count(tmp_path: Path) -> None:
     mp.spawn(_compare, args=(3, tmp_path), nprocs=3, join=True)
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(3)] == ["True False gloo"] * 3

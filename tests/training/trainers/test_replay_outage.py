@@ -64,6 +64,7 @@ def begun(job: TrainingJob, folder: Path) -> tuple[TrainingJob, TrainingJob]:
     return job, job.model_copy(update={"root": str(other)})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("trainer", ["torch", pytest.param("xgboost", marks=pytest.mark.slow)])
 def test_a_replay_that_can_t_read_its_checkpoint_is_skipped(
     home: Home, small_version: DatasetVersion, tmp_path: Path, trainer: str

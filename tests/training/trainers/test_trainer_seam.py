@@ -26,6 +26,7 @@ MAY_NAME = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", modules_outside(ROOMS, MAY_NAME))
 def test_no_other_module_asks_for_a_trainer(name: str) -> None:
     assert not list(asked_names(ast.parse((ROOT / name).read_text()), TRAINERS))
@@ -60,6 +61,7 @@ def test_a_trainer_answers_for_itself(name: str) -> None:
     assert {setting for setting in section.FORM.values() if setting} <= names
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", TRAINERS)
 def test_settings_and_trainer_import_no_heavy_library(name: str) -> None:
     code = (

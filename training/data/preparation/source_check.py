@@ -64,9 +64,10 @@ def _sample(files: SourceFiles, settings: DataSettings) -> Iterator[pa.RecordBat
     shards = plan_shards(files, settings)
     for split in dict.fromkeys(shard.split for shard in shards):
         own = [shard for shard in shards if shard.split == split]
-        for number in np.unique(np.linspace(0, len(own) - 1, _SHARDS).astype(int)):
+        numbers = np.unique(np.linspace(0, len(own) - 1, _SHARDS).astype(int))
+        for number in numbers:
             rows = np.array(selected_rows(files, own[number], settings))
-            chosen = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS // _SHARDS).astype(int))]
+            chosen = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS // len(numbers)).astype(int))]
             yield from reader(files).read(files, split, np.sort(chosen).tolist())
 
 

@@ -89,6 +89,7 @@ def cpus(ray_session: None) -> Iterator[Callable[[int], None]]:
     options.resource_limits = before
 
 
+@pytest.mark.extended
 def test_any_number_of_cpus_and_threads_gives_the_same_bytes_in_ray_data_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpus: Callable[[int], None]
 ) -> None:
@@ -175,6 +176,7 @@ def test_another_version_of_a_library_prepares_the_rows_again(
     assert [one != two for one, two in zip(before, after, strict=True)] == [True, False]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("body", "message"),
     [

@@ -53,6 +53,7 @@ def rows() -> Rows:
     return diamonds()
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(
     "make",

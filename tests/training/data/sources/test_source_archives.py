@@ -254,6 +254,7 @@ def packed_in_every_way() -> dict[str, bytes]:
     return {".tar": tar, ".tar.gz": gzip.compress(tar), ".tar.xz": lzma.compress(tar), ".zip": out.getvalue()}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("suffix", "whole"), packed_in_every_way().items())
 def test_damage_anywhere_is_refused_or_stays_inside(place: Path, suffix: str, whole: bytes) -> None:
     archive, outcomes = place / f"bad{suffix}", set()

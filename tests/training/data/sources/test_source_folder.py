@@ -160,6 +160,7 @@ def test_a_lost_listing_says_what_to_do(tmp_path: Path, rows_of) -> None:
         rows_of(files, "train", [0])
 
 
+@pytest.mark.extended
 def test_batches_are_bounded_and_in_order(tmp_path: Path) -> None:
     source = ImageFolder(write_folders(tmp_path / "data", splits=("",), count=1100))
     files = source.fetch(tmp_path / "home")

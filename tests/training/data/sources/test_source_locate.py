@@ -249,6 +249,7 @@ def test_reader_knows_all_kinds_and_no_others(tmp_path: Path) -> None:
         reader(files.model_copy(update={"kind": "csv"}))
 
 
+@pytest.mark.extended
 def test_real_images_in_an_archive(real_data: Path, tmp_path: Path) -> None:
     """Uses only a part of the archive, because unpacking all 60,000 files takes a while."""
     part = tmp_path / "part.tar"

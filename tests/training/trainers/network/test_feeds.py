@@ -223,6 +223,7 @@ def raise_error(error: Exception) -> None:
     raise error
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("error", [EOFError(), ConnectionResetError(104, "Connection reset by peer")])
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_broken_connection_is_told_from_an_error_of_the_dataset(error: Exception, processes: int) -> None:
@@ -242,6 +243,7 @@ def test_a_broken_connection_is_told_from_an_error_of_the_dataset(error: Excepti
         check_a_lost_process(died.value)
 
 
+@pytest.mark.extended
 def test_reading_ahead_changes_neither_bits_nor_order(columns: Columns) -> None:
     plain = memory(columns, rank())
     ahead = replace(plain, ahead=2)

@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -27,6 +28,7 @@ def _reduce(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.extended
 def test_all_ranks_get_the_means_and_keep_values_of_one_rank_alone(tmp_path: Path) -> None:
     mp.spawn(_reduce, args=(tmp_path,), nprocs=WORLD, join=True)
     found = [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in range(WORLD)]

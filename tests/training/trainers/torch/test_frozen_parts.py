@@ -166,6 +166,7 @@ def test_the_training_starts_where_the_weights_are(
     assert launch(job).history[0].train_loss < first.history[0].train_loss
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "training", [{}, FROZEN, {**FROZEN, "virtual_shards": 2}], ids=["all", "some", "shards"]
 )
@@ -204,6 +205,7 @@ def test_two_workers_get_the_weights_by_the_store_and_leave_the_frozen_parts(
         assert torch.equal(one, given[name]) == name.startswith(("1.", "2."))
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("ray_session")
 def test_a_parameter_that_the_model_does_not_use_is_named_on_several_workers(
     home: Home, small_version: DatasetVersion, tmp_path: Path

@@ -91,6 +91,7 @@ def _train(rank: int, folder: Path, recipe: str, version: DatasetVersion) -> Non
     dist.destroy_process_group()
 
 
+@pytest.mark.extended
 def test_two_processes_train_as_one(small_version: DatasetVersion, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, MODEL)
     mp.spawn(_train, args=(tmp_path, recipe, small_version), nprocs=2, join=True)

@@ -54,6 +54,7 @@ def test_a_moved_run_is_found(home: Home, small_version: DatasetVersion) -> None
     assert weights_digest(load_weights(Path(found.weights))) == trained.weights_digest
 
 
+@pytest.mark.extended
 def test_the_model_is_the_selected_epochs(home: Home, small_version: DatasetVersion) -> None:
     """The learning rate rises to an absurd value, so that the first epochs are better than the last epoch."""
     wild = {
@@ -132,6 +133,7 @@ def test_metrics_are_means_over_the_rows_of_their_interval(home: Home, small_ver
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_points_stand_at_the_steps_where_they_are_due(
     home: Home, small_version: DatasetVersion, epochs: int
@@ -156,6 +158,7 @@ def test_points_stand_at_the_steps_where_they_are_due(
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("steps", [1, 4, "epoch", "epoch and two"])
 def test_max_steps_ends_the_training_there(
     home: Home, small_version: DatasetVersion, steps: int | str
@@ -213,6 +216,7 @@ def test_goodput_adds_up_to_the_wall_time(home: Home, small_version: DatasetVers
     assert (trained.world_size, trained.device) == (1, "cpu")
 
 
+@pytest.mark.extended
 def test_digits_are_learned(
     home: Home, digits_version: DatasetVersion, tiny_settings: Callable[..., Settings]
 ) -> None:

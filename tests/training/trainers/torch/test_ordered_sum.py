@@ -42,6 +42,7 @@ def work(rank: int, world: int, folder: str) -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("world", [1, 2, 3, 4])  # of three ranks, one has fewer shards, and slices are uneven
 def test_the_order_is_that_of_the_shards_on_every_rank(world: int, tmp_path: Path) -> None:
     if world == 1:

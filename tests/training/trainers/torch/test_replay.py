@@ -40,6 +40,7 @@ def found(job: TrainingJob) -> ReplayOutcome:
     return outcome
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", BREAKS)
 def test_what_breaks_a_resumed_run_is_found_and_named(
     home: Home, small_version: DatasetVersion, tmp_path: Path, kind: str
@@ -96,6 +97,7 @@ def test_numbers_that_nobody_can_seed_are_found(
     assert "does not seed" in found(job).reason
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["nothing", "random", "numpy", "saved counter"])
 def test_a_reproducible_run_is_said_to_be_one(
     home: Home, small_version: DatasetVersion, tmp_path: Path, kind: str
@@ -108,6 +110,7 @@ def test_a_reproducible_run_is_said_to_be_one(
     assert found(job).steps > 0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "training",
     [
@@ -152,6 +155,7 @@ def test_a_dataset_of_a_recipe_is_replayed_too(
     assert "the images that the feed gave" in found(job).differing
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_run_that_dies_in_the_replay_goes_on(
     home: Home, small_version: DatasetVersion, tmp_path: Path, deaths: int
@@ -177,6 +181,7 @@ def test_a_run_that_dies_in_the_replay_goes_on(
         assert (trained.reproducible, trained.reproducible_reason) == (None, reason)
 
 
+@pytest.mark.extended
 def test_a_replay_that_fails_does_not_end_the_training(
     home: Home, small_version: DatasetVersion, tmp_path: Path
 ) -> None:
@@ -204,6 +209,7 @@ def test_the_check_is_made_once(home: Home, small_version: DatasetVersion, tmp_p
     assert launch(job).reproducible_reason == "noted once"
 
 
+@pytest.mark.extended
 def test_a_damaged_outcome_is_found_again(home: Home, small_version: DatasetVersion) -> None:
     job = job_for(home, small_version, settings(**SAVE_EACH_STEP))
     crashed(job, per_epoch(small_version) + 3)

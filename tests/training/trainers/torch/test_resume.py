@@ -58,6 +58,7 @@ def test_an_epoch_has_an_uneven_end(small_version: DatasetVersion) -> None:
     assert per_epoch(small_version) >= 5
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "place", ["first step", "second step", "middle", "epoch end", "after epoch end", "last step"]
 )
@@ -94,6 +95,7 @@ def test_steps_after_the_last_checkpoint_are_done_again(
     assert outcome(job, trained) == undisturbed["slow"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("begun", ["one step", "two steps", "a step of the second epoch"])
 def test_a_metric_interval_that_had_begun_is_gone_on_with(
     home: Home,
@@ -139,6 +141,7 @@ def test_a_crash_between_the_last_checkpoint_and_the_model(
     assert outcome(job, launch(job)) == undisturbed["each step"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("ends_epoch", [False, True])
 def test_a_damaged_newest_checkpoint_changes_no_bit(
     home: Home,
@@ -176,6 +179,7 @@ def digit_changed(line: str) -> str:
     return line.replace('"total_steps": ', '"total_steps": 1', 1)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("damage", "start"),
     [
@@ -254,6 +258,7 @@ def test_an_edited_recipe_does_not_change_a_run_that_has_begun(
     assert launch(job).steps == 2 * per_epoch(small_version)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["random", "numpy"])
 def test_a_model_may_draw_from_the_global_generators(
     home: Home, small_version: DatasetVersion, tmp_path: Path, kind: str
@@ -270,6 +275,7 @@ def test_a_model_may_draw_from_the_global_generators(
     assert random.getstate() == state  # the caller's generator is restored
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_dataset_of_a_recipe_may_draw_from_the_global_generators(
     home: Home, small_version: DatasetVersion, tmp_path: Path, processes: int
@@ -294,6 +300,7 @@ def test_a_changed_copy_of_the_recipe_is_refused(home: Home, small_version: Data
         launch(job)
 
 
+@pytest.mark.extended
 def test_a_loader_goes_on_at_its_step_and_gives_the_weights_of_the_memory_feed(
     home: Home, small_version: DatasetVersion, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -52,6 +52,7 @@ def alone(small_version: DatasetVersion, tmp_path_factory: pytest.TempPathFactor
     return trained.weights_digest, history(trained), points(undisturbed)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("workers", [2, *(pytest.param(more, marks=pytest.mark.slow) for more in (1, 3, 4))])
 def test_any_number_of_workers_gives_the_same_bits(
@@ -74,6 +75,7 @@ def test_without_shards_the_number_of_workers_is_part_of_the_run_key() -> None:
     assert parts(1, 4) != parts(1, None)
 
 
+@pytest.mark.extended
 def test_a_crash_changes_no_bit(small_version: DatasetVersion, home: Home) -> None:
     sections = {"checkpoint": {"every_steps": 1}}
     calm, hit = (
