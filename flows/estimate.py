@@ -16,8 +16,8 @@ from training.storage.record_files import find_record
 from training.supervision.launch import finished
 from training.trainers.base import trainer_named
 
-# Parts of a run's wall time that grow with the rows: at the measured speed of learning, or in proportion to the rows.
-# All other parts are constant, except those that are left out of the estimate.
+# Parts of a run's wall time: computed from the measured rows per second, scaled with the number of rows, and left out
+# of the estimate. All other parts count as constant.
 _LEARNING = ("data wait", "compute", "communication")
 _BY_ROWS = ("validation", "checkpoint")
 _LEFT_OUT = ("preparation", "lost to failures")
@@ -102,9 +102,9 @@ def _pixels(plan: RunPlan) -> int:
 
 
 def _seconds(last: Earlier, settings: Settings, rows: int, larger: float) -> float:
-    """Seconds, without preparation, to learn from `rows` rows; a row counts once for each time it is used.
+    """Seconds of the run, without preparation; `rows` counts the rows of all steps that are left.
 
-    The images have `larger` times as many pixels as those of the earlier run.
+    An image has `larger` times as many pixels as one of the earlier run.
     """
     parts = last.release.goodput.parts
     speed = statistics.median(epoch.images_per_s for epoch in last.trained.history)

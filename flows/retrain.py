@@ -163,15 +163,15 @@ def finish(
 
 
 def judge_unjudged(left: Unjudged) -> None:
-    """Judge a version of another run that was killed before its verdict; if that fails for good, tag it so.
+    """Judge a version of another run that was killed before its verdict; tag the version if that fails for good.
 
-    After a failure that a user can remedy, such as a missing library, the next run tries again. Raises an error that
-    may pass, such as that of a server that is away or of a full disk. Code of the other run's recipe is executed, so
-    the error may be of any type. The run's status in MLflow becomes that of :func:`finish_judged`, or again KILLED
-    without a verdict.
+    After a failure that a user can remedy, such as a missing library, the next run tries again. Raises the errors for
+    which :func:`_ends_this_run` is true, such as that of a full disk. Code of the other run's recipe is executed, so
+    errors may have any type. The run's status in MLflow becomes that of :func:`finish_judged`, or KILLED without a
+    verdict.
     """
     clock = Stopwatch()
-    # Since now, with the parts of the training, which is over.
+    # Timed from now on; the training counts 0 s here.
     clock.began, clock.parts = time.perf_counter(), {"training": 0.0}
     try:
         evaluation, release = compare_and_register(left.plan, left.version, left.trained, clock)
@@ -190,10 +190,10 @@ def judge_unjudged(left: Unjudged) -> None:
 
 
 def finish_judged(left: Unjudged, evaluation: Evaluation, release: Release, clock: Stopwatch) -> None:
-    """Finish the run of a version that was judged late, as a run that nothing interrupted.
+    """Finish the run of a version that was judged late, like an uninterrupted run.
 
-    Its status in MLflow becomes FINISHED. If its report fails, the version keeps its verdict, the status is FAILED, and
-    the run's own command finishes it. Raises an error that may pass.
+    The status in MLflow becomes FINISHED. If the report fails, the version keeps its verdict, the status is FAILED,
+    and the run's own command finishes the run. Raises as :func:`judge_unjudged`.
     """
     plan = left.plan
     write_record(plan.paths.ingredients, plan, plan.paths.root.name)  # with the settings that judged it
@@ -207,7 +207,7 @@ def finish_judged(left: Unjudged, evaluation: Evaluation, release: Release, cloc
 
 
 def _ends_this_run(error: Exception) -> bool:
-    """Whether an error in the work on another run's version ends this run, too: it may pass, or is Prefect's."""
+    """Whether an error of another run's version ends this run, too: transient, ResourceError or Prefect's."""
     known = classify(error)
     is_passing = known is not None and (known.transient or isinstance(known, ResourceError))
     return is_passing or type(error).__module__.startswith("prefect")

@@ -49,12 +49,12 @@ def form_for(
     given: Mapping[str, Any] = MappingProxyType({}),
     single: Iterable[str] = FIELDS,
 ) -> dict[str, Any]:
-    """`schema`, a flow's form for all recipes, as a form for `recipe` alone, which refuses other parameters.
+    """Restrict `schema`, a flow's form for all recipes, to `recipe`; the result refuses unknown parameters.
 
     `own` are the recipe's settings, and `given` are the nested settings of the deployment, which a run uses unless the
-    run has its own. `single` are the fields of the flow that stand for a single setting. A field whose setting the
-    recipe's trainer does not have is left out. The others have the trainer's limits and texts, and say the value that
-    an empty field means. The JSON field allows the settings of the recipe's trainer alone.
+    run has its own. `single` are the fields of the flow that set a single setting. A field whose setting the recipe's
+    trainer does not have is left out. The others have the trainer's limits and texts, with the value that is used for
+    an empty field. The JSON field allows the settings of the recipe's trainer alone.
 
     Raises :class:`SettingError` for invalid settings.
     """

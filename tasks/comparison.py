@@ -78,7 +78,7 @@ def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel)
 
 
 def of_champion(verdict: Verdict) -> Verdict:
-    """The verdict, with a summary that says so, on a candidate that was the champion already and compared with none."""
+    """`verdict` with the summary for a candidate that is the champion already and was compared with no model."""
     return verdict.model_copy(update={"summary": f"Is the champion already: {verdict.rules[0].explanation}"})
 
 

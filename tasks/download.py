@@ -20,8 +20,8 @@ from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.download")
 
-# Kinds of source files that are read where they lie, without a comparison with their digest. Other kinds are compared
-# when they are read, or copied first; the digits are installed with scikit-learn.
+# Kinds of source files that are read in place, without a check of their digest. Files of other kinds are checked when
+# they are read, or copied first; the digits are installed with scikit-learn.
 READ_IN_PLACE = ("idx", "cifar", "parquet", "parquet-targets")
 
 

@@ -141,7 +141,7 @@ def compare(
 
 
 def _findings(fields: dict[str, Any], numbers: npt.NDArray[np.int64]) -> dict[str, Any]:
-    """The fields with rows numbered as in the test split; `numbers` are those of the compared rows."""
+    """`fields` with row numbers of the test split; compared row i is row `numbers[i]` of the split."""
 
     def numbered(one: Any) -> Any:
         return one.model_copy(update={"row": int(numbers[one.row])})
@@ -214,7 +214,7 @@ def _score(
     predictions: Predictions,
     metrics: RecipeMetrics,
 ) -> Score:
-    """The score of `predictions`, which are those of `found` in the form that the dataset's have."""
+    """The score of `predictions`: those of `found`, in the order of the dataset's classes."""
     score = problem_named(version.problem).score(
         test.targets,
         predictions,
@@ -227,7 +227,7 @@ def _score(
 
 
 def _aligned(plan: RunPlan, champion: Champion, found: Predictions, version: DatasetVersion) -> Predictions:
-    """A registered model's predictions in the form that the dataset's have.
+    """A registered model's predictions, in the dataset's order of classes.
 
     Raises :class:`DataError` when one is not finite.
     """
@@ -294,7 +294,7 @@ def _loaded(
     trained_on: Digests | None = _NO_ROWS
     if tags.get(DATASET_TAG) != version.fingerprint or PARENT_TAG in tags:
         trained_on = training_rows_of(client, plan, number)
-    # The metadata were checked; the tag, which lacks names that are too long, is for versions without these metadata.
+    # The metadata were checked. Versions without these metadata have the names in a tag, unless they are too long.
     classes = model.classes or tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
     predict = model.predict
     return Champion(

@@ -223,7 +223,7 @@ def classes_tag(version: DatasetVersion) -> dict[str, str]:
 
 
 def _weights_file_tag(plan: RunPlan, trained: TrainedModel) -> dict[str, str]:
-    """The digest of the file of weights that is logged with the model, where the model is another file."""
+    """Tag with the digest of the weights file, for formats that log this file beside the model file."""
     if format_of(plan.settings).WEIGHTS_FILE is None:
         return {}
     return {WEIGHTS_FILE_TAG: digest_file(Path(trained.weights))}
@@ -251,10 +251,9 @@ def link_logged_model(client: "MlflowClient", model: str, number: str) -> None:
 
 
 def is_champion_already(lease: Lease, number: str, verdict: Verdict) -> bool:
-    """Whether `number` was promoted over another champion before, or by another home, with which nothing was compared.
+    """Whether `number`, compared with no model, is champion already: it replaced one before, or another home made it.
 
-    This home promotes nothing then. A first champion whose promotion was interrupted before the record is no such
-    version.
+    This home then promotes nothing. False for a first champion, whose promotion may have been interrupted.
     """
     client, home, model = lease.client, lease.home, lease.model
     if not verdict.promote or verdict.champion_version is not None or champion_of(client, model) != number:

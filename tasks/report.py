@@ -92,7 +92,7 @@ def show_in_prefect(
         refusal = _refusal(lambda: report_page(short), "the verdict", plan.paths.report)
     for picture in pictures:
         if refusal is not None and not _is_too_large(refusal):
-            return  # a server that is away would be waited for again
+            return  # don't wait again for an unreachable server
         image = partial(
             create_image_artifact,
             _data_uri(picture),
@@ -103,7 +103,7 @@ def show_in_prefect(
 
 
 def _refusal(create: Callable[[], object], what: str, file: Path) -> Exception | None:
-    """Publish an artifact; returns the error of a server that refuses it or is away, after a warning, else None.
+    """Publish an artifact; if the server refuses or does not answer, warns and returns the error, else None.
 
     Raises any other error.
     """

@@ -1,4 +1,4 @@
-"""The words that reports and progress use for a run: of its rows, its metric, and its trainer's work."""
+"""Terms for a run's rows, metric and trainer in reports and progress displays."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ _ROWS = ("table", "text")  # SourceFiles.kind of tables and texts; all other kin
 
 @dataclass(frozen=True)
 class RunWords:
-    """Words of a run. `row` is "image" or "row".
+    """Terms of a run. `row` is "image" or "row".
 
     `metric` is the metric's name in records and metric points, `metric_word` its name inside a sentence.
     """

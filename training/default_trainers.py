@@ -62,7 +62,7 @@ def default_trainer(source: Source, problem: Problem) -> DefaultTrainer:
 class _ByDefault:
     """A trainer with its default settings, or those in `values`.
 
-    `rows` and `remedy` are words of the message if a recipe gives others.
+    `rows` and `remedy` are parts of the error message for other settings.
     """
 
     name: TrainerName

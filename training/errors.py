@@ -103,7 +103,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 _RAISED = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
 # Parts of the message when a peer of a collective operation has gone; gloo and NCCL raise a plain RuntimeError.
 _LOST_PEER = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
-# Of torch, and of training.trainers.network.loader_feed.
+# In messages of torch and of network/loader_feed.py.
 _LOST_LOADER = ("dataloader worker (pid", "dataloader worker closed its connection")
 _SHORT_OF = (
     "disk is full",

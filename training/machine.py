@@ -34,7 +34,7 @@ def _quotas() -> Iterator[float]:
 def _folders() -> Iterator[Path]:
     """Folders of the control groups that may limit this process's CPU time.
 
-    In a container, the path of the own group may be one that only the host has; its files are then at the root.
+    In a container, the path of this process's group may exist on the host alone; its files are at the root.
     """
     for line in _text(_OWN_GROUPS).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -46,7 +46,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _numbers(file: Path) -> list[int]:
-    """The whole numbers in a file; none if the file is missing, or says `max`: no limit."""
+    """The whole numbers in a file; none if the file is missing or has `max`: no limit."""
     words = _text(file).split()
     return [int(word) for word in words] if "max" not in words else []
 
@@ -61,8 +61,8 @@ def _text(file: Path) -> str:
 def process_start(pid: int) -> str | None:
     """When the process `pid` started: the id of the machine's boot, and clock ticks since; None without such a process.
 
-    A process keeps this text, and no other process with this pid has it. The time since 1970, as of psutil, is another
-    one after the machine's clock was set.
+    This text never changes, and no other process with this pid has it. psutil's start time, in contrast, changes when
+    the machine's clock is set.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]

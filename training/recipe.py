@@ -176,7 +176,7 @@ def reload_once(ref: RecipeRef, folder: Path) -> Recipe:
 def reload_with_paths(ref: RecipeRef, folder: Path) -> Recipe:
     """As :func:`reload_once`; relative paths of source and settings are relative to the original, as in :func:`load`.
 
-    Workers need no paths of the source, and may run where a path such as `~/rows.csv` means nothing.
+    Workers read no source, and a path such as `~/rows.csv` may not exist on their machine.
     """
     recipe = reload_once(ref, folder)
     _place(recipe, Path(ref.path).parent)
@@ -188,7 +188,7 @@ def check_copy(ref: RecipeRef, folder: Path) -> list[Path]:
     files = [_kept(ref, Path(file), folder) for file in ref.files]
     if not all(file.is_file() for file in files) or ref.digest not in (
         _digest(files, _names(list(map(Path, ref.files)), Path(ref.path).parent)),
-        # As earlier versions of Evergreen hashed files: without their folders, and before that, every byte.
+        # Digests of earlier Evergreen versions: names without folders; before that, also over every byte.
         _digest(files, [file.name for file in files]),
         _digest(files, [file.name for file in files], Path.read_bytes),
     ):
@@ -404,9 +404,9 @@ def _digest(files: list[Path], names: list[str], content_of: Callable[[Path], by
 
 
 def _names(files: list[Path], folder: Path) -> list[str]:
-    """The paths of a recipe's files, relative to its `folder`, so that files of one name can't change places.
+    """Paths of a recipe's files, relative to `folder`: exchanging two files of one name then changes the digest.
 
-    Of Evergreen's own files, and of others outside `folder`, the name counts alone: the folder may lie anywhere.
+    For Evergreen's own files and others outside `folder`, the name alone: their folder may be anywhere.
     """
     own = Path(__file__).parent
     return [

@@ -29,7 +29,7 @@ BuildMetric = Callable[[int], "Metric"]
 
 _LIBRARY = "torchmetrics"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,49}")
-_PREFIXES = ("champion_", "validation_")  # of further metrics of a release
+_PREFIXES = ("champion_", "validation_")  # of Evergreen's own metrics
 _BATCH_ROWS = 512
 
 

@@ -1,7 +1,7 @@
-"""Standard output and standard error whose reader may go away, as after `| head`, or which a caller has closed.
+"""Replaces standard output and standard error, so that a closed pipe (`| head`) or stream does not end the command.
 
-The rest of the text is then discarded, and the command continues: an error still ends the command with the status of
-the error, and a training is not lost.
+Further text is discarded, and the command continues: a training is not lost, and an error still ends the command
+with the exit status of the error.
 """
 
 import errno
@@ -16,7 +16,7 @@ _NO_READER = (errno.EPIPE, errno.EIO)  # EIO: of a terminal that was closed, as 
 
 
 class Output:
-    """A stream that discards all text after its reader has gone; `is_closed` says whether that happened."""
+    """A stream that discards all text once its pipe or terminal was closed; `is_closed` is then true."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream

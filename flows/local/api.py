@@ -180,7 +180,7 @@ def rollback(model: str, why: str = "", *, tracking_uri: str | None = None) -> t
 
 
 def check_store_named(tracking_uri: str | None) -> None:
-    """Raise :class:`SettingError` for an empty URI, as of a variable that is not set: it would mean another store."""
+    """Raise :class:`SettingError` for an empty URI, as from an unset variable: it would select the home's store."""
     if tracking_uri == "":
         raise SettingError(
             "tracking_uri: it is empty; give the URI of MLflow's store, or leave it out for the store under "

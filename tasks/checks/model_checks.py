@@ -49,7 +49,7 @@ def compare_champion(
 
 
 def _compare_lengths(champion: str, theirs: TableSchema, ours: TableSchema) -> None:
-    """Refuse language models that read different numbers of tokens: their losses are of different parts of texts."""
+    """Refuse language models that read different numbers of tokens of a text: their losses are over other tokens."""
     if theirs.text is not None and ours.text is not None and theirs.text.length != ours.text.length:
         raise SettingError(
             f"{champion} reads {theirs.text.length} tokens of each text, and the recipe {ours.text.length}, "
@@ -58,7 +58,7 @@ def _compare_lengths(champion: str, theirs: TableSchema, ours: TableSchema) -> N
 
 
 def _kind(table: TableSchema | None) -> str:
-    """What rows with this schema are, in messages."""
+    """The kind of rows with this schema, as text."""
     if table is None or not table.columns:
         return "images"
     return "a table" if table.text is None else "text"

@@ -38,7 +38,7 @@ _DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> None:
     """Check libraries, metrics, trackers, stores, the rows, the initial weights, the champion's inputs and the model.
 
-    Checks nothing for a finished run. The model of a recipe of Evergreen fits its own images: only the rest is
+    Checks nothing for a finished run. The model of a built-in recipe fits its own images, so that model is not
     checked. For images, a few rows are checked; for a table, the target of every row.
     Raises :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
     """
@@ -75,7 +75,7 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
 def _expected_version(home: Home, plan: RunPlan, look: bool) -> DatasetVersion:
     """The dataset version as far as it is known before preparation, without rows and statistics.
 
-    Without `look`, no image is read, which would take a second of `plan`, and the shape of images is all zeros.
+    Without `look`, no image is read, which saves `plan` a second, and the shape of images is (0, 0, 0).
     Raises :class:`DataError` for rows that preparation would refuse.
     """
     refused = home.refused_rows(plan.recipe.name, plan.fingerprint)
@@ -115,7 +115,7 @@ def _expected_version(home: Home, plan: RunPlan, look: bool) -> DatasetVersion:
 
 
 def _is_proven(plan: RunPlan, recipe: Recipe) -> bool:
-    """Whether the recipe is part of Evergreen, and its images have the shape and the classes that its model is for."""
+    """Whether a built-in recipe is used with its own `data.path`, `data.image_size` and `data.channels`."""
     ours, theirs = plan.settings.data, recipe.settings.data
     changed = any(getattr(ours, name) != getattr(theirs, name) for name in ("path", "image_size", "channels"))
     return not changed and is_built_in(plan.recipe)

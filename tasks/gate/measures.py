@@ -27,7 +27,7 @@ class NotWorse:
 
 
 class MeasureOfLook(Protocol):
-    """What a look by this measure says, in words and numbers."""
+    """Texts and numbers that describe a look by this measure."""
 
     @property
     def better_by_flips(self) -> bool:

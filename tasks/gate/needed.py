@@ -49,7 +49,7 @@ def obstacle(look: Look) -> str:
 
 
 def _shorter_horizon_helps(look: Look) -> bool:
-    """Whether the next look could spend a level that sign flips can show, with the shortest horizon."""
+    """Whether, with the shortest horizon, a p-value of sign flips can reach the next look's level."""
     strict = look.error_control == "strict"
     most = look.alpha if strict else joint_spent(look.number + 1, look.alpha, 1)
     return most - look.spent >= LEAST_P

@@ -61,7 +61,7 @@ def _trained(evaluation: Evaluation) -> str:
 def _asked(look: Look) -> str:
     """Text that says what the look needs to pass."""
     ways = [f"z above {look.boundary:.2f}"] if look.boundary is not None else []
-    # A level that p can't reach is not offered beside a boundary; alone, it shows what is out of reach.
+    # A level below the smallest possible p-value is named only if there is no boundary.
     if level_is_reachable(look) or (look.level > 0 and not ways):
         ways.append(f"p at most {look.level:.2g}")
     which = f"comparison {look.number:,} with version {look.reference_version}"

@@ -7,7 +7,7 @@ from training.problems import problem_of
 from training.records import Choice, Evaluation, Look, Question, Rule, Verdict
 from training.settings.schema import GateSettings
 
-# Of texts that earlier versions of Evergreen wrote.
+# Phrases in verdicts of earlier Evergreen versions.
 _EARLIER_WORDS = (
     "Promoted, the first: ",
     " are left after correction for the choice",
@@ -59,7 +59,7 @@ def same_policy(verdict: Verdict, settings: GateSettings) -> bool:
 
 
 def has_first_rules(verdict: Verdict) -> bool:
-    """Whether an early version of Evergreen reached `verdict`, by other rules and in other words than :func:`judge`."""
+    """Whether an early version of Evergreen reached `verdict`, by other rules and texts than :func:`judge`."""
     return "error_control" not in verdict.policy
 
 
@@ -111,7 +111,7 @@ def _choice(evaluation: Evaluation, looks: tuple[Look, ...]) -> Choice | None:
 
 
 def _origin(evaluation: Evaluation) -> str:
-    """The end of the summary of a fine-tuned candidate: whether the champion is its parent."""
+    """End of a fine-tuned candidate's summary: the weights that its training started from."""
     if evaluation.initial is None:
         return ""
     parent = "this version" if evaluation.champion_is_parent else evaluation.initial.name

@@ -1,4 +1,4 @@
-"""How the gate's explanations write shares, differences and p-values, and words that all measures use."""
+"""Text of shares, differences and p-values in the gate's explanations."""
 
 POWER = "(80 % power)"  # probability of passing that `tasks.gate.needed.POWER_Z` gives
 TOO_FEW = "too few to show a change within gate.margin"

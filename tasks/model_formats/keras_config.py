@@ -129,7 +129,7 @@ def _check_weights(content: bytes) -> None:
 
 
 def _odd_parts(h5py: Any, group: Any) -> Iterator[str]:
-    """What is neither a group of the file nor an array of numbers in the file."""
+    """Describe what is no group and no array of numbers stored in the file."""
     for name in group:
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             yield f"a link at {name}"

@@ -1,8 +1,8 @@
 """Checks the trees in a model file of LightGBM before LightGBM loads them.
 
-LightGBM is written in C++ and follows the numbers in a model without checking them all: sizes of trees that lead
-beyond the text, a node that names a child, a feature or a set of categories outside of the model's arrays. So a model
-must have exactly the lines that LightGBM writes for Evergreen, and its nodes must form trees.
+LightGBM is written in C++ and uses numbers in a model as offsets and indices without checking them all: tree sizes
+beyond the end of the text, or a child, a feature or a set of categories outside of the model's arrays. So a model must
+have exactly the lines that LightGBM writes for Evergreen, and its nodes must form trees.
 """
 
 import math
@@ -58,7 +58,7 @@ _PRINTABLE = re.compile(
 _IS_CATEGORY, _KINDS_OF_MISSING = (
     1,
     3,
-)  # bits of a decision: a set of categories; shifted by 2: how NaN is treated
+)  # bit 0 of a decision: a set of categories; bits 2 and 3: handling of NaN
 _END = "\nend of trees\n\nfeature_importances:\n"
 _REST = "\npandas_categorical:null\n"
 _MOST = 1 << 31
@@ -133,7 +133,7 @@ def _check_tree(text: str, name: str, number: int, features: int) -> None:
 
 
 def _check_splits(tree: dict[str, str], name: str, leaves: int, features: int, sets: int) -> None:
-    """Each node splits by a feature and a threshold or a set of categories; nodes and leaves form one tree."""
+    """Check that nodes split by a feature and a threshold or category set, and form a tree with the leaves."""
     _check_numbers(tree["threshold"], leaves - 1, f"{name} threshold", may_be_infinite=True)
     thresholds = [float(value) for value in tree["threshold"].split()]
     columns, decisions, left, right = (
@@ -158,7 +158,7 @@ def _check_splits(tree: dict[str, str], name: str, leaves: int, features: int, s
 
 
 def _check_categories(tree: dict[str, str], name: str, sets: int) -> int:
-    """Check the sets of categories, which are bits in words of 32; returns the number of sets."""
+    """Check the sets of categories, bit masks in 32-bit words; returns the number of sets."""
     bounds, words = (_wholes(tree[key], f"{name} {key}") for key in _CATEGORIES)
     growing = all(a < b for a, b in pairwise(bounds))
     if len(bounds) != sets + 1 or bounds[0] != 0 or bounds[-1] != len(words) or not growing:
@@ -169,7 +169,7 @@ def _check_categories(tree: dict[str, str], name: str, sets: int) -> int:
 
 
 def _check_end(text: str) -> None:
-    """After the trees: how often the trees split on each feature, which no loader reads."""
+    """Check the text after the trees: splits per feature, which no loader reads."""
     middle = text.removeprefix(_END.removeprefix("\n"))
     if middle == text or not middle.endswith(_REST):
         raise DataError("it ends otherwise than LightGBM writes")

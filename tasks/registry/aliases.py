@@ -199,14 +199,14 @@ def _check_still_champion(lease: Lease, number: str) -> None:
 
 
 def _make_champion(lease: Lease, number: str) -> None:
-    """Write the turn, then move the alias: with an outdated turn the move would look like a move without the lock."""
+    """Write the turn, then move the alias: with an outdated turn, the move would count as one without the lock."""
     lease.check()
     lease.client.set_model_version_tag(lease.model, number, TURN_TAG, str(lease.turn))
     _point(lease, CHAMPION, number)
 
 
 def _point(lease: Lease, alias: str, number: str) -> None:
-    """Move an alias. An answer that was lost, after the alias has moved, is no failure."""
+    """Move an alias; no error if only the reply was lost and the alias has moved."""
     from mlflow.exceptions import MlflowException
 
     lease.check()
@@ -339,7 +339,7 @@ def _complete_rollback(lease: Lease, left: str, now: str, why: str, turn: int) -
 def _remove_marks(lease: Lease, *versions: str) -> None:
     """Remove the marks of a rollback in progress, now that the rollback is on record.
 
-    A failure is no failure of the rollback: the record then says that the mark stays, and a repeated command begins
+    A failure does not fail the rollback: the record then notes that the mark stays, and a repeated command begins
     another rollback. The home's next rollback or registration removes a mark that stays.
     """
     from mlflow.exceptions import MlflowException
@@ -358,7 +358,7 @@ def _remove_marks(lease: Lease, *versions: str) -> None:
 
 
 def _record_that_mark_stays(home: Home, model: str) -> None:
-    """Add to the last decision, which is the rollback, that its mark stays."""
+    """Set `mark_stays` in the last decision, which is the rollback."""
     found = read_decisions(home, model)
     *others, last = found.records
     write_records(found.file, [*others, last.model_copy(update={"mark_stays": True})], model)

@@ -1,11 +1,11 @@
 """Digests of the models that this home registered, stored as files in the home.
 
 Everyone with write access to the registry can change the digests in its tags, so the tags detect damage but no attack.
-The files in the home are out of reach of such an attacker. A registry that was deleted and created again numbers its
-versions from 1 again, so registering a version replaces the file of that number.
+Such an attacker can't change the files in the home. A registry that was deleted and created again numbers its versions
+from 1 again, so registering a version replaces the file of that number.
 
-The digests are announced before the registration, by the logged model, as only the registry gives the version's number.
-When the process is killed in between, the next one finds the version, and adopts the digests that were announced.
+Before the registration, which assigns the version's number, the digests are stored under the logged model's URI. When
+the process is killed in between, the next process finds the version, and stores these digests under its number.
 """
 
 import hashlib

@@ -111,7 +111,7 @@ def _is_of_run(client: "MlflowClient", home: Home, version: "ModelVersion", rele
 
 
 def is_running(client: "MlflowClient", release: Release) -> bool:
-    """Whether MLflow says that the run has not ended: it is being judged or registered again, or was killed then."""
+    """Whether the run's MLflow status is active: the run is judged or registered again, or was killed meanwhile."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -1,8 +1,8 @@
-"""Mark of a rollback in progress: a tag of the version that is left, with which the home can finish the rollback.
+"""Mark of a rollback in progress: a tag of the replaced version, with which the home can finish the rollback.
 
 In: a registered model of an MLflow store that several homes may share. Out: the marks of a home. A mark is
 `HOME:TARGET:TURN`: the identity of the home, the version to which the rollback returns, and the turn of the registry
-lock in which it does. Marks of earlier versions of Evergreen are the identity alone.
+lock. Marks of earlier versions of Evergreen are the identity alone.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +16,7 @@ ROLLBACK_TAG = "evergreen.rollback"  # of a version that is being rolled back
 
 
 class Mark(NamedTuple):
-    """A rollback from version `left` to version `to`, in turn `turn`; an earlier version's mark has neither of both."""
+    """A rollback from version `left` to `to` in turn `turn`; earlier Evergreen versions wrote no `to` and `turn`."""
 
     left: str
     to: str | None = None

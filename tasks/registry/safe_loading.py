@@ -2,7 +2,7 @@
 
 Other people may write to a registry. Loading a model can run their code: MLflow imports the modules that a model's
 `MLmodel` names, puts folders of the model on Python's path and unpickles files, torch evaluates strings of a program,
-and XGBoost believes the numbers in its trees. A model that would use any of these is refused before a loader opens its
+and XGBoost does not check indices in trees. A model that would use any of these is refused before a loader opens its
 files; :mod:`tasks.model_formats` has the rules of each format. A model on a table has a file of code, which encodes
 raw columns for other programs: the file must have the bytes that Evergreen wrote, and is not run here. The digests of
 the model file and of the metadata must also match those recorded at registration: in the registry's tags, and in the
@@ -140,8 +140,8 @@ def _checked_files(home: Home, model: str, number: str) -> "Iterator[tuple[Path,
             folder = Path(
                 mlflow.artifacts.download_artifacts(f"models:/{model}/{number}", dst_path=str(aside))
             )
-        # Only these two kinds count here: MLflow reports every local failure as an internal error, which
-        # :func:`training.errors.classify` would take for a server's, worth a retry.
+        # Only these two types: MLflow reports every local failure as an internal error, which
+        # :func:`training.errors.classify` would treat as a transient error of a server.
         with _said_of(name, DataError, ResourceError):
             model_format = check_files(folder, name, tags)
             described = Model.load(str(folder))
@@ -157,7 +157,7 @@ def _outputs(signature: "ModelSignature | None") -> int:
 
 
 class _Said(NamedTuple):
-    """What a version's metadata says; versions of an earlier Evergreen name their classes only."""
+    """Content of a version's metadata; earlier Evergreen versions recorded the classes only."""
 
     problem: ProblemName
     classes: tuple[str, ...]
@@ -177,7 +177,7 @@ def _said_in(metadata: Mapping[str, Any] | None) -> _Said:
 
 @contextmanager
 def _said_of(name: str, *believed: type[EvergreenError]) -> Iterator[None]:
-    """Raise errors of the kinds `believed` as they are, and all other errors as a DataError (damaged model)."""
+    """Raise errors of types `believed` unchanged, a missing library as SettingError, others as DataError."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -168,7 +168,7 @@ class TableView:
         return sorted(chosen)
 
     def _gains(self, importances: dict[str, float]) -> dict[str, float]:
-        """The gain of each column, with preprocessing that of all columns that are made of it."""
+        """The gain of each column; with preprocessing, the sum over its output columns."""
         if self.schema.preprocessing is None:
             return defaultdict(float, importances)
         gains: dict[str, float] = defaultdict(float)
@@ -195,7 +195,7 @@ def column_facts(column: TableColumn, rows: int) -> ColumnFacts:
 
 
 def _preprocessing(schema: TableSchema) -> list[tuple[str, str]]:
-    """The steps in order, and the columns that a model gets of them."""
+    """The steps in order, and the number of their output columns."""
     if schema.preprocessing is None:
         return []
     columns = len(schema.columns)
@@ -209,7 +209,7 @@ def _preprocessing(schema: TableSchema) -> list[tuple[str, str]]:
 
 
 def _tokens(schema: TableSchema) -> list[tuple[str, str]]:
-    """What a model gets of a row of text."""
+    """How text becomes tokens."""
     if (text := schema.text) is None:
         return []
     made = "trained on the train split" if text.trained else "given by the recipe"

@@ -18,5 +18,5 @@ class PrintableConsole(Console):
             yield segment if control else Segment(printable(text), style)
 
     def on_broken_pipe(self) -> None:
-        """Leave a closed output to the command line; rich would end the process with the exit status of a bug."""
+        """Raise BrokenPipeError for the command line to handle; rich would exit with the status of a bug."""
         raise BrokenPipeError

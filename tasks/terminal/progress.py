@@ -46,7 +46,7 @@ def telemetry(point: Point, epochs: int, eta_s: float | None, words: RunWords) -
 
 
 def _epoch(point: Point, epochs: int, words: RunWords) -> str:
-    """The epoch of a point, and the number of epochs, which the last point of a training that ends early corrects."""
+    """The epoch of a point, and the number of epochs: `total_steps` where each step is an epoch."""
     each_step = {"train/loss", "validation/loss"} <= point.values.keys()  # then each step is an epoch
     return f"{words.trainer.epoch} {point.epoch}/{point.total_steps if each_step else epochs}"
 

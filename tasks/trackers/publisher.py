@@ -159,7 +159,7 @@ class Publisher:
         client, run_id = self._opened()
         from mlflow.entities import Metric  # imported after connecting, which imports MLflow under a lock
 
-        # An outage may outlast an attempt: then a metric of a step is unsent twice, and the later point is in the file.
+        # If an attempt restarts in an outage, a step may have two unsent points: the file has the later one.
         latest = {
             (point.step, name): (point, name, value)
             for point in self._unsent
@@ -192,7 +192,7 @@ class Publisher:
 
 
 def _warn(error: Exception) -> None:
-    """Say whether the metrics will be accepted without the user's help."""
+    """Log whether MLflow may accept the metrics without user action."""
     known = classify(error)
     if known is not None and known.transient:
         log.warning("MLflow does not accept metrics now; they are kept and sent later (%s)", error)

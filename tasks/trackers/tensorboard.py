@@ -26,7 +26,7 @@ class TensorBoard:
         self._writer: SummaryWriter | None = None
 
     def begin(self, run: RunInfo) -> str:
-        """Open a new event file. It hides the steps in earlier event files of the run; returns the folder."""
+        """Open a new event file that hides the points in the run's earlier ones; returns the folder."""
         for slow in ("torch", "comet_ml"):
             sys.modules[slow] = None  # type: ignore[assignment]  # tensorboardX imports both where they are installed
         from tensorboardX import SummaryWriter

@@ -137,12 +137,12 @@ def verdict_follows(run: Evidence) -> Outcome:
 
 
 def _of_champion(verdict: Verdict) -> tuple[Verdict, ...]:
-    """The verdict in the words for a candidate that was the champion already; none where these words can't be true."""
+    """`verdict` with the summary of :func:`of_champion`, if a candidate was promoted without comparison; else none."""
     return (of_champion(verdict),) if verdict.promote and verdict.champion_version is None else ()
 
 
 def _of_record(value: Any, recorded: Any) -> Any:
-    """The part of `value` that `recorded` has, too: an earlier version of Evergreen did not record newer fields."""
+    """`value` with the fields of `recorded` alone: earlier versions of Evergreen did not record newer fields."""
     if isinstance(value, dict) and isinstance(recorded, dict):
         return {name: _of_record(value.get(name), part) for name, part in recorded.items()}
     if isinstance(value, list) and isinstance(recorded, list) and len(value) == len(recorded):
@@ -185,7 +185,7 @@ def scores_follow(run: Evidence) -> Outcome:
     }
     wrong = _wrong(pairs, _is_same) + _wrong(looks, _is_same)
     if _wrong(looks, _is_same) and _is_recorded_elsewhere(run):
-        # A difference of mean errors has the rounding of these errors.
+        # A difference of mean errors is rounded as these errors are.
         scale = max(1.0, *(look.reference_error for look in run.release.verdict.looks))
         wrong = _wrong(pairs, _is_same) + _wrong(
             looks, lambda one, other: is_close(one / scale, other / scale)

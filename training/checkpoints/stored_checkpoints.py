@@ -1,7 +1,7 @@
 """Checkpoints in an object store: written to this node's disk as without a store, then uploaded and committed.
 
 The folder of :class:`training.checkpoints.checkpoint_log.CheckpointLog` is on this node, and holds what this process
-wrote or downloaded. Which checkpoints the run has, says the newest entry of the store's log.
+wrote or downloaded. The newest entry of the store's log lists the checkpoints of the run.
 """
 
 import json

@@ -33,7 +33,7 @@ class BalancedOrder(SampleOrder):
         return start, start + self.global_batch_size
 
     def global_batch(self, epoch: int, step: int) -> Rows:
-        """Row numbers of one step; the classes take turns, so parts of even size have equally many rows of each."""
+        """Row numbers of one step; the classes alternate, so parts of equal size have equally many rows of each."""
         each = self.global_batch_size // len(self.classes)
         first = (epoch * self.steps_per_epoch + step) * each
         positions = np.arange(first, first + each, dtype=np.int64)

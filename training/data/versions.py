@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # -1 to 1. With the statistics of the rows, the signal-to-noise ratio at a noise level would depend on the dataset, so
 # the errors of the noise that two models predict could not be compared.
 _HALF = 0.5
-# Kinds of SourceFiles with the bytes of pixels, which Pillow only converts and resizes, if settings ask for that. The
-# others have files that Pillow decodes, or, in Parquet, may have.
+# Kinds of SourceFiles with raw pixels, which Pillow at most converts and resizes. Other kinds have encoded images,
+# which Pillow decodes, or, as Parquet, may have.
 _PIXELS = frozenset({"cifar", "digits", "idx"})
 
 
@@ -41,7 +41,7 @@ def fingerprint(
 ) -> str:
     """See :func:`training.data.dataset.fingerprint`.
 
-    The version of Pillow counts for images that Pillow decodes, converts or resizes: others give other pixels.
+    The version of Pillow counts if Pillow decodes, converts or resizes images: versions give different pixels.
     """
     made = dataset.fingerprint(files, settings, problem, transform)
     if files.kind == "text":
@@ -62,7 +62,7 @@ def _uses_pillow(files: SourceFiles, settings: DataSettings) -> bool:
 
 
 def _has_another_problem(files: SourceFiles, problem: ProblemName) -> bool:
-    """Whether the rows are images with classes, for another problem than that for which such images are prepared."""
+    """Whether the rows are images with classes, and the problem is not classification."""
     of_images = files.kind not in TARGET_KINDS and files.kind not in ("table", "text")
     return of_images and problem != DatasetVersion.model_fields["problem"].default
 
@@ -70,7 +70,7 @@ def _has_another_problem(files: SourceFiles, problem: ProblemName) -> bool:
 def _of_text(
     plain: str, files: SourceFiles, settings: DataSettings, problem: ProblemName, transform: str
 ) -> str:
-    """The fingerprint of text; the digest of a given tokenizer is part of that of the source."""
+    """Fingerprint of text. The source's digest, part of `plain`, covers a given tokenizer."""
     from training.data.text.tokenizers import library_version
 
     if transform:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_STEPS = 50  # or more, for a schedule whose length is no multiple
+_STEPS = 50  # more if 50 does not divide the schedule's length
 _SEED = 1
 _BLACK, _WHITE = 0.0, 1.0
 
@@ -59,7 +59,7 @@ def _denoised(
         clean = ((images - (1 - kept).sqrt() * noise) / kept.sqrt()).clamp(*limits)
         if following is None:
             break
-        noise = (images - kept.sqrt() * clean) / (1 - kept).sqrt()  # that which leads to the clamped image
+        noise = (images - kept.sqrt() * clean) / (1 - kept).sqrt()  # consistent with the clamped image
         images = schedule[following].sqrt() * clean + (1 - schedule[following]).sqrt() * noise
     return clean
 

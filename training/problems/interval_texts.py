@@ -1,4 +1,4 @@
-"""Confidence intervals as texts, also where the test rows give none."""
+"""Text of a confidence interval, or of why there is no interval."""
 
 import math
 from collections.abc import Callable

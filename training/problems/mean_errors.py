@@ -81,7 +81,7 @@ class MeanErrorMethods(SharedMethods):
             "low": low,
             "high": high,
             "confidence": confidence,
-            # Of targets that are all equal: as R² of a regression.
+            # If all targets are equal: 1 or 0, as R² has it.
             "removed": 1 - mean / constant if constant else float(not mean),
             "latency_ms": latency_ms,
             "rows_per_s": rows_per_s,
@@ -130,7 +130,7 @@ class MeanErrorMethods(SharedMethods):
         return f"{self.metric_in_full or self.metric_word} {self.figure(score)} ({interval}) on {rows}"
 
     def _errors(self) -> str:
-        """What an interval needs to vary, in words."""
+        """Name of what must vary for an interval."""
         return f"the errors of the test {self.row_word}s"
 
     def against(self, candidate: Score, champion: Score) -> str:

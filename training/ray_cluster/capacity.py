@@ -110,7 +110,7 @@ def check_fits_a_node(cpus: float, gpus: float) -> None:
 def capacity_for_workers(settings: Settings, feed: str, use_gpu: bool = False) -> tuple[int, float]:
     """Number of workers to start on the present nodes of the cluster, and the CPUs to reserve for each worker.
 
-    With feed `stream`, a whole CPU of a node stays free for Ray Data: each of its tasks takes one, and without a CPU it
+    With feed `stream`, a whole CPU of a node stays free for Ray Data, whose tasks take one each: with none, Ray Data
     waits forever without an error. Raises :class:`NoCapacityError` when not even `scaling.min_workers` workers fit.
     """
     nodes, options = _nodes(), settings.scaling
@@ -142,7 +142,7 @@ def _shares(options: ScalingSettings, cpus: list[float], workers: int, feed: str
         return [1.0]
     found = {1.0, sum(cpus) / workers}
     if feed == "stream":
-        # Ray counts in ten-thousandths of a CPU: rounded up, several shares would take the start of the CPU left free.
+        # Ray counts in units of 1/10,000 CPU: shares rounded up would together take some of the CPU to leave free.
         one_less = {(node - 1) / count for node in cpus for count in range(1, workers + 1)}
         found = {1.0} | {math.floor(share * 1e4) / 1e4 for share in one_less}
     return sorted((share for share in found if 0 < share <= 1), reverse=True)
@@ -152,7 +152,7 @@ def leaves_a_cpu(
     nodes: list[tuple[float, float]], workers: int, share: float, gpus: float, options: ScalingSettings
 ) -> bool:
     """Whether a node keeps a whole CPU, wherever Ray places `workers` workers of `share` CPUs and `gpus` GPUs."""
-    if options.placement_strategy in ("PACK", "STRICT_PACK"):  # on one node, if one has room for all
+    if options.placement_strategy in ("PACK", "STRICT_PACK"):  # on one node, if all workers fit
         rooms = [node for node in nodes if _fitting(node, share, gpus) >= workers]
         others = sum(cpus >= 1 for cpus, _ in nodes)
         if rooms:

@@ -217,10 +217,9 @@ def hooked_trainer(
 ) -> "type[DataParallelTrainer]":
     """Ray's trainer class without actors that each add 2 to 3 s to a start.
 
-    `run_controller` runs the controller with the arguments that it is given, in a process that is kept. Left out are
-    the actor that manages datasets, when there are no datasets; the actor that requests nodes from an autoscaler, which
-    a local Ray lacks; and the actor that releases the workers' reservation when the controller dies, and then never
-    ends.
+    `run_controller` runs the controller with its arguments, in a process that is kept. Left out are the actor that
+    manages datasets, when there are no datasets; the actor that requests nodes from an autoscaler, which a local Ray
+    lacks; and the actor that releases the workers' placement group when the controller dies: that actor never ends.
     """
     from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback

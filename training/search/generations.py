@@ -111,7 +111,7 @@ def _members(
 
 
 def _parents(found: Search, members: list[Trial]) -> list[tuple[Trial, Trial]]:
-    """Each trial of a generation, with the trial whose weights its place in the next generation starts from."""
+    """(trial, parent) for each trial; its successor in the next generation starts from the parent's weights."""
     ranked = sorted(members, key=lambda member: (_loss(found, member), member.number))
     count = min(math.ceil(len(members) * _REPLACED), len(members) // 2)
     best = [member for member in ranked[:count] if _loss(found, member) < math.inf]
@@ -130,7 +130,7 @@ def _loss(found: Search, trial: Trial) -> float:
 
 
 def _explored(space: Mapping[str, Domain], values: Values, seed: int, number: int, turn: int = 0) -> Values:
-    """Values near `values`; a quarter of them is drawn from the whole space instead. Each `turn` is another draw."""
+    """Values near `values`; each with probability 1/4 from the whole space instead. A `turn` is another draw."""
     found: Values = {}
     for name, domain in space.items():
         draws = random.Random(f"{seed}/{number}/{name}/explored" + (f"/{turn}" if turn else ""))

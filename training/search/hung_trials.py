@@ -1,7 +1,7 @@
 """The watchdog of a search: ends the process of a trial that hangs, so that the search goes on with the other trials.
 
-The process of the search looks at the heartbeats of each running trial, as the driver of a training does: a process
-that is stopped, or hangs in native code, can't look at itself.
+The process of the search reads the heartbeats of each running trial, as the driver of a training does: a process that
+is stopped, or hangs in native code, can't detect that.
 """
 
 import logging
@@ -56,7 +56,7 @@ class _Watched:
 
     def look(self) -> None:
         paths = self.job.plan.paths
-        if self._is_over or (paths.model / TRAINED).is_file():  # nothing beats after the model is written
+        if self._is_over or (paths.model / TRAINED).is_file():  # no heartbeats once the model is written
             return
         attempt = self._attempt(paths)
         if self._watchdog is None or self._watchdog.job.attempt != attempt:
@@ -67,7 +67,7 @@ class _Watched:
             self._end(error)
 
     def _attempt(self, paths: RunPaths) -> int:
-        """Number of the present attempt; negative between a failed attempt and the next, when nothing beats."""
+        """Number of the present attempt; negative between a failed attempt and the next (no heartbeats)."""
         newest = next_attempt(paths) - 1
         return -newest if any(one.number == newest for one in read_failures(paths)) else newest
 

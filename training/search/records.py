@@ -142,8 +142,8 @@ class TrialFailure(Record):
 
     The trial's process writes this record; for a trial that hangs, the process of the search does.
 
-    `transient`: the same command tries the trial again. `may_pass`: the error may be gone then, although nobody changed
-    anything. `kind` is the result of :func:`kind_of`.
+    `transient`: the same command tries the trial again. `may_pass`: that may succeed without a change by the
+    user. `kind` is the result of :func:`kind_of`.
     """
 
     error: str

@@ -28,7 +28,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class TrainerWords:
-    """Words of a trainer: its step and epoch in the singular, what its workers compute, what becomes the model.
+    """Terms of a trainer: its step and epoch in the singular, what its workers compute, what becomes the model.
 
     `section` describes the section `training` in the help of the command. `gain` is the library's name for the
     importances of the columns (:meth:`training.trainers.base.Inspection.importances`), of trainers that have them.

@@ -17,7 +17,7 @@ from training.storage.record_files import DamagedError, read_record, set_aside, 
 
 HOME_VARIABLE = "EVERGREEN_HOME"
 TRAINED = "trained.json"  # in a run's folder `model`
-# The two embedded databases alone take 5 MB; the rest leaves room for a model and its checkpoints.
+# The two embedded databases alone take 5 MB; the rest is for a model and its checkpoints.
 _NEEDED_BYTES = 100_000_000
 _IDENTITY = "[0-9a-f]{16}"
 _REMEDY = (

@@ -194,7 +194,7 @@ class LineReader(Generic[R]):
                 raise ValueError("it has no checksum, though lines before it have")
         except (ValueError, RecursionError) as error:
             self.unread = self.unread or f"line {self._taken}: {_reason(error)}"
-            # Complete JSON is not a line that was cut short, even less with a number, whose checksum is correct.
+            # A line of complete JSON was not cut short, so it is damaged, even with a correct checksum.
             if isinstance(error, ValidationError):
                 self._found(self.unread)
             return
@@ -246,7 +246,7 @@ def _is_unfinished(line: bytes) -> bool:
         json.JSONDecoder().raw_decode(line.decode())
     except ValueError:
         return True
-    except RecursionError:  # nested as deeply as no record is
+    except RecursionError:  # nested deeper than any record
         return False
     return False
 

@@ -1,7 +1,7 @@
 """Folders of worker processes among a node's temporary files, and removal of those that killed workers left.
 
 A process holds a lock on a file in its folder. The operating system frees the lock when the process dies, also in
-another container, where process ids say nothing.
+another container, where process ids differ.
 """
 
 import fcntl

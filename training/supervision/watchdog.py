@@ -47,7 +47,7 @@ class Watchdog:
     def look(self) -> None:
         """Check the heartbeats. Raises :class:`TransientError` when the workers are stuck, after killing all of them.
 
-        Workers wait for each other, so one stuck worker silences all workers, and one recent heartbeat shows that no
+        Workers wait for each other, so one stuck worker stops all heartbeats, and one recent heartbeat shows that no
         worker is stuck, except a process that was stopped by a signal. Also raises :class:`TransientError` when Ray
         does not start or replace the workers in time.
         """

@@ -13,7 +13,7 @@ _LOOK_S = 0.2  # seconds between two checks
 
 @dataclass
 class Requests:
-    """Requests for one worker; only the first worker gets any, the others learn of them from it.
+    """Requests for one worker; only the first worker reads them, and informs the others.
 
     A save is due `every_s` seconds after the last save, and when the run's file `save` exists. `is_writing` says
     whether a checkpoint is being written: a request to save then waits. With `can_save` False, no save is requested.
@@ -29,7 +29,7 @@ class Requests:
     looked_at: float = 0.0
 
     def read(self) -> int:
-        """0, :data:`SAVE` or :data:`STOP`; looks at most every 0.2 s. Each save is requested once.
+        """0, :data:`SAVE` or :data:`STOP`; checks only every 0.2 s. Each save is requested once.
 
         Raises :class:`training.attempts.fence.SupersededError` if this attempt may not write any more.
         """

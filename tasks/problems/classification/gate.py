@@ -71,7 +71,7 @@ class ClassOutcomes:
         )
 
     def _by_accuracy(self, question: Question, margin: float) -> Compared:
-        """Compare by the discordant rows, which one model alone got right; "not_worse" adds the margin to each."""
+        """Compare discordant rows (right in one model alone); "not_worse" adds the margin to each difference."""
         differences = self.candidate.astype(np.float64) - self.reference
         if question == "not_worse":
             differences = np.where(differences, differences + margin, 0.0)

@@ -320,8 +320,8 @@ def check_classes(version: DatasetVersion) -> None:
 def _limit(split: str, settings: DataSettings) -> int | None:
     if split:
         return settings.max_test_rows if split == TEST else settings.max_train_rows
-    # The source has no splits: a row's content decides the split later, so the limits hold on average only. The sum of
-    # both limits would be wrong: the row's content divides it by data.test_share, so one split would exceed its limit.
+    # The source has no splits: a hash of a row's content decides the split later, so limits hold on average only. The
+    # limit is not the sum of both: data.test_share divides these rows, so one split would exceed its own limit.
     limits = []
     if settings.max_train_rows:
         limits.append(round(settings.max_train_rows / (1 - settings.test_share)))

@@ -68,7 +68,7 @@ def list_with_targets(root: Path, table: str, target: str) -> list[ImageFile]:
         for entry in entries.values()
     ]
     _check_splits(root, {split for split, *_ in found})
-    # By content, not by number: training with data.feed=stream reads neighbours together.
+    # By content, not by target: data.feed=stream would read similar targets together.
     return sorted(_read(found), key=lambda one: (one.split, one.sha256, one.label, one.path))
 
 
@@ -120,7 +120,7 @@ def _read(found: list[tuple[str, str, str]]) -> list[ImageFile]:
     except DataError as error:
         if not isinstance(error.__cause__, NotPlainError):
             raise
-        # The remedy for an image of a class; here an image has a row.
+        # Replace the remedy for class folders by one for rows.
         reason = str(error).removesuffix("Remove it from the class folder.")
         raise DataError(f"{reason}Remove it and its row, or put a plain image file in its place.") from error
 

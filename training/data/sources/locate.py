@@ -68,7 +68,7 @@ def reader(files: SourceFiles) -> Source:
 
 
 def with_numbers(source: Source) -> Source:
-    """`source` as a problem that predicts numbers reads it.
+    """`source` with numbers as targets instead of classes.
 
     Raises :class:`SettingError` for a source that has classes only.
     """
@@ -91,9 +91,9 @@ def with_numbers(source: Source) -> Source:
 
 
 def without_target(source: Source, problem: str) -> Source:
-    """`source` as a problem that predicts the texts themselves reads it: without a target.
+    """`source` without a target, for a problem that predicts the texts themselves.
 
-    Raises :class:`SettingError` for a source of other rows than texts.
+    Raises :class:`SettingError` for a source whose rows are no texts.
     """
     if isinstance(source, Packed):
         return replace(source, source=without_target(source.source, problem))

@@ -42,7 +42,7 @@ class Packed:
             files = self._same(folder, digests[name]) if name in digests else self.source.fetch(folder)
         except DamagedError as error:
             set_aside(note, error.what)
-            digests, files = {}, None  # without the digest, the files may have changed
+            digests, files = {}, None  # without a digest, changes can't be detected
         if files is None:
             log.warning("%s: what was unpacked to %s was changed; unpacked again", self.archive, self.place)
             shutil.rmtree(self.place)
@@ -89,7 +89,7 @@ def unpacked(archive: Path, folder: Path) -> Path:
 def _options(source: Source) -> dict[str, Any]:
     """The options of the inner source except its path, because they may change the digest of its files.
 
-    Of a text's tokenizer beside the recipe, the content counts: the recipe's folder may lie anywhere.
+    A tokenizer file counts by its content alone, so that the recipe's folder can be moved.
     """
     options = {name: value for name, value in asdict(cast(Any, source)).items() if name != "path"}
     if isinstance(file := options.get("tokenizer"), Path):

@@ -118,7 +118,7 @@ class ParquetImages:
 
 
 class Notes(Record):
-    """The facts besides the index that reading needs: the image column, and path and size in bytes of each file."""
+    """What reading needs besides the index: the image column, and path and size in bytes of each file."""
 
     image: str
     files: list[str]

@@ -15,7 +15,7 @@ from training.data.text.class_files import ClassFile
 from training.errors import DataError
 
 NO_TARGET = ""  # the target in the notes of a typed copy of texts alone
-COUNTED = "tokens"  # the name of what preparation counts for each text instead
+COUNTED = "tokens"  # name of such a dataset's target: the number of tokens
 _EXAMPLES = (
     "Give a .txt file with a text on each line, a folder of such files, maybe in train/ and test/, or a CSV, TSV or "
     "Parquet file with a column of text."

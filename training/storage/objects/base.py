@@ -114,7 +114,7 @@ def check_store(store: ObjectStore) -> None:
 
 
 def _try_writes(store: ObjectStore, key: str) -> None:
-    # When a reply is lost, the library asks again and hears that the object exists.
+    # After a lost reply, the library retries, and the object exists already.
     if not store.put_new(key, b"1") and not _is_there(store, key, b"1"):
         raise _unfit(store, "does not create a new object")
     if store.put_new(key, b"2") or store.get(key) != b"1":

@@ -17,7 +17,7 @@ from training.trainers.network.modules import model_example
 _SEED = "seed_generator_state"  # name that Keras gives to the state of each of its random generators
 _MOST_SEEDS = 2**31 - 1
 Tensors = Mapping[str, torch.Tensor]
-# From values of the variables by name, rows and whether to train: the output, and the new values of the variables.
+# (values of variables by name, rows, whether to train) -> (output, new values of variables by name)
 Compute = Callable[[Tensors, torch.Tensor, bool], tuple[Any, dict[str, torch.Tensor]]]
 
 

@@ -87,7 +87,7 @@ class LightGBMRounds:
         if model.booster is None or model.ended:
             return model
         model.seeds, share = self._seeds(round_number), self.parameters["bagging_fraction"]
-        # LightGBM seeds the drawing of columns again when their seed changes, that of rows when their share changes.
+        # LightGBM reseeds the sampling of columns when the seed changes, and of rows when their share changes.
         other: dict[str, float] = {name: seed ^ 1 for name, seed in model.seeds.items()}
         if share < 1:
             other["bagging_fraction"] = _OTHER_SHARE if share != _OTHER_SHARE else _THIRD_SHARE
@@ -166,7 +166,7 @@ class LightGBMRounds:
         return sums[0]
 
     def _computed(self, model: lightgbm.Booster) -> tuple[Sums, Sums]:
-        """The same sums as :meth:`_kept`, but for the last bits, of a model that was loaded."""
+        """The sums of :meth:`_kept` for a loaded model; the last bits may differ."""
         learned, validated = (
             self.objective.sums(self.objective.outputs(self._raw(model, inputs)), targets)
             for inputs, targets in zip(self.inputs, self.targets, strict=True)
@@ -199,8 +199,8 @@ def build_boosting(
         **objective.parameters(version),
         **own_settings(settings).model_dump(exclude=set(NO_PARAMETERS)),
         "bagging_freq": 1,
-        # A bundle of rarely filled columns loses a value of a row that has two: the predictions that LightGBM keeps in
-        # a training would not be those of the loaded model.
+        # Exclusive feature bundling drops a value of a row with two values in one bundle: the predictions kept in a
+        # training would differ from those of the loaded model.
         "enable_bundle": False,
         "feature_pre_filter": False,  # each worker would leave out columns by its own rows
         "deterministic": True,
@@ -213,7 +213,7 @@ def build_boosting(
     mine = slice(ranks.rank, None, ranks.world_size)
     inputs = (np.array(columns.inputs[learn[mine]]), np.array(columns.inputs[validate[mine]]))
     targets = (_targets(columns, learn[mine]), _targets(columns, validate[mine]))
-    # LightGBM's threads would add up a metric in no fixed order, and its targets are of 32 bits.
+    # LightGBM's threads add up a metric in no fixed order, and its targets are 32-bit floats.
     exact = all(np.array_equal(one, one.astype(np.float32)) for one in targets)
     if settings.scaling.threads_per_worker > 1 or not exact:
         parameters["metric"] = NO_METRIC

@@ -1,4 +1,4 @@
-"""Settings of LightGBM, and the words for its work."""
+"""Settings of LightGBM, and its terms for messages."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""Settings of the trainer `lightning`, and its words in messages and reports."""
+"""Settings of the trainer `lightning`, and its terms in messages and reports."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal

@@ -41,7 +41,7 @@ def new_accelerate(ranks: Ranks) -> Iterator[None]:
 def check_no_plugin() -> None:
     """Raise :class:`TrainingError` if an `Accelerator` of this process got a plugin that divides the model.
 
-    On CPUs, Accelerate ignores an FSDP plugin without a word: each worker would hold the whole model.
+    On CPUs, Accelerate silently ignores an FSDP plugin: each worker would hold the whole model.
     """
     for name, plugin in _PLUGINS.items():
         if os.environ.get(name, "false").lower() == "true":

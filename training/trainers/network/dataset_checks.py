@@ -6,7 +6,7 @@ from training.records import DatasetVersion
 
 
 def check_smoothing(setting: str, smoothing: float, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` for label smoothing, with the problem's loss lacking it; `setting` is its name."""
+    """Raise :class:`SettingError`, naming `setting`, for label smoothing if the problem's loss has none."""
     if smoothing and not objective_named(version.problem).smooths:
         raise SettingError(
             f"{setting}: only classification has labels to smooth, and this is {version.problem}; remove the setting"
@@ -14,6 +14,6 @@ def check_smoothing(setting: str, smoothing: float, version: DatasetVersion) -> 
 
 
 def check_channels_last(channels_last: bool, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if rows without channels shall be in the memory format of images."""
+    """Raise :class:`SettingError` for the memory format channels-last if the rows are no images."""
     if channels_last and not version.has_images:
         raise SettingError("training.channels_last: only images have channels; remove the setting")

@@ -114,7 +114,7 @@ def take_weights(
     differing = [name for name in weights if mine[name].shape != weights[name].shape]
     head = [name for name in differing if _is_head(mine[name], weights[name], outputs)]
     if len({_outputs_of(mine[name], weights[name]) for name in head}) > 1:
-        head = []  # of other numbers of outputs, so not of one head
+        head = []  # different numbers of outputs: not one head
     if differing and (not new_head or head != differing or len(head) == len(weights)):
         raise SettingError(_differing(differing, head, mine, weights))
     new = absent.union(head)
@@ -169,9 +169,9 @@ def _is_in(name: str, part: str) -> bool:
 
 
 def _is_head(here: "torch.Tensor", there: "torch.Tensor", outputs: int) -> bool:
-    """Whether two tensors differ in the dimension of the outputs alone, of which `here` has `outputs`.
+    """Whether two tensors differ in the output dimension alone, whose size in `here` is `outputs`.
 
-    That is the first dimension, or the second of a matrix, as in Keras.
+    This is the first dimension, or the second of a matrix, as in Keras.
     """
     if here.dim() != there.dim():
         return False

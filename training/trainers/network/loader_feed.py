@@ -13,9 +13,7 @@ from training.trainers.network.feeds import Batch
 from training.trainers.ranks import Ranks
 
 _DATASET = 5  # stream of random numbers, see training.data.sample_order
-_Index = tuple[
-    int, int
-]  # epoch and row number: processes that live longer than an epoch learn the epoch this way
+_Index = tuple[int, int]  # epoch and row number: persistent loader processes get the epoch from the index
 
 
 class StepSampler(Sampler[list[_Index]]):

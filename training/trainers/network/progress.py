@@ -328,8 +328,8 @@ class Progress:
     def end_epoch(self, epoch: Epoch) -> Position:
         """Validate, save the end of the epoch, and return the start of the next epoch.
 
-        Raises :class:`StopRequestedError` if a stop was requested, since an epoch of one step has no other place to
-        look for it; after the last epoch, the training finishes instead.
+        Raises :class:`StopRequestedError` if a stop was requested, since an epoch of one step checks for requests only
+        here; after the last epoch, the training finishes instead.
         """
         rows_per_s = epoch.rows / (time.perf_counter() - epoch.began)
         self._check_same_weights(epoch)

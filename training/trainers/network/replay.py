@@ -136,7 +136,7 @@ class NetworkReplay:
         state = None
         try:
             state = self.long_work.on_all(lambda: self.checkpoints.load_at(start.step))
-        except (EvergreenError, OSError) as error:  # all ranks skip the check, also when a store is away
+        except (EvergreenError, OSError) as error:  # all ranks skip the check, also in a store's outage
             log.warning("%s The replay check of this run is skipped.", error)
         return None if self.ranks.add_up(float(state is None))[0] else state
 

@@ -25,7 +25,7 @@ _TORCHS_OWN = frozenset(vars(nn.Module()))
 _OF_STRATEGY = (
     "__composable_api_state_key",
     "ds_",
-)  # prefixes of the names of attributes that FSDP and DeepSpeed add that FSDP and DeepSpeed add
+)  # prefixes of the names of attributes that FSDP and DeepSpeed add
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _NOT_STATE = (type, FunctionType, ModuleType, nn.Module, nn.Parameter)
 Globals = Mapping[str, Mapping[str, Any]]

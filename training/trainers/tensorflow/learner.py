@@ -129,7 +129,7 @@ def _channels_last(images: torch.Tensor) -> Any:
 
 def _optimizer(keras: Any, settings: Settings) -> Any:
     own = own_settings(settings)
-    if own.optimizer == "adamw":  # takes a number only, and the others no 0
+    if own.optimizer == "adamw":  # AdamW refuses None, and the others 0
         return keras.optimizers.AdamW(learning_rate=own.learning_rate, weight_decay=own.weight_decay)
     options = {"learning_rate": own.learning_rate, "weight_decay": own.weight_decay or None}
     if own.optimizer == "sgd":

@@ -92,7 +92,7 @@ def generators_of(model: Any) -> list[Any]:
 
 
 def numbered(variables: list[Any]) -> dict[str, Any]:
-    """The optimizer's variables by their position: their names have those of layers."""
+    """The optimizer's variables by position, as their names contain names of layers."""
     return {f"{number:03}": one for number, one in enumerate(variables)}
 
 

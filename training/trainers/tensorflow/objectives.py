@@ -21,8 +21,8 @@ def _squared_error(output: Any, targets: Any) -> Any:
     return tensorflow.reduce_sum(tensorflow.square(output - targets))
 
 
-# From the output (rows, outputs) and targets as of :meth:`training.problems.objectives.Objective.torch_targets`: the
-# sum of losses over the rows.
+# (output (rows, outputs), targets as :meth:`training.problems.objectives.Objective.torch_targets` gives them) -> sum of
+# losses over the rows.
 LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {
     "cross_entropy": _cross_entropy,
     "squared_error": _squared_error,

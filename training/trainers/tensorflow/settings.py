@@ -1,4 +1,4 @@
-"""Settings of the trainer `tensorflow`, and its words in messages and reports."""
+"""Settings of the trainer `tensorflow`, and its terms in messages and reports."""
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 

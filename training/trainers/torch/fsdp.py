@@ -29,7 +29,7 @@ class FsdpReplica(CollectiveReplica):
     sharded = True
 
     def shard(self) -> None:
-        """Divide the weights among the ranks. Raises :class:`SettingError` for a weight without rows."""
+        """Divide the weights among the ranks. Raises :class:`SettingError` for a scalar weight."""
         for name, weight in self.module.named_parameters():
             if not weight.dim():
                 raise SettingError(
@@ -153,5 +153,5 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _has_rows_of(weight: torch.Tensor, value: Any) -> bool:
-    """Whether `value`, of the optimizer's state, has a number for each of `weight`, as momentum has."""
+    """Whether `value`, of the optimizer's state, has the shape of `weight`, as momentum has."""
     return isinstance(value, torch.Tensor | StoredRows) and tuple(value.shape) == tuple(weight.shape)

@@ -1,4 +1,4 @@
-"""Settings of the PyTorch loop, and the words for its work."""
+"""Settings of the PyTorch loop, and its terms for messages."""
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 

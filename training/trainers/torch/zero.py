@@ -25,7 +25,7 @@ class ZeroReplica(CollectiveReplica):
     """A :class:`CollectiveReplica` whose steps DeepSpeed's engine runs."""
 
     def shard(self) -> None:
-        """Check the weights. Raises :class:`SettingError` for a single number, and for weights that are not float32."""
+        """Check the weights. Raises :class:`SettingError` for a scalar, and for weights that are not float32."""
         for name, weight in self.module.named_parameters():
             if not weight.dim():
                 raise SettingError(
@@ -175,9 +175,9 @@ class ZeroReplica(CollectiveReplica):
         }
 
     def _part(self, weight: nn.Parameter, kind: str | None) -> tuple[int, torch.Tensor]:
-        """This rank's numbers of a flattened weight, or of its optimizer state, and the place of their first.
+        """Start and values of this rank's slice of a flattened weight, or of the weight's optimizer state.
 
-        The numbers are a view: changing them changes what the optimizer holds.
+        The values are a view: changing them changes what the optimizer holds.
         """
         return self._part_of_gathered(weight, kind) if self.stage < 3 else self._part_of_divided(weight, kind)
 
@@ -192,7 +192,7 @@ class ZeroReplica(CollectiveReplica):
         return there.start, held.detach()[here.start : here.start + here.numel]
 
     def _part_of_divided(self, weight: Any, kind: str | None) -> tuple[int, torch.Tensor]:
-        """Stage 3: the ranks divide each weight into equal parts, of which the last are filled up."""
+        """Stage 3: the ranks divide each weight into equal parts; the last parts are padded."""
         from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_optimizer_state
 
         if not weight.requires_grad:
@@ -223,12 +223,12 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _is_like(value: Any, flat: torch.Tensor) -> bool:
-    """Whether `value`, of the optimizer's state, has a number for each of `flat`, as momentum has."""
+    """Whether `value`, of the optimizer's state, has the shape of `flat`, as momentum has."""
     return isinstance(value, torch.Tensor) and value.shape == flat.shape
 
 
 def _has_numbers_of(shape: tuple[int, ...], value: Any) -> bool:
-    """Whether `value`, of a stored optimizer state, has a number for each of a weight of `shape`."""
+    """Whether `value`, of a stored optimizer state, has the shape of its weight, `shape`."""
     if isinstance(value, StoredRows):
         return True
     return isinstance(value, torch.Tensor) and tuple(value.shape) == shape

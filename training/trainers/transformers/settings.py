@@ -1,4 +1,4 @@
-"""Settings of the trainer `transformers`, named as in TrainingArguments, and its words in messages and reports."""
+"""Settings of the trainer `transformers`, named as in TrainingArguments, and its terms in messages and reports."""
 
 from collections.abc import Sequence
 from pathlib import Path
