@@ -4,7 +4,7 @@ import click
 
 from flows.cli.options import common, prepared_home
 from flows.cli.output import say
-from training.errors import EXIT_OK
+from training.errors import EXIT_OK, EXIT_RESOURCE
 
 
 @click.command(short_help="Remove runs, datasets and checkpoints that nothing needs.")
@@ -31,4 +31,4 @@ def command(dry_run: bool, keep: int, versions: bool, verbose: bool, quiet: bool
     print_collection(found, place, dry_run)
     if as_json:
         say(found.model_dump_json())
-    return EXIT_OK
+    return EXIT_RESOURCE if found.failed else EXIT_OK

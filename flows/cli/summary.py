@@ -269,6 +269,9 @@ def print_collection(found: "Collection", home: "Home", dry_run: bool) -> None:
     console.print(table)
     for recipe, why in found.left_alone.items():
         console.print(Text(f"{recipe} is skipped: {why}", style="yellow"), soft_wrap=True)
+    for recipe, why in found.failed.items():
+        where = recipe or "outside of the home"
+        console.print(Text(f"{where}: not everything could be removed: {why}", style="red"), soft_wrap=True)
     total = _size(sum(one.bytes for one in found.removals))
     said = f"{total} would be freed" if dry_run else f"{total} freed"
     console.print(Text(f"{said} in {home.root}" if found.removals else "Nothing to remove", style="bold"))

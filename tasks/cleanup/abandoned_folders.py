@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,16 +49,17 @@ def abandoned_folders() -> Iterator[AbandonedFolder]:
     """Find the folders that killed runs of this user left outside of their homes."""
     in_use = _command_lines()
     # Ray's default folder for sessions; other programs and earlier versions of Evergreen use it.
-    shared = Path(os.environ.get("RAY_TMPDIR") or temporaries()) / "ray"
-    for folder in dict.fromkeys([sessions_folder(), shared]):
+    given = os.environ.get("RAY_TMPDIR")
+    shared = [folder / "ray" for folder in ([Path(given)] if given else temporaries())]
+    for folder in dict.fromkeys([sessions_folder(), *shared]):
         for path in _ours(folder, "session_*"):
             stamp = _SESSION.fullmatch(path.name)
             if stamp is None or any(path.name in line for line in in_use):
                 continue
             made = datetime.strptime(stamp[1], _STAMP).timestamp() + _CLOCK_CHANGE_S
-            if not _runs(int(stamp[2]), made) and (folder != shared or _is_of_a_run(path)):
+            if not _runs(int(stamp[2]), made) and (folder not in shared or _is_of_a_run(path)):
                 yield AbandonedFolder(path, True, "its process is gone")
-    for path in _ours(temporaries(), f"{TEMPORARY_PREFIX}*"):
+    for path in chain.from_iterable(_ours(folder, f"{TEMPORARY_PREFIX}*") for folder in temporaries()):
         if (found := _TEMPORARY.fullmatch(path.name)) is not None:
             if _is_left(path, int(found[1])):
                 yield AbandonedFolder(path, False, "its process is gone")

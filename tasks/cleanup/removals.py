@@ -48,10 +48,15 @@ class Removal(Record):
 
 
 class Collection(Record):
-    """The removals of `collect`, done or planned; `left_alone` has the reason for each recipe that was skipped."""
+    """The removals of `collect`, done or planned.
+
+    `left_alone` has the reason for each recipe that was skipped, and `failed` the error for each recipe (or "" for
+    folders outside of the home) of which something could not be removed, as on a full or read-only disk.
+    """
 
     removals: tuple[Removal, ...]
     left_alone: dict[str, str]
+    failed: dict[str, str] = Field({})
 
 
 PlannedRemoval = tuple[Removal, Callable[[], None]]  # and the function that removes

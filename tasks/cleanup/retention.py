@@ -11,7 +11,7 @@ disk, what can be removed without writing a file is removed first.
 import shutil
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -49,27 +49,37 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
     caches = _caches(home)
     removals: list[Removal] = []
     left_alone: dict[str, str] = {}
+    failed: dict[str, str] = {}
     unreadable: set[str] = set()  # registries, by address
     recipes = {folder.name for place in (home.runs(""), home.searches("")) for folder in place.glob("*")}
     for recipe in sorted(recipes):
-        try:
-            with nullcontext() if dry_run else run_lock(home, recipe):
-                if dry_run:
-                    check_no_run(home, recipe)
-                else:
-                    _sweep(home, recipe)
-                # Listed first: a removal must not change what is found later, or a dry run would say something else.
-                removals += _execute(list(_removable(home, recipe, keep, versions, unreadable)), dry_run)
-        except Exception as error:
-            known = classify(error)
-            if isinstance(known, ResourceError):  # other recipes' folders may free the space
-                left_alone[recipe] = f"{known} Run `evergreen gc` again."
-            elif isinstance(known, TransientError):
-                left_alone[recipe] = str(known)
-            else:
-                raise
-    removals += _execute(_leftovers(caches), dry_run)
-    return Collection(removals=tuple(removals), left_alone=left_alone)
+        with _lack_noted(failed, recipe):
+            try:
+                with nullcontext() if dry_run else run_lock(home, recipe):
+                    if dry_run:
+                        check_no_run(home, recipe)
+                    else:
+                        _sweep(home, recipe)
+                    # Listed first: a removal must not change what is found later, or a dry run would differ.
+                    found = list(_removable(home, recipe, keep, versions, unreadable))
+                    removals += _execute(found, dry_run)
+            except TransientError as error:
+                left_alone[recipe] = str(error)
+    with _lack_noted(failed, ""):
+        removals += _execute(_leftovers(caches), dry_run)
+    return Collection(removals=tuple(removals), left_alone=left_alone, failed=failed)
+
+
+@contextmanager
+def _lack_noted(failed: dict[str, str], recipe: str) -> Iterator[None]:
+    """Note an error of the block which says that the machine lacks a resource, so that other removals follow."""
+    try:
+        yield
+    except Exception as error:
+        known = classify(error)
+        if not isinstance(known, ResourceError):
+            raise
+        failed[recipe] = str(known)
 
 
 def _sweep(home: Home, recipe: str) -> None:

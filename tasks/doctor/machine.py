@@ -38,7 +38,7 @@ def machine_checks(home: Path) -> Iterator[Check]:
 def _temporary_folders() -> list[Path]:
     """The folders of temporary files and of Ray's sessions; of two on the same disk, the latter."""
     sessions = next(folder for folder in sessions_folder().parents if folder.is_dir())
-    return list({folder.stat().st_dev: folder for folder in (temporaries(), sessions)}.values())
+    return list({folder.stat().st_dev: folder for folder in (*temporaries(), sessions)}.values())
 
 
 def disk_check(home: Path, free: int) -> Check:

@@ -46,6 +46,7 @@ class Publisher:
     _heard: set[tuple[int, str, float]] = field(default_factory=set)
     _sent: set[tuple[int, str]] = field(default_factory=set)
     _run: tuple["MlflowClient", str] | None = None
+    _answer_lost: bool = False
     _monitors: bool = False
     _monitor: Any = None
     _next_try: float = 0.0
@@ -157,6 +158,8 @@ class Publisher:
 
     def _send(self) -> None:
         client, run_id = self._opened()
+        if self._answer_lost:  # MLflow may have the last batch
+            self._sent |= _already_there(client, run_id)
         from mlflow.entities import Metric  # imported after connecting, which imports MLflow under a lock
 
         # If an attempt restarts in an outage, a step may have two unsent points: the file has the later one.
@@ -170,7 +173,9 @@ class Publisher:
         for start in range(0, len(new), _MOST_POINTS):
             batch = new[start : start + _MOST_POINTS]
             metrics = [Metric(name, value, int(point.at * 1000), point.step) for point, name, value in batch]
+            self._answer_lost = True
             client.log_batch(run_id, metrics=metrics)
+            self._answer_lost = False
             self._sent |= {(point.step, name) for point, name, _ in batch}
         self._unsent.clear()
 

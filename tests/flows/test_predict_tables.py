@@ -145,6 +145,7 @@ def test_xgboost_predicts_what_its_trees_say(
     assert summary.mean == pytest.approx(float(np.mean(wanted)))
 
 
+@pytest.mark.extended
 def test_a_network_predicts_what_its_weights_say(
     trained: dict[str, Release], predict: Callable[..., step.PredictionSummary], tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_network_predicts_what_its_weights_say(
     assert (summary.mean, summary.least, summary.most) == (None, None, None)
 
 
+@pytest.mark.extended
 def test_columns_that_the_model_does_not_use_are_ignored(
     predict: Callable[..., step.PredictionSummary], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,6 +190,7 @@ def test_columns_that_the_model_does_not_use_are_ignored(
     assert np.corrcoef(found, prices)[0, 1] > 0.9  # each row got its own prediction
 
 
+@pytest.mark.extended
 def test_refused_inputs_leave_no_result(
     predict: Callable[..., step.PredictionSummary], tmp_path: Path
 ) -> None:
@@ -233,6 +236,7 @@ def test_ray_gives_the_same_rows_in_the_same_order(
     assert on_ray.mean == pytest.approx(here.mean, rel=1e-12)
 
 
+@pytest.mark.extended
 def test_the_printed_summary(
     predict: Callable[..., step.PredictionSummary], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

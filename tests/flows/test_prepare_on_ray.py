@@ -48,6 +48,7 @@ def test_several_shards_become_the_same_parts_on_ray(
     assert on_ray == here.model_copy(update={"path": on_ray.path})
 
 
+@pytest.mark.extended
 def test_a_single_shard_starts_no_worker(tmp_path: Path, pipelines: list[int]) -> None:
     on_ray, here = digits(tmp_path / "ray", workers=2), digits(tmp_path / "here", workers=0)
     assert pipelines == []

@@ -84,6 +84,7 @@ def test_the_better_model_is_champion(releases: tuple[Release, Release]) -> None
     assert second.metrics["mae"] < second.metrics["rmse"]
 
 
+@pytest.mark.extended
 def test_predictions_are_in_the_unit_of_the_target(
     releases: tuple[Release, Release], place: Path, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_predictions_are_in_the_unit_of_the_target(
     assert np.abs(errors).mean() == pytest.approx(releases[1].metrics["mae"], rel=1e-4)
 
 
+@pytest.mark.extended
 def test_the_report_shows_the_worst_pictures(releases: tuple[Release, Release], place: Path) -> None:
     page = Path(releases[1].report).read_text()
     assert "Predicted against true" in page
@@ -120,6 +122,7 @@ def test_the_report_shows_the_worst_pictures(releases: tuple[Release, Release], 
     assert {"largest_errors.png", "predicted_against_true.png"} <= {file.name for file in figures.iterdir()}
 
 
+@pytest.mark.extended
 def test_every_promise_is_kept(releases: tuple[Release, Release], place: Path) -> None:
     home = home_of(place)
     for release in releases:
@@ -127,6 +130,7 @@ def test_every_promise_is_kept(releases: tuple[Release, Release], place: Path) -
         assert [one for one in findings if one.ok is False] == []
 
 
+@pytest.mark.extended
 def test_the_registered_model_names_its_target(releases: tuple[Release, Release], place: Path) -> None:
     registered = load_version(home_of(place), "ink", "2")
     assert (registered.problem, registered.classes, registered.shape) == ("regression", (), (1, 8, 8))
@@ -134,6 +138,7 @@ def test_the_registered_model_names_its_target(releases: tuple[Release, Release]
     assert (registered.table.target, registered.outputs) == (TARGET, 1)
 
 
+@pytest.mark.extended
 def test_nothing_changed_is_said_and_another_target_is_not_compared(
     releases: tuple[Release, Release], place: Path
 ) -> None:
@@ -150,6 +155,7 @@ def test_nothing_changed_is_said_and_another_target_is_not_compared(
         retrain(str(other), LONGER)
 
 
+@pytest.mark.extended
 def test_a_rollback_restores_the_first_model(releases: tuple[Release, Release], place: Path) -> None:
     root = str(home_of(place).root)
     assert rollback_step.rollback.fn(root, "ink", "") == ("2", "1")

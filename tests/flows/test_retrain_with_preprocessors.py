@@ -167,6 +167,7 @@ def test_predict_and_plain_mlflow_take_raw_columns(
     assert described["made"][FEATURES.index("town_Ulm")]["operations"][-1]["does"] == "equal"
 
 
+@pytest.mark.extended
 def test_the_registered_model_and_the_report_name_the_steps(trained: Trained) -> None:
     model = load_version(trained.home, trained.recipe.stem, "1")
     assert model.table == trained.version.table
@@ -177,6 +178,7 @@ def test_the_registered_model_and_the_report_name_the_steps(trained: Trained) ->
         assert "town_" in page or "sent_share" in page
 
 
+@pytest.mark.extended
 def test_a_changed_statistic_of_the_registered_model_is_refused(trained: Trained) -> None:
     file = _model_of(trained) / "columns.json"
     text = file.read_text()

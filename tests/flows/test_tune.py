@@ -112,6 +112,7 @@ def test_trials_are_scored_by_validation_and_one_failure_ends_nothing(searched: 
     assert searched.planned.picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.extended
 def test_mlflow_has_a_parent_with_the_trials_and_nothing_is_registered(searched: Searched) -> None:
     client = client_of(searched.home)
     (experiment,) = [one for one in client.search_experiments() if one.name == "diabetes"]
@@ -157,6 +158,7 @@ def test_repeated_it_trains_nothing_and_registers_the_winner(searched: Searched)
     assert again.release.version == "1"
 
 
+@pytest.mark.extended
 def test_the_winner_s_command_names_all_its_settings(searched: Searched) -> None:
     result = tune("diabetes", RATES, trials=3, settings=HERE, retrain_winner=False)
     winner = result.search.trials[result.winner - 1]
@@ -166,6 +168,7 @@ def test_the_winner_s_command_names_all_its_settings(searched: Searched) -> None
     assert "--set training.epochs=9" in result.command
 
 
+@pytest.mark.extended
 def test_a_trial_of_another_search_is_reused(searched: Searched) -> None:
     wanted = request({"training.learning_rate": "choice(0.003,0.02)"}, trials=2)
     found = known_results(planned_search(searched.home, "diabetes", wanted, HERE))
@@ -255,6 +258,7 @@ def test_a_trial_that_hangs_fails_and_the_search_goes_on(
     assert [one.status for one in again.results] == ["finished", "finished"]
 
 
+@pytest.mark.extended
 def test_a_damaged_record_is_set_aside_and_rebuilt_from_the_trials(
     searched: Searched, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -302,6 +302,7 @@ def test_a_run_with_other_ingredients_cannot_be_compared(sound: Subject) -> None
         assert "settings.training.epochs: 1 -> 2" in told(findings, name).detail
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("damage", "broken"),
     [

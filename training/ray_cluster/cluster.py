@@ -3,9 +3,11 @@
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Self
 
 import psutil
 
@@ -23,8 +25,9 @@ _own: dict[
 ] = {}  # head (gcs_server) and node (raylet) of a Ray that this process started, by name
 
 _ANSWER_TIMEOUT_S = 5.0
-# Ray gives a head that is gone 60 seconds. This is less, so that a run can end with a status of its own before.
-_HEAD_AWAY_S, _HEAD_EVERY_S, _HEAD_TIMEOUT_S = 30.0, 5.0, 1.0
+# Ray ends this process when its head has been gone for 60 seconds. Less, so that a run ends with a status of its own.
+_HEAD_AWAY_S, _HEAD_EVERY_S, _HEAD_TIMEOUT_S = 30.0, 2.0, 2.0
+_HEAD_BACK_S = 20.0  # for a head that is started again
 _PING_TIMEOUT_S = 60.0
 
 
@@ -151,7 +154,7 @@ def restart_dead_ray(settings: Settings) -> None:
     if _runs("gcs_server") and _runs("raylet") and _has_node():
         return  # a test task would add another second to each recovery
     if settings.ray.address:
-        check_answers(settings.ray.address)  # at once, while Ray would wait for its head
+        _wait_for_head(settings.ray.address)  # a call of Ray would block until Ray ends this process
     if not _own and _answers():
         return
     if settings.ray.address:
@@ -163,6 +166,18 @@ def restart_dead_ray(settings: Settings) -> None:
         with suppress(psutil.Error):
             process.kill()
     _start(settings)
+
+
+def _wait_for_head(address: str) -> None:
+    """Raises :class:`TransientError` when no server listens at `address` within 20 seconds."""
+    deadline = time.monotonic() + _HEAD_BACK_S
+    while True:
+        try:
+            return check_answers(address, _HEAD_TIMEOUT_S)
+        except TransientError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(1)
 
 
 def _children_of_raylet() -> list[psutil.Process]:
@@ -186,37 +201,53 @@ def head_is_gone() -> bool:
     return bool(_own) and not _runs("gcs_server")
 
 
-class HeadWatch:
-    """Watches the head (GCS) of a run's cluster, which Ray itself does not report until it ends this process.
+class HeadLostError(TransientError):
+    """The head (GCS) of the cluster at `ray.address` does not answer any more; this process can't use it again."""
 
-    `address` is `ray.address`, or None for a local Ray.
+
+class HeadWatch:
+    """Watches the head (GCS) of a run's cluster in the block: Ray ends this process a minute after the head's death.
+
+    `address` is `ray.address`, or None for a local Ray. Another thread asks the head, so that a slow network or name
+    server does not hold up the caller.
     """
 
     def __init__(self, address: str | None):
         self._address = address
-        self._asked = self._answered = time.monotonic()
+        self._away_since: float | None = None  # by time.monotonic()
+        self._ended = threading.Event()
 
-    def look(self) -> None:
-        """Raises :class:`TransientError` when the head has died, or has not answered for 30 seconds."""
+    def __enter__(self) -> Self:
+        if self._address is not None:
+            threading.Thread(
+                target=self._ask, args=(self._address,), name="evergreen-head", daemon=True
+            ).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    def check(self) -> None:
+        """Raises :class:`TransientError` for the death of a local head.
+
+        Raises :class:`HeadLostError` when the head at `ray.address` has not answered for 30 seconds.
+        """
         if head_is_gone():
             raise TransientError("Ray's head process (gcs_server) died.")
-        if time.monotonic() - self._asked > _HEAD_EVERY_S and not self.answers():
-            away = time.monotonic() - self._answered
-            if away > _HEAD_AWAY_S:
-                raise TransientError(
-                    f"ray.address: the head at {self._address} has not answered for {away:.0f} s."
-                )
+        since = self._away_since
+        if since is not None and (away := time.monotonic() - since) > _HEAD_AWAY_S:
+            raise HeadLostError(
+                f"ray.address: the head at {self._address} has not answered for {away:.0f} s. Start the head, and run "
+                "the same command again."
+            )
 
-    def answers(self) -> bool:
-        """Whether the head answers now. Otherwise calls of Ray would block until Ray ends this process."""
-        self._asked = time.monotonic()
-        try:
-            if self._address is not None:
-                check_answers(self._address, _HEAD_TIMEOUT_S)
-        except TransientError:
-            return False
-        self._answered = self._asked
-        return not head_is_gone()
+    def _ask(self, address: str) -> None:
+        while not self._ended.wait(_HEAD_EVERY_S):
+            try:
+                check_answers(address, _HEAD_TIMEOUT_S)
+                self._away_since = None
+            except TransientError:
+                self._away_since = self._away_since or time.monotonic()
 
 
 def _runs(name: str) -> bool:

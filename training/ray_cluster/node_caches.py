@@ -51,7 +51,7 @@ def cache_folder(chosen: str | None) -> Path:
     """The path of :func:`node_cache`, which may not exist."""
     if chosen is not None:
         return expanded(chosen, "storage.node_cache")
-    return temporaries() / f".evergreen-datasets-{os.getuid()}"
+    return next(iter(temporaries()), Path("/tmp")) / f".evergreen-datasets-{os.getuid()}"
 
 
 def _is_own(folder: Path) -> bool:

@@ -20,18 +20,23 @@ log = logging.getLogger("evergreen.scratch")
 _HELD = ".held"
 
 
-def temporaries() -> Path:
-    """Folder of this machine's temporary files, also on a full disk, where Python's tempfile finds no folder."""
-    try:
-        return Path(tempfile.gettempdir())
-    except FileNotFoundError:
-        return Path(os.environ.get("TMPDIR") or "/tmp")
+def temporaries() -> list[Path]:
+    """The folders that may have temporary files of this machine's processes: Python's choice, then TMPDIR or /tmp.
+
+    Python chooses another folder than the latter, or none, when that is full.
+    """
+    found = [Path(os.environ.get("TMPDIR") or "/tmp")]
+    with suppress(FileNotFoundError):
+        found.insert(0, Path(tempfile.gettempdir()))
+    return [folder for folder in dict.fromkeys(found) if folder.is_dir()]
 
 
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
     """Yield a temporary folder as :func:`temporary_folder`; first removes those of this purpose without owner."""
-    for folder in temporaries().glob(f"{TEMPORARY_PREFIX}{purpose}-*"):
+    for folder in [
+        found for place in temporaries() for found in place.glob(f"{TEMPORARY_PREFIX}{purpose}-*")
+    ]:
         with suppress(OSError):  # removed meanwhile, or of another user
             if is_abandoned(folder):
                 log.info("removing %s, which a killed process left", folder)

@@ -6,8 +6,8 @@ cluster instead.
 """
 
 import logging
+import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from training.attempts.heartbeat import read_beats
@@ -21,21 +21,27 @@ _LOOK_S = 2.0
 
 @dataclass
 class PreemptionPoller:
-    """Asks the cluster every `_LOOK_S` seconds whether a node with workers of this attempt is being drained."""
+    """Asks the cluster every `_LOOK_S` seconds whether a node with workers of this attempt is being drained.
+
+    Another thread asks: without an answer of its head, a call of Ray blocks.
+    """
 
     job: TrainingJob
-    head_answers: Callable[[], bool]
     _looked: float = 0.0
+    _asking: threading.Thread | None = None
     _known: set[str] = field(default_factory=set)
 
     def look(self) -> None:
-        """Request one checkpoint for each draining node, through the run's file `save`."""
+        """Begin to ask the cluster, if it is time."""
         now = time.monotonic()
-        if now - self._looked < _LOOK_S:
+        if now - self._looked < _LOOK_S or (self._asking is not None and self._asking.is_alive()):
             return
         self._looked = now
-        if not self.head_answers():
-            return
+        self._asking = threading.Thread(target=self._ask, name="evergreen-preemption", daemon=True)
+        self._asking.start()
+
+    def _ask(self) -> None:
+        """Request one checkpoint for each draining node, through the run's file `save`."""
         ours = {beat.node for beat in read_beats(self.job.paths) if beat.attempt == self.job.attempt}
         for node in (set(_draining()) & ours) - self._known:
             self._known.add(node)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
 
@@ -33,7 +34,7 @@ from training.errors import (
     classify,
 )
 from training.ray_cluster.capacity import NoCapacityError
-from training.ray_cluster.cluster import HeadWatch, restart_dead_ray
+from training.ray_cluster.cluster import HeadLostError, HeadWatch, restart_dead_ray
 from training.ray_cluster.ray_train import upload_inputs
 from training.recipe_errors import raised_at
 from training.redaction import redact
@@ -63,18 +64,20 @@ def train_until_done(
     allowed = job.settings.failure.max_failures
     furthest, futile = furthest_step(job.paths), 0
     job = job.model_copy(update={"driver": new_driver()})
+    fence: Fence | None = None
     for failures in range(min(failed_before, allowed), allowed + 1):
         if on_ray:
             end_workers(read_beats(job.paths))  # two attempts must not overlap
         _sweep(job)
-        fence = _begin_attempt(job)
+        fence = _begin_attempt(job, fence)
+        job = job.model_copy(update={"attempt": fence.number})
         try:
-            _attempt_once(job.model_copy(update={"attempt": fence.number}), attempt, on_ray)
+            _attempt_once(job, attempt, on_ray)
             return _sweep(job)
         except Exception as error:
             known = _noted(job, fence, error, begun=failures > 0 or bool(read_attempts(job.paths)))
             known.final = known.final or failures == allowed
-            if not known.transient or known.final:
+            if not known.transient or known.final or isinstance(known, HeadLostError):
                 raise known from error
             log.warning("%s Failure %d of %d allowed; going on.", redact(str(known)), failures + 1, allowed)
         reached = furthest_step(job.paths)
@@ -83,12 +86,17 @@ def train_until_done(
         time.sleep(_pause_s(job, futile))
         if on_ray:
             restart_dead_ray(job.settings)
-        _check_rivals(job, fence)  # otherwise the next round would kill the workers of a newer driver
+        # Otherwise the next round would kill the workers of a newer driver.
+        _end_for_rival(job, partial(_check_rivals, job, fence))
     return None
 
 
-def _begin_attempt(job: TrainingJob) -> Fence:
-    """Start a new attempt, which fences out older attempts: in the run's folder and in its object store."""
+def _begin_attempt(job: TrainingJob, before: Fence | None) -> Fence:
+    """Start a new attempt, which fences out older attempts: in the run's folder and in its object store.
+
+    `before` is the fence of this driver's attempt before. Raises :class:`RivalDriverError` when another driver begins
+    an attempt while this driver waits for the store.
+    """
     stored = stored_run(job)
     deadline = time.monotonic() + job.settings.tracking.outage_s
     while stored is not None:
@@ -100,19 +108,21 @@ def _begin_attempt(job: TrainingJob) -> Fence:
                 raise
             log.warning("%s; asked again for at most %.0f s", error, deadline - time.monotonic())
             time.sleep(_STORE_PAUSE_S)
+            if before is not None:
+                before.check_driver()
     return Fence.begin(job.paths, job.driver)
 
 
 def _check_rivals(job: TrainingJob, fence: Fence) -> None:
     """Raise :class:`RivalDriverError` when another driver trains this run, in this home or by the object store."""
-    fence.check_driver()
     try:
         if (stored := stored_run(job)) is not None:
             stored.check_driver(fence)
     except RivalDriverError:
         raise
-    except TransientError as error:  # the store is away, so whether there is a rival is not known
+    except TransientError as error:  # the store is away, so whether it knows of a rival can't be found out
         log.debug("%s", error)
+    fence.check_driver()  # last, as the store may take minutes to answer
 
 
 def _attempt_once(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_ray: bool) -> None:
@@ -176,23 +186,32 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
 
     thread = threading.Thread(target=copy_context().run, args=(work,), name="evergreen-attempt", daemon=True)
     thread.start()
-    watchdog, limits, relay, head = (
-        Watchdog(job),
-        Deadlines(job),
-        Relay(job.paths),
-        HeadWatch(job.settings.ray.address),
-    )
-    notices = PreemptionPoller(job, head.answers)
+    with HeadWatch(job.settings.ray.address) as head:
+        _monitor(job, thread, head, asked)
+    if outcome:
+        raise outcome[0]
+    if asked and thread.is_alive():
+        end_workers(read_beats(job.paths))
+        raise StopRequestedError("training was stopped; the same command resumes from the newest checkpoint")
+
+
+def _monitor(job: TrainingJob, thread: threading.Thread, head: HeadWatch, asked: list[int]) -> None:
+    """Return when the attempt's thread has ended, or when the time limits of a requested stop have passed.
+
+    Raises :class:`RivalDriverError` for a newer driver, and :class:`TransientError` when the workers are stuck or the
+    cluster's head is gone.
+    """
+    watchdog, limits, relay, notices = Watchdog(job), Deadlines(job), Relay(job.paths), PreemptionPoller(job)
     fence = Fence(job.paths.fence, job.attempt, driver=job.driver)
     while thread.is_alive():
         thread.join(_LOOK_S)
         relay.pump()
         notices.look()
-        _end_for_rival(job, fence)
+        _end_for_rival(job, fence.check_driver)
         if limits.passed(asked):
-            break
+            return
         try:
-            head.look()
+            head.check()
         except TransientError:  # workers on other nodes end with their head, which alone could reach them
             end_workers([beat for beat in read_beats(job.paths) if beat.host == socket.gethostname()])
             raise
@@ -201,17 +220,12 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
         except TransientError:
             thread.join(UNWIND_S)
             raise
-    if outcome:
-        raise outcome[0]
-    if asked and thread.is_alive():
-        end_workers(read_beats(job.paths))
-        raise StopRequestedError("training was stopped; the same command resumes from the newest checkpoint")
 
 
-def _end_for_rival(job: TrainingJob, fence: Fence) -> None:
-    """Kill this attempt's workers and raise :class:`RivalDriverError` when another driver has superseded this one."""
+def _end_for_rival(job: TrainingJob, check: Callable[[], None]) -> None:
+    """Call `check`; kill the workers of the attempt `job.attempt` when it raises :class:`RivalDriverError`."""
     try:
-        fence.check_driver()
+        check()
     except RivalDriverError:
         end_workers([beat for beat in read_beats(job.paths) if beat.attempt == job.attempt])
         raise

@@ -158,6 +158,7 @@ def test_a_reused_run_imports_neither_torch_nor_ray(finished_home: Home, command
     assert connect(None, finished_home).get_model_version_by_alias("digits", CHAMPION).version == 1
 
 
+@pytest.mark.extended
 def test_a_release_that_prefect_lost_is_still_printed(
     finished_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_new_home_begins_with_copies_that_both_libraries_take(
     assert [file.name for file in home.prefect.glob("*.tmp")] == []
 
 
+@pytest.mark.extended
 def test_a_database_is_copied_by_one_of_many_and_never_over_another(
     made: Path, folder: Path, tmp_path: Path
 ) -> None:

@@ -171,6 +171,7 @@ def test_training_does_not_wait_for_a_server_that_fails_or_is_slow(
     assert difference(proxy.uri, plan) == NONE
 
 
+@pytest.mark.extended
 def test_a_server_that_stays_away_is_worth_a_retry_which_does_not_train_again(
     proxy: Proxy, home: Home, seed: int
 ) -> None:

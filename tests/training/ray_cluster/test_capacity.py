@@ -96,6 +96,7 @@ def test_a_fixed_number_of_workers_needs_gpus_for_all(decided: dict[str, Any]) -
     assert (decided["halves"], decided["half workers"]) == (True, 2)
 
 
+@pytest.mark.extended
 def test_workers_leave_a_cpu_to_a_stream(decided: dict[str, Any]) -> None:
     assert decided["streaming"] == [4, 0.75]
     assert decided["streaming to many"] == [32, 0.0937]

@@ -232,6 +232,7 @@ def flats(folder: Path, rows: int = 400) -> Path:
     return folder / "flats.csv"
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("ray_session")
 def test_the_columns_of_a_table_change_and_the_split_does_not(tmp_path: Path) -> None:
     source = Table(flats(tmp_path), target="price")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from small_runs import prepared
 
 from training.data.dataset import open_columns
@@ -11,6 +12,7 @@ from training.data.sources.table import Table
 from training.storage.paths import Home
 
 
+@pytest.mark.extended
 def test_rows_that_ray_data_generated_are_a_table(home: Home, ray_session: None, tmp_path: Path) -> None:
     import ray.data
 
