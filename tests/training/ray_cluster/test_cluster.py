@@ -5,13 +5,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 from training.errors import SettingError, TransientError
-from training.ray_cluster import patches
-from training.ray_cluster.cluster import check_answers
+from training.ray_cluster import cluster, patches
+from training.ray_cluster.cluster import HeadLostError, HeadWatch, check_answers
 
 
 @pytest.mark.parametrize("address", ["somewhere", "host:port", ":6379"])
@@ -31,6 +32,27 @@ def test_an_address_where_nobody_listens_is_said_at_once() -> None:
 def test_an_address_that_answers_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         check_answers(f"ray://127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_a_head_that_answers_no_more_is_lost_and_one_that_comes_back_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "_HEAD_EVERY_S", 0.05)
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    with HeadWatch(f"127.0.0.1:{port}") as head:
+        server.close()
+        while head._away_since is None:
+            time.sleep(0.01)
+        head.check()  # away, but not yet for 30 seconds
+        with socket.create_server(("127.0.0.1", port)):
+            while head._away_since is not None:
+                time.sleep(0.01)
+        monkeypatch.setattr(cluster, "_HEAD_AWAY_S", 0.0)
+        while head._away_since is None:
+            time.sleep(0.01)
+        with pytest.raises(HeadLostError, match=f"127.0.0.1:{port} has not answered"):
+            head.check()
 
 
 def needs_hook(hook: str, without: str) -> pytest.MarkDecorator:
