@@ -87,7 +87,7 @@ class Proxy:
 
     `away()`   stop listening
     `status`   answer every request whose path contains `about` with this status instead
-    `delay_s`  delay every request whose path contains `about` by this many seconds
+    `held`     hold every request whose path contains `about` until `well_behaved()`, for at most 100 s
     `lose`     forward the next request whose path contains this text, but drop its answer
     """
 
@@ -95,10 +95,11 @@ class Proxy:
         self.upstream = port
         self.about = ""
         self.status: int | None = None
-        self.delay_s = 0.0
+        self.held = False
+        self._released = threading.Event()
         self.lose: str | None = None
         self.lost = 0
-        self.hampered = 0  # requests that were delayed or answered with the wrong status
+        self.hampered = 0  # requests that were held or answered with the wrong status
         self.seen: list[str] = []
         self.authorizations: set[str | None] = set()
         self._server: ThreadingHTTPServer | None = None
@@ -120,7 +121,12 @@ class Proxy:
             self._server = None
 
     def well_behaved(self) -> None:
-        self.about, self.status, self.delay_s, self.lose = "", None, 0.0, None
+        self.about, self.status, self.held, self.lose = "", None, False, None
+        self._released.set()
+
+    def hold(self) -> None:
+        """Wait until the server behaves well, for less time than MLflow's client waits for an answer."""
+        self._released.wait(100)
 
 
 class _Listener(ThreadingHTTPServer):
@@ -135,8 +141,9 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             proxy.seen.append(self.path)
             proxy.authorizations.add(self.headers.get("Authorization"))
             if proxy.about in self.path:
-                proxy.hampered += proxy.delay_s > 0 or proxy.status is not None
-                time.sleep(proxy.delay_s)
+                proxy.hampered += proxy.held or proxy.status is not None
+                if proxy.held:
+                    proxy.hold()
                 if proxy.status is not None:
                     self.send_error(proxy.status)
                     return

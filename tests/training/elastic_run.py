@@ -96,7 +96,7 @@ def preempt(folder: Path, version: DatasetVersion) -> None:
 
 
 def lose_head(folder: Path, version: DatasetVersion) -> None:
-    """Kill the head of a cluster at `ray.address` during a training; prints the error, and the seconds until then."""
+    """Kill the head of a cluster at `ray.address` during a training; prints the error."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     job = slow_job(
         Home(folder),
@@ -106,20 +106,17 @@ def lose_head(folder: Path, version: DatasetVersion) -> None:
         training={"epochs": 1000},
         ray={"address": cluster.address, "num_cpus": None},
     )
-    killed: list[float] = []
 
     def kill() -> None:
         wait(lambda: last_step(job.paths.metrics) >= 10)
         cluster.head_node.all_processes["gcs_server"][0].process.kill()
-        killed.append(time.monotonic())
 
     threading.Thread(target=kill, daemon=True).start()
     try:
         with ray_cluster(job.settings):
             launch(job)
     except EvergreenError as error:
-        seconds = time.monotonic() - killed[0]
-        print(json.dumps({"error": str(error), "status": error.exit_status, "seconds": seconds}), flush=True)
+        print(json.dumps({"error": str(error), "status": error.exit_status}), flush=True)
 
 
 def without_shared_disk(folder: Path, version: DatasetVersion) -> None:

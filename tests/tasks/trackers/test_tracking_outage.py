@@ -147,27 +147,28 @@ def test_a_server_that_is_away_at_the_start_gets_the_points_later(
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("status", "delay_s"), [(500, 0.0), (503, 0.0), (None, 5.0)])
+@pytest.mark.parametrize("status", [500, 503, None])
 def test_training_does_not_wait_for_a_server_that_fails_or_is_slow(
-    proxy: Proxy, home: Home, tmp_path: Path, seed: int, status: int | None, delay_s: float
+    proxy: Proxy, home: Home, tmp_path: Path, seed: int, status: int | None
 ) -> None:
-    step_s = 0.1
-    recipe = slow_recipe(tmp_path, step_s)
+    recipe = slow_recipe(tmp_path, 0.1)
     training = {"epochs": 10, "global_batch_size": 48}
     plan, version = planned(home, recipe, proxy.uri, seed=seed, training=training)
 
-    def misbehave() -> None:
-        proxy.about = "log-batch"
-        proxy.status, proxy.delay_s = status, delay_s
-        when(has_points(plan, 35), proxy.well_behaved)
+    # The server accepts no metrics until the training has written 35 points: a training that waits writes fewer.
+    proxy.about, proxy.status, proxy.held = "log-batch", status, status is None
+    enough = has_points(plan, 35)
+    written_before: list[bool] = []
 
-    misbehaving = when(lambda: any("log-batch" in path for path in proxy.seen), misbehave)
+    def behave() -> None:
+        written_before.append(enough())
+        proxy.well_behaved()
+
+    behaving = when(lambda: enough() and proxy.hampered > 0, behave)
     train.fn(plan, version)
-    misbehaving.join()
+    behaving.join()
+    assert written_before == [True], "training waited for MLflow"
     assert proxy.hampered > 0
-    at = [point.at for point in MetricsFile(plan.paths.metrics).read()]
-    longest = max(after - before for before, after in itertools.pairwise(at))
-    assert longest < 30 * step_s, "training waited for MLflow"
     assert difference(proxy.uri, plan) == NONE
 
 
@@ -232,10 +233,9 @@ def test_a_version_whose_answer_was_lost_is_registered_once(proxy: Proxy, home: 
 def test_refused_credentials_are_said_at_once(proxy: Proxy, home: Home, status: int) -> None:
     plan, _ = planned(home, uri=proxy.uri)
     proxy.status = status
-    began = time.monotonic()
     with pytest.raises(SettingError, match="MLFLOW_TRACKING_USERNAME"):
         connect_patiently(plan)
-    assert time.monotonic() - began < 30 < plan.settings.tracking.outage_s
+    assert len(proxy.seen) == 1
 
 
 def test_a_server_that_refuses_writes_is_said_before_training(

@@ -94,4 +94,3 @@ def test_a_run_whose_cluster_loses_its_head_ends_before_ray_ends_the_process(
     found = run("head", "0.05", home, small_version, tmp_path)
     assert "has not answered for 3" in found["error"]
     assert found["status"] == EXIT_RETRY
-    assert found["seconds"] < 60

@@ -40,7 +40,7 @@ def run(work: str, folder: Path, grace_s: float = 60.0) -> subprocess.CompletedP
         work=textwrap.indent(textwrap.dedent(work), "    "), grace_s=grace_s, status=EXIT_TERMINATED
     )
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=folder, timeout=50
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=folder, timeout=500
     )
 
 
