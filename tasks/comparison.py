@@ -9,7 +9,7 @@ from tasks.registry.aliases import WEIGHTS_TAG, champion_of, version_tags
 from tasks.registry.reign import anchor_of
 from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.plan import RunPlan
-from training.records import Evaluation, Record, TrainedModel, Verdict
+from training.records import ALREADY_CHAMPION, Evaluation, Record, TrainedModel, Verdict
 from training.redaction import redact
 from training.storage.files import digest_file, digest_json
 from training.storage.paths import RunPaths
@@ -78,8 +78,8 @@ def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel)
 
 
 def of_champion(verdict: Verdict) -> Verdict:
-    """`verdict` with the summary for a candidate that is the champion already and was compared with no model."""
-    return verdict.model_copy(update={"summary": f"Is the champion already: {verdict.rules[0].explanation}"})
+    """`verdict` with the summary for a candidate that is the champion already, so that nothing is promoted."""
+    return verdict.model_copy(update={"summary": f"{ALREADY_CHAMPION}: {verdict.rules[0].explanation}"})
 
 
 def _same_candidate(one: Comparison, other: Comparison) -> bool:

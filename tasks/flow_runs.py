@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect.runtime import flow_run
 
-from tasks.report_page.wording import reason
+from tasks.report_page.wording import reason, was_promoted
 from training.records import Release
 from training.storage.paths import Home
 
@@ -64,6 +64,8 @@ def outcome(release: Release) -> str:
     if release.reused:
         return f"unchanged: {version}{alias} was made from the same data, recipe, code and settings"
     why = reason(release.verdict, release.alias)
+    if release.alias == "champion" and not was_promoted(release):
+        return f"unchanged: {version} is the champion already: {why}"
     if release.alias == "champion":
         return f"promoted: {version} is the champion: {why}"
     before = release.verdict.champion_version

@@ -106,7 +106,8 @@ def register(
         verdict = judge(evaluation, plan.settings.gate, looks)
         settle_standing(lease, number, evaluation, verdict)
         if is_champion_already(lease, number, verdict):
-            verdict, alias = of_champion(verdict), alias_of(client, plan.model, number)
+            verdict = of_champion(verdict) if verdict.promote else verdict
+            alias = alias_of(client, plan.model, number)
         else:
             alias = settle(lease, number, trained.weights_digest, verdict)
     client.log_dict(run_id, verdict.model_dump(mode="json"), "verdict.json")
@@ -169,9 +170,10 @@ def find_or_create(
     inputs: npt.NDArray[Any],
 ) -> str:
     """Number of the version that an earlier attempt registered for this run and these weights, else of a new one."""
-    number = find_version(lease.client, plan.model, tags_of_candidate(plan, trained))
-    if number is not None:
-        return number
+    tags = tags_of_candidate(plan, trained)
+    if find_version(lease.client, plan.model, tags) is not None:
+        # An earlier attempt may have been killed, or have lost the server's answers, after it made several versions.
+        return delete_duplicates(lease, tags)
     example = np.array(inputs[: max(2, min(4, len(inputs)))])
     record_training_rows(lease.client, run_id, plan, version)
     said = metadata_of(version, format_name(plan.settings))
@@ -251,15 +253,19 @@ def link_logged_model(client: "MlflowClient", model: str, number: str) -> None:
 
 
 def is_champion_already(lease: Lease, number: str, verdict: Verdict) -> bool:
-    """Whether `number`, compared with no model, is champion already: it replaced one before, or another home made it.
+    """Whether `number` is champion already, so that this home promotes nothing.
 
-    This home then promotes nothing. False for a first champion, whose promotion may have been interrupted.
+    True for a version that another home made and promoted, and for one that replaced a champion before and was now
+    compared with no model. False for a promotion by this home that may have been interrupted.
     """
     client, home, model = lease.client, lease.home, lease.model
-    if not verdict.promote or verdict.champion_version is not None or champion_of(client, model) != number:
+    if champion_of(client, model) != number:
         return False
-    replaced = any(one.to == number and one.before for one in read_decisions(home, model).undamaged())
-    return replaced or is_made_elsewhere(client, home, model, number)
+    moves = [one for one in read_decisions(home, model).undamaged() if one.to == number]
+    if not moves and is_made_elsewhere(client, home, model, number):
+        return True
+    compared = not verdict.promote or verdict.champion_version is not None
+    return not compared and any(one.before for one in moves)
 
 
 def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:

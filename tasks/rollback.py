@@ -16,17 +16,25 @@ from training.storage.paths import Home
 log = logging.getLogger("evergreen.rollback")
 
 
-# No retries: a retry of a rollback that was done would swap the two aliases back.
+# No retries: a retry of a rollback that was done would fail, as the version before was rolled back.
 @step("rollback")
-def rollback(home: str, model: str, why: str = "", tracking_uri: str | None = None) -> tuple[str, str]:
-    """Swap the aliases champion and previous; returns the champion's version numbers (from, to)."""
+def rollback(
+    home: str, model: str, why: str = "", tracking_uri: str | None = None, to: str | None = None
+) -> tuple[str, str]:
+    """Make version `to`, by default the champion before, champion; returns the champion's version numbers (from, to).
+
+    Both numbers are equal when `to` is champion already.
+    """
     place = Home(Path(home))
     client = connect(tracking_uri, place)
     if tracking_uri is None:
         check_not_moved(place)
-    check_can_return(client, model)
-    before, now = roll_back(client, place, model, why)
-    log.info(
-        "%s: champion moved from version %s back to %s%s", model, before, now, f" ({why})" if why else ""
-    )
+    check_can_return(client, model, to)
+    before, now = roll_back(client, place, model, why, to)
+    if before == now:
+        log.info("%s: version %s is champion already", model, now)
+    else:
+        log.info(
+            "%s: champion moved from version %s back to %s%s", model, before, now, f" ({why})" if why else ""
+        )
     return before, now

@@ -18,7 +18,7 @@ from tasks.terminal.search_progress import SearchProgress, shown_search
 from tasks.trackers.mlflow_run import connect_once, connect_patiently
 from tasks.trackers.search_run import close_search, open_search, publish_trial, search_failure_recorded
 from tasks.train import keep_plan
-from training.errors import TransientError, classify
+from training.errors import EvergreenError, TransientError, classify
 from training.records import DatasetVersion
 from training.search.generations import grown, next_generation
 from training.search.planning import PlannedSearch
@@ -61,14 +61,16 @@ class _Running:
     _progress: SearchProgress | None = None
     _began: dict[int, float] = field(default_factory=dict)
     _published: set[int] = field(default_factory=set)
+    _away: bool = False  # MLflow did not answer: the results are sent at the end
 
     def begin(self, progress: SearchProgress) -> None:
         """Open the search's MLflow run, if MLflow answers; show and record the results of earlier commands."""
         self._progress = progress
         try:
             self._open(connect_once(self.planned.plans[0]))
-        except TransientError as error:
-            log.warning("%s The search begins; its results are sent when MLflow is back.", error)
+        except Exception as error:
+            known = _transient(error)
+            log.warning("%s The search begins; its results are sent when MLflow is back.", known)
         for result in self.found.results:
             progress.ended(result)
         self._save()
@@ -154,13 +156,18 @@ class _Running:
         self.found = self.found.with_result(result)
         self._save()
         self._progress.ended(result)
+        if self._away:  # MLflow's client waits up to minutes for an answer, and the trials would wait with it
+            return
         try:
             self._publish(result)
         except Exception as error:
-            known = classify(error)
-            if known is None or not known.transient:
-                raise
-            log.warning("MLflow does not accept trial %d now; it is sent later (%s)", trial.number, known)
+            known = _transient(error)
+            self._away = True
+            log.warning(
+                "MLflow does not accept trial %d now; it is sent at the end of the search (%s)",
+                trial.number,
+                known,
+            )
 
     def _open(self, client: "MlflowClient") -> None:
         run_id = open_search(client, self.found, self.planned.plans[0])
@@ -175,3 +182,11 @@ class _Running:
 
     def _save(self) -> None:
         write_record(self.planned.record, self.found, self.planned.folder.name)
+
+
+def _transient(error: Exception) -> EvergreenError:
+    """The known transient error that `error` is; raises `error` if it is another."""
+    known = classify(error)
+    if known is None or not known.transient:
+        raise error
+    return known

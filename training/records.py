@@ -360,6 +360,7 @@ class Rule(Record):
 
 
 # Why a candidate that passed the gate is not promoted; also the reason of a decision.
+ALREADY_CHAMPION = "Is the champion already"  # the beginning of a verdict's summary
 NOT_AGAIN = "the weights were rolled back before, so they are not promoted again automatically"
 
 

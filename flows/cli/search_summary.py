@@ -23,7 +23,11 @@ def print_search(result: SearchResult) -> None:
         if one.error:
             console.print(Text(printable(f"trial {one.number}: {one.error}"), style="red"), soft_wrap=True)
     winner = search.trials[result.winner - 1]
-    headline = f"trial {winner.number} has the least validation loss: {shown_trial(winner)}"
+    found = search.result_of(winner)
+    ended = "that finished" if found is not None and found.status == "finished" else "(none of them finished)"
+    headline = (
+        f"trial {winner.number} has the least validation loss of the trials {ended}: {shown_trial(winner)}"
+    )
     console.print(Text(printable(headline), style="bold green"))
     if result.reused:
         console.print("Nothing changed: an earlier command ran this search")

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tasks.report_page.wording import summary
+from tasks.report_page.wording import summary, was_promoted
 from tasks.run_words import words_of_run
 from tasks.terminal.console import PrintableConsole
 from tasks.terminal.next_commands import next_commands
@@ -68,7 +68,7 @@ def outcome(release: Release) -> str:
     if release.reused:
         return f"Nothing changed: already {head} ({'no alias' if release.alias == 'none' else release.alias})"
     if release.alias == "champion":
-        return f"{head} promoted to champion"
+        return f"{head} " + ("promoted to champion" if was_promoted(release) else "is the champion already")
     if release.alias in ("previous", "none"):
         return f"{head} is not promoted: a version with its weights was rolled back"
     if release.verdict.champion_version is None:
@@ -268,7 +268,7 @@ def print_collection(found: "Collection", home: "Home", dry_run: bool) -> None:
         _row(table, one.kind, one.name, size, Text(one.why, style="dim"))
     console.print(table)
     for recipe, why in found.left_alone.items():
-        console.print(Text(f"{recipe} is skipped: {why}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"{recipe} is left for the next gc: {why}", style="yellow"), soft_wrap=True)
     for recipe, why in found.failed.items():
         where = recipe or "outside of the home"
         console.print(Text(f"{where}: not everything could be removed: {why}", style="red"), soft_wrap=True)

@@ -152,11 +152,14 @@ def predict(
     return _shown_by_prefect(place, as_flow, as_function)
 
 
-def rollback(model: str, why: str = "", *, tracking_uri: str | None = None) -> tuple[str, str]:
-    """Return to the previous champion; returns the version that was champion and the version that is champion now.
+def rollback(
+    model: str, why: str = "", *, to: str | None = None, tracking_uri: str | None = None
+) -> tuple[str, str]:
+    """Return to the champion before, or to version `to`, a former champion; returns the version numbers (from, to).
 
-    `why` is recorded with the decision. Raises :class:`training.errors.SettingError` when there is no version to
-    return to.
+    `why` is recorded with the decision. When `to` is champion already, nothing changes, and both numbers are equal.
+    Raises :class:`training.errors.SettingError` when there is no version to return to, when `to` was never champion,
+    and, without `to`, when the champion before was rolled back itself.
     """
     from tasks.registry.lookup import check_known
 
@@ -168,12 +171,12 @@ def rollback(model: str, why: str = "", *, tracking_uri: str | None = None) -> t
     def as_flow() -> tuple[str, str]:
         from flows.rollback import rolled_back
 
-        return rolled_back(model, why, tracking_uri)
+        return rolled_back(model, why, tracking_uri, to)
 
     def as_function() -> tuple[str, str]:
         from tasks.rollback import rollback as step
 
-        moved: tuple[str, str] = step.fn(str(place.root), model, why, tracking_uri)
+        moved: tuple[str, str] = step.fn(str(place.root), model, why, tracking_uri, to)
         return moved
 
     return _shown_by_prefect(place, as_flow, as_function)

@@ -50,8 +50,9 @@ class Removal(Record):
 class Collection(Record):
     """The removals of `collect`, done or planned.
 
-    `left_alone` has the reason for each recipe that was skipped, and `failed` the error for each recipe (or "" for
-    folders outside of the home) of which something could not be removed, as on a full or read-only disk.
+    `left_alone` has the reason for each recipe that was left alone, maybe in part, and `failed` the error for each
+    recipe (or "" for folders outside of the home) of which something could not be removed, as on a full or read-only
+    disk.
     """
 
     removals: tuple[Removal, ...]

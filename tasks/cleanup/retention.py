@@ -4,7 +4,8 @@ In: a home, and the number of finished runs to keep for each recipe. Out: the li
 Also kept are runs with a version that has an alias or is an anchor in any registered model, unfinished runs changed in
 the last 30 days, runs with a damaged record, the datasets of kept runs, searches of the last 30 days with a kept trial,
 and versions that were rolled back. Running the same command again recreates a removed run or dataset.
-Fails with SettingError when the number of runs to keep is below 1. A recipe with an active run is skipped. On a full
+Fails with SettingError when the number of runs to keep is below 1. A recipe with an active run is left alone, and
+so is a recipe whose registry does not answer. On a full
 disk, what can be removed without writing a file is removed first.
 """
 
@@ -25,7 +26,7 @@ from tasks.registry.removal import delete_version
 from tasks.trackers.mlflow_run import connect_once
 from training.attempts.fence import Fence, new_driver
 from training.data.manifest import MANIFEST
-from training.errors import ResourceError, SettingError, TransientError, classify
+from training.errors import ResourceError, SettingError, classify
 from training.ray_cluster.node_caches import remove_unused, unused
 from training.redaction import redact
 from training.storage.files import sweep
@@ -63,8 +64,11 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
                     # Listed first: a removal must not change what is found later, or a dry run would differ.
                     found = list(_removable(home, recipe, keep, versions, unreadable))
                     removals += _execute(found, dry_run)
-            except TransientError as error:
-                left_alone[recipe] = str(error)
+            except Exception as error:
+                known = classify(error)
+                if known is None or not known.transient:
+                    raise
+                left_alone[recipe] = str(known)
     with _lack_noted(failed, ""):
         removals += _execute(_leftovers(caches), dry_run)
     return Collection(removals=tuple(removals), left_alone=left_alone, failed=failed)

@@ -93,6 +93,7 @@ class PredictionWriter:
     rows: int = field(default=0, init=False)
     totals: Totals = field(init=False)
     _pending: list[pa.Table] = field(default_factory=list)
+    _pending_rows: int = 0
     _writer: pq.ParquetWriter | None = None
     _groups: int = 0
 
@@ -107,7 +108,8 @@ class PredictionWriter:
         self.rows += len(where)
         self.totals.add(predictions)
         self._pending.append(self._table(where, predictions))
-        while sum(map(len, self._pending)) >= self.group_rows:
+        self._pending_rows += len(where)
+        while self._pending_rows >= self.group_rows:
             self._flush()
 
     def close(self) -> None:
@@ -120,6 +122,7 @@ class PredictionWriter:
     def _flush(self) -> None:
         rows = pa.concat_tables(self._pending)
         self._pending = [rows.slice(self.group_rows)] if len(rows) > self.group_rows else []
+        self._pending_rows = max(0, len(rows) - self.group_rows)
         if not self.one_file and self._writer is not None and self._groups % _GROUPS_A_PART == 0:
             self._writer.close()
             self._writer = None

@@ -124,6 +124,8 @@ def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str:
 
     kept, *twins = _versions(lease.client, lease.model, tags)
     for twin in twins:
+        if alias_of(lease.client, lease.model, str(twin)) != "none":
+            continue  # a person set the alias: MLflow would delete it with the version
         lease.check()
         try:
             lease.client.delete_model_version(lease.model, str(twin))
@@ -233,33 +235,75 @@ def refuse_rolled_back(lease: Lease, number: str) -> None:
         record_decision(lease.home, lease.model, Decision(action="keep", candidate=number, why=NOT_AGAIN))
 
 
-def roll_back(client: "MlflowClient", home: Home, model: str, why: str) -> tuple[str, str]:
-    """Swap `champion` and `previous`, after checking that the previous version loads; returns (from, to).
+def roll_back(
+    client: "MlflowClient", home: Home, model: str, why: str, wanted: str | None = None
+) -> tuple[str, str]:
+    """Make version `wanted` champion, by default the version `previous`; returns (from, to).
 
-    The version that is rolled back is tagged first: whatever happens next, it is not promoted again automatically. If
-    an earlier rollback was interrupted, that rollback is finished, and no new rollback begins. Raises
-    :class:`SettingError` when there is no version to return to.
+    The version that is left becomes `previous`, and is tagged first: whatever happens next, it is not promoted again
+    automatically. It is not tagged when `wanted` was rolled back, as that rollback is undone. If an earlier rollback
+    was interrupted, that rollback is finished, and no new rollback begins, except to another `wanted`. When `wanted`
+    is champion already, nothing changes.
+
+    Raises :class:`SettingError` when there is no version to return to, when `wanted` was never champion, and, without
+    `wanted`, when `previous` was rolled back itself: a rollback that is repeated by mistake would make the bad version
+    champion again.
     """
     with registry_lock(client, home, model) as lease:
-        if (finished := finish_rollback(lease)) is not None:
+        if (finished := finish_rollback(lease)) is not None and wanted in (None, finished[1]):
             return finished
-        now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
+        now, before = champion_of(client, model), wanted or champion_of(client, model, PREVIOUS)
+        if now is not None and now == wanted:
+            return now, now
         if now is None or before is None or now == before:
             raise SettingError(
                 f"model {model}: "
                 + ("there is no champion" if now is None else "the champion has no predecessor")
                 + ", so there is nothing to return to."
             )
+        if wanted is None:
+            _check_not_rolled_back(client, model, now, before)
+        else:
+            _check_was_champion(client, home, model, wanted)
         load_version(home, model, before)
         why = why or "by hand"
-        lease.check()
-        client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why)
+        if ROLLED_BACK_TAG not in version_tags(
+            client, model, before
+        ):  # else a rollback is undone: `now` is not bad
+            lease.check()
+            client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why)
         lease.check()
         mark = mark_text(home.identity, before, lease.turn)
         client.set_model_version_tag(model, now, ROLLBACK_TAG, mark)
         _make_champion(lease, before)
         _complete_rollback(lease, now, before, why, lease.turn)
         return now, before
+
+
+def _check_not_rolled_back(client: "MlflowClient", model: str, now: str, before: str) -> None:
+    why = version_tags(client, model, before).get(ROLLED_BACK_TAG)
+    if why is not None:
+        raise SettingError(
+            f"model {model}: version {before}, the champion before version {now}, was rolled back ({why}), so nothing "
+            f"was changed. Name the former champion to return to: evergreen rollback {model} --to VERSION"
+        )
+
+
+def _check_was_champion(client: "MlflowClient", home: Home, model: str, number: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        tags = version_tags(client, model, number)
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
+        raise SettingError(f"model {model}: there is no version {number}.") from error
+    decided = (one.to == number for one in read_decisions(home, model).undamaged())
+    if TURN_TAG not in tags and champion_of(client, model, PREVIOUS) != number and not any(decided):
+        raise SettingError(
+            f"model {model}: version {number} was never champion, and a rollback returns to a former champion. To put "
+            "another version into service, set the alias champion by hand, on the model's page in `evergreen ui`."
+        )
 
 
 def unfinished_rollback(client: "MlflowClient", home: Home, model: str) -> tuple[str, str] | None:

@@ -60,7 +60,7 @@ def version_description(
     if evaluation is None or verdict is None:
         return f"{text}\n\nNot judged yet."
     score = evaluation.candidate
-    outcome = "Promoted to champion" if alias == "champion" else "Kept, not promoted"
+    outcome = "Promoted to champion" if alias == "champion" and verdict.promote else "Kept, not promoted"
     scores = problem_of(score).in_words(score, f"{evaluation.rows:,} test {words.row}s")
     return f"{text}\n\n{scores}.\n\n{outcome}: {reason(verdict, alias)}."
 

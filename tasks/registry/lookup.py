@@ -39,12 +39,12 @@ def _missing(model: str, alias: str, known: dict[str, dict[str, str]]) -> Settin
     return SettingError(f"model {model!r}: {missing}. {_listed(known)}")
 
 
-def check_can_return(client: "MlflowClient", model: str) -> None:
-    """Check that a rollback is possible: `model` has a champion, and the champion has a predecessor.
+def check_can_return(client: "MlflowClient", model: str, wanted: str | None = None) -> None:
+    """Check that a rollback is possible: `model` has a champion, and a predecessor unless a version is `wanted`.
 
     Raises :class:`SettingError`, which lists what is registered, when no rollback is possible.
     """
-    now, before = champion_of(client, model), champion_of(client, model, PREVIOUS)
+    now, before = champion_of(client, model), wanted or champion_of(client, model, PREVIOUS)
     if now is not None and before is not None:
         return  # both aliases are equal for a moment during a promotion; `roll_back` compares them under the lock
     known = _aliases_by_model(client)

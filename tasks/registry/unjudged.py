@@ -76,8 +76,8 @@ def unjudged_runs(client: "MlflowClient", plan: RunPlan) -> list[Unjudged]:
 
 def is_judged_elsewhere(client: "MlflowClient", home: Home, model: str, number: str) -> bool:
     """Whether a version has the verdict of another home that made the same model before."""
-    tags = client.get_model_version(model, number).tags
-    return VERDICT_TAG in tags and is_made_elsewhere(client, home, model, number)
+    verdict = client.get_model_version(model, number).tags.get(VERDICT_TAG, NOT_JUDGED)
+    return verdict != NOT_JUDGED and is_made_elsewhere(client, home, model, number)
 
 
 def is_made_elsewhere(client: "MlflowClient", home: Home, model: str, number: str) -> bool:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from training.records import NOT_AGAIN, Release, Verdict
+from training.records import ALREADY_CHAMPION, NOT_AGAIN, Release, Verdict
 
 Tone = Literal["good", "warn", "bad", "plain"]
 NOTHING = "–"
@@ -100,6 +100,14 @@ def summary(verdict: Verdict, alias: str) -> str:
     return f"Not promoted: {NOT_AGAIN}" if refused else verdict.summary
 
 
+def was_promoted(release: Release) -> bool:
+    """Whether the run made its version champion; False if the version was champion before, as by another home."""
+    verdict = release.verdict
+    return (
+        release.alias == "champion" and verdict.promote and not verdict.summary.startswith(ALREADY_CHAMPION)
+    )
+
+
 def reason(verdict: Verdict, alias: str) -> str:
     """The reason for the outcome: :func:`summary` without the outcome at its beginning."""
     text = summary(verdict, alias)
@@ -123,6 +131,8 @@ class Headline:
 def headline(release: Release) -> Headline:
     """Headline for the candidate's outcome. It follows the alias, not the gate: promotion can fail after the gate."""
     version, before = release.version, release.verdict.champion_version
+    if release.alias == "champion" and not was_promoted(release):
+        return Headline("good", "Champion", f"Version {version} is the champion already")
     if release.alias == "champion":
         if before in (None, version):
             return Headline("good", "Promoted", f"Version {version} is the champion")

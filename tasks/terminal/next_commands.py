@@ -2,9 +2,9 @@
 
 import shlex
 
-from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS
+from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS, ROLLED_BACK_TAG
 from tasks.run_words import words_of_run
-from tasks.trackers.embedded_store import aliases
+from tasks.trackers.embedded_store import aliases, tags_of_version
 from training.plan import recipe_argument
 from training.records import Release
 from training.storage.paths import home_to_read
@@ -27,7 +27,8 @@ def next_commands(release: Release) -> tuple[tuple[str, str], ...]:
     elif CHALLENGER in known:
         purpose = f"score {words.row}s with the challenger, as there is no champion"
         commands.insert(0, (f"{score} --alias {CHALLENGER}", purpose))
-    if champion and previous and champion != previous:
+    undone = previous is not None and ROLLED_BACK_TAG in tags_of_version(place, release.model, previous)
+    if champion and previous and champion != previous and not undone:  # else the bad version would come back
         commands.append((f"evergreen rollback {model}", f"return to the champion before, version {previous}"))
     if known:
         commands.append(("evergreen ui", "open MLflow on this store"))

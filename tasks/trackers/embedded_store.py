@@ -104,6 +104,17 @@ def champion_tags(home: Home, model: str) -> tuple[str | None, dict[str, str]]:
         return None, {}
 
 
+def tags_of_version(home: Home, model: str, number: str) -> dict[str, str]:
+    """Tags of version `number` of `model`; {} without this version, or when the store can't be read."""
+    if not store_file(home).is_file():
+        return {}
+    try:
+        with opened(home) as store:
+            return dict(store.execute(_VERSION_TAGS, (model, number)))
+    except sqlite3.Error:
+        return {}
+
+
 def deleted_experiment(home: Home, name: str) -> str | None:
     """Id of the experiment `name` if the experiment was deleted; None otherwise, or when the store can't be read."""
     if not store_file(home).is_file():

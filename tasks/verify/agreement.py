@@ -137,8 +137,8 @@ def verdict_follows(run: Evidence) -> Outcome:
 
 
 def _of_champion(verdict: Verdict) -> tuple[Verdict, ...]:
-    """`verdict` with the summary of :func:`of_champion`, if a candidate was promoted without comparison; else none."""
-    return (of_champion(verdict),) if verdict.promote and verdict.champion_version is None else ()
+    """`verdict` with the summary of :func:`of_champion`, if the candidate passed the gate; else none."""
+    return (of_champion(verdict),) if verdict.promote else ()
 
 
 def _of_record(value: Any, recorded: Any) -> Any:

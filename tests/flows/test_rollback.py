@@ -40,8 +40,8 @@ def promoted(registry):
     return home, client
 
 
-def rollback(home, model=MODEL, why=""):
-    return step.rollback.fn(str(home.root), model, why)
+def rollback(home, model=MODEL, why="", to=None):
+    return step.rollback.fn(str(home.root), model, why, to=to)
 
 
 def decisions(home):
@@ -62,8 +62,43 @@ def test_a_rollback_returns_to_the_previous_champion_and_back(promoted):
         "why": "wrong on new cameras",
     }
     assert client.get_model_version(MODEL, "2").tags["evergreen.rolled_back"] == "wrong on new cameras"
-    assert rollback(home) == ("1", "2")
+    assert rollback(home, to="2") == ("1", "2")
     assert champion_of(client, MODEL) == "2"
+    for number in ("1", "2"):  # the rollback was undone: neither version is a bad one
+        assert ROLLED_BACK_TAG not in client.get_model_version(MODEL, number).tags
+    assert rollback(home) == ("2", "1")
+
+
+def test_a_repeated_rollback_does_not_bring_the_bad_version_back(promoted):
+    home, client = promoted
+    rollback(home, why="wrong on new cameras")
+    before = decisions(home)
+    refused = r"version 2, .* was rolled back \(wrong on new cameras\), so nothing was changed.* --to VERSION"
+    with pytest.raises(SettingError, match=refused):
+        rollback(home)
+    assert rollback(home, to="1") == ("1", "1")
+    assert (champion_of(client, MODEL), champion_of(client, MODEL, PREVIOUS)) == ("1", "2")
+    assert decisions(home) == before
+
+
+def test_a_rollback_to_a_former_champion_passes_over_bad_versions(registry, promoted):
+    home, client = promoted
+    source = client.get_model_version(MODEL, "1").source
+    third, fourth = (str(client.create_model_version(MODEL, source).version) for _ in range(2))
+    try:
+        with registry_lock(client, home, MODEL) as lease:
+            move_alias(lease, third, expected="2", why="better")
+        assert rollback(home, why="bad, like the one before", to="1") == (third, "1")
+        assert (champion_of(client, MODEL), champion_of(client, MODEL, PREVIOUS)) == ("1", third)
+        with pytest.raises(SettingError, match=f"version {fourth} was never champion"):
+            rollback(home, to=fourth)
+        for unknown in ("99", "best"):
+            with pytest.raises(SettingError, match=f"there is no version {unknown}"):
+                rollback(home, to=unknown)
+        assert champion_of(client, MODEL) == "1"
+    finally:
+        for made in (third, fourth):
+            client.delete_model_version(MODEL, made)
 
 
 def test_a_rollback_without_a_previous_champion_is_refused(promoted):
@@ -184,7 +219,7 @@ def test_a_rollback_on_record_is_done_although_its_mark_could_not_be_removed(pro
         patch.setattr(MlflowClient, "delete_model_version_tag", away)
         assert rollback(home, why="by test") == ("2", "1")
     assert f"tag {ROLLBACK_TAG} was not removed" in caplog.text
-    assert rollback(home) == ("1", "2")
+    assert rollback(home, to="2") == ("1", "2")
     assert [ROLLBACK_TAG in client.get_model_version(MODEL, number).tags for number in ("1", "2")] == [
         False
     ] * 2

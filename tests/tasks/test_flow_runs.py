@@ -106,9 +106,10 @@ def test_the_outcome_says_what_became_of_the_model() -> None:
         model="digits", version="4", alias="challenger", reused=False, verdict=verdict
     )
     kept = "kept: digits version 4 (challenger); version 3 stays champion: too few rows"
-    promoted = "promoted: digits version 4 is the champion: too few rows"
     assert outcome(release) == kept
-    assert outcome(release.model_copy(update={"alias": "champion"})) == promoted
+    better = verdict.model_copy(update={"promote": True, "summary": "Promoted over version 3: better"})
+    promoted = release.model_copy(update={"alias": "champion", "verdict": better})
+    assert outcome(promoted) == "promoted: digits version 4 is the champion: better"
     refused = release.model_copy(
         update={"alias": "none", "verdict": verdict.model_copy(update={"promote": True})}
     )

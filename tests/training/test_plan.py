@@ -19,6 +19,7 @@ from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.storage.files import write_text
 from training.storage.paths import Home
+from training.supervision import launch
 from training.supervision.launch import make_job
 
 
@@ -114,6 +115,24 @@ def test_images_larger_than_memory_are_warned_of(
 
 def test_a_chosen_feed_stays(home: Home, digits_version: DatasetVersion) -> None:
     assert job_for(home, digits_version, tiny_settings(data={"feed": "loader"})).feed == "loader"
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+def test_gpus_that_stay_unused_are_said_with_the_remedy(
+    home: Home,
+    digits_version: DatasetVersion,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    gpus: int,
+) -> None:
+    monkeypatch.setattr(launch, "workers_with_gpus", lambda _: gpus)
+    with caplog.at_level(logging.INFO, "evergreen.launch"):
+        job = job_for(home, digits_version, tiny_settings(scaling={"num_workers": 2, "use_gpu": "auto"}))
+    assert job.use_gpu is (gpus == 2)
+    warnings = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert [text.partition(". ")[2] for text in warnings] == (
+        ["To train on GPUs, set scaling.num_workers=1."] if gpus == 1 else []
+    )
 
 
 def test_more_gpus_than_there_are_are_refused(home: Home, digits_version: DatasetVersion) -> None:

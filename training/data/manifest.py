@@ -93,15 +93,17 @@ def _content(file: Path) -> pa.Buffer:
     Reading into newly allocated memory takes several times as long.
     """
     buffer = pa.allocate_buffer(file.stat().st_size)
+    missing = memoryview(buffer)
     with file.open("rb", buffering=0) as stream:
-        stream.readinto(memoryview(buffer))
+        while count := stream.readinto(missing):  # Linux reads at most 2 GiB at once
+            missing = missing[count:]
     return buffer
 
 
 def read_parts(version: DatasetVersion, split: Split, columns: list[str]) -> Iterator[pa.Table]:
     """Tables of the part files in order, parsed from the same bytes whose sha256 was checked against the manifest.
 
-    Memory use is one part file, about 64 MiB. Raises :class:`DataError` that names the damaged file.
+    Memory use is one part file. Raises :class:`DataError` that names the damaged file.
     """
     for part in version.parts[split]:
         file = Path(version.path) / part.path

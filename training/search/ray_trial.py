@@ -15,7 +15,7 @@ from typing import Any
 import ray.tune  # noqa: TID253 - imported by the process that runs a search, and by those of its trials
 from ray.tune.result import DONE  # noqa: TID253
 
-from training.attempts.heartbeat import STACKS_SIGNAL
+from training.attempts.heartbeat import STACKS_SIGNAL, read_beats
 from training.attempts.log_relay import recorded
 from training.attempts.metrics import MetricsFile, Point
 from training.errors import EvergreenError, ResourceError, StopRequestedError, TrainingError, classify
@@ -74,13 +74,23 @@ class RayTrial(ray.tune.Trainable):
         self._stop()
 
     def _stop(self) -> None:
-        """Ask the training to save a last checkpoint and to end; waits at most `failure.stop_timeout_s` seconds."""
-        deadline = time.monotonic() + self._job.plan.settings.failure.stop_timeout_s
+        """Ask the training to save a last checkpoint and to end.
+
+        Waits at most `failure.stop_timeout_s` seconds after the request, and after each byte of the checkpoint.
+        """
+        limit, moved = self._job.plan.settings.failure.stop_timeout_s, self._moved()
+        deadline = time.monotonic() + limit
         while self._training.is_alive() and time.monotonic() < deadline:
+            if (now := self._moved()) != moved:
+                deadline, moved = time.monotonic() + limit, now
             # Write the request repeatedly: a training that starts removes earlier requests.
             write_text(self._paths.stop, "search", durable=False)
             self._training.join(_LOOK_S)
         self._paths.stop.unlink(missing_ok=True)
+
+    def _moved(self) -> int:
+        """Bytes that the training has written or transferred."""
+        return sum(beat.moved for beat in read_beats(self._paths))
 
     def _next(self, last: bool) -> dict[str, Any] | None:
         """Report of the next epoch, or None if there is no new epoch.

@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from training.attempts.heartbeat import read_beats
 from training.errors import TransientError, classify
 from training.ray_cluster.capacity import check_fits_a_node, workers_with_gpus
 from training.search.hung_trials import HungTrials
@@ -105,14 +106,21 @@ def _stopped_with_checkpoint(
         write_text(stop_file(folder), "interrupted")
         log.warning("stopping the search: running trials save a last checkpoint")
         limit = max((job.plan.settings.failure.stop_timeout_s for job in jobs), default=0.0)
-        deadline, asked = time.monotonic() + limit, set(running)
+        deadline, asked, moved = time.monotonic() + limit, set(running), _moved(jobs)
         while asked & running and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
+            if (now := _moved(jobs)) != moved:  # a checkpoint is being written
+                deadline, moved = time.monotonic() + limit, now
             for _ in _waiting(events, running):
                 pass
         raise
     finally:
         stop_file(folder).unlink(missing_ok=True)
+
+
+def _moved(jobs: Sequence[TrialJob]) -> int:
+    """Bytes that the trials have written or transferred."""
+    return sum(beat.moved for job in jobs for beat in read_beats(job.plan.paths))
 
 
 def _waiting(events: "SimpleQueue[Event]", running: set[int]) -> Iterator[Event]:

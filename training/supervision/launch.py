@@ -164,12 +164,16 @@ def _choose_gpu(settings: Settings) -> bool:
             f"enough for {have}; use auto or no, or add GPUs"
         )
     chosen = have >= fewest
-    if have:
-        log.info(
-            "training on %s: there are GPUs for %d workers, %s are wanted",
-            "GPUs" if chosen else "CPUs",
+    asked = f"{wanted}" if fewest == wanted else f"{fewest} to {wanted}"
+    if chosen:
+        log.info("training on GPUs: there are GPUs for %d workers, %s are wanted", have, asked)
+    elif have:
+        log.warning(
+            "training on CPUs: there are GPUs for %d workers, %s are wanted. To train on GPUs, set "
+            "scaling.num_workers=%d.",
             have,
-            wanted if fewest == wanted else f"{fewest} to {wanted}",
+            asked,
+            have,
         )
     else:
         log.info("training on CPUs: there is no GPU for a worker")

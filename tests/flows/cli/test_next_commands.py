@@ -13,7 +13,7 @@ from registered import MODEL
 from small_runs import tiny_settings, write_recipe
 
 from flows.cli.summary import print_release
-from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS
+from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS, ROLLED_BACK_TAG
 from tasks.terminal.next_commands import next_commands
 from tasks.train import keep_plan
 from training.data.sources.digits import Digits
@@ -129,6 +129,9 @@ def test_only_commands_that_work_are_suggested(served: tuple[Home, Any]) -> None
     assert offered(release) == [score, "plan digits", "ui"]
     client.set_registered_model_alias(MODEL, CHAMPION, "2")
     assert offered(release) == [score, "plan digits", f"rollback {MODEL}", "ui"]
+    client.set_model_version_tag(MODEL, "1", ROLLED_BACK_TAG, "wrong on new cameras")
+    assert offered(release) == [score, "plan digits", "ui"]
+    client.delete_model_version_tag(MODEL, "1", ROLLED_BACK_TAG)
 
 
 def test_a_release_in_another_store_suggests_only_a_plan(served: tuple[Home, Any]) -> None:

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 from verified_run import made
 
 import tasks.cleanup.removals
@@ -309,6 +312,19 @@ def test_a_recipe_with_an_active_run_is_left_alone(kept: Kept) -> None:
 def test_a_registry_that_can_not_be_asked_keeps_its_runs(kept: Kept) -> None:
     (kept.home.root / "mlflow.db").write_bytes(b"no database")
     assert not [one for one in collect(kept.home, keep=1).removals if one.kind == "run"]
+
+
+def test_a_registry_that_stops_answering_ends_the_removals_of_its_recipe_alone(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> None:
+        raise MlflowException("the server went away", error_code=TEMPORARILY_UNAVAILABLE)
+
+    monkeypatch.setattr(MlflowClient, "delete_model_version", away)
+    found = collect(kept.home, keep=1, versions=True)
+    assert "the server went away" in found.left_alone["digits"]
+    monkeypatch.undo()
+    assert [one.kind for one in collect(kept.home, keep=1, versions=True).removals].count("version") == 2
 
 
 def test_versions_go_only_when_asked_and_never_from_service(kept: Kept) -> None:

@@ -22,6 +22,7 @@ from tasks.registry.aliases import (
     unfinished_rollback,
 )
 from tasks.registry.lock import registry_lock
+from training.errors import SettingError
 from training.storage.paths import Home
 
 MODEL = "digits"
@@ -150,7 +151,11 @@ def test_a_rollback_that_moved_nothing_is_not_finished_after_a_promotion(homes: 
     mark(registry, one, "set_model_version_tag", MODEL, "3", ROLLBACK_TAG)
     assert promote(registry, other, "3") == "4"
     assert unfinished_rollback(registry, one, MODEL) is None  # type: ignore[arg-type]
-    assert roll_back(registry, one, MODEL, "bad, too") == ("4", "3")  # type: ignore[arg-type]
+    with pytest.raises(
+        SettingError, match=r"version 3, the champion before version 4, was rolled back \(bad\)"
+    ):
+        roll_back(registry, one, MODEL, "bad, too")  # type: ignore[arg-type]
+    assert roll_back(registry, one, MODEL, "", "3") == ("4", "3")  # type: ignore[arg-type]
     assert registry.models[MODEL].aliases == {CHAMPION: 3, PREVIOUS: 4}
     assert not any(ROLLBACK_TAG in tags for tags in registry.models[MODEL].versions.values())
 
@@ -165,7 +170,7 @@ def test_a_rollback_is_not_finished_when_its_target_became_champion_again_since(
     mark(registry, one, "set_registered_model_alias", MODEL, CHAMPION)
     assert promote(registry, other, "2") == "4"
     assert roll_back(registry, other, MODEL, "bad, too") == ("4", "2")  # type: ignore[arg-type]
-    assert roll_back(registry, one, MODEL, "was right") == ("2", "4")  # type: ignore[arg-type]
+    assert roll_back(registry, one, MODEL, "was right", "4") == ("2", "4")  # type: ignore[arg-type]
     assert ROLLBACK_TAG not in registry.models[MODEL].versions[3]
 
 
@@ -215,5 +220,5 @@ def test_a_rollback_whose_mark_stayed_is_done_also_for_a_registration(
         assert roll_back(registry, other, MODEL, "bad") == ("3", "2")  # type: ignore[arg-type]
     assert ROLLBACK_TAG in registry.models[MODEL].versions[3]
     assert unfinished_rollback(registry, other, MODEL) is None  # type: ignore[arg-type]
-    assert roll_back(registry, other, MODEL, "was right") == ("2", "3")  # type: ignore[arg-type]
+    assert roll_back(registry, other, MODEL, "was right", "3") == ("2", "3")  # type: ignore[arg-type]
     assert not any(ROLLBACK_TAG in tags for tags in registry.models[MODEL].versions.values())

@@ -178,7 +178,7 @@ def test_a_version_rolled_back_before_its_run_could_finish_stays_so(world: World
     version = world.client.get_model_version(world.model, release.version)
     assert version.tags["evergreen.why"] == f"Not promoted: {NOT_AGAIN}"
     assert version.description.endswith(f"Kept, not promoted: {NOT_AGAIN}.")
-    roll_back(world.client, world.home, world.model, "it was right after all")
+    roll_back(world.client, world.home, world.model, "it was right after all", "3")
     assert world.candidate.register().alias == "champion"
     assert world.aliases() == ("3", "2", None)
 
@@ -213,7 +213,7 @@ def test_an_interrupted_rollback_is_finished_by_the_next(
 ) -> None:
     world.candidate.register()
     roll_back(world.client, world.home, world.model, "the first")
-    roll_back(world.client, world.home, world.model, "back, which leaves a mark to be removed next")
+    roll_back(world.client, world.home, world.model, "back, which leaves a mark to be removed next", "3")
     with pytest.MonkeyPatch.context() as patch:
         crash_after(patch, MlflowClient, *point)
         with pytest.raises(Crash):
@@ -226,7 +226,7 @@ def test_an_interrupted_rollback_is_finished_by_the_next(
     assert world.decisions()[-1] == ("rollback", "3", "2")
     marked = [n for n in ("2", "3") if ROLLED_BACK_TAG in version_tags(world.client, world.model, n)]
     assert marked == ["3"]
-    assert roll_back(world.client, world.home, world.model, "and back") == ("2", "3")
+    assert roll_back(world.client, world.home, world.model, "and back", "3") == ("2", "3")
 
 
 @pytest.mark.extended
@@ -237,7 +237,7 @@ def test_the_rollback_of_another_home_is_not_taken_for_an_interrupted_one(
     roll_back(world.client, Home(tmp_path / "other"), world.model, "by another home")
     assert world.aliases() == ("2", "3", None)
     assert unfinished_rollback(world.client, world.home, world.model) is None
-    assert roll_back(world.client, world.home, world.model, "and back") == ("2", "3")
+    assert roll_back(world.client, world.home, world.model, "and back", "3") == ("2", "3")
     assert world.aliases() == ("3", "2", None)
 
 

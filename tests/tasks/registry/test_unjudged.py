@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from candidates import Candidate, trained_candidate
@@ -12,8 +13,9 @@ from tasks import register as module
 from tasks.evaluate import evaluate
 from tasks.registry import aliases
 from tasks.registry.aliases import CHAMPION, champion_of, read_decisions
-from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, unjudged_runs
+from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, give_up, unjudged_runs
 from tasks.report import note_efficiency
+from tasks.report_page.wording import was_promoted
 from tasks.trackers.mlflow_run import close_run, connect_once, open_run
 from tasks.train import keep_plan
 from tasks.verify import agreement
@@ -161,8 +163,74 @@ def test_the_first_promotion_is_on_record_although_a_crash_came_before_the_recor
     assert [(line.action, line.before, line.to) for line in found] == [("promote", None, release.version)]
 
 
-def candidate_in(folder: Path, uri: str) -> Candidate:
+def candidate_in(folder: Path, uri: str, **sections: Any) -> Candidate:
     """The candidate of a home that records in the MLflow store `uri`."""
-    plan, version = planned(Home(folder), uri=uri)
+    plan, version = planned(Home(folder), uri=uri, **sections)
     trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version, plan.initial))
     return Candidate(plan, version, trained, evaluate.fn(plan, version, trained))
+
+
+@pytest.mark.extended
+def test_of_two_homes_with_one_run_key_only_one_records_that_it_replaced_the_champion(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/shared.db"
+    poor = candidate_in(tmp_path / "poor", store, training={"epochs": 1, "learning_rate": 1e-6})
+    one, other = (candidate_in(tmp_path / name, store) for name in ("one", "other"))
+    assert poor.register().alias == "champion"
+    one, other = one.compared_again(), other.compared_again()
+    first, second = one.register(), other.register()
+    assert (first.version, first.verdict.champion_version) == ("2", "1")
+    assert first.alias == "champion", first.verdict.rules
+    assert (second.version, second.alias) == ("2", "champion")
+    assert was_promoted(first)
+    assert not was_promoted(second)
+    homes = [Home(Path(candidate.plan.home)) for candidate in (one, other)]
+    decided = [[line.to for line in read_decisions(home, first.model).records] for home in homes]
+    assert decided == [["2"], []]
+    write_record(other.plan.paths.release, second, other.plan.paths.root.name)
+    assert agreement.verdict_follows(Evidence(other.plan.paths, homes[1])).ok
+    assert was_promoted(one.register())  # a run that is repeated after a crash has promoted its version
+
+
+@pytest.mark.extended
+def test_versions_that_lost_answers_left_are_deleted_by_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidate = candidate_in(tmp_path / "home", f"sqlite:///{tmp_path}/own.db")
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(aliases, "delete_duplicates", die)
+        patch.setattr(module, "delete_duplicates", die)
+        with pytest.raises(Killed):
+            candidate.register()
+    client = connect_once(candidate.plan)
+    model = candidate.plan.model
+    first = client.get_model_version(model, "1")
+    for _ in range(2):
+        client.create_model_version(model, first.source, first.run_id, tags=first.tags)
+    release = candidate.register()
+    assert (release.version, release.alias) == ("1", "champion")
+    assert [str(one.version) for one in client.search_model_versions(f"name = '{model}'")] == ["1"]
+
+
+@pytest.mark.extended
+def test_a_version_that_another_home_gave_up_gets_the_verdict_of_the_home_that_judges_it(
+    tmp_path: Path,
+) -> None:
+    one, other = (
+        candidate_in(tmp_path / name, f"sqlite:///{tmp_path}/shared.db") for name in ("one", "other")
+    )
+    with pytest.MonkeyPatch.context() as patch:
+
+        def die(*_: object) -> None:
+            raise Killed
+
+        patch.setattr(module, "judge", die)
+        with pytest.raises(Killed):
+            one.register()
+    client = connect_once(one.plan)
+    give_up(client, one.plan.model, "1", "its files were removed")
+    assert other.register().alias == "champion"
+    assert client.get_model_version(one.plan.model, "1").tags[VERDICT_TAG] == "promote"

@@ -13,7 +13,8 @@ from training.storage.files import atomic_file
 
 log = logging.getLogger("evergreen.prepare")
 
-_SHOWN = 5
+_SHOWN = 5  # in an error
+_LOGGED = 20
 
 
 class Outcome(Protocol):
@@ -29,15 +30,19 @@ class Outcome(Protocol):
 
 
 def check_bad_rows(outcomes: Sequence[Outcome], limit: float, listing: Path | None) -> None:
-    """Log each bad row as left out. Raises :class:`DataError` when the share of bad rows is above `limit`.
+    """Log the first bad rows as left out. Raises :class:`DataError` when the share of bad rows is above `limit`.
 
     The error names the first 5 bad rows; when there are more, all are written to the CSV file `listing`, if given.
     """
     bad = [row for outcome in outcomes for row in outcome.bad]
     rows = len(bad) + sum(part.rows for outcome in outcomes for part in outcome.parts.values())
     if not too_many(len(bad), rows, limit):
-        for row in bad:
+        for row in bad[:_LOGGED]:
             log.warning("row left out: %s", row)
+        if len(bad) > _LOGGED:
+            log.warning(
+                "%d more rows left out, all listed in the dataset's manifest.json", len(bad) - _LOGGED
+            )
         return
     raise refuse_rows(bad, rows, limit, listing)
 

@@ -45,6 +45,7 @@ _SHARD_ROWS = 8192
 _TABLE_SHARD_ROWS = 262_144  # a row of a table is much smaller than an image
 _HEAVY = 8  # with a function of the recipe, shards have an eighth of the rows, so that more CPUs compute
 _SHARD_BYTES = 64 << 20
+_SHARD_PIXELS = 256 << 20  # bytes of all pixels of a shard whose images have the size data.image_size
 _SUBSET = 7  # random stream of the permutation that picks a subset of rows
 _MIXED = 6  # random stream that shuffles the rows of a source sorted by class
 _SHOWN = 5
@@ -64,8 +65,8 @@ class Shard(Record):
 def plan_shards(files: SourceFiles, settings: DataSettings, heavy: bool = False) -> list[Shard]:
     """Cut the source's rows into shards of at most 8,192 images or 262,144 rows of a table, and about 64 MiB.
 
-    `heavy`, for a recipe with a function `transform_rows`, makes the shards an eighth of this size. Raises
-    :class:`DataError` when the source has no rows.
+    With `data.image_size`, the prepared images of a shard have at most 256 MiB. `heavy`, for a recipe with a function
+    `transform_rows`, makes the shards an eighth of this size. Raises :class:`DataError` when the source has no rows.
     """
     source = reader(files)
     splits = used_splits(files, settings)
@@ -76,6 +77,8 @@ def plan_shards(files: SourceFiles, settings: DataSettings, heavy: bool = False)
         )
     by_bytes = _SHARD_BYTES * total // max(1, files.bytes)
     most = min(_TABLE_SHARD_ROWS if files.kind == "table" else _SHARD_ROWS, by_bytes)
+    if settings.image_size is not None:
+        most = min(most, _SHARD_PIXELS // (settings.image_size**2 * (settings.channels or 3)))
     size = max(1, most // _HEAVY if heavy else most)
     shards: list[Shard] = []
     for split in splits:

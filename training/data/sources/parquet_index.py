@@ -1,6 +1,7 @@
 """Index the rows of a source's Parquet files: split, file, row number and label. Pixels are not read."""
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,24 @@ from training.data.sources.plain_files import check_link, check_plain
 from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
 from training.errors import DataError
 
+log = logging.getLogger("evergreen.sources")
+
 SPLIT_COLUMN = "split"
+# Endings of files that probably hold rows.
+_DATA = (
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".pq",
+    ".json",
+    ".jsonl",
+    ".xlsx",
+    ".arrow",
+    ".feather",
+    ".gz",
+    ".bz2",
+    ".zst",
+)
 
 
 class IndexedRow(NamedTuple):
@@ -43,8 +61,9 @@ def find_files(
 ) -> list[tuple[str, Path]]:
     """The files under `root` that end in one of `suffixes`, each with the split that its folder or name gives, or "".
 
-    `kind` names such files in messages. Raises :class:`DataError` when there are no files, or the splits are
-    incomplete: some files have a split and others have none, or train or test is missing.
+    `kind` names such files in messages. Warns of data files in other formats, which are not read. Raises
+    :class:`DataError` when there are no files, when a folder beside the files has such files, too, or when the splits
+    are incomplete: some files have a split and others have none, or train or test is missing.
     """
     if root.is_file():
         return [("", root)]
@@ -58,6 +77,7 @@ def find_files(
         raise DataError(f"{root}: no {wanted} here or in train/ and test/.")
     for _, file in found:
         check_plain(file)
+    _check_unused(root, {file for _, file in found}, suffixes)
     present = {split for split, _ in found}
     if not is_divided(present):
         missing = " and ".join(
@@ -68,6 +88,39 @@ def find_files(
             "missing, or not every file says its split. Divide all, or none and let data.test_share do it."
         )
     return found
+
+
+def _check_unused(root: Path, used: set[Path], suffixes: tuple[str, ...]) -> None:
+    """Warn of data files that are not read. Raises :class:`DataError` for a folder with files that would not be."""
+    splits = {file.parent for file in used} - {root}
+    others = []
+    for folder in sorted({root, *splits}):
+        for path in sorted(folder.iterdir()):
+            if path in splits or path in used or path.name.startswith("."):
+                continue
+            if path.is_dir():
+                if unread := _first_below(path, suffixes):
+                    raise DataError(
+                        f"{unread}: in a folder beside the files that are read, so it would not be used. Move the file "
+                        f"to {folder}, or the folder {path.name} elsewhere."
+                    )
+            elif path.name.lower().endswith(_DATA):
+                others.append(path)
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        log.warning(
+            "%s%s: not read, as only files that end in %s are.", others[0], more, " or ".join(suffixes)
+        )
+
+
+def _first_below(folder: Path, suffixes: tuple[str, ...]) -> Path | None:
+    """A file in `folder`, at any depth, whose name ends in one of `suffixes`; hidden files and folders are left out."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name.lower().endswith(suffixes) and not name.startswith("."):
+                return Path(place, name)
+    return None
 
 
 def index_file(

@@ -61,7 +61,7 @@ def cells(column: pa.Array, shape: ImageShape | None = None) -> Cell:
     if _is_binary(kind):
         return lambda row: _encoded(column[row].as_py())
     if pa.types.is_struct(kind):
-        return lambda row: _encoded((column[row].as_py() or {}).get("bytes"))
+        return lambda row: _embedded(column[row].as_py() or {})
     if isinstance(kind, pa.FixedShapeTensorType):
         return lambda row: raw_pixels(_pixels(_tensor(column, row)))
     return lambda row: raw_pixels(_pixels(_nested(column[row])))
@@ -98,10 +98,15 @@ def _fixed_width(content: bytes | None, shape: ImageShape) -> RawImage:
     return raw_pixels(np.frombuffer(content, np.uint8).reshape(shape).transpose(1, 2, 0))
 
 
+def _embedded(cell: dict[str, Any]) -> RawImage:
+    """The image in a cell as Hugging Face's `datasets` writes it, with `bytes` and `path`."""
+    if cell.get("bytes") is None and cell.get("path"):
+        raise CellError("has no bytes, only a path: write the images themselves into the file")
+    return _encoded(cell.get("bytes"))
+
+
 def _encoded(content: bytes | None) -> RawImage:
-    if not content:
-        raise CellError("has no bytes" if content is None else "has zero bytes")
-    return RawImage(content)
+    return RawImage(content or b"")  # decoding refuses an image of zero bytes as one that can't be read
 
 
 def _tensor(column: pa.ExtensionArray, row: int) -> npt.NDArray[Any]:

@@ -41,8 +41,14 @@ def check_link(path: Path) -> None:
 
 
 def check_plain(path: Path) -> None:
-    """Raises :class:`DataError` when `path`, or the target of a link, is not a plain file."""
+    """Raises :class:`DataError` when `path`, or the target of a link, is not a plain file or its name is not UTF-8."""
     check_link(path)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{str(path)!r}: its name is not UTF-8, as names in a dataset are. Rename it."
+        ) from error
     try:
         _check_kind(path.stat())
     except NotPlainError as error:

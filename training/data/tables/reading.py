@@ -6,6 +6,7 @@ file is read as a CSV file is, but tabs separate the values, each line is a row,
 """
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -23,6 +24,7 @@ from training.errors import DataError
 CSV, TSV, PARQUET = (".csv",), (".tsv",), (".parquet", ".pq")
 _BLOCK_BYTES = 16 << 20  # of CSV text; a row must fit
 _BLOCK_ROWS = 65_536
+_PARQUET_BYTES = 256 << 20  # of a block of Parquet rows, about
 _HEAD = 1 << 16
 
 
@@ -80,7 +82,11 @@ def blocks(file: Path, columns: Sequence[str]) -> Iterator[Block]:
 def _parquet_batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     # Spark's timestamps (INT96) in microseconds: as nanoseconds, the year 9999 would become the year 1816.
     with open_parquet(file, coerce_int96_timestamp_unit="us") as parquet:
-        for batch in parquet.iter_batches(_BLOCK_ROWS, columns=list(columns)):
+        metadata = parquet.metadata
+        groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+        width = sum(group.total_byte_size for group in groups) // max(1, metadata.num_rows)
+        at_once = max(1, min(_BLOCK_ROWS, _PARQUET_BYTES // max(1, width)))
+        for batch in parquet.iter_batches(at_once, columns=list(columns)):
             # Parquet may return further columns: `columns` also selects a nested field of the same path. Pick by
             # name.
             arrays = [plain(batch[name]) for name in columns]
@@ -173,13 +179,14 @@ def _rows(file: Path, lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _check_header(file: Path, names: list[str]) -> None:
+    uses = Counter(names)
     for position, name in enumerate(names, 1):
         if not name:
             raise DataError(
                 f"{file}: column {position} has no name. Name it, or remove it; pandas writes such a column unless "
                 "index=False."
             )
-        if names.count(name) > 1:
+        if uses[name] > 1:
             raise DataError(f"{file}: two columns are named {name!r}. Rename or remove one of them.")
 
 

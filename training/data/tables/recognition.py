@@ -10,7 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.data.sources.wording import counted
-from training.data.tables.values import is_boolean, is_date, is_number, is_text, kind_of, plain
+from training.data.tables.values import (
+    has_decimal_comma,
+    is_boolean,
+    is_date,
+    is_local_date,
+    is_number,
+    is_text,
+    kind_of,
+    plain,
+)
 from training.errors import DataError
 from training.records import ColumnKind
 
@@ -21,6 +30,11 @@ log = logging.getLogger("evergreen.prepare")
 _FREE_DISTINCT, _MAX_SHARE, _MAX_DISTINCT = 100, 0.5, 10_000
 _NEARLY = 0.9  # from this share of numbers (booleans, dates) in a text column, its other values are errors
 _MIXED = 0.5  # from this share on, they may be errors, so a warning names the first
+# Forms that are text to Evergreen, and what such a column probably holds.
+_FOREIGN: tuple[tuple[str, Callable[[pa.Array], pa.Array], str], ...] = (
+    ("a number with a comma", has_decimal_comma, "Write numbers with decimal points and without separators"),
+    ("a date that is not in ISO 8601", is_local_date, "Write dates as 2024-12-31"),
+)
 _TESTS: tuple[tuple[ColumnKind, str, Callable[[pa.Array], pa.Array]], ...] = (
     ("number", "numbers", is_number),
     ("boolean", "true or false", is_boolean),
@@ -34,6 +48,7 @@ class Column:
 
     :attr:`kind` is the kind by the Arrow type, None for text. For text and each other kind, :attr:`matching` counts
     the values of that kind, and :attr:`first_mismatch` has location and value of the first that is not of the kind.
+    :attr:`foreign` and :attr:`first_foreign` are the same for values such as `3,14` and `31.12.2024`.
     """
 
     name: str
@@ -43,6 +58,8 @@ class Column:
     distinct: set[str] = field(default_factory=set)
     matching: dict[str, int] = field(default_factory=dict)
     first_mismatch: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    foreign: dict[str, int] = field(default_factory=dict)
+    first_foreign: dict[str, tuple[str, Any]] = field(default_factory=dict)
 
     def add(self, values: pa.Array, origin: str, first: int) -> None:
         """Add the values of consecutive rows of the file `origin`, from row number `first` on."""
@@ -65,13 +82,22 @@ class Column:
                 is_other = pc.is_in(array, value_set=words.filter(pa.array(~good)))
                 row = int(np.flatnonzero(np.asarray(is_other))[0])
                 self.first_mismatch[kind] = (f"{origin} row {first + row}", array[row].as_py())
+        for form, test, _ in _FOREIGN:
+            found = np.asarray(test(words), dtype=bool)
+            if found.any():
+                self.foreign[form] = self.foreign.get(form, 0) + int(uses[found].sum())
+                row = int(
+                    np.flatnonzero(np.asarray(pc.is_in(array, value_set=words.filter(pa.array(found)))))[0]
+                )
+                self.first_foreign.setdefault(form, (f"{origin} row {first + row}", array[row].as_py()))
 
     def recognised(self, many_allowed: bool = False) -> ColumnKind:
         """The kind of the column.
 
         Warns of a column of categories of which at least half of the values are numbers, booleans or dates. Raises
         :class:`DataError` for a column without values, for text of which at least 90 % but not all values are numbers,
-        booleans or dates, and, unless `many_allowed`, for text with too many distinct values.
+        booleans or dates, or of which at least 90 % are numbers with a comma or dates in another form, and, unless
+        `many_allowed`, for text with too many distinct values.
         """
         name = self.name
         if self.kind is not None:
@@ -92,10 +118,24 @@ class Column:
                     f"{counted(self.present, 'value')} of the column are {spelled}. Correct the others or leave them "
                     f'empty, or declare types={{"{name}": "category"}}.'
                 )
+        self._check_foreign()
         if not many_allowed:
             self._check_distinct()
         self._warn_if_mixed()
         return "category"
+
+    def _check_foreign(self) -> None:
+        for form, _, remedy in _FOREIGN:
+            count = self.foreign.get(form, 0)
+            # Of numbers with commas, those without a fraction are plain numbers.
+            plain_numbers = self.matching.get("number", 0) if form == _FOREIGN[0][0] else 0
+            if count and count + plain_numbers >= _NEARLY * self.present:
+                where, value = self.first_foreign[form]
+                raise DataError(
+                    f"{where}: column {self.name!r} has {value!r}, {form}, and {count:,} of "
+                    f"{counted(self.present, 'value')} of the column are of this form. {remedy}, or declare "
+                    f'types={{"{self.name}": "category"}}.'
+                )
 
     def _warn_if_mixed(self) -> None:
         for kind, spelled, _ in _TESTS:

@@ -24,6 +24,7 @@ from training.records import ColumnKind, PartFile, Record, Split
 from training.storage.files import digest_file
 
 _BATCH_ROWS = 65_536
+_BATCH_BYTES = 256 << 20  # of the columns of the source, at 8 bytes a value
 _NO_TIME = np.int64(np.iinfo(np.int64).min)
 
 
@@ -47,7 +48,7 @@ class TablePlan(Record):
     @property
     def batch_rows(self) -> int:
         """See :class:`training.data.preparation.raw_rows.ShardInput`."""
-        return _BATCH_ROWS
+        return max(1, min(_BATCH_ROWS, _BATCH_BYTES // (8 * max(1, len(self.columns)))))
 
     @property
     def features(self) -> dict[str, ColumnKind]:

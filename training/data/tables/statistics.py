@@ -16,6 +16,9 @@ from training.data.tables.encoding import encoded_values
 from training.data.tables.values import FEATURE
 from training.records import ColumnKind, PartFile, TableColumn, TableSchema
 
+_BYTES = 256 << 20  # of columns that are read at once
+_VALUE_BYTES = 16  # of a value; an estimate for text
+
 
 class Moments(NamedTuple):
     """Mean, standard deviation (of the population), least and greatest of some numbers."""
@@ -35,9 +38,13 @@ def table_schema(
 ) -> TableSchema:
     """The columns with statistics over the part files `parts` of the train split in `folder`.
 
-    With `with_target`, as for a regression, also mean and deviation of the target. Memory use is one column.
+    With `with_target`, as for a regression, also mean and deviation of the target. Memory use is that of
+    :func:`columns_of_parts`.
     """
-    made = tuple(_column(folder, parts, name, kind) for name, kind in columns.items())
+    values = columns_of_parts(folder, parts, [f"{FEATURE}{name}" for name in columns])
+    made = tuple(
+        _column(found, name, kind) for (name, kind), (_, found) in zip(columns.items(), values, strict=True)
+    )
     if not with_target:
         return TableSchema(target=target, columns=made)
     found = moments([encoded_values(values, "number") for values in part_columns(folder, parts, "label")])
@@ -48,6 +55,22 @@ def part_columns(folder: Path, parts: Sequence[PartFile], name: str) -> Iterator
     """One column of each part file, in order."""
     for part in parts:
         yield pq.read_table(folder / part.path, columns=[name])[name]
+
+
+def columns_of_parts(
+    folder: Path, parts: Sequence[PartFile], names: Sequence[str]
+) -> Iterator[tuple[str, list[pa.ChunkedArray]]]:
+    """The columns `names` in order: each name with the column of each part file.
+
+    Memory use is one column, or about 256 MiB: several columns are read at once, as opening a file takes time in
+    proportion to the number of all its columns.
+    """
+    at_once = max(1, _BYTES // (_VALUE_BYTES * max(1, sum(part.rows for part in parts))))
+    for start in range(0, len(names), at_once):
+        group = list(names[start : start + at_once])
+        tables = [pq.read_table(folder / part.path, columns=group) for part in parts]
+        for name in group:
+            yield name, [table[name] for table in tables]
 
 
 def moments(parts: Sequence[npt.NDArray[np.float64]]) -> Moments:
@@ -67,8 +90,7 @@ def moments(parts: Sequence[npt.NDArray[np.float64]]) -> Moments:
     return Moments(mean if least < most else least, std or 1.0, least, most)
 
 
-def _column(folder: Path, parts: Sequence[PartFile], name: str, kind: ColumnKind) -> TableColumn:
-    found = part_columns(folder, parts, f"{FEATURE}{name}")
+def _column(found: Sequence[pa.ChunkedArray], name: str, kind: ColumnKind) -> TableColumn:
     if kind == "category":
         return _category(name, found)
     numbers = [encoded_values(values, kind) for values in found]
@@ -76,7 +98,7 @@ def _column(folder: Path, parts: Sequence[PartFile], name: str, kind: ColumnKind
     return TableColumn(name=name, kind=kind, missing=missing, **moments(numbers)._asdict())
 
 
-def _category(name: str, found: Iterator[pa.ChunkedArray]) -> TableColumn:
+def _category(name: str, found: Sequence[pa.ChunkedArray]) -> TableColumn:
     counts: Counter[str] = Counter()
     missing = 0
     for values in found:

@@ -1,6 +1,9 @@
-"""Warnings about data that inflate a table's test score: copies of train rows in the test split, and target leaks."""
+"""Warnings about data whose test score says little about new rows.
 
-from collections.abc import Mapping, Sequence
+These are copies of train rows in the test split, columns that give the target away, and columns that number the rows.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,22 +15,33 @@ import pyarrow.parquet as pq
 from training.data.images.decoding import binary_to_numpy
 from training.data.sources.wording import counted
 from training.data.tables.encoding import encoded_values
-from training.data.tables.statistics import part_columns
+from training.data.tables.statistics import columns_of_parts, part_columns
 from training.data.tables.values import FEATURE
 from training.records import PartFile, Split, TableColumn, TableSchema
 
 _CORRELATION = 0.9999
+_MANY = 100  # with fewer rows, distinct whole numbers may be a property such as a year
 _FEW = 10  # with fewer rows that have a value, a correlation is no evidence of a leak
 
 
 def suspicions(
     folder: Path, parts: Mapping[Split, Sequence[PartFile]], schema: TableSchema, classes: int
 ) -> tuple[str, ...]:
-    """The warnings, as text; `classes` is the number of classes, 0 for a regression. Memory use is two columns."""
-    label = _column(folder, parts["train"], "label")
+    """The warnings, as text; `classes` is the number of classes, 0 for a regression.
+
+    Memory use is that of :func:`training.data.tables.statistics.columns_of_parts`, and one column.
+    """
+    label = _joined(part_columns(folder, parts["train"], "label"))
+    names = [f"{FEATURE}{column.name}" for column in schema.columns]
+    found = columns_of_parts(folder, parts["train"], names)
     leaks = []
-    for column in schema.columns:
-        values = _column(folder, parts["train"], f"{FEATURE}{column.name}")
+    for column, (_, chunks) in zip(schema.columns, found, strict=True):
+        values = _joined(chunks)
+        if _numbers_rows(column, values):
+            leaks.append(
+                f"column {column.name!r} has another whole number in each row of the train split, as a row's number or "
+                f"an identifier. If it is no property of the rows, leave it out with drop=[{column.name!r}]."
+            )
         leak = _names_the_class(values, label, classes) if classes else _follows(column, values, label)
         if leak:
             leaks.append(
@@ -38,8 +52,17 @@ def suspicions(
     return (*([copies] if copies else []), *leaks)
 
 
-def _column(folder: Path, parts: Sequence[PartFile], name: str) -> pa.ChunkedArray:
-    return pa.chunked_array([chunk for one in part_columns(folder, parts, name) for chunk in one.chunks])
+def _joined(columns: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk for column in columns for chunk in column.chunks])
+
+
+def _numbers_rows(column: TableColumn, values: pa.ChunkedArray) -> bool:
+    """Whether a column has distinct whole numbers, of which it lacks at most every second between the ends."""
+    rows = len(values)
+    if column.kind != "number" or column.missing or rows < _MANY or column.most - column.least >= 2 * rows:
+        return False
+    numbers = values.to_numpy()
+    return bool(np.all(numbers == np.floor(numbers))) and len(np.unique(numbers)) == rows
 
 
 def _copies(folder: Path, parts: Mapping[Split, Sequence[PartFile]]) -> str:

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,10 @@ GROUP = "group"
 _NOTES = "notes.json"
 _ALL = "rows"  # name of the file when the source has no splits
 _KEPT = 3  # copies; more than one, because a run may read a copy while another command writes a copy of newer files
+_KEPT_S = 3600.0  # and all copies that a command used so recently, as several may read different data at once
 _ROWS = 65_536  # per row group and batch
+_GROUP_BYTES = 32 << 20  # per row group, before compression
+_BATCH_BYTES = 256 << 20  # per batch, about
 _AGAIN = "Run the command again: the table is read again."
 
 
@@ -46,25 +50,52 @@ class Notes(Record):
 
 
 def write_copy(place: Path, notes: Notes, batches: Iterable[tuple[str, pa.RecordBatch]]) -> None:
-    """Write the copy to the folder `place`, atomically, from (split, rows) pairs."""
+    """Write the copy to the folder `place`, atomically, from (split, rows) pairs.
+
+    Many small batches, as of a folder with a text in each file, share a row group.
+    """
     with atomic_folder(place) as aside:
-        writers: dict[str, pq.ParquetWriter] = {}
-        rows: dict[str, int] = {}
+        writers: dict[str, _CopyWriter] = {}
         try:
             for split, batch in batches:
                 if split not in writers:
-                    path = aside / _file(split)
-                    writers[split] = pq.ParquetWriter(
-                        path, batch.schema, compression="zstd", write_page_checksum=True
-                    )
-                writers[split].write_batch(batch)
-                rows[split] = rows.get(split, 0) + batch.num_rows
+                    writers[split] = _CopyWriter(aside / _file(split), batch.schema)
+                writers[split].add(batch)
         finally:
             for writer in writers.values():
                 writer.close()
+        rows = {split: writer.rows for split, writer in writers.items()}
         sha256 = {split: digest_file(aside / _file(split)) for split in writers}
         complete = notes.model_copy(update={"rows": rows, "sha256": sha256})
         write_text(aside / _NOTES, record_text(_NOTES, complete, place.name))
+
+
+class _CopyWriter:
+    """Writes the batches of one split to `file`, in row groups of about 65,536 rows or 32 MiB."""
+
+    def __init__(self, file: Path, schema: pa.Schema) -> None:
+        self.rows = 0
+        self._writer = pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_rows >= _ROWS or self._waiting_bytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def close(self) -> None:
+        with self._writer:
+            if self._waiting:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        self._writer.write_table(pa.Table.from_batches(self._waiting))
+        self._waiting = []
+        self._waiting_rows = self._waiting_bytes = 0
 
 
 def read_notes(place: Path) -> Notes:
@@ -93,9 +124,10 @@ def find_copy(place: Path) -> Notes | None:
 
 
 def forget_old_copies(place: Path) -> None:
-    """Mark the copy at `place` as used now, and remove all copies beside it except the 3 that were used last.
+    """Mark the copy at `place` as used now, and remove old copies beside it.
 
-    Another command may remove the same copies at the same time.
+    Kept are the 3 copies that were used last, and those used in the last hour. Another command may remove the same
+    copies at the same time.
     """
     os.utime(place)
     used: dict[Path, int] = {}
@@ -103,9 +135,11 @@ def forget_old_copies(place: Path) -> None:
         with suppress(FileNotFoundError):
             if one.is_dir() and not one.name.startswith("."):
                 used[one] = one.stat().st_mtime_ns
+    newest = max(used.values(), default=0)  # by the file system's clock
     for old in sorted(used, key=lambda one: used[one], reverse=True)[_KEPT:]:
-        with suppress(FileNotFoundError):
-            remove_folder(old)
+        if newest - used[old] > _KEPT_S * 1e9:
+            with suppress(FileNotFoundError):
+                remove_folder(old)
 
 
 def splits_of(notes: Notes) -> tuple[str, ...]:
@@ -124,8 +158,9 @@ def read_copy(place: Path, split: str, rows: Sequence[int]) -> Iterator[pa.Recor
     file = place / _file(split)
     try:
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-            for start in range(0, len(chosen), _ROWS):
-                table = _taken(parquet, chosen[start : start + _ROWS])
+            at_once = _rows_at_once(parquet.metadata)
+            for start in range(0, len(chosen), at_once):
+                table = _taken(parquet, chosen[start : start + at_once])
                 yield from _raw(table, notes, split)
     except (pa.ArrowException, OSError) as error:
         if (
@@ -150,14 +185,28 @@ def read_missing(place: Path, split: str, column: str) -> npt.NDArray[np.bool_]:
     return np.concatenate([np.zeros(0, bool), *masks])
 
 
+def _rows_at_once(metadata: pq.FileMetaData) -> int:
+    """Number of rows of about 256 MiB, at most 65,536."""
+    size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    width: int = max(8 * metadata.num_columns, size // max(1, metadata.num_rows))
+    return max(1, min(_ROWS, _BATCH_BYTES // width))
+
+
 def _taken(parquet: pq.ParquetFile, rows: npt.NDArray[np.int64]) -> pa.Table:
-    """Rows by number, in any order; only the row groups that hold some of them are read."""
+    """Rows by number, in any order; of the row groups that hold some of them, one is in memory at a time."""
     sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    groups = np.unique(np.searchsorted(starts, rows, side="right") - 1)
-    table = parquet.read_row_groups(groups.tolist())
-    kept = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in groups])
-    return table.take(pa.array(np.searchsorted(kept, rows)))
+    order = np.argsort(rows, kind="stable")
+    ascending = rows[order]
+    cuts = np.searchsorted(ascending, starts)
+    taken = [
+        parquet.read_row_group(group).take(pa.array(ascending[begin:end] - starts[group]))
+        for group, (begin, end) in enumerate(pairwise(cuts))
+        if begin < end
+    ]
+    place_of = np.empty_like(order)
+    place_of[order] = np.arange(len(order))
+    return pa.concat_tables(taken).take(pa.array(place_of))
 
 
 def _raw(table: pa.Table, notes: Notes, split: str) -> Iterator[pa.RecordBatch]:

@@ -29,6 +29,11 @@ LARGEST = float(np.finfo(np.float32).max)  # models compute with 32-bit numbers
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _INFINITE = r"^[+-]?(?i:inf|infinity)$"
 _DATE = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d{1,9})?)?(Z|[+-]\d{2}(:?\d{2})?)?)?$"
+_COMMA = r"^[+-]?(\d{1,3}([. ]\d{3})+|\d+),\d+$"
+_LOCAL_DATE = (
+    r"^(\d{1,2}[./-]\d{1,2}[./-]\d{4}|\d{1,2}/\d{1,2}/\d{2}|\d{4}[./]\d{1,2}[./]\d{1,2})"
+    r"([ T]\d{1,2}:\d{2}(:\d{2})?)?$"
+)
 _ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
 _RECOGNISED = {"true": True, "false": False}
 _DECLARED = (
@@ -91,6 +96,16 @@ def typed(values: "pa.Array | pa.ChunkedArray", kind: ColumnKind) -> Typed:
 def is_number(text: pa.Array) -> pa.Array:
     """Mask of the strings that are numbers, infinity included; null for null."""
     return pc.or_(pc.match_substring_regex(text, _NUMBER), pc.match_substring_regex(text, _INFINITE))
+
+
+def has_decimal_comma(text: pa.Array) -> pa.Array:
+    """Mask of the strings that are numbers with a comma, such as `3,14` or `1.234,5`; null for null."""
+    return pc.match_substring_regex(text, _COMMA)
+
+
+def is_local_date(text: pa.Array) -> pa.Array:
+    """Mask of the strings that are dates in another form, such as `31.12.2024` or `12/31/24`; null for null."""
+    return pc.match_substring_regex(text, _LOCAL_DATE)
 
 
 def is_boolean(text: pa.Array) -> pa.Array:

@@ -77,7 +77,10 @@ def _in_folder(root: Path, split: str) -> list[ClassFile]:
 def _folders(folders: Sequence[Path], split: str) -> list[ClassFile]:
     found = []
     for folder in folders:
-        for entry in sorted(visible(folder), key=lambda entry: entry.name):
+        entries = sorted(visible(folder), key=lambda entry: entry.name)
+        if not entries:
+            raise DataError(f"{folder}: no texts of this class. Add some, or remove the folder.")
+        for entry in entries:
             if entry.is_dir():
                 raise DataError(f"{entry.path}: a folder in the folder of a class. {_EXAMPLES}")
             found.append(ClassFile(split, folder.name, Path(entry.path), True))

@@ -87,6 +87,53 @@ def test_splits_in_names_of_upper_case(tmp_path: Path) -> None:
     assert sorted(split for split, _ in find_files(tmp_path)) == ["test", "train"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", ["2024", "2024/january", "train"])
+def test_files_in_other_folders_are_not_left_out_silently(tmp_path: Path, kind: str, place: str) -> None:
+    """Also a folder `train` without `test`, when it lies beside files."""
+    suffix, write, source = KINDS[kind]
+    write(tmp_path / "data" / f"2023{suffix}", 0)
+    write(tmp_path / "data" / place / f"rows{suffix}", 1)
+    with pytest.raises(DataError, match=rf"{suffix}: .*would not be used"):
+        source(tmp_path / "data").fetch(tmp_path / "home")
+
+
+def test_a_folder_beside_those_of_splits_is_refused_if_it_has_rows(tmp_path: Path) -> None:
+    for number, place in enumerate(("train", "test", "holdout")):
+        csv(tmp_path / "data" / place / "rows.csv", number)
+    with pytest.raises(
+        DataError, match=r"holdout/rows\.csv: in a folder beside .* or the folder holdout elsewhere"
+    ):
+        find_files(tmp_path / "data", (".csv",), "CSV")
+
+
+def test_data_in_another_format_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    csv(tmp_path / "rows.csv")
+    for name in ("README.md", ".hidden.tsv", "docs/notes.txt", ".git/rows.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    find_files(tmp_path, (".csv",), "CSV")
+    assert not caplog.records
+    (tmp_path / "b.csv.gz").touch()
+    (tmp_path / "c.tsv").touch()
+    find_files(tmp_path, (".csv",), "CSV")
+    (record,) = caplog.records
+    assert (
+        record.getMessage()
+        == f"{tmp_path}/b.csv.gz and 1 more: not read, as only files that end in .csv are."
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, kind: str) -> None:
+    suffix, write, source = KINDS[kind]
+    write(tmp_path / "data" / f"rows{suffix}", 0)
+    name = os.fsdecode(b"M\xfcnchen" + suffix.encode())
+    (tmp_path / "data" / f"rows{suffix}").rename(tmp_path / "data" / name)
+    with pytest.raises(DataError, match=r"M.*nchen.*its name is not UTF-8.*Rename it"):
+        source(tmp_path / "data").fetch(tmp_path / "home")
+
+
 def divided(root: Path, kind: str) -> Callable[[Path], Source]:
     if kind == "images":
         write_folders(root)

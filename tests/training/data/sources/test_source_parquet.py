@@ -1,5 +1,6 @@
 """Parquet sources: every column type is read pixel for pixel, and bad cells are reported by row."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
+from small_runs import prepared
 
 from training.data.sources.parquet import ParquetImages
 from training.errors import DataError
+from training.storage.paths import Home
 
 IMAGES = np.random.default_rng(2).integers(0, 256, (12, 5, 4, 3)).astype(np.uint8)
 LABELS = ["cat", "dog"] * 6
@@ -172,8 +176,6 @@ BAD_CELLS = {
     "null in lists": (with_cell(LISTS, deep(pa.uint8(), 2), [[1, 2], None]), "ragged"),
     "no rows": (with_cell(LISTS, deep(pa.uint8(), 2), []), "ragged"),
     "no columns": (with_cell(LISTS, deep(pa.uint8(), 2), [[], []]), "ragged"),
-    "null file": (with_cell([b"x"] * 12, pa.binary(), None), "no bytes"),
-    "empty file": (with_cell([b"x"] * 12, pa.binary(), b""), "zero bytes"),
     "path only": (
         with_cell(
             [{"bytes": b"x"}] * 12, pa.struct({"bytes": pa.binary(), "path": pa.string()}), {"path": "x.png"}
@@ -192,6 +194,24 @@ def test_bad_cells_are_refused_by_row(tmp_path: Path, bad: str, rows_of) -> None
         rows_of(files, "")
     assert f"{file} row 8: " in str(caught.value)
     assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_an_image_without_bytes_is_a_row_that_can_be_left_out(
+    home: Home, tmp_path: Path, content: bytes | None
+) -> None:
+    encoded = []
+    for pixels in np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8):
+        Image.fromarray(pixels).save(file := io.BytesIO(), "PNG")
+        encoded.append(file.getvalue())
+    images = pa.array([*encoded[:8], content, *encoded[9:]], pa.binary())
+    pq.write_table(pa.table({"image": images, "label": ["a", "b"] * 30}), tmp_path / "data.parquet")
+    with pytest.raises(DataError, match=r"row 8: has zero bytes(.|\n)*data\.max_dropped_share"):
+        prepared(home, ParquetImages(tmp_path / "data.parquet"))
+    version = prepared(home, ParquetImages(tmp_path / "data.parquet"), data={"max_dropped_share": 0.1})
+    assert version.rows("train") + version.rows("test") == 59
+    (left_out,) = version.dropped
+    assert "row 8" in left_out
 
 
 def test_rows_beside_a_bad_one_can_be_read(tmp_path: Path, rows_of) -> None:

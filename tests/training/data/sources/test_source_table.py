@@ -1,8 +1,10 @@
 """The source of a table: what its columns are recognised as, which rows it has, and which tables it refuses."""
 
 import datetime
+import os
 import re
 import tarfile
+import time
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -279,7 +281,39 @@ def test_only_the_copies_that_were_used_last_are_kept(tmp_path: Path) -> None:
     for price in range(5):
         source = Table(written(tmp_path, HOUSES.replace("150000", str(price))), "price", ["id"])
         roots.append(source.fetch(tmp_path / "home").root)
-    assert sorted(map(str, (tmp_path / "home" / "tables").iterdir())) == sorted(roots[2:])
+    copies = tmp_path / "home" / "tables"
+    assert sorted(map(str, copies.iterdir())) == sorted(
+        roots
+    )  # other commands may read those of the last hour
+    for age, root in zip((7200, 7300, 7000), roots[:3], strict=True):
+        os.utime(root, (time.time() - age,) * 2)
+    typed_copy.forget_old_copies(Path(roots[-1]))
+    assert sorted(map(str, copies.iterdir())) == sorted(roots[2:])
+
+
+def test_many_small_files_share_row_groups(tmp_path: Path) -> None:
+    root = tmp_path / "houses"
+    root.mkdir()
+    for number in range(50):
+        (root / f"{number:02}.csv").write_text(f"a,y\n{number},{number}\n{number},{number + 0.5}\n")
+    source = Table(root, target="y")
+    files = source.fetch(tmp_path / "home")
+    assert pq.ParquetFile(Path(files.root) / "rows.parquet").num_row_groups == 1
+    found = [row for batch in reader(files).read(files, "", range(100)) for row in batch.to_pylist()]
+    assert sorted(row["label"] for row in found) == [half / 2 for half in range(100)]
+
+
+def test_few_rows_of_a_large_table_are_read_a_row_group_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.data.tables.reading._BLOCK_BYTES", 64)
+    monkeypatch.setattr(typed_copy, "_GROUP_BYTES", 1)
+    source = Table(written(tmp_path, "a,y\n" + "".join(f"{n},{n}\n" for n in range(100))), target="y")
+    files = source.fetch(tmp_path / "home")
+    assert pq.ParquetFile(Path(files.root) / "rows.parquet").num_row_groups > 3
+    monkeypatch.delattr(pq.ParquetFile, "read_row_groups")  # would hold several groups
+    (batch,) = reader(files).read(files, "", [99, 0, 50])
+    assert batch["label"].to_pylist() == [99, 0, 50]
 
 
 def test_rows_are_read_in_any_order_across_row_groups(
@@ -333,6 +367,17 @@ BAD = {
         {},
         ["row 21", "2024-02-30", "are dates"],
     ),
+    "decimal commas": (
+        'a,price\n"3,5",1\n4,1\n"1.234,5",2\n',
+        {},
+        ["houses.csv row 1", "'a' has '3,5', a number with a comma", 'types={"a": "category"}'],
+    ),
+    "dates in another form": (
+        "a,price\n31.12.2024,1\n1.2.2024,2\n",
+        {},
+        ["houses.csv row 1", "'a' has '31.12.2024', a date that is not in ISO 8601", "2024-12-31"],
+    ),
+    "American dates": ("a,price\n12/31/24,1\n1/2/24,2\n", {}, ["'12/31/24'", "not in ISO 8601"]),
     "infinity": ("a,price\n1,2\n-inf,3\n", {}, ["row 2", "'a' has '-inf'", "finite"]),
     "a number beyond 32 bits": ("a,price\n1,2\n1e39,3\n", {}, ["row 2", "'1e39'", "32 bits"]),
     "an infinite target": ("a,price\n1,2\n2,inf\n", {}, ["row 2", "'price' has 'inf'"]),
@@ -387,6 +432,23 @@ def test_a_column_that_is_partly_numbers_is_named(
     said = "houses.csv row 4: column 'a' has 'n/k', so its values are categories, although 3 of 5 values are numbers"
     assert (said in caplog.text) is warned
     assert bool(caplog.records) is warned
+
+
+@pytest.mark.parametrize("value", ["3.10.12", "10.0.0.1", "1,2,3", "1/2", "AB,3"])
+def test_versions_addresses_and_lists_are_categories(tmp_path: Path, value: str) -> None:
+    text = "a,price\n" + f'"{value}",1\n"{value}",2\n'
+    files = Table(written(tmp_path, text), target="price").fetch(tmp_path / "home")
+    assert typed_copy.read_notes(Path(files.root)).columns == {"a": "category"}
+
+
+@pytest.mark.parametrize("value", ["3,5", "31.12.2024"])
+def test_numbers_with_commas_and_other_dates_may_be_declared_as_categories(
+    tmp_path: Path, value: str
+) -> None:
+    text = "a,price\n" + f'"{value}",1\n"{value}",2\n'
+    source = Table(written(tmp_path, text), target="price", types={"a": "category"})
+    files = source.fetch(tmp_path / "home")
+    assert typed_copy.read_notes(Path(files.root)).columns == {"a": "category"}
 
 
 def test_identifiers_may_be_declared_as_categories(tmp_path: Path) -> None:

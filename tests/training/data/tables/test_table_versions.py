@@ -390,7 +390,7 @@ def test_leaks_and_copies_are_warned_of_and_recorded(home: Home, tmp_path: Path)
     (leak,) = schema_of(classes(home, gaps)).warnings
     assert "column 'code' has one value for each class of the target 'kind'" in leak
     split = ["train"] * 300 + ["test"] * 100
-    table = [column[:300] + column[:100] for column in (list(map(str, range(400))), ["a", "b"] * 200)]
+    table = [column[:300] + column[:100] for column in (list(map(str, range(0, 1200, 3))), ["a", "b"] * 200)]
     file = flats(tmp_path / "copied", rows, area=table[0], kind=table[1], split=split)
     version = prepared(
         home, Table(file, "kind", split="split", drop=["city", "garden", "sold", "price", "constant"])
@@ -399,8 +399,39 @@ def test_leaks_and_copies_are_warned_of_and_recorded(home: Home, tmp_path: Path)
     assert copies.startswith("100 of 100 test rows equal a train row")
 
 
+def test_a_column_that_numbers_the_rows_is_warned_of(home: Home, tmp_path: Path) -> None:
+    rows = 400
+    numbers = np.random.default_rng(3).permutation(np.arange(1000, 1000 + rows))
+    changes = {"id": numbers, "thousands": numbers * 1000, "halves": numbers / 2, "year": numbers // 2}
+    file = flats(tmp_path, rows, **changes)
+    for version in (regression(home, file), classes(home, file)):
+        (warning,) = schema_of(version).warnings
+        assert warning.startswith("column 'id' has another whole number in each row of the train split")
+        assert "drop=['id']" in warning
+    few = flats(tmp_path / "few", 50, year=np.arange(1970, 2020))
+    assert schema_of(regression(home, few)).warnings == ()
+
+
+def test_the_bytes_of_wide_tables_do_not_depend_on_how_many_columns_are_read_at_once(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = regression(home, flats(tmp_path))
+    monkeypatch.setattr("training.data.tables.statistics._BYTES", 1)  # one column at a time
+    alone = regression(Home(tmp_path / "alone"), flats(tmp_path))
+    assert (alone.table, files_of(alone)) == (version.table, files_of(version))
+
+
+def test_batches_of_a_wide_table_are_smaller(tmp_path: Path) -> None:
+    plan = shards.TablePlan(
+        raw="", index=0, target="y", columns={}, classes=None, test_share=0.2, folder="", marked=False
+    )
+    assert plan.batch_rows == 65_536
+    wide = plan.model_copy(update={"columns": {f"x{number}": "number" for number in range(4096)}})
+    assert wide.batch_rows == 8192
+
+
 def test_a_target_of_other_rows_is_no_copy(home: Home, tmp_path: Path) -> None:
-    area = [*range(300), *range(100)]
+    area = [*range(0, 900, 3), *range(0, 300, 3)]
     kind = ["a", "b"] * 150 + ["b", "a"] * 50
     file = flats(tmp_path, 400, area=area, kind=kind, split=["train"] * 300 + ["test"] * 100)
     version = prepared(
@@ -549,6 +580,7 @@ def test_two_commands_may_forget_the_same_old_copies(tmp_path: Path) -> None:
         places = [tmp_path / str(turn) / f"copy{number}" for number in range(12)]
         for place in places:
             (place / "rows").mkdir(parents=True)
+            os.utime(place, (1, 1))
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(forget_old_copies, [places[-1]] * 4))
         left = [place for place in places if place.exists()]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from training.data.text.class_files import ClassFile, class_batches, lines_of
+from training.data.text.class_files import ClassFile, class_batches, find_class_files, lines_of
+from training.errors import DataError
 
 _LINES, _BYTES = 40_000, 1000
 
@@ -47,6 +48,18 @@ def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path, whole: bool) -> 
         [ClassFile("train", "pos", tmp_path / "marked.pos", whole)], "utf-8", "text"
     )
     assert batch["feature.text"].to_pylist() == ["a film"]
+
+
+@pytest.mark.parametrize("splits", [("",), ("train", "test")])
+def test_a_class_without_texts_is_refused(tmp_path: Path, splits: tuple[str, ...]) -> None:
+    for split in splits:
+        for name in ("pos", "neg", "neutral"):
+            (tmp_path / split / name).mkdir(parents=True)
+            (tmp_path / split / name / ".hidden").touch()
+            if name != "neutral":
+                (tmp_path / split / name / "1.txt").write_text("a film")
+    with pytest.raises(DataError, match=r"neutral: no texts of this class\. Add some, or remove the folder"):
+        find_class_files(tmp_path)
 
 
 def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:
