@@ -34,6 +34,7 @@ from tasks.registry.aliases import (
     move_alias,
     read_decisions,
     refuse_rolled_back,
+    version_tags,
     was_rolled_back,
 )
 from tasks.registry.descriptions import describe_model, describe_version, version_description
@@ -262,9 +263,10 @@ def is_champion_already(lease: Lease, number: str, verdict: Verdict) -> bool:
     if champion_of(client, model) != number:
         return False
     moves = [one for one in read_decisions(home, model).undamaged() if one.to == number]
-    if not moves and is_made_elsewhere(client, home, model, number):
-        return True
     compared = not verdict.promote or verdict.champion_version is not None
+    if not moves and is_made_elsewhere(client, home, model, number):
+        # Without the other home's verdict, this home may have moved the alias itself, and lacks only the record.
+        return not compared or version_tags(client, model, number).get(VERDICT_TAG) == "promote"
     return not compared and any(one.before for one in moves)
 
 

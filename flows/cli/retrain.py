@@ -39,6 +39,8 @@ def command(
 
 
 def _as_json(release: "Release") -> dict[str, object]:
+    from tasks.report_page.wording import was_promoted
+
     return {
         "run_key": release.run_key,
         "dataset_fingerprint": release.dataset_fingerprint,
@@ -46,7 +48,7 @@ def _as_json(release: "Release") -> dict[str, object]:
         "model": release.model,
         "version": release.version,
         "alias": release.alias,
-        "verdict": "promoted" if release.alias == "champion" else "kept",
+        "verdict": "promoted" if was_promoted(release) else "kept",
         "metrics": release.metrics,
         "reused": release.reused,
         "seconds": round(release.seconds, 2),

@@ -124,11 +124,12 @@ def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str:
 
     kept, *twins = _versions(lease.client, lease.model, tags)
     for twin in twins:
-        if alias_of(lease.client, lease.model, str(twin)) != "none":
-            continue  # a person set the alias: MLflow would delete it with the version
         lease.check()
         try:
-            lease.client.delete_model_version(lease.model, str(twin))
+            version = lease.client.get_model_version(lease.model, str(twin))
+            # MLflow would delete an alias that a person set, with the version.
+            if not version.aliases and ROLLED_BACK_TAG not in version.tags:
+                lease.client.delete_model_version(lease.model, str(twin))
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # an identical earlier request deleted it
                 raise
@@ -241,19 +242,26 @@ def roll_back(
     """Make version `wanted` champion, by default the version `previous`; returns (from, to).
 
     The version that is left becomes `previous`, and is tagged first: whatever happens next, it is not promoted again
-    automatically. It is not tagged when `wanted` was rolled back, as that rollback is undone. If an earlier rollback
-    was interrupted, that rollback is finished, and no new rollback begins, except to another `wanted`. When `wanted`
-    is champion already, nothing changes.
+    automatically. It is not tagged when `wanted` is newer and was rolled back, as that rollback is undone. If an
+    earlier rollback was interrupted, that rollback is finished, and no new rollback begins, except to another
+    `wanted`. When `wanted` is champion already, nothing changes but the tag of a rollback that was interrupted early.
 
     Raises :class:`SettingError` when there is no version to return to, when `wanted` was never champion, and, without
     `wanted`, when `previous` was rolled back itself: a rollback that is repeated by mistake would make the bad version
     champion again.
     """
+    if wanted is not None and str(wanted).isdecimal():
+        wanted = str(int(wanted))  # MLflow reads `03` as 3; a caller may give an integer
     with registry_lock(client, home, model) as lease:
         if (finished := finish_rollback(lease)) is not None and wanted in (None, finished[1]):
             return finished
         now, before = champion_of(client, model), wanted or champion_of(client, model, PREVIOUS)
         if now is not None and now == wanted:
+            if ROLLED_BACK_TAG in version_tags(
+                client, model, now
+            ):  # of a rollback that was interrupted early
+                lease.check()
+                client.delete_model_version_tag(model, now, ROLLED_BACK_TAG)
             return now, now
         if now is None or before is None or now == before:
             raise SettingError(
@@ -267,9 +275,8 @@ def roll_back(
             _check_was_champion(client, home, model, wanted)
         load_version(home, model, before)
         why = why or "by hand"
-        if ROLLED_BACK_TAG not in version_tags(
-            client, model, before
-        ):  # else a rollback is undone: `now` is not bad
+        # A return to a newer version that was rolled back undoes that rollback: `now` is not bad.
+        if int(now) > int(before) or ROLLED_BACK_TAG not in version_tags(client, model, before):
             lease.check()
             client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why)
         lease.check()
@@ -298,7 +305,7 @@ def _check_was_champion(client: "MlflowClient", home: Home, model: str, number: 
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
         raise SettingError(f"model {model}: there is no version {number}.") from error
-    decided = (one.to == number for one in read_decisions(home, model).undamaged())
+    decided = (number in (one.to, one.before) for one in read_decisions(home, model).undamaged())
     if TURN_TAG not in tags and champion_of(client, model, PREVIOUS) != number and not any(decided):
         raise SettingError(
             f"model {model}: version {number} was never champion, and a rollback returns to a former champion. To put "

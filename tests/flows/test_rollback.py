@@ -76,9 +76,25 @@ def test_a_repeated_rollback_does_not_bring_the_bad_version_back(promoted):
     refused = r"version 2, .* was rolled back \(wrong on new cameras\), so nothing was changed.* --to VERSION"
     with pytest.raises(SettingError, match=refused):
         rollback(home)
-    assert rollback(home, to="1") == ("1", "1")
+    for same in ("1", "01", 1):
+        assert rollback(home, to=same) == ("1", "1")
     assert (champion_of(client, MODEL), champion_of(client, MODEL, PREVIOUS)) == ("1", "2")
     assert decisions(home) == before
+
+
+def test_a_rollback_that_ended_before_the_alias_moved_is_called_off_by_name(promoted, monkeypatch):
+    home, client = promoted
+
+    def away(*_):
+        raise MlflowException("the connection was refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "set_registered_model_alias", away)
+        with pytest.raises(MlflowException, match="refused"):
+            rollback(home, why="bad")
+    assert ROLLED_BACK_TAG in client.get_model_version(MODEL, "2").tags
+    assert rollback(home, to="2") == ("2", "2")
+    assert ROLLED_BACK_TAG not in client.get_model_version(MODEL, "2").tags
 
 
 def test_a_rollback_to_a_former_champion_passes_over_bad_versions(registry, promoted):
@@ -92,6 +108,12 @@ def test_a_rollback_to_a_former_champion_passes_over_bad_versions(registry, prom
         assert (champion_of(client, MODEL), champion_of(client, MODEL, PREVIOUS)) == ("1", third)
         with pytest.raises(SettingError, match=f"version {fourth} was never champion"):
             rollback(home, to=fourth)
+        assert ROLLED_BACK_TAG in client.get_model_version(MODEL, third).tags
+        with pytest.raises(SettingError, match=f"version {third}, .* was rolled back"):
+            rollback(home)
+        assert rollback(home, to=f"0{third}") == ("1", third)  # undone
+        assert ROLLED_BACK_TAG not in client.get_model_version(MODEL, third).tags
+        assert rollback(home) == (third, "1")
         for unknown in ("99", "best"):
             with pytest.raises(SettingError, match=f"there is no version {unknown}"):
                 rollback(home, to=unknown)

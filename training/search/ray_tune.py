@@ -36,7 +36,7 @@ _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the newer output prints some tables even when it is silent
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # Evergreen reports these errors
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_FORCE_TRIAL_CLEANUP_S": "60",
+    "TUNE_FORCE_TRIAL_CLEANUP_S": "600",
 }
 
 

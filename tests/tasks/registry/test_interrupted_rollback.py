@@ -155,7 +155,8 @@ def test_a_rollback_that_moved_nothing_is_not_finished_after_a_promotion(homes: 
         SettingError, match=r"version 3, the champion before version 4, was rolled back \(bad\)"
     ):
         roll_back(registry, one, MODEL, "bad, too")  # type: ignore[arg-type]
-    assert roll_back(registry, one, MODEL, "", "3") == ("4", "3")  # type: ignore[arg-type]
+    assert roll_back(registry, one, MODEL, "bad, too", "3") == ("4", "3")  # type: ignore[arg-type]
+    assert registry.models[MODEL].versions[4][ROLLED_BACK_TAG] == "bad, too"  # 4 is newer: nothing is undone
     assert registry.models[MODEL].aliases == {CHAMPION: 3, PREVIOUS: 4}
     assert not any(ROLLBACK_TAG in tags for tags in registry.models[MODEL].versions.values())
 

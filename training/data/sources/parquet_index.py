@@ -16,6 +16,7 @@ from training.errors import DataError
 log = logging.getLogger("evergreen.sources")
 
 SPLIT_COLUMN = "split"
+_HIDDEN = (".", "_")  # Delta and Spark keep their own files in folders such as _delta_log and _temporary
 # Endings of files that probably hold rows.
 _DATA = (
     ".csv",
@@ -96,7 +97,7 @@ def _check_unused(root: Path, used: set[Path], suffixes: tuple[str, ...]) -> Non
     others = []
     for folder in sorted({root, *splits}):
         for path in sorted(folder.iterdir()):
-            if path in splits or path in used or path.name.startswith("."):
+            if path in splits or path in used or path.name.startswith(_HIDDEN):
                 continue
             if path.is_dir():
                 if unread := _first_below(path, suffixes):
@@ -116,9 +117,9 @@ def _check_unused(root: Path, used: set[Path], suffixes: tuple[str, ...]) -> Non
 def _first_below(folder: Path, suffixes: tuple[str, ...]) -> Path | None:
     """A file in `folder`, at any depth, whose name ends in one of `suffixes`; hidden files and folders are left out."""
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith(_HIDDEN))
         for name in sorted(names):
-            if name.lower().endswith(suffixes) and not name.startswith("."):
+            if name.lower().endswith(suffixes) and not name.startswith(_HIDDEN):
                 return Path(place, name)
     return None
 

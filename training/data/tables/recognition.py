@@ -118,8 +118,8 @@ class Column:
                     f"{counted(self.present, 'value')} of the column are {spelled}. Correct the others or leave them "
                     f'empty, or declare types={{"{name}": "category"}}.'
                 )
-        self._check_foreign()
         if not many_allowed:
+            self._check_foreign()
             self._check_distinct()
         self._warn_if_mixed()
         return "category"
@@ -132,8 +132,9 @@ class Column:
             if count and count + plain_numbers >= _NEARLY * self.present:
                 where, value = self.first_foreign[form]
                 raise DataError(
-                    f"{where}: column {self.name!r} has {value!r}, {form}, and {count:,} of "
-                    f"{counted(self.present, 'value')} of the column are of this form. {remedy}, or declare "
+                    f"{where}: column {self.name!r} has {value!r}, {form}, and {count + plain_numbers:,} of "
+                    f"{counted(self.present, 'value')} of the column are of this form"
+                    f"{' or numbers' if plain_numbers else ''}. {remedy}, or declare "
                     f'types={{"{self.name}": "category"}}.'
                 )
 

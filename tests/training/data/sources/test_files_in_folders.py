@@ -109,8 +109,8 @@ def test_a_folder_beside_those_of_splits_is_refused_if_it_has_rows(tmp_path: Pat
 
 def test_data_in_another_format_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     csv(tmp_path / "rows.csv")
-    for name in ("README.md", ".hidden.tsv", "docs/notes.txt", ".git/rows.csv"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    for name in ("README.md", ".hidden.tsv", "docs/notes.txt", ".git/rows.csv", "_temporary/0/rows.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     find_files(tmp_path, (".csv",), "CSV")
     assert not caplog.records

@@ -377,6 +377,7 @@ BAD = {
         {},
         ["houses.csv row 1", "'a' has '31.12.2024', a date that is not in ISO 8601", "2024-12-31"],
     ),
+    "dates without zeros": ("a,price\n2024-1-5,1\n2024-11-5,2\n", {}, ["'2024-1-5'", "not in ISO 8601"]),
     "American dates": ("a,price\n12/31/24,1\n1/2/24,2\n", {}, ["'12/31/24'", "not in ISO 8601"]),
     "infinity": ("a,price\n1,2\n-inf,3\n", {}, ["row 2", "'a' has '-inf'", "finite"]),
     "a number beyond 32 bits": ("a,price\n1,2\n1e39,3\n", {}, ["row 2", "'1e39'", "32 bits"]),
@@ -434,7 +435,7 @@ def test_a_column_that_is_partly_numbers_is_named(
     assert bool(caplog.records) is warned
 
 
-@pytest.mark.parametrize("value", ["3.10.12", "10.0.0.1", "1,2,3", "1/2", "AB,3"])
+@pytest.mark.parametrize("value", ["3.10.12", "2024.1.2", "10.0.1904", "10.0.0.1", "1,2,3", "1/2", "AB,3"])
 def test_versions_addresses_and_lists_are_categories(tmp_path: Path, value: str) -> None:
     text = "a,price\n" + f'"{value}",1\n"{value}",2\n'
     files = Table(written(tmp_path, text), target="price").fetch(tmp_path / "home")
