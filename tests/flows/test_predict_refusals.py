@@ -55,7 +55,7 @@ def test_bad_parquet_row_is_named(predict, tmp_path):
     images = pa.array([encoded("red top"), None, encoded("blue top"), BROKEN])
     file = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"image": images}), file, row_group_size=2)
-    with pytest.raises(DataError, match=r"rows\.parquet row 1: has no bytes"):
+    with pytest.raises(DataError, match=r"rows\.parquet row 1: has zero bytes"):
         predict(file, tmp_path / "result.parquet")
     summary = predict(file, tmp_path / "result.parquet", skip_bad=True)
     assert [row["where"] for row in rows_of(tmp_path / "result.parquet")] == [
