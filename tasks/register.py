@@ -27,7 +27,6 @@ from tasks.registry.aliases import (
     champion_of,
     check_compared_with,
     delete_duplicates,
-    find_version,
     finish_rollback,
     keep_as_challenger,
     load_version,
@@ -56,6 +55,7 @@ from tasks.step import step, worth_retrying
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_patiently, log_final, open_run
 from tasks.trackers.provenance import parent_tags
 from training.data.dataset import open_columns
+from training.errors import TransientError
 from training.plan import RunPlan
 from training.problems import problem_of
 from training.recipe import Recipe, reload_once
@@ -172,9 +172,9 @@ def find_or_create(
 ) -> str:
     """Number of the version that an earlier attempt registered for this run and these weights, else of a new one."""
     tags = tags_of_candidate(plan, trained)
-    if find_version(lease.client, plan.model, tags) is not None:
-        # An earlier attempt may have been killed, or have lost the server's answers, after it made several versions.
-        return delete_duplicates(lease, tags)
+    # An earlier attempt may have been killed, or have lost the server's answers, after it made several versions.
+    if (number := delete_duplicates(lease, tags)) is not None:
+        return number
     example = np.array(inputs[: max(2, min(4, len(inputs)))])
     record_training_rows(lease.client, run_id, plan, version)
     said = metadata_of(version, format_name(plan.settings))
@@ -216,7 +216,12 @@ def create_version(
         model_id=model_id,
         description=version_description(plan, version, trained),
     )
-    return delete_duplicates(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
+    number = delete_duplicates(lease, {name: tags[name] for name in (RUN_KEY_TAG, WEIGHTS_TAG)})
+    if number is None:
+        raise TransientError(
+            f"model {plan.model}: the version of this run was deleted as soon as it was made. Run the command again."
+        )
+    return number
 
 
 def classes_tag(version: DatasetVersion) -> dict[str, str]:

@@ -115,15 +115,15 @@ def _found(client: "MlflowClient", model: str, tags: dict[str, str]) -> "list[Mo
     return all_pages(client.search_model_versions, " and ".join([f"name = '{model}'", *wanted]))
 
 
-def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str:
-    """Delete all but the oldest version with these tags, and return the oldest version's number.
+def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str | None:
+    """Delete all but the oldest version with these tags; returns the oldest version's number, None without a version.
 
     When the answer to a request is lost, MLflow's client repeats the request, and the server makes a second version.
     """
     from mlflow.exceptions import MlflowException
 
-    kept, *twins = _versions(lease.client, lease.model, tags)
-    for twin in twins:
+    found = _versions(lease.client, lease.model, tags)
+    for twin in found[1:]:
         lease.check()
         try:
             version = lease.client.get_model_version(lease.model, str(twin))
@@ -133,7 +133,7 @@ def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # an identical earlier request deleted it
                 raise
-    return str(kept)
+    return str(found[0]) if found else None
 
 
 def load_version(home: Home, model: str, number: str) -> Registered:

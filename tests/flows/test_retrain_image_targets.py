@@ -159,4 +159,4 @@ def test_nothing_changed_is_said_and_another_target_is_not_compared(
 def test_a_rollback_restores_the_first_model(releases: tuple[Release, Release], place: Path) -> None:
     root = str(home_of(place).root)
     assert rollback_step.rollback.fn(root, "ink", "") == ("2", "1")
-    assert rollback_step.rollback.fn(root, "ink", "") == ("1", "2")
+    assert rollback_step.rollback.fn(root, "ink", "", to="2") == ("1", "2")

@@ -12,7 +12,8 @@ from tracked import planned
 from tasks import register as module
 from tasks.evaluate import evaluate
 from tasks.registry import aliases
-from tasks.registry.aliases import CHAMPION, champion_of, read_decisions
+from tasks.registry.aliases import CHAMPION, champion_of, find_version, read_decisions
+from tasks.registry.lock import Lease
 from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, give_up, unjudged_runs
 from tasks.report import note_efficiency
 from tasks.report_page.wording import was_promoted
@@ -197,11 +198,11 @@ def test_versions_that_lost_answers_left_are_deleted_by_the_next_attempt(
 ) -> None:
     candidate = candidate_in(tmp_path / "home", f"sqlite:///{tmp_path}/own.db")
 
-    def die(*_: object) -> None:
-        raise Killed
+    def die(lease: Lease, tags: dict[str, str]) -> None:
+        if find_version(lease.client, lease.model, tags) is not None:
+            raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(aliases, "delete_duplicates", die)
         patch.setattr(module, "delete_duplicates", die)
         with pytest.raises(Killed):
             candidate.register()
