@@ -176,7 +176,7 @@ def test_every_promise_is_kept(releases: tuple[Release, Release], place: Path) -
 def test_a_rollback_restores_the_first_model(releases: tuple[Release, Release], place: Path) -> None:
     root = str(home_of(place).root)
     assert rollback_step.rollback.fn(root, "films", "") == ("2", "1")
-    assert rollback_step.rollback.fn(root, "films", "") == ("1", "2")
+    assert rollback_step.rollback.fn(root, "films", "", to="2") == ("1", "2")
 
 
 @pytest.mark.parametrize("of_file", [False, True], ids=["a version's weights", "a run's weights"])
