@@ -44,6 +44,10 @@ def rollback(home, model=MODEL, why="", to=None):
     return step.rollback.fn(str(home.root), model, why, to=to)
 
 
+def away(*_):
+    raise MlflowException("the connection was refused")
+
+
 def decisions(home):
     return [
         json.loads(line) for line in (home.root / "decisions" / f"{MODEL}.jsonl").read_text().splitlines()
@@ -84,9 +88,6 @@ def test_a_repeated_rollback_does_not_bring_the_bad_version_back(promoted):
 
 def test_a_rollback_that_ended_before_the_alias_moved_is_called_off_by_name(promoted, monkeypatch):
     home, client = promoted
-
-    def away(*_):
-        raise MlflowException("the connection was refused")
 
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "set_registered_model_alias", away)
@@ -221,9 +222,6 @@ def test_an_alias_that_moved_although_its_answer_was_lost_is_a_rollback(promoted
 def test_an_alias_that_did_not_move_is_a_failure(promoted, monkeypatch):
     home, client = promoted
 
-    def away(*_):
-        raise MlflowException("the connection was refused")
-
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "set_registered_model_alias", away)
         with pytest.raises(MlflowException, match="refused"):
@@ -233,9 +231,6 @@ def test_an_alias_that_did_not_move_is_a_failure(promoted, monkeypatch):
 
 def test_a_rollback_on_record_is_done_although_its_mark_could_not_be_removed(promoted, monkeypatch, caplog):
     home, client = promoted
-
-    def away(*_):
-        raise MlflowException("the connection was refused")
 
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "delete_model_version_tag", away)
