@@ -24,6 +24,7 @@ from training.storage.paths import TRAINED, Home, RunPaths
 from training.storage.record_files import DamagedError, read_record
 from training.trainers.base import trainer_named
 from training.trainers.early_stopping import last_epoch
+from training.trainers.rows import order_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,10 +101,11 @@ class Evidence:
         """The order in which the training uses the rows :attr:`learn`, by its settings."""
         settings, learn = self.plan.settings, self.learn
         batch = trainer_named(settings.trainer).rows_per_step(settings, len(learn))
+        order = order_of(settings, len(learn), batch)
         if not settings.training.balances_classes:
-            return SampleOrder(len(learn), batch, settings.seed)
+            return order
         labels = [table["label"].to_numpy() for table in read_parts(self.dataset, "train", ["label"])]
-        return balanced_order(np.concatenate(labels)[learn], self.dataset.classes, batch, settings.seed)
+        return balanced_order(np.concatenate(labels)[learn], self.dataset.classes, order)
 
     @cached_property
     def steps(self) -> Steps:

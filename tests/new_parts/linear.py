@@ -90,10 +90,10 @@ def promise(settings: "Settings") -> Promise:
 
 def steps_per_epoch(settings: "Settings", rows: int, world_size: int) -> int:
     """Optimizer steps of one epoch with `rows` rows to learn from."""
-    from training.data.sample_order import SampleOrder
+    from training.trainers.rows import order_of
 
     del world_size
-    return SampleOrder(rows, rows_per_step(settings, rows), settings.seed).steps_per_epoch
+    return order_of(settings, rows, rows_per_step(settings, rows)).steps_per_epoch
 
 
 def rows_per_step(settings: "Settings", rows: int) -> int:

@@ -80,6 +80,13 @@ class Fence:
                 f"by attempt {now[0]}.{now[1]}"
             )
 
+    def check_attempt(self) -> None:
+        """Raises :class:`SupersededError` if another attempt began after this one; for ranks that enter no group."""
+        if (newest := _read(self.file)[0]) != self.number:
+            raise SupersededError(
+                f"attempt {self.number} of the run in {self.file.parent} was superseded by attempt {newest}"
+            )
+
     def check_driver(self) -> None:
         """Raises :class:`RivalDriverError` if another driver has begun an attempt since this attempt began."""
         number, _, driver = _read(self.file)
@@ -90,6 +97,16 @@ class Fence:
                 "apart does not work on this file system, or was removed. Wait for the other process to end; "
                 "then the same command resumes."
             )
+
+
+def newest_attempt(paths: RunPaths) -> int:
+    """The number of the newest attempt that has begun; 0 before the first."""
+    return _read(paths.fence)[0]
+
+
+def newest_driver(paths: RunPaths) -> str:
+    """The name of the driver of the newest attempt that has begun; empty before the first."""
+    return _read(paths.fence)[2]
 
 
 def next_attempt(paths: RunPaths) -> int:

@@ -7,7 +7,7 @@ wrote or downloaded. The newest entry of the store's log lists the checkpoints o
 import json
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from training.checkpoints.parts import part_files
 from training.checkpoints.stored_run import RunState, StoredCheckpoint, StoredFile, StoredRun
 from training.errors import DataError, TransientError
 from training.storage.files import atomic_folder, digest_file, remove_folder
+from training.storage.objects.base import ignored
 from training.storage.paths import RunPaths
 from training.storage.record_files import find_record
 
@@ -100,10 +101,7 @@ class StoredCheckpointLog(CheckpointLog):
         self.stored.delete(tuple(set(_files(before)) - set(_files(after))))
 
     def publish_model(self, paths: RunPaths) -> None:
-        files = {f"{paths.model.name}/{file.name}": file for file in sorted(paths.model.iterdir())}
-        files |= {name: paths.root / name for name in _BESIDE_MODEL if (paths.root / name).is_file()}
-        uploaded = self.stored.upload(files, self.moved)
-        self.stored.commit(lambda state: state.model_copy(update={"model": uploaded}))
+        upload_model(self.stored, paths, self.moved)
 
     def _kept(self, checkpoints: list[StoredCheckpoint]) -> tuple[StoredCheckpoint, ...]:
         kept = self.chosen({one.step: one.score for one in checkpoints})
@@ -124,6 +122,14 @@ class StoredCheckpointLog(CheckpointLog):
         manifest = find_record(path / MANIFEST, Manifest, path.name)
         parts = range(len(manifest.parts)) if manifest is not None else ()
         return path.is_dir() and all(file.is_file() for rank in parts for file in part_files(path, rank))
+
+
+def upload_model(stored: StoredRun, paths: RunPaths, moved: Callable[[int], None] = ignored) -> None:
+    """Upload the finished training in `paths` and commit it. Raises the errors of :meth:`StoredRun.commit`."""
+    files = {f"{paths.model.name}/{file.name}": file for file in sorted(paths.model.iterdir())}
+    files |= {name: paths.root / name for name in _BESIDE_MODEL if (paths.root / name).is_file()}
+    uploaded = stored.upload(files, moved)
+    stored.commit(lambda state: state.model_copy(update={"model": uploaded}))
 
 
 def download_model(stored: StoredRun, paths: RunPaths) -> bool:

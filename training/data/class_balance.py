@@ -71,14 +71,12 @@ def check_balance(names: Sequence[str], global_batch_size: int, workers: int = 1
         )
 
 
-def balanced_order(
-    targets: npt.NDArray[np.int64], names: Sequence[str], global_batch_size: int, seed: int
-) -> BalancedOrder:
-    """The order of rows with these classes; `names` are the names of the classes.
+def balanced_order(targets: npt.NDArray[np.int64], names: Sequence[str], order: SampleOrder) -> BalancedOrder:
+    """The order of rows with these classes, with the number of steps of `order`; `names` are the names of the classes.
 
     Raises :class:`SettingError` for a class without rows, and as :func:`check_balance` does.
     """
-    check_balance(names, global_batch_size)
+    check_balance(names, order.global_batch_size)
     classes = tuple(np.flatnonzero(targets == number) for number in range(len(names)))
     empty = [name for name, rows in zip(names, classes, strict=True) if not len(rows)]
     if empty:
@@ -86,4 +84,4 @@ def balanced_order(
             f"training.balance_classes: no row to learn from has the class {', '.join(map(repr, empty))}; add rows, "
             "or remove the setting"
         )
-    return BalancedOrder(len(targets), global_batch_size, seed, classes)
+    return BalancedOrder(order.rows, order.global_batch_size, order.seed, order.number_of_parts, classes)

@@ -78,19 +78,21 @@ class SampleOrder:
     """Sample order of one training: the rows of range(rows) that each step of an epoch uses, and each rank's share.
 
     Step s uses positions [s*B, (s+1)*B) of the epoch's permutation, where B is `global_batch_size`; the last step
-    uses the remainder. A remainder smaller than max(2, B // 4) is added to the step before it, so that no worker gets
-    one or two rows, which are too few for batch normalisation. Every row is used exactly once per epoch.
+    uses the remainder. A remainder smaller than max(2 * P, B // 4) is added to the step before it, so that no
+    part gets fewer than two rows, the fewest for batch normalisation. P is `number_of_parts`, into which a step's rows
+    are divided: workers, or virtual shards. Every row is used exactly once per epoch.
     """
 
     rows: int
     global_batch_size: int
     seed: int
+    number_of_parts: int = 1
 
     @property
     def steps_per_epoch(self) -> int:
         """Number of optimizer steps in one epoch."""
         full, rest = divmod(self.rows, self.global_batch_size)
-        return max(1, full + (rest >= max(2, self.global_batch_size // 4)))
+        return max(1, full + (rest >= max(2 * self.number_of_parts, self.global_batch_size // 4)))
 
     def bounds(self, step: int) -> tuple[int, int]:
         """Positions [start, stop) in the epoch's permutation that step `step` uses (0 is an epoch's first step)."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from training.attempts.fence import newest_attempt
 from training.attempts.job import TrainingJob
 from training.data.versions import ray_dataset
 from training.ray_cluster import patches
@@ -69,8 +70,9 @@ def fit(job: TrainingJob) -> None:
         try:
             trainer.fit()
         except BaseException:
-            # A Ray without head would not answer; a Ray that was restarted since has nothing reserved.
-            if connection() == here and not head_is_gone():
+            # A Ray without head would not answer; a Ray that was restarted since has nothing reserved. What is reserved
+            # belongs to the newest attempt, which is another if the driver did not wait for the end of this one.
+            if connection() == here and not head_is_gone() and newest_attempt(job.paths) == job.attempt:
                 _release(reserved)
             raise
 

@@ -83,6 +83,11 @@ class TrainerSettings(Section):
         return 1
 
     @property
+    def fixed_parts(self) -> int | None:
+        """Parts into which a step's rows are divided, whatever the number of workers; None: one for each worker."""
+        return None
+
+    @property
     def balances_classes(self) -> bool:
         """Whether every step has the same number of rows of each class."""
         return False

@@ -5,10 +5,11 @@ import math
 import time
 from pathlib import Path
 
+from training.attempts.fence import Fence, new_driver, newest_driver, next_attempt
 from training.attempts.history import Attempt, read_attempts
 from training.attempts.job import TrainingJob
 from training.checkpoints.opening import stored_run
-from training.checkpoints.stored_checkpoints import download_model
+from training.checkpoints.stored_checkpoints import download_model, upload_model
 from training.errors import DataError, SettingError, TrainingError, TransientError
 from training.initial_weights import InitialWeights
 from training.ray_cluster.capacity import workers_with_gpus
@@ -37,6 +38,7 @@ def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
     """
     if (done := finished(job.paths, job.run_key)) is not None:
         log.info("training of run %s is finished already", job.run_key[:12])
+        _upload_finished(job)
         return done
     keep_copy(job.recipe, job.paths.recipe)
     job.paths.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -69,6 +71,30 @@ def _download_finished(job: TrainingJob) -> None:
         download_model(stored, job.paths)
     except DataError as error:
         log.warning("%s The training is finished again from its newest checkpoint.", error)
+
+
+def _upload_finished(job: TrainingJob) -> None:
+    """Upload the finished training of this machine, if the run's object store lacks it.
+
+    The process that trained here may have been killed before the upload, or the run had no `storage.url`. A run that
+    another driver has begun in the store is left to that driver.
+    """
+    if (stored := stored_run(job)) is None:
+        return
+    try:
+        state = stored.state()
+        if state.model or state.driver not in ("", newest_driver(job.paths)):
+            return
+        driver = new_driver()
+        number = stored.begin(driver, next_attempt(job.paths))
+        Fence.begin(job.paths, driver, number)
+        stored.fence = Fence.enter(job.paths, number, driver)
+        stored.enter()
+        upload_model(stored, job.paths)
+    except (DataError, TransientError) as error:
+        log.warning("%s The finished training is not in %s; it is on this machine.", error, stored.store.url)
+    else:
+        log.info("uploaded the finished training to %s", stored.store.url)
 
 
 def _download_trained(job: TrainingJob) -> None:

@@ -68,9 +68,10 @@ class Watchdog:
     def _allowed(self, life: "_Life") -> float:
         """Seconds that this worker may spend without a heartbeat."""
         # The first step compiles, opens the data and waits for other workers; until the second is done, the usual time
-        # of a step is not known; Ray Data restarts in each epoch.
+        # of a step is not known; Ray Data restarts in each epoch; torch.compile compiles each further shape, such as
+        # that of an epoch's last step or of a validation.
         is_new = life.beat.step <= life.first_step or not life.beat.gap_s
-        if is_new or self.job.feed == "stream":
+        if is_new or self.job.feed == "stream" or getattr(self.job.settings.training, "compile", False):
             return max(self._steady(life), self.job.settings.failure.worker_start_timeout_s)
         return self._steady(life)
 
@@ -115,7 +116,8 @@ class Watchdog:
         end_workers(beats)
         raise TransientError(
             f"{who} heartbeat for {now - silent.at:.0f} s after step {max(life.beat.step for life in lives)}; "
-            f"what they were doing is in the log and in {self.job.paths.stacks}"
+            f"what they were doing is in the log and in {self.job.paths.stacks}. If they were busy, raise "
+            "failure.hang_timeout_s."
         )
 
 

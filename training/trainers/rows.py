@@ -1,9 +1,9 @@
-"""The rows of a train split: those to learn from, and those kept back for validation."""
+"""The rows of a train split: those to learn from, those kept back for validation, and the rows of each step."""
 
 import numpy as np
 
 from training.data.dataset import Columns, is_validation
-from training.data.sample_order import Rows
+from training.data.sample_order import Rows, SampleOrder
 from training.errors import SettingError
 from training.settings.schema import Settings
 
@@ -25,3 +25,9 @@ def training_rows(columns: Columns, settings: Settings) -> tuple[Rows, Rows]:
             + ("the share." if columns.validation is None else "data.validation_split.")
         )
     return learn, validate
+
+
+def order_of(settings: Settings, rows: int, rows_per_step: int) -> SampleOrder:
+    """The order in which a training uses `rows` rows to learn from, with `rows_per_step` rows in a step."""
+    parts = settings.training.fixed_parts or max(1, settings.scaling.num_workers)
+    return SampleOrder(rows, rows_per_step, settings.seed, parts)

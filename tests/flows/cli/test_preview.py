@@ -51,7 +51,7 @@ def test_the_number_of_steps_is_that_of_the_feed(rows: int, workers: int, each: 
         )
 
     ranks = Ranks(0, workers, torch.device("cpu"), distributed=False)
-    order = SampleOrder(rows, workers * each, 0)
+    order = SampleOrder(rows, workers * each, 0, workers)
     assert steps_per_epoch(rows, settings("loader")) == order.steps_per_epoch
     stream = StreamFeed(None, rows, settings("stream"), ranks)  # counts steps without reading rows
     assert steps_per_epoch(rows, settings("stream")) == stream.steps_per_epoch

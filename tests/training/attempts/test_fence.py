@@ -13,6 +13,7 @@ from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_log import CheckpointLog
 from training.records import DatasetVersion
+from training.storage import files
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
 from training.trainers import requests
@@ -62,6 +63,31 @@ def test_no_model(job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
         launch(job)
     assert finished(job.paths, job.run_key) is None
     assert [path for path in job.paths.root.iterdir() if "model" in path.name] == []
+
+
+def test_a_model_that_took_its_time_is_refused(job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newer attempt begins while the model's files are synced, before the rename that commits the model."""
+    original = files.sync_folder
+
+    def sync(folder: Path) -> None:
+        original(folder)
+        if folder.name.startswith(".model."):
+            Fence.begin(job.paths)
+
+    monkeypatch.setattr(files, "sync_folder", sync)
+    with pytest.raises(SupersededError):
+        launch(job)
+    assert not job.paths.model.exists()
+
+
+def test_other_ranks_write_no_outcome_for_a_newer_attempt(job: TrainingJob) -> None:
+    """Ranks other than the first do not know the group of workers that Ray started last."""
+    first = Fence.begin(job.paths, "driver")
+    Fence.enter(job.paths, first.number, "driver")
+    first.check_attempt()
+    Fence.begin(job.paths, "driver")
+    with pytest.raises(SupersededError, match=r"attempt 1 of the run in .* was superseded by attempt 2"):
+        first.check_attempt()
 
 
 def test_no_point_is_taken_back(

@@ -19,7 +19,7 @@ def order(many: int, few: int, each: int, seed: int = 0) -> BalancedOrder:
     """An order of rows of two classes, whose rows alternate as long as both have some."""
     targets = np.array(sorted([0] * many + [1] * few), np.int64)
     mixed = np.random.default_rng(0).permutation(targets)
-    return balanced_order(mixed, NAMES, 2 * each, seed)
+    return balanced_order(mixed, NAMES, SampleOrder(len(mixed), 2 * each, seed))
 
 
 def steps(one: BalancedOrder, count: int) -> list[np.ndarray]:
@@ -72,7 +72,7 @@ def test_what_can_not_be_balanced(
     targets: list[int], names: tuple[str, ...], size: int, message: str
 ) -> None:
     with pytest.raises(SettingError, match=re.escape(message)):
-        balanced_order(np.array(targets), names, size, 0)
+        balanced_order(np.array(targets), names, SampleOrder(len(targets), size, 0))
 
 
 def test_a_worker_without_rows_of_each_class_is_refused_before_training() -> None:

@@ -148,6 +148,16 @@ def test_a_small_rest_joins_the_step_before(rows: int, batch: int, sizes: list[i
     assert np.array_equal(np.sort(np.concatenate(batches)), np.arange(rows))
 
 
+@given(rows=st.integers(1, 300), parts=st.integers(1, 9), each=st.integers(1, 9), epoch=EPOCHS)
+def test_each_part_of_a_last_step_has_two_rows_where_the_batch_has_as_many(
+    rows: int, parts: int, each: int, epoch: int
+) -> None:
+    order = SampleOrder(rows, parts * each, 0, parts)
+    sizes = [len(part) for part in order.parts(epoch, order.steps_per_epoch - 1, parts)]
+    assert min(sizes) >= min(2, each, rows // parts)
+    assert sum(map(len, [order.global_batch(epoch, step) for step in range(order.steps_per_epoch)])) == rows
+
+
 def test_seed_and_epoch_change_the_order() -> None:
     def rows(seed: int, epoch: int) -> tuple[int, ...]:
         return tuple(SampleOrder(1000, 100, seed).global_batch(epoch, 0))

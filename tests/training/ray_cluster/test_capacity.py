@@ -8,6 +8,7 @@ import tempfile
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from training.errors import SettingError
 from training.ray_cluster.capacity import leaves_a_cpu, resolve_here
@@ -55,7 +56,9 @@ print(json.dumps({
     "half workers": capacity_for_workers(half, "memory", True)[0],
     "known accelerator": refusal(check_accelerator, settings(accelerator_type="A100").scaling),
     "other accelerator": refusal(check_accelerator, settings(accelerator_type="H100").scaling),
-    "on CPUs only": _choose_gpu(Settings.model_validate({"training": {"trainer": "tensorflow"}})),
+    "on CPUs only": [
+        _choose_gpu(Settings.model_validate({"training": {"trainer": name}})) for name in ("tensorflow", "lightgbm")
+    ],
     "a trial": refusal(check_fits_a_node, 4, 1.0),
     "a trial of many CPUs": refusal(check_fits_a_node, 8, 0.0),
     "a trial of two GPUs": refusal(check_fits_a_node, 1, 2.0),
@@ -104,7 +107,13 @@ def test_workers_leave_a_cpu_to_a_stream(decided: dict[str, Any]) -> None:
 
 
 def test_a_trainer_that_computes_on_cpus_takes_no_gpu(decided: dict[str, Any]) -> None:
-    assert decided["on CPUs only"] is False
+    assert decided["on CPUs only"] == [False, False]
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "lightgbm"])
+def test_gpus_that_a_trainer_never_uses_are_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match=rf"scaling\.use_gpu: trainer {name} computes on CPUs only"):
+        Settings.model_validate({"training": {"trainer": name}, "scaling": {"use_gpu": "yes"}})
 
 
 def test_a_trial_that_fits_no_node_is_refused(decided: dict[str, Any]) -> None:

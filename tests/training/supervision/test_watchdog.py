@@ -24,6 +24,7 @@ from training.supervision import watchdog
 from training.supervision.watchdog import Watchdog, end_workers, signal_process
 
 HANG_S, START_S = 4.0, 60.0
+LIMITS = {"hang_timeout_s": HANG_S, "worker_start_timeout_s": START_S}
 ATTEMPT = 3
 
 
@@ -87,8 +88,7 @@ class Watch:
 
 @pytest.fixture
 def watch(home: Home, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    limits = {"hang_timeout_s": HANG_S, "worker_start_timeout_s": START_S}
-    job = job_for(home, small_version, settings(failure=limits)).model_copy(update={"attempt": ATTEMPT})
+    job = job_for(home, small_version, settings(failure=LIMITS)).model_copy(update={"attempt": ATTEMPT})
     watch = Watch(job)
     monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: watch.now, sleep=time.sleep))
     monkeypatch.setattr(watchdog, "_STACKS_WAIT_S", 0.0)
@@ -151,6 +151,17 @@ def test_a_replaced_worker_has_the_time_of_a_start_again(watch: Watch) -> None:
 def test_an_epoch_of_a_stream_has_the_time_of_a_start(watch: Watch) -> None:
     """Ray Data starts again in each epoch."""
     watch.watchdog.job = watch.job.model_copy(update={"feed": "stream"})
+    watch.start()
+    watch.beat(0)
+    watch.beat(10)
+    watch.check_given_up_after(START_S)
+
+
+def test_a_step_of_a_compiled_model_has_the_time_of_a_start(watch: Watch) -> None:
+    """torch.compile compiles again for the shape of an epoch's last step, and for that of a validation."""
+    watch.watchdog.job = watch.job.model_copy(
+        update={"settings": settings(training={"compile": True}, failure=LIMITS)}
+    )
     watch.start()
     watch.beat(0)
     watch.beat(10)

@@ -1,5 +1,6 @@
 """A recipe's own training loop with Accelerate under Evergreen."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from training.recipe import load
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.network.accelerate_state import new_accelerate
+from training.trainers.ranks import Ranks
 
 pytest.importorskip("accelerate", reason="install the extras by: make setup EXTRAS=all")
 pytestmark = pytest.mark.frameworks
@@ -189,3 +192,13 @@ def test_the_model_is_found_inside_of_what_accelerate_wraps_around_it(tmp_path: 
         assert training_loop._unwrapped(inside)[-1] is model
     finally:
         dist.destroy_process_group()
+
+
+def test_accelerate_takes_the_gpu_that_ray_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accelerate takes the process's number on the node as the number of its GPU, which Ray chooses otherwise."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with new_accelerate(Ranks(1, 2, torch.device("cuda", 3), distributed=True)):
+        assert (os.environ["LOCAL_RANK"], os.environ["ACCELERATE_USE_CPU"]) == ("3", "false")
+    assert os.environ["LOCAL_RANK"] == "1"
+    with new_accelerate(Ranks(1, 2, torch.device("cpu"), distributed=True)):
+        assert os.environ["LOCAL_RANK"] == "1"

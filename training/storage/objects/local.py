@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
@@ -22,6 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _CHUNK = 1 << 23
+_SHARED_LEVELS = 3  # the store's own folder, such as runs/, and a recipe's folder: others may write there now
 _FULL = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -99,14 +100,15 @@ class LocalStore:
     @_explained
     def put_new(self, key: str, data: bytes) -> bool:
         target = self._folder / key
-        with _with_space(target), _written_aside(target, data) as aside:
-            try:
-                os.link(aside, target)  # unlike a rename, fails when the target exists
-            except FileExistsError:
-                return False
-            except FileNotFoundError as error:
-                raise _removed(target) from error
-            sync_folder(target.parent)
+        try:
+            with _with_space(target), _written_aside(target, data) as aside:
+                try:
+                    os.link(aside, target)  # unlike a rename, fails when the target exists
+                except FileExistsError:
+                    return False
+                sync_folder(target.parent)
+        except FileNotFoundError as error:
+            raise _removed(target) from error
         return True
 
     @_explained
@@ -126,7 +128,15 @@ class LocalStore:
     @_explained
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
-            (self._folder / key).unlink(missing_ok=True)
+            file = self._folder / key
+            file.unlink(missing_ok=True)
+            self._remove_empty(file.relative_to(self._folder).parents)
+
+    def _remove_empty(self, folders: Sequence[Path]) -> None:
+        """Remove the empty ones of these relative paths, innermost first; not the two outermost, which runs share."""
+        with suppress(OSError):  # not empty, or removed by another process
+            for folder in folders[:-_SHARED_LEVELS]:
+                (self._folder / folder).rmdir()
 
     def filesystem(self) -> "FileSystem":
         from pyarrow.fs import LocalFileSystem, SubTreeFileSystem

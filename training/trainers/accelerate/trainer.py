@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from training.data.class_balance import check_balance
-from training.data.sample_order import SampleOrder
 from training.errors import SettingError
 from training.records import DatasetVersion
 from training.seams import install_command
@@ -15,6 +14,7 @@ from training.settings.schema import Settings
 from training.trainers.accelerate.own_settings import own_settings
 from training.trainers.base import Promise
 from training.trainers.network.own_settings import network_settings
+from training.trainers.rows import order_of
 
 if TYPE_CHECKING:
     from training.attempts.job import TrainingJob
@@ -55,7 +55,7 @@ def promise(settings: Settings) -> Promise:
 def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
     """Optimizer steps of one epoch with `rows` rows to learn from."""
     del world_size
-    return SampleOrder(rows, network_settings(settings).global_batch_size, settings.seed).steps_per_epoch
+    return order_of(settings, rows, network_settings(settings).global_batch_size).steps_per_epoch
 
 
 def rows_per_step(settings: Settings, rows: int) -> int:

@@ -27,7 +27,7 @@ from training.trainers.network.logged_values import mean_of_ranks
 from training.trainers.network.modules import build_module
 from training.trainers.network.plain_state import plain_state
 from training.trainers.network.progress import Epoch, Progress
-from training.trainers.network.validation import evaluating, mean_over
+from training.trainers.network.validation import evaluating, mean_over, rows_at_once
 from training.trainers.ranks import Ranks
 
 _INITIAL, _STEP = 3, 4  # streams of random numbers, see training.data.sample_order
@@ -40,6 +40,7 @@ class LoopState:
     def __init__(self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks):
         self.version, self.ranks = version, ranks
         self.inputs = inputs_of(recipe, version, settings, ranks.device)
+        self.most = rows_at_once(objective_named(version.problem), version, settings)
         self.registered: dict[str, Any] = {}
         self.loaded: dict[str, Any] = {}
         self.metrics: dict[str, float | torch.Tensor] = {}
@@ -116,7 +117,15 @@ class LoopState:
 
         with evaluating(self.model):
             return mean_over(
-                self.model, forward, self.version, self.ranks, columns, rows, progress, self.own_metrics
+                self.model,
+                forward,
+                self.version,
+                self.ranks,
+                columns,
+                rows,
+                self.most,
+                progress,
+                self.own_metrics,
             )
 
 

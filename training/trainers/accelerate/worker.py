@@ -18,7 +18,7 @@ from training.trainers.network.later_replay import ModuleOf, Run, WatchedProgres
 from training.trainers.network.own_settings import network_settings
 from training.trainers.network.progress import Progress
 from training.trainers.ranks import Ranks, prepare_process
-from training.trainers.rows import training_rows
+from training.trainers.rows import order_of, training_rows
 
 _AHEAD = 2  # batches that a thread reads ahead for a GPU
 
@@ -63,10 +63,8 @@ def _feed(job: TrainingJob, columns: Columns, learn: Rows, ranks: Ranks) -> Memo
     settings = own_settings(job.settings)
     if not settings.balance_classes:
         return memory_feed(job, columns, learn, ranks)
-    size, names = settings.global_batch_size, job.dataset.classes
-    order = balanced_order(
-        columns.targets[learn], names, size, job.settings.seed
-    )  # all steps have `size` rows
+    plain = order_of(job.settings, len(learn), settings.global_batch_size)
+    order = balanced_order(columns.targets[learn], job.dataset.classes, plain)  # all steps have whole batches
     return MemoryFeed(columns, learn, order, ranks, ahead=_AHEAD if ranks.device.type == "cuda" else 0)
 
 

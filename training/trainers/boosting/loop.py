@@ -281,7 +281,7 @@ class Loop(Generic[Model]):
         content = self.boosting.first_rounds(self.boosting.content(model), chosen.epoch)
         replay = self.replay.outcome()
         seconds = sum(self.clock.parts.values())
-        with atomic_folder(self.job.paths.model) as folder:
+        with atomic_folder(self.job.paths.model, self._before_commit) as folder:
             (folder / self.model_file).write_bytes(content)
             trained = TrainedModel(
                 run_key=self.job.run_key,
@@ -299,4 +299,3 @@ class Loop(Generic[Model]):
                 stopped=self.stopped,
             )
             (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
-            self._before_commit()

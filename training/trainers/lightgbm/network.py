@@ -32,6 +32,8 @@ def network_parameters(ranks: Ranks, timeout_s: float) -> dict[str, str | int]:
         for host, other in machines:
             _try(host, other)
         ranks.barrier()  # no worker closes its port before the others have tried it
+    # LightGBM of a faster worker would reach the port of a slower one before it is closed, and lose that connection.
+    ranks.barrier()
     return {
         "machines": ",".join(f"{host}:{other}" for host, other in machines),
         "num_machines": ranks.world_size,

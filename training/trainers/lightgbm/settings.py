@@ -21,6 +21,7 @@ class LightGBMSettings(BoostingSettings):
         gain="LightGBM's importance by gain",
     )
     FORMATS: ClassVar[tuple[str, ...]] = ("lightgbm_text",)
+    ON_GPUS: ClassVar[bool] = False
 
     trainer: Literal["lightgbm"] = Field("lightgbm", description="The trainer that these settings are for")
     learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(

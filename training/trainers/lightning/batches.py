@@ -11,7 +11,6 @@ from training.checkpoints.checkpoint_log import Position
 from training.trainers.lightning.learner import Learner
 from training.trainers.network.feeds import Batch, MemoryFeed
 from training.trainers.network.progress import Progress
-from training.trainers.network.validation import rows_at_once
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -74,7 +73,7 @@ class ValidationBatches:
         largest_share = -(-len(rows) // ranks.world_size)
         self.parts = np.array_split(
             rows[ranks.rank :: ranks.world_size],
-            -(-largest_share // rows_at_once(learner.objective, learner.version)),
+            -(-largest_share // learner.most),
         )
 
     def __len__(self) -> int:

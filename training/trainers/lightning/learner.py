@@ -21,7 +21,7 @@ from training.trainers.network.inputs import inputs_of, model_shape
 from training.trainers.network.logged_values import mean_of_ranks
 from training.trainers.network.modules import build_module
 from training.trainers.network.plain_state import plain_state
-from training.trainers.network.validation import evaluating, mean_over
+from training.trainers.network.validation import evaluating, mean_over, rows_at_once
 from training.trainers.ranks import Ranks
 
 _INITIAL = 3  # stream of random numbers, see training.data.sample_order
@@ -65,6 +65,7 @@ class Learner:
     def __init__(self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks):
         self.version, self.ranks = version, ranks
         self.objective = objective_named(version.problem)
+        self.most = rows_at_once(self.objective, version, settings)
         self.exchange = StateExchange()
         self.step_names: set[str] = set()  # metrics that the module logs in steps, and at ends of epochs
         self.epoch_names: set[str] = set()
@@ -150,7 +151,15 @@ class Learner:
 
         with evaluating(self.module), self.trainer.precision_plugin.forward_context():
             return mean_over(
-                self.module, forward, self.version, self.ranks, columns, rows, progress, self.metrics
+                self.module,
+                forward,
+                self.version,
+                self.ranks,
+                columns,
+                rows,
+                self.most,
+                progress,
+                self.metrics,
             )
 
 

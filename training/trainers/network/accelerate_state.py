@@ -8,6 +8,7 @@ from training.errors import TrainingError
 from training.trainers.ranks import Ranks
 
 _USE_CPU = "ACCELERATE_USE_CPU"
+_LOCAL_RANK = "LOCAL_RANK"  # the number of the process on its node; to Accelerate, also that of its GPU
 # Variables by which an `Accelerator` tells the process that it got a plugin, and the plugin's name for people.
 _PLUGINS = {"ACCELERATE_USE_FSDP": "an FSDP plugin", "ACCELERATE_USE_DEEPSPEED": "a DeepSpeed plugin"}
 
@@ -25,9 +26,12 @@ def new_accelerate(ranks: Ranks) -> Iterator[None]:
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
 
-    names = (_USE_CPU, *_PLUGINS)
+    names = (_USE_CPU, _LOCAL_RANK, *_PLUGINS)
     before = {name: os.environ[name] for name in names if name in os.environ}
     os.environ[_USE_CPU] = str(ranks.device.type == "cpu").lower()
+    if ranks.distributed and ranks.device.type == "cuda":
+        # With scaling.gpus_per_worker other than 1, the worker's GPU has another number than the worker.
+        os.environ[_LOCAL_RANK] = str(ranks.device.index or 0)
     forget()
     try:
         yield

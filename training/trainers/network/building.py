@@ -11,6 +11,7 @@ from training.trainers.generators import seed_generators
 from training.trainers.network.feeds import Feed, MemoryFeed
 from training.trainers.network.own_settings import network_settings
 from training.trainers.ranks import Ranks
+from training.trainers.rows import order_of
 
 _AHEAD = 2  # batches that a thread reads ahead of a GPU; a CPU is busy with the model's computation
 _IMPORT = 6  # stream of random numbers, see training.data.sample_order
@@ -48,7 +49,7 @@ def memory_feed(
 
 def sample_order(job: TrainingJob, learn: Rows, ranks: Ranks, shards: int | None = None) -> SampleOrder:
     """The order of the rows `learn`. Raises the error of :func:`memory_feed`."""
-    order = SampleOrder(len(learn), network_settings(job.settings).global_batch_size, job.settings.seed)
+    order = order_of(job.settings, len(learn), network_settings(job.settings).global_batch_size)
     start, stop = order.bounds(order.steps_per_epoch - 1)
     if stop - start < (shards or ranks.world_size):
         raise TrainingError(

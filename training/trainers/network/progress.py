@@ -423,7 +423,7 @@ class Progress:
         read = self.checkpoints.load_step(chosen.step)["learner"]["model"]
         weights = whole(read, self.heartbeat.add_moved)
         self.check_weights(weights)
-        with atomic_folder(self.job.paths.model) as folder:
+        with atomic_folder(self.job.paths.model, self._before_commit) as folder:
             save_weights(weights, folder / WEIGHTS)
             trained = TrainedModel(
                 run_key=self.job.run_key,
@@ -440,6 +440,5 @@ class Progress:
                 reproducible_reason=replay.reason,
             )
             (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
-            self._before_commit()
         self.checkpoints.publish_model(self.job.paths)
         self.heartbeat.finish(self.total_steps)

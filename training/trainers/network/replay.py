@@ -119,6 +119,8 @@ class NetworkReplay:
     def _write(self, outcome: ReplayOutcome) -> None:
         if self.ranks.is_first:  # the only rank whose fence knows the group of workers
             self.fence.check()
+        else:
+            self.fence.check_attempt()
         write_record(self.job.paths.replay, outcome, self.job.paths.root.name)
 
     def _from_checkpoint(

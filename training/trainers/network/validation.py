@@ -12,18 +12,29 @@ from training.data.sample_order import Rows
 from training.problems.objectives import Objective, objective_named
 from training.recipe_metrics import RecipeMetrics
 from training.records import DatasetVersion
+from training.settings.schema import Settings
 from training.trainers.ranks import Ranks
 
 _MOST_ROWS = 512
+_TRAINING_PASSES = (
+    4  # a training's pass needs more memory per row: activations are kept for its backward pass
+)
 
 
-def rows_at_once(objective: Objective, version: DatasetVersion) -> int:
-    """Rows of a validation's forward pass: 512, or fewer if the objective's `most_rows` says so.
+def rows_at_once(objective: Objective, version: DatasetVersion, settings: Settings) -> int:
+    """Rows of a validation's forward pass: 512, or fewer if the objective's `most_rows` or the training says so.
 
-    `most_rows(version)` is a method of objectives whose outputs need much memory.
+    `most_rows(version)` is a method of objectives whose outputs need much memory. A pass has at most 4 times the rows
+    of a worker's pass of the training: more might not fit into memory, and take so long that the watchdog ends the
+    worker. With virtual shards, the number does not depend on the number of workers.
     """
     most_rows: Callable[[DatasetVersion], int] | None = getattr(objective, "most_rows", None)
-    return _MOST_ROWS if most_rows is None else most_rows(version)
+    most = _MOST_ROWS if most_rows is None else most_rows(version)
+    options = settings.training
+    parts = options.fixed_parts or max(1, settings.scaling.num_workers)
+    if options.rows_of_step is not None:
+        most = min(most, _TRAINING_PASSES * options.rows_of_step // (parts * options.passes_of_step))
+    return max(1, most)
 
 
 def sums_over(
@@ -33,16 +44,16 @@ def sums_over(
     device: torch.device,
     columns: Columns,
     rows: Rows,
+    most: int,
     progress: Callable[[], None],
     metrics: RecipeMetrics,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums (float64) of losses and of the metric over `rows`; adds the rows to `metrics`.
+    """Sums (float64) of losses and of the metric over `rows`, of which a batch has `most`; adds the rows to `metrics`.
 
     Calls `progress` after each batch. `forward` maps inputs (:class:`training.data.columns.Columns`), on `device`, to
     the network's output.
     """
     losses, scores = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    most = rows_at_once(objective, version)
     for start in range(0, len(rows), most):
         part = rows[start : start + most]
         targets = torch.from_numpy(columns.targets[part]).to(device)
@@ -63,6 +74,7 @@ def mean_over(
     ranks: Ranks,
     columns: Columns,
     rows: Rows,
+    most: int,
     progress: Callable[[], None],
     metrics: RecipeMetrics,
 ) -> tuple[float, float]:
@@ -75,7 +87,7 @@ def mean_over(
             dist.broadcast(buffer, src=0)
     objective = objective_named(version.problem)
     mine = rows[ranks.rank :: ranks.world_size]
-    sums = sums_over(forward, objective, version, ranks.device, columns, mine, progress, metrics)
+    sums = sums_over(forward, objective, version, ranks.device, columns, mine, most, progress, metrics)
     loss, score, count = ranks.add_up(*sums, len(mine))
     return loss / count, objective.reduced(score, count)
 

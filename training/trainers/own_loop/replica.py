@@ -24,7 +24,7 @@ from training.trainers.generators import seed_generators
 from training.trainers.network.feeds import Batch
 from training.trainers.network.inputs import example_inputs, inputs_of, model_shape
 from training.trainers.network.modules import build_module
-from training.trainers.network.validation import sums_over
+from training.trainers.network.validation import rows_at_once, sums_over
 from training.trainers.own_loop.own_settings import loop_settings
 from training.trainers.own_loop.schedule import build_optimizer, learning_rate, set_learning_rate
 from training.trainers.ranks import Ranks
@@ -224,6 +224,7 @@ class LoopReplica:
                 self.ranks.device,
                 columns,
                 rows,
+                rows_at_once(self.objective, self.version, self.settings),
                 progress,
                 self.metrics,
             )

@@ -16,7 +16,7 @@ from training.settings.schema import Settings
 from training.trainers.generators import seed_generators
 from training.trainers.network.feeds import Batch
 from training.trainers.network.inputs import inputs_of
-from training.trainers.network.validation import sums_over
+from training.trainers.network.validation import rows_at_once, sums_over
 from training.trainers.own_loop.schedule import learning_rate
 from training.trainers.ranks import Ranks
 from training.trainers.tensorflow.library import tensorflow_keras
@@ -113,7 +113,15 @@ class Learner:
 
         mine = rows[self.ranks.rank :: self.ranks.world_size]
         sums = sums_over(
-            forward, self.objective, self.version, torch.device("cpu"), columns, mine, progress, self.metrics
+            forward,
+            self.objective,
+            self.version,
+            torch.device("cpu"),
+            columns,
+            mine,
+            rows_at_once(self.objective, self.version, self.settings),
+            progress,
+            self.metrics,
         )
         loss, score, count = self.ranks.add_up(*sums, len(mine))
         return loss / count, self.objective.reduced(score, count)

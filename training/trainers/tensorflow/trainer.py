@@ -6,11 +6,11 @@ This module does not import TensorFlow, which is an optional dependency.
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from training.data.sample_order import SampleOrder
 from training.errors import SettingError
 from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.base import Promise
+from training.trainers.rows import order_of
 from training.trainers.tensorflow.objectives import loss_of
 from training.trainers.tensorflow.own_settings import own_settings
 
@@ -55,7 +55,7 @@ def promise(settings: Settings) -> Promise:
 def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
     """Optimizer steps of one epoch with `rows` rows to learn from."""
     del world_size
-    return SampleOrder(rows, own_settings(settings).global_batch_size, settings.seed).steps_per_epoch
+    return order_of(settings, rows, own_settings(settings).global_batch_size).steps_per_epoch
 
 
 def rows_per_step(settings: Settings, rows: int) -> int:

@@ -50,7 +50,7 @@ class CollectiveReplica(Replica):
         self, columns: Columns, rows: Rows, progress: Callable[[], None]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As of :class:`Replica`; ranks with fewer batches than others compute further ones and ignore the results."""
-        batches = math.ceil(len(rows) / rows_at_once(self.objective, self.version))
+        batches = math.ceil(len(rows) / rows_at_once(self.objective, self.version, self.settings))
         most = max(map(int, self.ranks.gather(torch.tensor([batches], device=self.ranks.device))))
         sums = super().sums_over(columns, rows, progress)
         self.module.eval()

@@ -44,6 +44,11 @@ class TrainingSettings(OwnLoopSettings, FineTuningSettings):
     channels_last: bool = Field(False, description="Keep images channels-last in memory")
 
     @property
+    def fixed_parts(self) -> int | None:
+        """See :class:`TrainerSettings`."""
+        return self.virtual_shards
+
+    @property
     def libraries(self) -> tuple[str, ...]:
         """See :class:`TrainerSettings`."""
         return ("deepspeed",) if self.strategy == "deepspeed" else ()

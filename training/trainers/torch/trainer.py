@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from training.data.sample_order import SampleOrder
 from training.errors import SettingError
 from training.records import DatasetVersion
 from training.seams import install_command
@@ -11,6 +10,7 @@ from training.settings.schema import Settings
 from training.trainers.base import Promise
 from training.trainers.network.dataset_checks import check_channels_last, check_smoothing
 from training.trainers.network.feeds import local_batch_size
+from training.trainers.rows import order_of
 from training.trainers.torch.own_settings import own_settings
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
     """
     if settings.data.feed == "stream":  # each worker uses the whole batches of its share
         return rows // world_size // local_batch_size(settings)
-    return SampleOrder(rows, own_settings(settings).global_batch_size, settings.seed).steps_per_epoch
+    return order_of(settings, rows, own_settings(settings).global_batch_size).steps_per_epoch
 
 
 def rows_per_step(settings: Settings, rows: int) -> int:

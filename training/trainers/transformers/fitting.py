@@ -90,7 +90,7 @@ class Fitting(TrainerCallback):
         epochs = -(-self.progress.total_steps // self.feed.steps_per_epoch)
         # DDP reorders its buckets after the first backward pass unless it looks for unused parameters. With three or
         # more ranks, the order of the buckets decides the order of sums, so a resumed training would differ.
-        return TrainingArguments(
+        arguments = TrainingArguments(
             output_dir=folder,
             num_train_epochs=epochs - self.position.epoch,
             per_device_train_batch_size=options.global_batch_size
@@ -118,6 +118,10 @@ class Fitting(TrainerCallback):
             log_level="warning",
             disable_tqdm=True,
         )
+        # In one process, the Trainer would use all GPUs that it sees, by nn.DataParallel, also those of others. No
+        # argument limits their number.
+        arguments._n_gpu = min(arguments.n_gpu, 1)
+        return arguments
 
     def loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         """The weighted sum of the losses of a pass; adds the unweighted sums to the metric point."""

@@ -17,7 +17,7 @@ from training.trainers.network.fine_tuning import set_training, start_from
 from training.trainers.network.inputs import inputs_of, model_shape
 from training.trainers.network.modules import build_module, recipe_module
 from training.trainers.network.plain_state import plain_state
-from training.trainers.network.validation import evaluating, mean_over
+from training.trainers.network.validation import evaluating, mean_over, rows_at_once
 from training.trainers.ranks import Ranks
 from training.trainers.transformers.logits import logits, model_inputs
 from training.trainers.transformers.own_settings import own_settings
@@ -48,6 +48,7 @@ class Learner:
     ):
         self.version, self.ranks = version, ranks
         self.objective = objective_named(version.problem)
+        self.most = rows_at_once(self.objective, version, settings)
         self.loaded: dict[str, Any] = {}
         seed_generators(stream_key(settings.seed, _INITIAL), ranks.device.type == "cuda")
         outputs = self.objective.outputs(version)
@@ -122,5 +123,13 @@ class Learner:
 
         with evaluating(self.model):
             return mean_over(
-                self.model, forward, self.version, self.ranks, columns, rows, progress, self.metrics
+                self.model,
+                forward,
+                self.version,
+                self.ranks,
+                columns,
+                rows,
+                self.most,
+                progress,
+                self.metrics,
             )

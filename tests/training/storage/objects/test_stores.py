@@ -221,3 +221,15 @@ def test_a_full_disk_is_named_and_leaves_no_part_of_an_object(tmp_path: Path) ->
         pytest.skip("this user may not mount a small disk")
     messages = write_much(disk / "store", tmp_path / "source", *start)
     check_named(messages, disk / "store", "the disk is full")
+
+
+def test_no_empty_folder_is_left_but_those_that_runs_share(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}/store")
+    keys = ["runs/digits/first/files/1.1-a/step/state", "runs/digits/first/files/1.1-b/step/state"]
+    for key in (*keys, "runs/digits/second/log/1"):
+        store.put_new(key, b"")
+    store.delete(keys[:1])
+    assert store.keys("") == [keys[1], "runs/digits/second/log/1"]
+    assert not (tmp_path / "store/runs/digits/first/files/1.1-a").exists()
+    store.delete([*keys, "runs/digits/second/log/1"])
+    assert [folder.name for folder in (tmp_path / "store/runs").rglob("*")] == ["digits"]
