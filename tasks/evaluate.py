@@ -51,7 +51,6 @@ log = logging.getLogger("evergreen.evaluate")
 Inputs = npt.NDArray[Any]
 
 _NO_ROWS: Digests = np.empty(0, np.uint64)
-_BATCH_ROWS = 512
 _LATENCY_TRIES = 20
 _ROW_LISTS = ("mistakes", "largest_errors")  # fields of an evaluation whose entries have a row number
 _FEATURE = "feature."  # beginning of the names of a part file's feature columns
@@ -296,16 +295,7 @@ def _loaded(
         trained_on = training_rows_of(client, plan, number)
     # The metadata were checked. Versions without these metadata have the names in a tag, unless they are too long.
     classes = model.classes or tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
-    predict = model.predict
-    return Champion(
-        number, lambda inputs: _in_batches(predict, inputs), classes, trained_on, model.table, model.tokenizer
-    )
-
-
-def _in_batches(predict: Predict, inputs: Inputs) -> Predictions:
-    return np.concatenate(
-        [predict(np.array(inputs[at : at + _BATCH_ROWS])) for at in range(0, len(inputs), _BATCH_ROWS)]
-    )
+    return Champion(number, model.predict, classes, trained_on, model.table, model.tokenizer)
 
 
 def _keep_predictions(

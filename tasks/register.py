@@ -175,7 +175,8 @@ def find_or_create(
     # An earlier attempt may have been killed, or have lost the server's answers, after it made several versions.
     if (number := delete_duplicates(lease, tags)) is not None:
         return number
-    example = np.array(inputs[: max(2, min(4, len(inputs)))])
+    rows = max(2, min(4, len(inputs)))  # torch.export would fix a number of 1
+    example = np.resize(np.array(inputs[:rows]), (rows, *inputs.shape[1:]))
     record_training_rows(lease.client, run_id, plan, version)
     said = metadata_of(version, format_name(plan.settings))
     uri = format_of(plan.settings).log_model(run_id, recipe, version, trained, example, said)

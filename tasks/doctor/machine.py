@@ -3,6 +3,8 @@
 import resource
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -19,7 +21,17 @@ _MEMORY_LOW = 2 * _GB
 _SHM_LOW = 1 * _GB
 _FILES_LOW = 1024
 _SHM = Path("/dev/shm")
-_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_CGROUP = Path("/sys/fs/cgroup")
+# Of both versions of cgroups: limit, memory in use, and the part of it that is cache which the kernel can drop.
+_CONTAINER_FILES = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
 
 
 def machine_checks(home: Path) -> Iterator[Check]:
@@ -27,8 +39,9 @@ def machine_checks(home: Path) -> Iterator[Check]:
     yield disk_check(home, shutil.disk_usage(home).free)
     yield from map(temporary_disk_check, _temporary_folders())
     memory = psutil.virtual_memory()
-    limit = min([memory.total, *_container_limits()])
-    yield memory_check(min(memory.available, limit), limit)
+    container = list(container_memory(_CGROUP))
+    limit = min([memory.total, *(one.limit for one in container)])
+    yield memory_check(min([memory.available, limit, *(one.free for one in container)]), limit)
     yield cpu_check(available_cpus())
     if _SHM.is_dir():
         yield shared_memory_check(shutil.disk_usage(_SHM).total)
@@ -105,7 +118,23 @@ def open_files_check(limit: int) -> Check:
     )
 
 
-def _container_limits() -> Iterator[int]:
-    for file in _CGROUP_LIMITS:
-        if file.is_file() and (text := file.read_text().strip()).isdigit():
-            yield int(text)
+@dataclass(frozen=True)
+class ContainerMemory:
+    """Bytes that the processes of a container may use, and how many of them are free."""
+
+    limit: int
+    free: int
+
+
+def container_memory(folder: Path) -> Iterator[ContainerMemory]:
+    """The limits of memory in the folder `folder` of the kernel's control groups; none outside of a container."""
+    for limit_file, used_file, stat_file, cache in _CONTAINER_FILES:
+        file = folder / limit_file
+        if not file.is_file() or not (text := file.read_text().strip()).isdigit():
+            continue
+        limit, used = int(text), 0
+        with suppress(OSError, ValueError):
+            used = int((folder / used_file).read_text())
+            numbers = dict(line.split() for line in (folder / stat_file).read_text().splitlines())
+            used -= int(numbers.get(cache, 0))
+        yield ContainerMemory(limit, max(0, limit - used))

@@ -8,6 +8,7 @@ step-down procedure of P. Westfall and S. Young (Resampling-Based Multiple Testi
 the level spent as in group-sequential tests. `strict` uses only the exact test, at an equal share of alpha per look.
 """
 
+import logging
 import math
 from dataclasses import dataclass
 
@@ -20,7 +21,10 @@ from tasks.gate.spending import ROUNDING, joint_spent, strict_level
 from training.records import Look, Question
 from training.settings.schema import GateSettings
 
+log = logging.getLogger("evergreen.gate")
+
 _NO_FLIPS: Differences = np.zeros(0)
+_MANY_ROWS = 500_000
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ def take_look(
     joint = settings.error_control == "joint"
     flips = _NO_FLIPS
     if joint or compared.uses_flips:
+        if (rows := np.count_nonzero(compared.differences)) > _MANY_ROWS:
+            log.info("comparing %d rows under %d random signs each, which takes minutes", rows, FLIPS)
         flips = flipped_sums(reference.identity, compared.digests, compared.differences)
     p, statistic = compared.test(flips)
     spending = (

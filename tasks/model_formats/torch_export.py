@@ -26,7 +26,7 @@ from training.storage.files import digest_file
 from training.trainers.network import serving
 
 if TYPE_CHECKING:
-    from mlflow.models import ModelSignature
+    from mlflow.models import Model, ModelSignature
     from torch import nn
 
 FLAVOR = "pytorch"
@@ -92,9 +92,7 @@ def log_serving_model(
     try:
         if version.has_images or version.text is not None:
             needed = requirements("torch", "numpy")
-            return log(
-                run_id, version, mlflow.pytorch, _LOADER, metadata, pip_requirements=needed, **exported
-            )
+            return log(run_id, version, _OnCpus(), _LOADER, metadata, pip_requirements=needed, **exported)
         files = (MODEL_FILE.parts[0], WEIGHTS_FILE.parts[0])
         flavor = TableFlavor(FLAVOR, mlflow.pytorch, version, files, **exported)
         needed = requirements("torch", "numpy", "pandas")
@@ -108,6 +106,21 @@ def log_serving_model(
                 "out of its forward pass."
             ) from error
         raise
+
+
+class _OnCpus:
+    """MLflow's PyTorch flavor for programs of torch.export, whose weights stay on CPUs.
+
+    On a machine with GPUs, MLflow's Python function would ask for a program on a GPU, and refuse this one.
+    """
+
+    def save_model(self, path: str, mlflow_model: "Model", **options: Any) -> None:
+        """Save the program in the folder `path`; the Python function then uses CPUs on any machine."""
+        import mlflow.pytorch
+
+        mlflow.pytorch.save_model(path=path, mlflow_model=mlflow_model, **options)
+        mlflow_model.flavors["python_function"]["config"] = {"device": "cpu"}
+        mlflow_model.save(str(Path(path) / "MLmodel"))
 
 
 def load(folder: Path) -> Predict:

@@ -69,13 +69,11 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
 
 
 def _in_parts(predict: Predict, rows: int) -> Predict:
-    """`predict`, which is then called with at most `rows` rows at a time."""
+    """`predict`, which is then called with at most `rows` rows at a time, read into memory."""
 
     def in_parts(inputs: npt.NDArray[Any]) -> Predictions:
-        if len(inputs) <= rows:
-            return predict(inputs)
-        starts = range(0, len(inputs), rows)
-        return np.concatenate([predict(inputs[start : start + rows]) for start in starts])
+        starts = range(0, max(1, len(inputs)), rows)
+        return np.concatenate([predict(np.array(inputs[start : start + rows])) for start in starts])
 
     return in_parts
 

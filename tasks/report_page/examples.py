@@ -1,10 +1,11 @@
 """Reads the rows that the report shows as examples, and predicted numbers, from a run's files."""
 
 from collections.abc import Sequence
-from datetime import date, datetime
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.report_page.inputs import Picture, Predicted
@@ -40,13 +41,24 @@ def texts_of(version: DatasetVersion, rows: Sequence[int]) -> tuple[tuple[str, .
     first = 0
     for part in read_parts(version, "test", names):
         here = [row for row in rows if first <= row < first + len(part)]
-        values = part.take([row - first for row in here]).select(names).to_pylist()
+        values = _readable(part.take([row - first for row in here]).select(names)).to_pylist()
         found |= {
             row: tuple(_text(one[name], longest) for name in names)
             for row, one in zip(here, values, strict=True)
         }
         first += len(part)
     return tuple(found[row] for row in rows)
+
+
+def _readable(rows: pa.Table) -> pa.Table:
+    """The rows with times as text to the minute, because Python has no dates outside the years 1 to 9999."""
+    for number, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
+            texts = pc.replace_substring_regex(
+                pc.cast(rows[number], pa.string()), r"^(.+) (\d\d:\d\d):.*$", r"\1 \2"
+            )
+            rows = rows.set_column(number, field.name, pc.replace_substring_regex(texts, " 00:00$", ""))
+    return rows
 
 
 def _text(value: Any, longest: int) -> str:
@@ -57,9 +69,7 @@ def _text(value: Any, longest: int) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() and abs(value) < _LARGEST else f"{value:.6g}"
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M" if value.hour or value.minute else "%Y-%m-%d")
-    text = value.isoformat() if isinstance(value, date) else str(value)
+    text = str(value)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 

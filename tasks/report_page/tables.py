@@ -25,13 +25,17 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class Measured:
-    """A measure to show: its name, the field of the score record, a note, and how it is written and compared."""
+    """A measure to show: its name, the field of the score record, a note, and how it is written and compared.
+
+    With `of_candidate`, the champion's value is not shown, since it was measured in another way.
+    """
 
     name: str
     field: str
     note: str
     share: bool
     higher_is_better: bool | None  # None: neither
+    of_candidate: bool = False
 
 
 def score_rows(evaluation: Evaluation, measures: Sequence[Measured]) -> tuple[ScoreRow, ...]:
@@ -41,7 +45,7 @@ def score_rows(evaluation: Evaluation, measures: Sequence[Measured]) -> tuple[Sc
     def row(measure: Measured) -> ScoreRow:
         value = float(getattr(one, measure.field))
         spell = percent if measure.share else number
-        if other is None:
+        if other is None or measure.of_candidate:
             return ScoreRow(measure.name, measure.note, spell(value), NOTHING, NOTHING, "", "plain")
         before = float(getattr(other, measure.field))
         change = value - before
@@ -70,10 +74,13 @@ def _recipe_metric_rows(evaluation: Evaluation) -> Iterator[ScoreRow]:
 
 
 def speed_measures(row: str, speed: str) -> tuple[Measured, ...]:
-    """Latency and speed, where `row` is the noun for one row and `speed` the field of the rows a second."""
+    """Latency and speed, where `row` is the noun for one row and `speed` the field of the rows a second.
+
+    The trained candidate and the registered champion are different programs, so their speeds are not compared.
+    """
     return (
-        Measured("Latency, ms", "latency_ms", f"median for one {row}, one a batch", False, False),
-        Measured(f"{row.capitalize()}s per second", speed, "in large batches", False, True),
+        Measured("Latency, ms", "latency_ms", f"median for one {row}, one a batch", False, False, True),
+        Measured(f"{row.capitalize()}s per second", speed, "in large batches", False, True, True),
     )
 
 

@@ -34,6 +34,10 @@ _ENVIRONMENT = {
     "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+_CREDENTIALS = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+_replaced: dict[
+    str, str | None
+] = {}  # values of these variables before an address replaced them; None: not set
 _REFUSED = (401, 403)
 _IMPORT = threading.Lock()  # threads that import MLflow concurrently would see partially initialised modules
 
@@ -106,10 +110,23 @@ def patiently(connect: "Callable[[], MlflowClient]", outage_s: float) -> "Mlflow
 def _without_credentials(uri: str) -> str:
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.username or not parts.password:
+        _set_credentials({})
         return uri
-    os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
-    os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password)
+    given = (unquote(parts.username), unquote(parts.password))
+    _set_credentials(dict(zip(_CREDENTIALS, given, strict=True)))
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _set_credentials(given: dict[str, str]) -> None:
+    """Set the variables `given`; without `given`, restore the user's values, which another address had replaced."""
+    for name in _CREDENTIALS:
+        if name in given:
+            _replaced.setdefault(name, os.environ.get(name))
+            os.environ[name] = given[name]
+        elif name in _replaced:
+            own = _replaced.pop(name)
+            os.environ.pop(name, None)
+            os.environ |= {name: own} if own is not None else {}
 
 
 def _unusable(place: str, error: Exception) -> EvergreenError:

@@ -16,6 +16,7 @@ from tasks import predict as step
 from tasks.inference.prediction_files import PredictionWriter
 from tasks.inference.unlabelled_images import Images, find_chunks
 from tasks.problems.classification.outputs import CLASSES_KEY, ClassOutputs
+from tasks.trackers.mlflow_store import connect
 from training.errors import DataError
 from training.settings.schema import RaySettings
 
@@ -174,3 +175,15 @@ def test_the_flow_returns_the_summary(served_home, tmp_path, monkeypatch):
     save(tmp_path / "images", [("0.png", "red top")])
     summary = predict(MODEL, str(tmp_path / "images"), str(tmp_path / "result.parquet"))
     assert summary.counts["red top"] == summary.rows == 1
+
+
+def test_plain_mlflow_uses_cpus_on_a_machine_with_gpus(served_home, monkeypatch):
+    """MLflow would ask for a program on a GPU, and refuses one whose weights are on CPUs."""
+    import mlflow
+    import torch
+
+    connect(None, served_home)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    images = np.stack([np.asarray(picture(label)).transpose(2, 0, 1) for label in CLASSES])
+    found = mlflow.pyfunc.load_model(f"models:/{MODEL}@champion").predict(images)
+    assert found.argmax(1).tolist() == list(range(len(CLASSES)))

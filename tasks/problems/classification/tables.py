@@ -62,10 +62,11 @@ def confusion_cells(score: ClassificationScore) -> tuple[tuple[Cell, ...], ...]:
     """The confusion matrix with colour depths; square roots make single mistakes of a good model visible."""
     return tuple(
         tuple(
-            Cell(count, truth == predicted, round(math.sqrt(count / (sum(row) or 1)), 3))
+            Cell(count, truth == predicted, round(math.sqrt(count / rows), 3))
             for predicted, count in enumerate(row)
         )
         for truth, row in enumerate(score.confusion)
+        for rows in (sum(row) or 1,)
     )
 
 
@@ -83,8 +84,9 @@ def confused_pairs(score: ClassificationScore, limit: int = _PAIRS) -> tuple[Pai
     """The most frequent mistakes, the most frequent first."""
     names = [one.name for one in score.classes]
     pairs = [
-        Pair(names[truth], names[predicted], count, count / sum(row))
+        Pair(names[truth], names[predicted], count, count / rows)
         for truth, row in enumerate(score.confusion)
+        for rows in (sum(row),)
         for predicted, count in enumerate(row)
         if count and truth != predicted
     ]

@@ -93,6 +93,30 @@ def test_disk_space(tmp_path, free, ok):
     assert bool(check.remedy) == (ok is not True)
 
 
+@pytest.mark.parametrize(
+    ("limit", "used", "stat", "cache"),
+    [
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_inactive_file",
+        ),
+    ],
+)
+def test_the_memory_in_use_of_a_container_is_not_free(tmp_path, limit, used, stat, cache):
+    assert list(machine.container_memory(tmp_path)) == []
+    (tmp_path / limit).parent.mkdir(exist_ok=True)
+    (tmp_path / limit).write_text("4000000000\n")
+    assert list(machine.container_memory(tmp_path)) == [machine.ContainerMemory(4_000_000_000, 4_000_000_000)]
+    (tmp_path / used).write_text("3800000000\n")
+    (tmp_path / stat).write_text(f"anon 3000000000\n{cache} 500000000\n")
+    assert list(machine.container_memory(tmp_path)) == [machine.ContainerMemory(4_000_000_000, 700_000_000)]
+    (tmp_path / limit).write_text("max\n")
+    assert list(machine.container_memory(tmp_path)) == []
+
+
 def test_limits_of_the_machine():
     assert machine.memory_check(8 * 10**9, 16 * 10**9).ok
     assert machine.memory_check(10**9, 16 * 10**9).ok is None

@@ -5,7 +5,7 @@ import pytest
 
 from tasks.registry.safe_loading import _in_parts
 from training.problems import problem_named
-from training.records import TableSchema
+from training.records import TableColumn, TableSchema
 from training.table_records import TextEncoding
 
 
@@ -37,3 +37,10 @@ def test_a_language_model_with_more_logits_gets_fewer_rows(length: int, vocabula
     table = TableSchema(target="", columns=(), text=text)
     assert problem_named("language_model").rows_at_once(2, table) == rows
     assert problem_named("classification").rows_at_once(2, table) == 512
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(4, 16_384), (10_000, 838)])
+def test_a_table_with_more_columns_gets_fewer_rows(columns: int, rows: int) -> None:
+    given = tuple(TableColumn(name=str(number), kind="number") for number in range(columns))
+    table = TableSchema(target="y", columns=given)
+    assert problem_named("regression").rows_at_once(1, table) == rows

@@ -18,9 +18,10 @@ from table_page_sample import ROUNDS, class_table_report, diabetes_run, regressi
 from tasks.problems.regression.plots import POINTS_UP_TO, error_counts, plots
 from tasks.report_page import markdown, render
 from tasks.report_page.data_views import column_facts
-from tasks.report_page.examples import _text, predicted_numbers
+from tasks.report_page.examples import _readable, _text, predicted_numbers
 from tasks.report_page.inputs import Predicted
 from tasks.report_page.sections import figures
+from tasks.report_page.wording import NOTHING
 from training.printable import printable
 from training.records import ColumnKind, TableColumn
 from training.trainers.base import inspection_of
@@ -313,3 +314,23 @@ def test_a_column_without_values_has_no_statistics(kind: ColumnKind) -> None:
     column = TableColumn(name="empty", kind=kind, missing=40)
     assert column_facts(column, 40).values == "no values"
     assert column_facts(column, 41).values != "no values"
+
+
+def test_the_speed_of_another_program_is_not_compared() -> None:
+    """The trained candidate is measured as it is, the champion as the program that was registered."""
+    for page in (regression(), classes()):
+        candidate, champion, change = next(row[1:4] for row in page.rows if row[0].startswith("Latency"))
+        assert float(candidate.replace(",", "")) > 0
+        assert champion == change == NOTHING
+
+
+def test_dates_beyond_those_of_python_are_shown() -> None:
+    seconds = [0, 49_440, 253_402_300_799 + 5 * 3600, -62_167_219_200, None]
+    times = pa.array(seconds, pa.int64()).cast(pa.timestamp("s")).cast(pa.timestamp("us"))
+    rows = pa.table(
+        {"at": times, "in zone": times.cast(pa.timestamp("us", "UTC")), "on": times.cast(pa.date32())}
+    )
+    shown = _readable(rows).to_pydict()
+    assert shown["at"] == ["1970-01-01", "1970-01-01 13:44", "10000-01-01 04:59", "0000-01-01", None]
+    assert shown["in zone"][1:3] == ["1970-01-01 13:44", "10000-01-01 04:59"]
+    assert shown["on"][1:4] == ["1970-01-01", "10000-01-01", "0000-01-01"]

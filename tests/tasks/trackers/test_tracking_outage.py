@@ -229,6 +229,20 @@ def test_a_version_whose_answer_was_lost_is_registered_once(proxy: Proxy, home: 
     assert register.fn(plan, version, trained, evaluation).version == release.version
 
 
+def test_credentials_of_an_address_do_not_reach_the_next_server(
+    proxy: Proxy, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "mine")
+    monkeypatch.delenv("MLFLOW_TRACKING_PASSWORD", raising=False)
+    names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+    address = proxy.uri.replace("http://", "http://ada:se%20cret@")
+    for _ in range(2):
+        connect(address, home)
+        assert [os.environ.get(name) for name in names] == ["ada", "se cret"]
+    connect(proxy.uri, home)
+    assert [os.environ.get(name) for name in names] == ["mine", None]
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_credentials_are_said_at_once(proxy: Proxy, home: Home, status: int) -> None:
     plan, _ = planned(home, uri=proxy.uri)
