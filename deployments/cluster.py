@@ -9,6 +9,7 @@ from pathlib import Path
 
 from training.errors import EvergreenError, SettingError
 from training.ray_cluster.cluster import check_answers
+from training.redaction import redact
 from training.storage.paths import HOME_VARIABLE, home
 
 ADDRESS_VARIABLE = "EVERGREEN_RAY_ADDRESS"
@@ -45,6 +46,11 @@ def _placed(environment: Mapping[str, str]) -> dict[str, str]:
             f"{TRACKING_VARIABLE}: {environment[TRACKING_VARIABLE]!r} is not the address of a server. With a "
             "database or a file, the models would be stored on one machine only: start `mlflow server`, and set "
             "its http:// address."
+        )
+    if redact(environment[TRACKING_VARIABLE]) != environment[TRACKING_VARIABLE]:
+        raise SettingError(
+            f"{TRACKING_VARIABLE}: it contains credentials, which Prefect would show with the deployment. Set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for the process that runs the worker instead."
         )
     check_answers(environment[ADDRESS_VARIABLE])
     return {

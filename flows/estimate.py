@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from training.attempts.heartbeat import furthest_step
 from training.data.manifest import read_manifest
 from training.errors import DataError
 from training.plan import RunPlan
 from training.records import DatasetVersion, Release, TrainedModel
 from training.settings.schema import Settings
-from training.storage.paths import Home, RunPaths
+from training.storage.paths import Home, RunPaths, newest_first
 from training.storage.record_files import find_record
 from training.supervision.launch import finished
 from training.trainers.base import trainer_named
@@ -123,8 +124,18 @@ def _steps_to_go(plan: RunPlan, steps: int) -> int:
     """Number of steps that neither a finished training nor a checkpoint contains yet."""
     if finished(plan.paths, plan.run_key) is not None:
         return 0
-    done = [int(path.name.removeprefix("step-")) for path in plan.paths.checkpoints.glob("step-*")]
-    return max(0, steps - max(done, default=0))
+    return max(0, steps - saved_step(plan))
+
+
+def saved_step(plan: RunPlan) -> int:
+    """The step of the newest checkpoint of an unfinished training, 0 without one.
+
+    With `storage.url`, the last step that a worker reported: the checkpoints are not in the run's folder.
+    """
+    if plan.settings.storage.url is not None:
+        return furthest_step(plan.paths)
+    saved = [int(path.name.removeprefix("step-")) for path in plan.paths.checkpoints.glob("step-*")]
+    return max(saved, default=0)
 
 
 def _earlier(plan: RunPlan) -> Iterator[Earlier]:
@@ -132,8 +143,7 @@ def _earlier(plan: RunPlan) -> Iterator[Earlier]:
 
     Runs without a measured training time, because they reused a finished training, are left out.
     """
-    files = Home(Path(plan.home)).runs(plan.recipe.name).glob("*/release.json")
-    for file in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
+    for file in newest_first(Home(Path(plan.home)).runs(plan.recipe.name), "release.json"):
         release = find_record(file, Release, file.parent.name)
         paths = RunPaths(file.parent)
         trained = finished(paths, release.run_key) if release is not None else None

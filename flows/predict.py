@@ -4,11 +4,13 @@ evergreen predict digits IMAGES OUTPUT.parquet
 """
 
 from prefect import flow
+from pydantic import SecretStr
 
 from flows.local.prefect_signals import sigterm_ends_flow
 from tasks import predict as step
 from tasks.predict import PredictionSummary
 from tasks.step import without_secrets
+from training.redaction import shown
 from training.settings.schema import RaySettings
 from training.storage.paths import home
 
@@ -22,7 +24,7 @@ def predict(
     skip_bad: bool = False,
     overwrite: bool = False,
     with_ray: bool | None = None,
-    tracking_uri: str | None = None,
+    tracking_uri: str | SecretStr | None = None,
     ray: RaySettings = RaySettings(),  # noqa: B008 - frozen
 ) -> PredictionSummary:
     """Score all images, rows of a table or texts with a registered model.
@@ -50,6 +52,6 @@ def predict(
             skip_bad,
             overwrite,
             with_ray,
-            tracking_uri,
+            shown(tracking_uri),
             ray,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from flows.estimate import Estimate, estimate, steps_per_epoch, total_steps
+from flows.estimate import Estimate, estimate, saved_step, steps_per_epoch, total_steps
 from tasks.checks.plan_checks import check_plan
 from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
@@ -150,7 +150,7 @@ def _outcome(plan: RunPlan, done: Release | None) -> str:
         return "first run of this recipe in this home"
     if read_release(plan) is not None:
         return "trained already; judged and registered again, as the gate or the registry changed"
-    if plan.paths.checkpoints.is_dir() and any(plan.paths.checkpoints.glob("step-*")):
+    if saved_step(plan):
         return "resumes an interrupted run"
     return "new run" + (f", because of: {'; '.join(plan.changes)}" if plan.changes else "")
 

@@ -8,6 +8,7 @@ run's version, unless the registry or the gate changed. An interrupted run resum
 """
 
 import logging
+import os
 import time
 from typing import Any, cast
 
@@ -196,7 +197,10 @@ def finish_judged(left: Unjudged, evaluation: Evaluation, release: Release, cloc
     and the run's own command finishes the run. Raises as :func:`judge_unjudged`.
     """
     plan = left.plan
+    before = plan.paths.ingredients.stat()
     write_record(plan.paths.ingredients, plan, plan.paths.root.name)  # with the settings that judged it
+    # The newest file is that of the recipe's last run, which is the current one.
+    os.utime(plan.paths.ingredients, ns=(before.st_atime_ns, before.st_mtime_ns))
     try:
         with failure_recorded(plan):
             finish(plan, left.version, left.trained, evaluation, release, clock, trained_before=True)

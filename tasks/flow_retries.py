@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from prefect.runtime import flow_run
 
@@ -17,12 +18,17 @@ from training.attempts.history import read_failures
 from training.errors import classify
 from training.storage.paths import RunPaths
 
+if TYPE_CHECKING:
+    from prefect import Flow
+    from prefect.client.schemas import FlowRun
+
 log = logging.getLogger("evergreen.flow_retries")
 
 
 @contextmanager
 def retried_if_transient() -> Iterator[None]:
     """Let Prefect retry the flow run of the block only when the error that leaves the block is transient."""
+    _give_retries_back()
     try:
         yield
     except Exception as error:
@@ -32,22 +38,43 @@ def retried_if_transient() -> Iterator[None]:
         raise
 
 
+def _give_retries_back() -> None:
+    """Allow retries again in a run whose retries were taken, and which a person has started again since."""
+    flow, run = _current()
+    allowed = flow.retries if flow is not None else 0
+    if run is not None and allowed and run.run_count > 1 and run.empirical_policy.retries == 0:
+        _set_retries(run, run.run_count - 1 + allowed, "its retries could not be allowed again")
+
+
 def _take_retries_back() -> None:
-    from prefect.client.orchestration import get_client
+    _, run = _current()
+    if run is not None and run.empirical_policy.retries:
+        # Otherwise Prefect retries the run, which fails with the same error.
+        _set_retries(
+            run, 0, "Prefect will retry this run without effect, as its retries could not be cancelled"
+        )
+
+
+def _current() -> "tuple[Flow[..., Any] | None, FlowRun | None]":
+    """The flow of the block and its run; None outside of a flow run."""
     from prefect.context import FlowRunContext
 
     context = FlowRunContext.get()
-    run = context.flow_run if context is not None else None
-    if run is None or not run.empirical_policy.retries:
-        return
+    return (None, None) if context is None else (context.flow, context.flow_run)
+
+
+def _set_retries(run: "FlowRun", retries: int, otherwise: str) -> None:
+    """Change the number of retries of a flow run; log `otherwise` if Prefect's server refuses."""
+    from prefect.client.orchestration import get_client
+
+    policy = run.empirical_policy.model_copy(update={"retries": retries})
     try:
         with get_client(sync_client=True) as client:
-            none = run.empirical_policy.model_copy(update={"retries": 0})
-            client.update_flow_run(run.id, empirical_policy=none)
-    except Exception as error:  # then Prefect retries the run, which fails with the same error
-        log.warning(
-            "Prefect will retry this run without effect: its retries could not be cancelled (%s)", error
-        )
+            client.update_flow_run(run.id, empirical_policy=policy)
+    except Exception as error:
+        log.warning("%s (%s)", otherwise, error)
+    else:
+        run.empirical_policy = policy
 
 
 def failures_of_this_flow_run(paths: RunPaths) -> int:

@@ -17,7 +17,7 @@ from training.recipe import RecipeRef
 from training.records import ProblemName, SourceFiles
 from training.settings.schema import DataSettings, Settings, TrainerName
 from training.storage.files import digest_json
-from training.storage.paths import Home, RunPaths
+from training.storage.paths import Home, RunPaths, newest_first
 from training.storage.record_files import find_record
 from training.trainers.base import trainer_module, trainer_named
 
@@ -200,8 +200,7 @@ def _kept(home: Home, recipe: str) -> Iterator[tuple[RunPaths, _Plan]]:
 
 def _plans(home: Home, recipe: str) -> list[Path]:
     """Plan files of a recipe's runs, newest first."""
-    files = home.runs(recipe).glob("*/ingredients.json")
-    return sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return newest_first(home.runs(recipe), "ingredients.json")
 
 
 def changes(before: Ingredients, after: Ingredients, prefix: str = "") -> list[str]:

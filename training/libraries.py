@@ -101,8 +101,10 @@ def _digest(package: str) -> str:
     if spec is None:
         return ""
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    files = [file for folder in folders for file in folder.rglob("*.py")]
+    files = [
+        (file.relative_to(folder).as_posix(), file) for folder in folders for file in folder.rglob("*.py")
+    ]
     if not folders and spec.origin and Path(spec.origin).is_file():
-        files = [Path(spec.origin)]
-    contents = sorted((file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files)
+        files = [(Path(spec.origin).name, Path(spec.origin))]
+    contents = sorted((name, hashlib.sha256(file.read_bytes()).hexdigest()) for name, file in files)
     return f"sha256:{hashlib.sha256(json.dumps(contents).encode()).hexdigest()}" if files else ""

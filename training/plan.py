@@ -16,6 +16,7 @@ from training.settings.schema import Settings
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
 
+LastRun = tuple[RunPaths, identity.Ingredients] | None  # of :func:`training.identity.latest_run`
 _SOURCE = "recipe.source"  # the ingredient that is the digest of the recipe's files
 
 
@@ -93,12 +94,24 @@ def identify(
 
     Raises :class:`training.errors.SettingError` if the weights to start from are missing.
     """
+    return identify_after(identity.latest_run(home, ref.name), home, ref, settings, files, force, start)
+
+
+def identify_after(
+    before: LastRun,
+    home: Home,
+    ref: RecipeRef,
+    settings: Settings,
+    files: SourceFiles,
+    force: bool = False,
+    start: Start | None = None,
+) -> RunPlan:
+    """As :func:`identify`, where the caller has read the recipe's last run, for many plans at once."""
     fingerprint = identity.data_fingerprint(ref, files, settings.data)
     code = identity.code_of(files, settings.trainer, ref.problem, preprocessed=bool(ref.preprocessors))
     parts = identity.ingredients(ref, settings, fingerprint, code)
     initial, nonce = (_forced_start if force else _initial_weights)(home, ref.name, parts, start)
     parts = identity.with_start(parts, None if initial is None else initial.digest, nonce)
-    before = identity.latest_run(home, ref.name)
     return RunPlan(
         home=str(home.root),
         recipe=ref,
@@ -113,9 +126,7 @@ def identify(
     )
 
 
-def _changes(
-    ref: RecipeRef, before: tuple[RunPaths, identity.Ingredients] | None, parts: identity.Ingredients
-) -> tuple[str, ...]:
+def _changes(ref: RecipeRef, before: LastRun, parts: identity.Ingredients) -> tuple[str, ...]:
     """What changed since the recipe's last run, with the names of the recipe's files that changed."""
     if before is None:
         return ()

@@ -264,7 +264,8 @@ def _kept(ref: RecipeRef, file: Path, folder: Path) -> Path:
 
 
 def _is_inside(file: Path, folder: Path) -> bool:
-    return file.resolve().is_relative_to(folder.resolve())
+    """Whether `file` is in `folder` by its path; the file or a folder on the path may be a link to another place."""
+    return file.is_relative_to(folder) and ".." not in file.relative_to(folder).parts
 
 
 def _inside(files: list[Path], folder: Path) -> list[Path]:

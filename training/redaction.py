@@ -47,6 +47,16 @@ def hide_credentials(overrides: dict[str, Any]) -> dict[str, Any]:
     return overrides | {"tracking": tracking | {"uri": SecretStr(tracking["uri"])}}
 
 
+def hidden(url: str | None) -> str | SecretStr | None:
+    """`url`, wrapped if it contains credentials, so that Prefect's records show asterisks."""
+    return SecretStr(url) if url is not None and redact(url) != url else url
+
+
+def shown(url: str | SecretStr | None) -> str | None:
+    """Undo :func:`hidden`."""
+    return url.get_secret_value() if isinstance(url, SecretStr) else url
+
+
 def show_credentials(overrides: dict[str, Any]) -> dict[str, Any]:
     """Undo :func:`hide_credentials`: unwrap `tracking.uri` in nested overrides."""
     tracking = overrides.get("tracking")

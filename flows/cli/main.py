@@ -8,10 +8,11 @@ import gc
 import json
 import logging
 import os
+import signal
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 
 import click
@@ -90,7 +91,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
     """Run one command; returns its exit status also when a signal ends the command."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     try:
-        with ended_by_sigterm() if in_main_thread else nullcontext():
+        with _ended_by_signals() if in_main_thread else nullcontext():
             return _run(argv)
     except BaseException as error:
         if isinstance(error, SystemExit | GeneratorExit):
@@ -100,6 +101,22 @@ def _guarded(argv: Sequence[str] | None) -> int:
         word = "terminated" if terminated else "interrupted"
         say(f"\nevergreen: {word}; the same command resumes where it stopped", file=sys.stderr)
         return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """In the block, SIGTERM ends the command in order, and so does SIGHUP: the terminal or the connection is gone.
+
+    `nohup` makes a process ignore SIGHUP, which stays so.
+    """
+    with ended_by_sigterm():
+        if (before := signal.getsignal(signal.SIGHUP)) is signal.SIG_DFL:
+            signal.signal(signal.SIGHUP, lambda _signum, _frame: os.kill(os.getpid(), signal.SIGTERM))
+        try:
+            yield
+        finally:
+            if before is signal.SIG_DFL:
+                signal.signal(signal.SIGHUP, before)
 
 
 def _run(argv: Sequence[str] | None) -> int:

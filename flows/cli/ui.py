@@ -22,7 +22,7 @@ _TRIED = 100  # number of ports to try, to propose a free port instead of a take
 @click.option("--port", type=int, default=5000, show_default=True, help="port on this machine")
 def command(port: int) -> int:
     """Serve MLflow's web pages for this home's store."""
-    serve(home(), port)
+    serve(home(for_run=False), port)
 
 
 def serve(place: Home, port: int) -> NoReturn:

@@ -139,8 +139,11 @@ def predict(
 
     def as_flow() -> "PredictionSummary":
         from flows.predict import predict as flow
+        from training.redaction import hidden
 
-        recorded: PredictionSummary = flow(model, str(input), str(output), **chosen)
+        recorded: PredictionSummary = flow(
+            model, str(input), str(output), **chosen | {"tracking_uri": hidden(tracking_uri)}
+        )
         return recorded
 
     def as_function() -> "PredictionSummary":
@@ -163,6 +166,7 @@ def rollback(
     """
     from tasks.registry.lookup import check_known
 
+    to = None if to is None else str(to)  # a caller may give a number
     check_store_named(tracking_uri)
     place = prepared()
     if tracking_uri is None:
@@ -170,8 +174,9 @@ def rollback(
 
     def as_flow() -> tuple[str, str]:
         from flows.rollback import rolled_back
+        from training.redaction import hidden
 
-        return rolled_back(model, why, tracking_uri, to)
+        return rolled_back(model, why, hidden(tracking_uri), to)
 
     def as_function() -> tuple[str, str]:
         from tasks.rollback import rollback as step

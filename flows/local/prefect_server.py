@@ -89,6 +89,8 @@ class LocalServer:
                 return
             log.warning("Prefect's server ended with status %d; starting it again", status)
             self._process = self._spawn()
+            if self._ending.is_set():  # meanwhile; `end` has ended the server before
+                self._process.terminate()
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         number = self._socket.fileno()

@@ -12,7 +12,7 @@ from tasks.trackers.mlflow_run import connect_once
 from training.errors import EvergreenError, classify
 from training.plan import RunPlan
 from training.records import Release
-from training.storage.paths import Home, RunPaths
+from training.storage.paths import Home, RunPaths, newest_first
 from training.storage.record_files import DamagedError, read_record
 
 log = logging.getLogger("evergreen.retention")
@@ -42,7 +42,7 @@ class RunsOfRecipe(NamedTuple):
 def runs_of(home: Home, recipe: str) -> RunsOfRecipe:
     """Read the runs of a recipe. A folder without a plan is not listed, so is kept."""
     found = RunsOfRecipe([], {})
-    for file in home.runs(recipe).glob("*/ingredients.json"):
+    for file in newest_first(home.runs(recipe), "ingredients.json"):
         paths, plan = RunPaths(file.parent), None
         try:
             plan = read_record(file, RunPlan, paths.root.name)

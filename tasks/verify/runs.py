@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from training.errors import SettingError
 from training.storage.given_paths import resolved
-from training.storage.paths import Home, RunPaths
+from training.storage.paths import Home, RunPaths, newest_first
 from training.storage.record_files import find_record
 
 
@@ -59,8 +59,7 @@ def find_run(text: str, home: Home) -> RunPaths:
 
 
 def _newest_first(folder: Path) -> list[RunPaths]:
-    files = sorted(folder.glob("*/ingredients.json"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
-    return [RunPaths(file.parent) for file in files]
+    return [RunPaths(file.parent) for file in newest_first(folder, "ingredients.json")]
 
 
 def _has_key(run: RunPaths, text: str) -> bool:

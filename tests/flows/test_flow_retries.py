@@ -10,13 +10,15 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
+from prefect.flow_engine import run_flow
+from prefect.states import Scheduled
 from small_runs import job_for, tiny_settings, write_recipe
 
 import flows.retrain
 from flows.retrain import retrain
 from tasks.flow_retries import failures_of_this_flow_run
 from training.attempts.history import Failure, note, read_failures
-from training.errors import SettingError, TransientError
+from training.errors import ResourceError, SettingError, TransientError
 from training.plan import RunPlan
 from training.records import DatasetVersion, Release
 from training.storage.paths import Home, RunPaths
@@ -28,14 +30,16 @@ pytestmark = pytest.mark.usefixtures("prefect_harness")
 # Prefect reads these options from PREFECT_FLOWS_DEFAULT_RETRIES and _RETRY_DELAY_SECONDS at import, in a deployment.
 _DEPLOYED = retrain.with_options(retries=2, retry_delay_seconds=1)
 
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "training": {"epochs": 1},
+    "scaling": {"num_workers": 0},
+    "tracking": {"system_metrics": False},
+    "gate": {"floor": 0.0},
+}
+
 
 def deployed(recipe: str, **sections: dict[str, Any]) -> Release:
-    settings = {
-        "training": {"epochs": 1},
-        "scaling": {"num_workers": 0},
-        "tracking": {"system_metrics": False},
-    }
-    return _DEPLOYED(recipe, settings | {"gate": {"floor": 0.0}} | sections)
+    return _DEPLOYED(recipe, _SETTINGS | sections)
 
 
 @contextmanager
@@ -83,6 +87,31 @@ def test_a_permanent_failure_is_not_retried(home: Home) -> None:
         with pytest.raises(SettingError, match="nowhere"):
             deployed("digits", data={"path": str(home.root / "nowhere")})
         assert (newest().run_count, newest().state_name) == (1, "Failed")
+
+
+@pytest.mark.extended
+def test_a_run_that_a_person_starts_again_has_its_retries_again(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: a full disk ends the run; after the disk was cleared, the tracking server is away for a moment."""
+    identify, errors = flows.retrain.identify, [TransientError("away"), ResourceError("the disk is full")]
+
+    def identified(*given: Any) -> RunPlan:
+        if errors:
+            raise errors.pop()
+        return identify(*given)
+
+    monkeypatch.setattr(flows.retrain, "identify", identified)
+    recipe = write_recipe(tmp_path)
+    with newest_run() as newest, get_client(sync_client=True) as client:
+        with pytest.raises(ResourceError):
+            deployed(recipe)
+        assert (newest().run_count, newest().state_name) == (1, "Failed")
+        client.set_flow_run_state(newest().id, Scheduled(name="AwaitingRetry"), force=True)
+        with suppress(TransientError):
+            run_flow(_DEPLOYED, flow_run=newest(), parameters={"recipe": recipe, "settings": _SETTINGS})
+        assert (newest().run_count, newest().state_name) == (3, "Completed")
+    assert not errors
 
 
 def steps_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from tasks.registry.aliases import VERDICT_TAG, champion_of
 from tasks.registry.unjudged import NOT_JUDGED
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect
 from tasks.verify import verify
+from training import identity
 from training.errors import SettingError
 from training.records import Release
 from training.storage.paths import Home, RunPaths
@@ -61,8 +62,11 @@ def statuses(client: Any) -> list[str]:
 
 
 @pytest.mark.extended
-def test_the_next_run_judges_both_versions(killed: Any) -> None:
+def test_the_next_run_judges_both_versions(killed: Any, home: Home) -> None:
     release = run(seed=1)
+    ran = identity.latest_run(home, "digits")
+    assert ran is not None
+    assert ran[0] == home.run("digits", release.run_key)  # not the run that was judged late
     verdicts = [killed.get_model_version("digits", number).tags[VERDICT_TAG] for number in ("1", "2")]
     assert release.version == "2"
     assert verdicts[0] == "promote"

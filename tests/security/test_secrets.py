@@ -17,8 +17,12 @@ import psutil
 import pytest
 from mlflow_servers import MlflowServer, Proxy, mlflow_server
 
+from deployments.cluster import _placed
+from flows.predict import predict as predict_flow
 from flows.retrain import retrain as retrain_flow
-from training.redaction import hide_credentials, redact, show_credentials
+from flows.rollback import rollback as rollback_flow
+from training.errors import SettingError
+from training.redaction import hidden, hide_credentials, redact, show_credentials, shown
 
 # Recipes assemble the canaries from parts, because a recipe's own text is kept with the run.
 PASSWORD, KEY, ORIGIN, SIGNED = "canary-wren-1", "canary-finch-2", "canary-robin-3", "canary-tit-4"
@@ -218,6 +222,35 @@ def test_credentials_of_an_address_are_kept_from_prefects_parameters() -> None:
     assert recorded["settings"]["tracking"]["model"] == "m"
     assert show_credentials(hide_credentials(overrides)) == overrides
     assert PASSWORD in json.dumps(retrain_flow.serialize_parameters({"settings": overrides}))
+
+
+@pytest.mark.parametrize(
+    ("flow", "given"),
+    [(predict_flow, {"model": "m", "input": "a", "output": "b"}), (rollback_flow, {"model": "m"})],
+)
+def test_credentials_of_another_flow_s_address_are_kept_from_its_parameters(
+    flow: Any, given: dict[str, str]
+) -> None:
+    uri = f"http://writer:{PASSWORD}@host:5000"
+    checked = flow.validate_parameters(given | {"tracking_uri": hidden(uri)})
+    assert PASSWORD not in json.dumps(flow.serialize_parameters(checked))
+    assert shown(checked["tracking_uri"]) == uri
+    for plain in (None, "http://host:5000"):
+        assert (
+            shown(flow.validate_parameters(given | {"tracking_uri": hidden(plain)})["tracking_uri"]) == plain
+        )
+        assert hidden(plain) == plain
+
+
+def test_a_deployment_on_a_cluster_shows_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {
+        "EVERGREEN_HOME": "/shared",
+        "EVERGREEN_RAY_ADDRESS": "127.0.0.1:1",
+        "EVERGREEN_TRACKING_URI": f"http://writer:{PASSWORD}@host:5000",
+    }
+    with pytest.raises(SettingError, match="EVERGREEN_TRACKING_URI: it contains credentials") as refused:
+        _placed(places)
+    assert PASSWORD not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,19 @@ def test_code_without_a_fixed_version_counts_by_its_text(
     assert "ours" not in sys.modules
 
 
+def test_modules_that_exchange_their_places_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    files = [tmp_path / "placed" / name / "__init__.py" for name in ("", "one", "two")]
+    digests = []
+    for texts in (["", "A = 1", "A = 2"], ["", "A = 2", "A = 1"]):
+        for file, text in zip(files, texts, strict=True):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+        digests.append(libraries._digest("placed"))
+    assert digests[0].startswith("sha256:")
+    assert digests[0] != digests[1]
+
+
 @pytest.mark.parametrize(
     ("source", "names"),
     [

@@ -94,6 +94,21 @@ def test_files_beside_a_recipe_belong_to_it(tmp_path: Path) -> None:
     assert names == {"mine.py", "depths.py", "layers/__init__.py", "layers/deep.py"}
 
 
+@pytest.mark.parametrize("near", [False, True])
+def test_a_helper_may_be_a_link_to_a_file_elsewhere(tmp_path: Path, near: bool) -> None:
+    for name in ("mine", "shared"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "shared" / "linked.py").write_text("WORD = 'found'\n")
+    (tmp_path / "mine" / "linked.py").symlink_to(tmp_path / "shared" / "linked.py")
+    (tmp_path / "mine" / "near.py").write_text("")
+    path = write(tmp_path / "mine", "import linked" + ("\nimport near" if near else ""), "linked.WORD")
+    recipe, ref = load(path)
+    assert recipe.summary == "found"
+    keep_copy(ref, tmp_path / "run")
+    (tmp_path / "shared" / "linked.py").unlink()
+    assert reload(ref, tmp_path / "run").summary == "found"
+
+
 def test_a_folder_of_helpers_needs_no_init_file(tmp_path: Path) -> None:
     deep = tmp_path / "layers" / "inner" / "deep.py"
     deep.parent.mkdir(parents=True)

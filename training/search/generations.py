@@ -23,8 +23,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from training.errors import SettingError
+from training.identity import latest_run
 from training.initial_weights import InitialWeights, Start
-from training.plan import RunPlan, identify
+from training.plan import LastRun, RunPlan, identify_after
 from training.search.planning import PlannedSearch, nested, settings_of
 from training.search.records import Search, Trial
 from training.search.results import known_results
@@ -84,9 +85,10 @@ def _members(
     A replaced trial is left out, with a warning, if no draw of its values gives a run that no other trial has.
     """
     search, first = planned.search, len(planned.plans) + 1
+    last = latest_run(Home(Path(planned.plans[0].home)), search.recipe)
     space = parse_space(search.space)
     going_on = {
-        number: _plan(planned, parent, parent.values, generation, number)
+        number: _plan(planned, last, parent, parent.values, generation, number)
         for number, (member, parent) in enumerate(pairs, start=first)
         if parent is member
     }
@@ -97,7 +99,7 @@ def _members(
             continue
         for turn in range(_DRAWS):
             values = _explored(space, parent.values, search.seed, number, turn)
-            plan = _plan_if_accepted(planned, parent, values, generation, number)
+            plan = _plan_if_accepted(planned, last, parent, values, generation, number)
             if plan is not None and plan.run_key not in known:
                 known.add(plan.run_key)
                 yield parent, values, plan
@@ -140,18 +142,20 @@ def _explored(space: Mapping[str, Domain], values: Values, seed: int, number: in
 
 
 def _plan_if_accepted(
-    planned: PlannedSearch, parent: Trial, values: Values, generation: int, number: int
+    planned: PlannedSearch, last: LastRun, parent: Trial, values: Values, generation: int, number: int
 ) -> RunPlan | None:
     """:func:`_plan`; None if the settings refuse the values."""
     try:
         settings_of(planned.settings, values, number)
     except SettingError:
         return None
-    return _plan(planned, parent, values, generation, number)
+    return _plan(planned, last, parent, values, generation, number)
 
 
-def _plan(planned: PlannedSearch, parent: Trial, values: Values, generation: int, number: int) -> RunPlan:
-    """The plan of a trial that starts from the weights of `parent`.
+def _plan(
+    planned: PlannedSearch, last: LastRun, parent: Trial, values: Values, generation: int, number: int
+) -> RunPlan:
+    """The plan of a trial that starts from the weights of `parent`; `last` is the recipe's last run.
 
     Each generation has another seed: with the same seed, each would read the rows in the same order. If the first
     generation had no weights to start from, it froze nothing, and later generations freeze nothing either.
@@ -165,5 +169,7 @@ def _plan(planned: PlannedSearch, parent: Trial, values: Values, generation: int
         settings_of(planned.settings, values, number), nested(start | planned.unfrozen(parent, values))
     )
     weights = InitialWeights(reference=str(path), digest=trained.weights_digest)
-    plan = identify(home, before.recipe, settings, before.files, start=Start(str(path), weights=weights))
+    plan = identify_after(
+        last, home, before.recipe, settings, before.files, start=Start(str(path), weights=weights)
+    )
     return plan.model_copy(update={"search": planned.search.key})

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import SettingError
+from training.identity import latest_run
 from training.initial_weights import CHAMPION, Start
-from training.plan import RunPlan, identify
+from training.plan import RunPlan, identify_after
 from training.problems import problem_named
 from training.recipe import RecipeRef
 from training.records import SourceFiles
@@ -159,9 +160,9 @@ def plan_search(
     the setting is not set. Raises the errors of :func:`check_request` and :func:`training.plan.identify`.
     """
     found = check_request(request, settings)
-    by_key: dict[str, tuple[Values, RunPlan]] = {}
+    before, by_key = latest_run(home, ref.name), dict[str, tuple[Values, RunPlan]]()
     for number, values in enumerate(found, start=1):
-        plan = identify(home, ref, settings_of(settings, values, number), files, start=start)
+        plan = identify_after(before, home, ref, settings_of(settings, values, number), files, start=start)
         by_key.setdefault(plan.run_key, (values, plan))  # 1 and 1.0 are the same value
     trials = tuple(
         Trial(number=number, values=values, run_key=key)

@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -22,6 +22,7 @@ from training.ray_cluster.capacity import check_fits_a_node, workers_with_gpus
 from training.search.hung_trials import HungTrials
 from training.search.records import Event, Scheduler, TrialJob, stop_file
 from training.storage.files import write_text
+from training.termination import sigterm_to
 
 if TYPE_CHECKING:
     from ray.tune.schedulers import TrialScheduler
@@ -107,15 +108,22 @@ def _stopped_with_checkpoint(
         log.warning("stopping the search: running trials save a last checkpoint")
         limit = max((job.plan.settings.failure.stop_timeout_s for job in jobs), default=0.0)
         deadline, asked, moved = time.monotonic() + limit, set(running), _moved(jobs)
-        while asked & running and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-            if (now := _moved(jobs)) != moved:  # a checkpoint is being written
-                deadline, moved = time.monotonic() + limit, now
-            for _ in _waiting(events, running):
-                pass
+        with _not_killed_meanwhile():
+            while asked & running and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+                if (now := _moved(jobs)) != moved:  # a checkpoint is being written
+                    deadline, moved = time.monotonic() + limit, now
+                for _ in _waiting(events, running):
+                    pass
         raise
     finally:
         stop_file(folder).unlink(missing_ok=True)
+
+
+def _not_killed_meanwhile() -> AbstractContextManager[None]:
+    """In the block, this process is not killed although SIGTERM has not ended the process yet."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return sigterm_to(lambda _signum, _frame: None) if is_main else nullcontext()
 
 
 def _moved(jobs: Sequence[TrialJob]) -> int:

@@ -22,7 +22,7 @@ from pydantic import (
 from training.redaction import SecretUrl
 from training.seams import STORES, TRACKERS, TRAINERS, part_named
 from training.seams import TrainerName as TrainerName
-from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings, listed
+from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings, listed, once
 from training.settings.sections import Section as Section
 
 
@@ -256,7 +256,7 @@ class TrackingSettings(Section):
         "its format",
     )
     system_metrics: bool = Field(True, description="Record CPU, memory and GPU use with the run")
-    also: Annotated[tuple[AlsoTracked, ...], BeforeValidator(listed)] = Field(
+    also: Annotated[tuple[AlsoTracked, ...], BeforeValidator(listed), AfterValidator(once)] = Field(
         (),
         description=f"Further trackers that get the metric points: {', '.join(TRACKERS)}",
     )

@@ -20,6 +20,11 @@ def listed(value: object) -> object:
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
+def once(names: tuple[str, ...]) -> tuple[str, ...]:
+    """`names` without repetitions."""
+    return tuple(dict.fromkeys(names))
+
+
 class Section(BaseModel):
     """Base class of all sections: immutable; unknown keys are refused."""
 

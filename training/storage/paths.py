@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -317,3 +318,13 @@ def home(for_run: bool = True) -> Home:
             f"point {HOME_VARIABLE} to another disk."
         )
     return Home(root)
+
+
+def newest_first(runs: Path, name: str) -> list[Path]:
+    """The files `name` in the folders of the runs in `runs`, newest first; not those of runs that are being removed."""
+    found = []
+    for file in runs.glob(f"*/{name}"):
+        with suppress(FileNotFoundError):  # `evergreen gc` removed the run meanwhile
+            if not file.parent.name.startswith("."):
+                found.append((file.stat().st_mtime_ns, file))
+    return [file for _, file in sorted(found, reverse=True)]

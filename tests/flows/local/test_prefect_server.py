@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
@@ -76,3 +77,29 @@ def test_the_reason_is_reported_when_the_server_does_not_start(
             server.wait()
     finally:
         server.end()
+
+
+def test_a_server_that_is_replaced_while_the_run_ends_is_ended(home: Home) -> None:
+    """Scenario: the server dies in the moment in which the run ends, so `end` finds the process that is gone."""
+    began, go_on = threading.Event(), threading.Event()
+
+    class Stub(LocalServer):
+        """Starts a process that waits, and waits itself before the second start."""
+
+        def _spawn(self) -> "subprocess.Popen[bytes]":
+            if hasattr(self, "_process"):
+                began.set()
+                go_on.wait()
+            return subprocess.Popen(["sleep", "3600"])
+
+    server = Stub(home)
+    server._was_ready.set()
+    server._process.kill()
+    began.wait()
+    ending = threading.Thread(target=server.end)
+    ending.start()
+    assert server._ending.wait(60)
+    go_on.set()
+    ending.join(120)
+    assert not ending.is_alive()
+    assert server._process.poll() == -signal.SIGTERM

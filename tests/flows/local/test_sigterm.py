@@ -83,3 +83,34 @@ def test_a_command_ends_at_any_moment_of_its_start(cpu_s: float, home: Home, tmp
 @pytest.mark.parametrize("cpu_s", moments(16, _SEED + 1))
 def test_a_command_ends_at_many_moments(cpu_s: float, home: Home, tmp_path: Path) -> None:
     terminated_at(cpu_s, home, tmp_path)
+
+
+_WAITS = """
+import time
+from flows.cli import main
+
+def wait(_):
+    print("ready", flush=True)
+    time.sleep(600)
+
+main._run = wait
+raise SystemExit(main.main([]))
+"""
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["a terminal", "nohup"])
+def test_a_lost_terminal_ends_a_command_in_order_unless_hangups_are_ignored(ignored: bool) -> None:
+    start = ("nohup",) if ignored else ()
+    process = subprocess.Popen(
+        [*start, sys.executable, "-c", _WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    if ignored:
+        time.sleep(1)
+        assert process.poll() is None
+        process.terminate()
+    _, said = process.communicate(timeout=_LONGEST_S)
+    assert process.returncode == EXIT_TERMINATED
+    assert "terminated; the same command resumes where it stopped" in said

@@ -135,6 +135,7 @@ def test_the_setting_names_the_trackers_that_there_are() -> None:
     for name in TRACKERS:
         for said in (name, [name]):
             assert Settings.model_validate({"tracking": {"also": said}}).tracking.also == (name,)
+        assert Settings.model_validate({"tracking": {"also": f"{name},{name}"}}).tracking.also == (name,)
     assert Settings().tracking.also == ()
     with pytest.raises(ValueError, match=r"tracking\.also"):
         Settings.model_validate({"tracking": {"also": "paper"}})

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from training import identity
 from training.errors import SettingError
 from training.plan import identify
 from training.recipe import load
+from training.search import planning
 from training.search.planning import PlannedSearch, Request, check_request, plan_search, with_values
 from training.search.ray_tune import rungs_of
 from training.settings.overrides import resolve
@@ -97,6 +99,21 @@ def test_the_same_request_is_the_same_search(home: Home) -> None:
         planned(home, request({"training.learning_rate": "loguniform(1e-4,1e-2)"})),
     ]
     assert len({key, *(other.search.key for other in others)}) == 6
+
+
+def test_the_trials_of_a_search_are_planned_after_one_reading_of_the_runs(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading takes the longer, the more trials have run."""
+    readings: list[str] = []
+
+    def counted(_: Home, recipe: str) -> None:
+        readings.append(recipe)
+
+    monkeypatch.setattr(planning, "latest_run", counted)
+    monkeypatch.setattr(identity, "latest_run", counted)
+    assert len(planned(home, request(trials=20)).plans) > 10
+    assert readings == ["diabetes"]
 
 
 def test_equal_values_of_two_spellings_are_one_trial(home: Home) -> None:
