@@ -3,12 +3,13 @@
 import math
 import statistics
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from training.attempts.heartbeat import furthest_step
+from training.checkpoints.opening import stored_run_of
 from training.data.manifest import read_manifest
-from training.errors import DataError
+from training.errors import DataError, EvergreenError
 from training.plan import RunPlan
 from training.records import DatasetVersion, Release, TrainedModel
 from training.settings.schema import Settings
@@ -130,10 +131,13 @@ def _steps_to_go(plan: RunPlan, steps: int) -> int:
 def saved_step(plan: RunPlan) -> int:
     """The step of the newest checkpoint of an unfinished training, 0 without one.
 
-    With `storage.url`, the last step that a worker reported: the checkpoints are not in the run's folder.
+    With `storage.url`, the checkpoints are in the store; while the store does not answer, 0.
     """
     if plan.settings.storage.url is not None:
-        return furthest_step(plan.paths)
+        with suppress(EvergreenError):
+            stored = stored_run_of(plan.settings.storage.url, plan.recipe.name, plan.paths.root.name)
+            return max((one.step for one in stored.state().checkpoints), default=0)
+        return 0
     saved = [int(path.name.removeprefix("step-")) for path in plan.paths.checkpoints.glob("step-*")]
     return max(saved, default=0)
 

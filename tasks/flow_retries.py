@@ -39,11 +39,14 @@ def retried_if_transient() -> Iterator[None]:
 
 
 def _give_retries_back() -> None:
-    """Allow retries again in a run whose retries were taken, and which a person has started again since."""
+    """Allow retries again in a run that a person has started again after its retries were used up or taken."""
     flow, run = _current()
     allowed = flow.retries if flow is not None else 0
-    if run is not None and allowed and run.run_count > 1 and run.empirical_policy.retries == 0:
-        _set_retries(run, run.run_count - 1 + allowed, "its retries could not be allowed again")
+    if run is None or not allowed or run.empirical_policy.retries is None:
+        return
+    tries = run.run_count - 1
+    if tries > run.empirical_policy.retries:  # so Prefect has not begun this try by itself
+        _set_retries(run, tries + allowed, "its retries could not be allowed again")
 
 
 def _take_retries_back() -> None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
+from types import FrameType
 
 import click
 
@@ -107,11 +108,17 @@ def _guarded(argv: Sequence[str] | None) -> int:
 def _ended_by_signals() -> Iterator[None]:
     """In the block, SIGTERM ends the command in order, and so does SIGHUP: the terminal or the connection is gone.
 
-    `nohup` makes a process ignore SIGHUP, which stays so.
+    `nohup` makes a process ignore SIGHUP, which stays so. The shell and the kernel may each send one when a terminal is
+    closed; a second signal would end a training without its last checkpoint, so further ones are ignored.
     """
+
+    def hang_up(_signum: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.kill(os.getpid(), signal.SIGTERM)
+
     with ended_by_sigterm():
         if (before := signal.getsignal(signal.SIGHUP)) is signal.SIG_DFL:
-            signal.signal(signal.SIGHUP, lambda _signum, _frame: os.kill(os.getpid(), signal.SIGTERM))
+            signal.signal(signal.SIGHUP, hang_up)
         try:
             yield
         finally:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.inference.inputs import Batch, Chunk, Unit, input_files, parquet_chunks, with_suffix
+from tasks.model_formats.table_models import rows_of_table
 from training.data.preparation.row_function import RowFunction
 from training.data.preprocessing.applying import model_inputs
 from training.data.sources.parquet_files import open_parquet
@@ -30,8 +31,6 @@ from training.records import TableColumn, TableSchema
 
 log = logging.getLogger("evergreen.predict")
 
-_BATCH_ROWS = 1 << 14
-_BATCH_BYTES = 32 << 20
 _SHOWN = 10
 
 
@@ -50,7 +49,7 @@ class Tables:
     @property
     def rows_at_once(self) -> int:
         """Largest number of rows that the model scores at once: at most 16,384 rows, and about 32 MiB."""
-        return max(1, min(_BATCH_ROWS, _BATCH_BYTES // (4 * len(self.table.columns))))
+        return rows_of_table(self.table)
 
     def find(self, place: Path) -> list[Chunk]:
         """Find all chunks to read at `place`, sorted by path; the order depends on names alone.

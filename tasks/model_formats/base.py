@@ -25,7 +25,8 @@ class ModelFormat(Protocol):
 
     `FLAVOR` is MLflow's name of the format. `MODEL_FILE` is the path of the model inside a registered model's folder,
     and `WEIGHTS_FILE` the path of the trained weights, None if there is no separate file. The sha256 of both files is
-    recorded when a version is registered.
+    recorded when a version is registered. A format whose models need no memory for a row but its inputs and outputs, as
+    trees, may define `SCORES_MANY_ROWS = True`.
     """
 
     FLAVOR: str

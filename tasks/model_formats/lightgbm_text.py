@@ -20,6 +20,7 @@ from training.records import DatasetVersion, TrainedModel
 from training.trainers.lightgbm.inspection import booster_of, predict_with
 
 FLAVOR = "lightgbm"
+SCORES_MANY_ROWS = True
 MODEL_FILE = Path("model.lgb")
 WEIGHTS_FILE: Path | None = None
 

@@ -51,12 +51,18 @@ _KEYS = frozenset({CODE_FOLDER, "env", "loader_module", "python_version"})
 _EXAMPLE_ROWS = 4
 _COMPARED_ROWS = 256
 _LONGEST = 64 << 20  # bytes of columns.json
+_MOST_ROWS, _MOST_BYTES = 1 << 14, 32 << 20  # of inputs that trees score at once
 # All fields of TableColumn and of TableSchema: raw_table.py applies them to the raw columns, or they don't change the
 # model's inputs. A table with a further field is refused: raw_table.py would ignore the field, and could encode the
 # raw columns to other numbers than in training.
 KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
 # `given` are the columns before a recipe's `transform_rows`; the registered model takes the columns after it.
 KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings", "given", "preprocessing"}
+
+
+def rows_of_table(table: TableSchema) -> int:
+    """Rows of a table to score at once by trees: those of 32 MiB of inputs, at most 16,384."""
+    return max(1, min(_MOST_ROWS, _MOST_BYTES // (4 * max(1, len(table.columns)))))
 
 
 class Saver(Protocol):

@@ -19,6 +19,7 @@ from training.records import DatasetVersion, TrainedModel
 from training.trainers.xgboost.inspection import booster_of, predict_with
 
 FLAVOR = "xgboost"
+SCORES_MANY_ROWS = True
 MODEL_FILE = Path("model.ubj")
 WEIGHTS_FILE: Path | None = None
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.model_formats.base import ModelFormat, Registered, format_in
+from tasks.model_formats.table_models import rows_of_table
 from tasks.model_formats.tokenizer_file import TOKENIZER_FILE, tokenizer_digest
 from tasks.registry.own_digests import kept_digests, record_of
 from tasks.trackers.mlflow_store import NO_PICKLE
@@ -57,8 +58,11 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
     signature = described.signature
     shape = _shape_of_table(said.table) or image_shape(signature, name)
     outputs = _outputs(signature)
+    rows = problem_named(said.problem).rows_at_once(outputs, said.table)
+    if said.table is not None and getattr(model_format, "SCORES_MANY_ROWS", False):
+        rows = rows_of_table(said.table)  # few rows at a time are scored slowly
     return Registered(
-        predict=_in_parts(predict, problem_named(said.problem).rows_at_once(outputs, said.table)),
+        predict=_in_parts(predict, rows),
         problem=said.problem,
         classes=said.classes,
         shape=shape,

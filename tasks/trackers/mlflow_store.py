@@ -1,7 +1,7 @@
 """In: the address of an MLflow store. Out: a client of the store, or an error that says why it can't be used.
 
 Credentials in the address are passed to MLflow in its environment variables, because MLflow writes the address into
-errors and logs.
+errors and logs. So a process can use one server with such credentials at a time.
 """
 
 import logging
@@ -35,6 +35,7 @@ _ENVIRONMENT = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 _CREDENTIALS = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+_SETTING = threading.Lock()
 _replaced: dict[
     str, str | None
 ] = {}  # values of these variables before an address replaced them; None: not set
@@ -119,14 +120,15 @@ def _without_credentials(uri: str) -> str:
 
 def _set_credentials(given: dict[str, str]) -> None:
     """Set the variables `given`; without `given`, restore the user's values, which another address had replaced."""
-    for name in _CREDENTIALS:
-        if name in given:
-            _replaced.setdefault(name, os.environ.get(name))
-            os.environ[name] = given[name]
-        elif name in _replaced:
-            own = _replaced.pop(name)
-            os.environ.pop(name, None)
-            os.environ |= {name: own} if own is not None else {}
+    with _SETTING:
+        for name in _CREDENTIALS:
+            if name in given:
+                _replaced.setdefault(name, os.environ.get(name))
+                os.environ[name] = given[name]
+            elif name in _replaced:
+                own = _replaced.pop(name)
+                os.environ.pop(name, None)
+                os.environ |= {name: own} if own is not None else {}
 
 
 def _unusable(place: str, error: Exception) -> EvergreenError:

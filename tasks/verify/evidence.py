@@ -1,8 +1,9 @@
 """The records and data of a run, read when a check first needs them. Nothing is written."""
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -13,6 +14,8 @@ from tasks.verify.steps import Steps
 from tasks.verify.store import Store, open_store
 from training.attempts.history import Attempt, Failure, read_attempts, read_failures
 from training.attempts.metrics import MetricsFile, Point
+from training.code_closure import source_digest
+from training.data import sample_order
 from training.data.class_balance import balanced_order
 from training.data.dataset import binary_to_numpy, is_validation
 from training.data.manifest import read_manifest, read_parts
@@ -113,7 +116,16 @@ class Evidence:
         found = Steps.of(self.plan.settings, len(self.learn), self.world_size, self._epochs())
         if not found.total:
             raise NoEvidence("the rows give no whole batch, which training refuses")
+        if self._has_earlier_steps(found):
+            raise NoEvidence("an earlier version of Evergreen divided the rows into other steps")
         return found
+
+    def _has_earlier_steps(self, found: Steps) -> bool:
+        """Whether the run is of an earlier version, whose last step of an epoch could have a row for each worker."""
+        code = self.plan.ingredients.get("code", {}).get(sample_order.__name__)
+        if code == source_digest(Path(sample_order.__file__).read_text(encoding="utf-8")):
+            return False
+        return replace(self.order, number_of_parts=1).steps_per_epoch != found.per_epoch
 
     def _epochs(self) -> int:
         """Epochs of the training: those of the settings, or fewer if its validation losses end it early."""

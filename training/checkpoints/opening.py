@@ -28,10 +28,13 @@ def stored_run(job: TrainingJob) -> StoredRun | None:
     """The job's run in the object store; None when the settings name no store."""
     if job.settings.storage.url is None:
         return None
-    store = open_store(job.settings.storage.url)
-    return StoredRun(
-        store, prefix_of_run(job.recipe.name, job.paths.root.name), dataset=prefix_of_dataset(job.dataset)
-    )
+    dataset = prefix_of_dataset(job.dataset)
+    return stored_run_of(job.settings.storage.url, job.recipe.name, job.paths.root.name, dataset)
+
+
+def stored_run_of(url: str, recipe: str, name: str, dataset: str = "") -> StoredRun:
+    """The run in the object store at `url`; `name` is the name of the run's folder, `dataset` its dataset's prefix."""
+    return StoredRun(open_store(url), prefix_of_run(recipe, name), dataset=dataset)
 
 
 def open_checkpoints(

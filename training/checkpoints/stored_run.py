@@ -124,18 +124,21 @@ class StoredRun:
                 "command again: the run continues from the entry before it."
             ) from error
 
-    def begin(self, driver: str, at_least: int) -> int:
+    def begin(self, driver: str, at_least: int, directly_after: RunState | None = None) -> int:
         """Append a new attempt of `driver` to the log, with a number of at least `at_least`; returns the number.
 
-        Deletes the files that earlier attempts uploaded and did not commit.
+        Deletes the files that earlier attempts uploaded and did not commit. Raises :class:`SupersededError` if the
+        state `directly_after` is given and another entry follows it.
         """
-        before = self.state()
+        before = directly_after or self.state()
         while True:
             number = max(before.attempt + 1, at_least)
             update = {"attempt": number, "group": 0, "driver": driver, "dataset": self.dataset}
             entry = before.model_copy(update=update)
             if self._created(before, entry):
                 break
+            if directly_after is not None:
+                raise SupersededError(f"another process continues the run in {self.store.url}/{self.prefix}.")
             before = self.state()
         self.store.delete(self.unused(entry))
         return number

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 _FEW = 20  # most class names in a description
-_ROWS, _TABLE_ROWS, _TABLE_BYTES = 512, 1 << 14, 1 << 25  # for a trained model at once
 
 
 class SharedMethods:
@@ -50,11 +49,9 @@ class SharedMethods:
         return None
 
     def rows_at_once(self, outputs: int, table: TableSchema | None) -> int:
-        """512, or of a table as many rows as 32 MiB of inputs have, at most 16,384: trees score few rows slowly."""
-        del outputs
-        if table is None or table.text is not None or not table.columns:
-            return _ROWS
-        return max(1, min(_TABLE_ROWS, _TABLE_BYTES // (4 * len(table.columns))))
+        """512."""
+        del outputs, table
+        return 512
 
     def aligned(
         self, predictions: Predictions, classes: tuple[str, ...], version: DatasetVersion

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.ray_train")
 
+# By driver: ids of the placement groups that were there before its first attempt.
+_before_driver: dict[str, set[str]] = {}
 _RESIZE_S = 30.0  # seconds between Ray Train's checks whether more or fewer workers fit
 
 
@@ -66,14 +68,18 @@ def fit(job: TrainingJob) -> None:
             datasets=datasets,
             dataset_config=data_config,
         )
-        here, reserved = connection(), _reserved()
+        here = connection()
+        # Attempts of one driver share what others had reserved before: an attempt that the driver has given up may have
+        # left its workers' resources reserved.
+        others = _before_driver.setdefault(job.driver, _reserved())
+        _release(others)
         try:
             trainer.fit()
         except BaseException:
-            # A Ray without head would not answer; a Ray that was restarted since has nothing reserved. What is reserved
-            # belongs to the newest attempt, which is another if the driver did not wait for the end of this one.
+            # A Ray without head would not answer; a Ray that was restarted since has nothing reserved. A newer attempt,
+            # for which the driver did not wait for the end of this one, releases what this one has left.
             if connection() == here and not head_is_gone() and newest_attempt(job.paths) == job.attempt:
-                _release(reserved)
+                _release(others)
             raise
 
 

@@ -40,7 +40,7 @@ class BoostingSettings(TrainerSettings):
         return self.select == "best"
 
     def check(self, settings: "Settings") -> None:
-        """Refuse other feeds than memory, a number of workers that may change, and GPUs that go unused."""
+        """Refuse other feeds than memory, and a number of workers that may change."""
         if settings.data.feed != "memory":
             raise ValueError(
                 f"data.feed: trainer {settings.trainer} reads its rows from memory; use data.feed=memory"
@@ -48,8 +48,4 @@ class BoostingSettings(TrainerSettings):
         if settings.scaling.min_workers is not None:
             raise ValueError(
                 f"scaling.min_workers: trainer {settings.trainer} needs a fixed number of workers"
-            )
-        if settings.scaling.use_gpu == "yes" and not self.ON_GPUS:
-            raise ValueError(
-                f"scaling.use_gpu: trainer {settings.trainer} computes on CPUs only; use scaling.use_gpu=no"
             )

@@ -10,7 +10,7 @@ from training.attempts.history import Attempt, read_attempts
 from training.attempts.job import TrainingJob
 from training.checkpoints.opening import stored_run
 from training.checkpoints.stored_checkpoints import download_model, upload_model
-from training.errors import DataError, SettingError, TrainingError, TransientError
+from training.errors import DataError, EvergreenError, SettingError, TrainingError, TransientError
 from training.initial_weights import InitialWeights
 from training.ray_cluster.capacity import workers_with_gpus
 from training.ray_cluster.ray_train import fit
@@ -79,22 +79,25 @@ def _upload_finished(job: TrainingJob) -> None:
     The process that trained here may have been killed before the upload, or the run had no `storage.url`. A run that
     another driver has begun in the store is left to that driver.
     """
-    if (stored := stored_run(job)) is None:
-        return
     try:
+        if (stored := stored_run(job)) is None:
+            return
         state = stored.state()
         if state.model or state.driver not in ("", newest_driver(job.paths)):
             return
-        driver = new_driver()
-        number = stored.begin(driver, next_attempt(job.paths))
+        # The same name again: a kill between the two next lines must not make this run that of another driver.
+        driver = newest_driver(job.paths) or new_driver()
+        number = stored.begin(driver, next_attempt(job.paths), directly_after=state)
         Fence.begin(job.paths, driver, number)
         stored.fence = Fence.enter(job.paths, number, driver)
         stored.enter()
         upload_model(stored, job.paths)
-    except (DataError, TransientError) as error:
-        log.warning("%s The finished training is not in %s; it is on this machine.", error, stored.store.url)
+    except EvergreenError as error:
+        log.warning(
+            "%s The finished training is not in %s; it is on this machine.", error, job.settings.storage.url
+        )
     else:
-        log.info("uploaded the finished training to %s", stored.store.url)
+        log.info("uploaded the finished training to %s", job.settings.storage.url)
 
 
 def _download_trained(job: TrainingJob) -> None:

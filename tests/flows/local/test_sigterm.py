@@ -86,12 +86,24 @@ def test_a_command_ends_at_many_moments(cpu_s: float, home: Home, tmp_path: Path
 
 
 _WAITS = """
+import signal
 import time
 from flows.cli import main
+from training.termination import sigterm_to
+
+asked = []
+
+def ask(signum, frame):  # as a training that saves a last checkpoint, and that a second signal would end at once
+    asked.append(signum)
 
 def wait(_):
-    print("ready", flush=True)
-    time.sleep(600)
+    with sigterm_to(ask):
+        print("ready", flush=True)
+        while not asked:
+            time.sleep(0.1)
+        time.sleep(1)
+    assert asked == [signal.SIGTERM]
+    signal.raise_signal(signal.SIGTERM)
 
 main._run = wait
 raise SystemExit(main.main([]))
@@ -106,7 +118,9 @@ def test_a_lost_terminal_ends_a_command_in_order_unless_hangups_are_ignored(igno
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGHUP)
+    for _ in range(2):  # from the shell, and from the kernel
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
     if ignored:
         time.sleep(1)
         assert process.poll() is None

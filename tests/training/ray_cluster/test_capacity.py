@@ -8,11 +8,12 @@ import tempfile
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from training.errors import SettingError
 from training.ray_cluster.capacity import leaves_a_cpu, resolve_here
+from training.records import DatasetVersion
 from training.settings.schema import ScalingSettings, Settings
+from training.trainers.base import trainer_named
 
 _PROGRAM = """
 import json, os
@@ -110,10 +111,10 @@ def test_a_trainer_that_computes_on_cpus_takes_no_gpu(decided: dict[str, Any]) -
     assert decided["on CPUs only"] == [False, False]
 
 
-@pytest.mark.parametrize("name", ["tensorflow", "lightgbm"])
-def test_gpus_that_a_trainer_never_uses_are_refused(name: str) -> None:
-    with pytest.raises(ValidationError, match=rf"scaling\.use_gpu: trainer {name} computes on CPUs only"):
-        Settings.model_validate({"training": {"trainer": name}, "scaling": {"use_gpu": "yes"}})
+def test_gpus_that_lightgbm_never_uses_are_refused(small_version: DatasetVersion) -> None:
+    asked = Settings.model_validate({"training": {"trainer": "lightgbm"}, "scaling": {"use_gpu": "yes"}})
+    with pytest.raises(SettingError, match=r"scaling\.use_gpu: trainer lightgbm computes on CPUs only"):
+        trainer_named("lightgbm").check_dataset(asked, small_version)
 
 
 def test_a_trial_that_fits_no_node_is_refused(decided: dict[str, Any]) -> None:

@@ -113,7 +113,8 @@ class LocalStore:
 
     @_explained
     def keys(self, prefix: str) -> list[str]:
-        found = (self._folder / prefix).rglob("*")
+        # Unlike Path.rglob, os.walk leaves out folders that another process removes meanwhile.
+        found = (Path(folder) / name for folder, _, names in os.walk(self._folder / prefix) for name in names)
         return sorted(file.relative_to(self._folder).as_posix() for file in found if file.is_file())
 
     @_explained

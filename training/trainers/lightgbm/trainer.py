@@ -51,9 +51,10 @@ def check_installed() -> None:
 
 
 def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if LightGBM is missing, or can't learn the problem or images."""
-    del settings
+    """Raise :class:`SettingError` if LightGBM is missing, is to use GPUs, or can't learn the problem or images."""
     check_installed()
+    if settings.scaling.use_gpu == "yes":
+        raise SettingError("scaling.use_gpu: trainer lightgbm computes on CPUs only; use scaling.use_gpu=no")
     objective_of(version)
     if version.table is None or version.has_images or version.text is not None:
         raise SettingError(

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,25 @@ def test_no_empty_folder_is_left_but_those_that_runs_share(tmp_path: Path) -> No
     assert not (tmp_path / "store/runs/digits/first/files/1.1-a").exists()
     store.delete([*keys, "runs/digits/second/log/1"])
     assert [folder.name for folder in (tmp_path / "store/runs").rglob("*")] == ["digits"]
+
+
+def test_a_listing_goes_on_while_folders_are_removed(tmp_path: Path) -> None:
+    """Scenario: `evergreen gc` of one home lists a store in which another home deletes old checkpoints."""
+    store, over = open_store(f"file://{tmp_path}/store"), threading.Event()
+    store.put_new("runs/digits/kept/log/1", b"")
+
+    def make_and_delete() -> None:
+        while not over.is_set():
+            keys = [f"runs/digits/kept/files/1.1-{number}/step/state" for number in range(20)]
+            for key in keys:
+                store.put_new(key, b"")
+            store.delete(keys)
+
+    thread = threading.Thread(target=make_and_delete)
+    thread.start()
+    try:
+        for _ in range(300):
+            assert "runs/digits/kept/log/1" in store.keys("runs")
+    finally:
+        over.set()
+        thread.join()
